@@ -1,0 +1,45 @@
+-- The statements around every script: its key, its answer, and forgetting both.
+
+-- name: remember_key
+-- Fails when the key is known: the script ran before.
+INSERT INTO script_results (scope_id, repository_id, script_key, writer) VALUES (?, ?, ?, ?)
+
+-- name: remember_keys
+-- The same for all scripts of a request: one statement instead of one each.
+INSERT INTO script_results (scope_id, repository_id, script_key, writer)
+SELECT ?1, ?2, value, ?3 FROM json_each(?4)
+
+-- name: remember_failure
+-- Which statement failed, so that the script fails the same way when it is sent again.
+INSERT INTO script_results (scope_id, repository_id, script_key, writer, failed_statement)
+VALUES (?, ?, ?, ?, ?)
+
+-- name: outcomes_of
+SELECT script_key, failed_statement FROM script_results
+WHERE scope_id = ?1 AND repository_id = ?2 AND script_key IN (SELECT value FROM json_each(?3))
+
+-- name: answers_of
+SELECT script_key, n, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 FROM script_answers
+WHERE scope_id = ?1 AND repository_id = ?2 AND script_key IN (SELECT value FROM json_each(?3))
+ORDER BY script_key, n
+
+-- name: forget_keys
+-- Only keys that were answered and can't be on their way again.
+DELETE FROM script_results
+WHERE scope_id = ?1 AND repository_id = ?2 AND script_key IN (SELECT value FROM json_each(?3))
+
+-- name: forget_answers
+DELETE FROM script_answers
+WHERE scope_id = ?1 AND repository_id = ?2 AND script_key IN (SELECT value FROM json_each(?3))
+
+-- name: forget_old_answers
+-- What this writer, or a command that has long ended, left behind before the given key's time.
+DELETE FROM script_answers
+WHERE scope_id = ?1 AND repository_id = ?2 AND script_key < ?4 AND script_key IN (
+    SELECT script_key FROM script_results
+    WHERE scope_id = ?1 AND repository_id = ?2 AND script_key < ?4 AND (writer = ?3 OR writer LIKE 'command:%')
+)
+
+-- name: forget_old_keys
+DELETE FROM script_results
+WHERE scope_id = ?1 AND repository_id = ?2 AND script_key < ?4 AND (writer = ?3 OR writer LIKE 'command:%')

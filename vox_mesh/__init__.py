@@ -1,0 +1,25 @@
+"""vox-mesh: many orchestrators, one database, no lost or doubled work."""
+
+from __future__ import annotations
+
+from vox_mesh.errors import MeshError
+from vox_mesh.mesh import Role, open_store
+from vox_mesh.settings import Settings, load_settings
+from vox_mesh.store import Answer, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
+
+__all__ = [
+    "Answer",
+    "MeshError",
+    "Outcome",
+    "Role",
+    "Row",
+    "Rows",
+    "Script",
+    "Settings",
+    "Shape",
+    "Statement",
+    "Store",
+    "guard",
+    "load_settings",
+    "open_store",
+]

@@ -1,0 +1,185 @@
+"""The one error family. Each face (command line, HTTP) maps it once."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MeshError(Exception):
+    """Something a user can act on: what happened, a stable `code`, and a `hint` on what to do."""
+
+    code: ClassVar[str] = "mesh_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    @property
+    def line(self) -> str:
+        """The whole error on one line, as a person should read it."""
+        message = " ".join(str(self).split())
+        return f"{message}; {self.hint}" if self.hint else message
+
+
+class BadSettings(MeshError):
+    """A variable, option or argument holds a value that can't be used."""
+
+    code = "bad_settings"
+
+
+class BadValue(MeshError):
+    """A value that no home could store and give back unchanged."""
+
+    code = "bad_value"
+
+
+# --- what a script can end in -------------------------------------------------------------------
+
+
+class ScriptFailed(MeshError):
+    """The script was rolled back and has no effect. `statement` is the index of the one that failed."""
+
+    code = "script_failed"
+
+    def __init__(self, message: str, *, statement: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.statement = statement
+
+
+class ConstraintFailed(ScriptFailed):
+    """A constraint of the schema said no."""
+
+    code = "constraint_failed"
+
+
+class BadStatement(ScriptFailed):
+    """The database could not run a statement: a fault in the program, not in the data."""
+
+    code = "bad_statement"
+
+
+class Refused(ScriptFailed):
+    """A guard did not hold. `reason` is the guard's own code, such as `stale_fence`."""
+
+    code = "refused"
+
+    def __init__(self, reason: str, *, statement: int) -> None:
+        super().__init__(f"refused: {reason}", statement=statement)
+        self.reason = reason
+
+
+class OutcomeUnknown(MeshError):
+    """The deadline passed while the request was under way: it may or may not have taken effect.
+
+    Sending the same script again, under the same `key`, is safe and tells which.
+    """
+
+    code = "outcome_unknown"
+    retryable = True
+
+    def __init__(self, message: str, *, key: str) -> None:
+        super().__init__(message, hint="send it again under the same key to learn the outcome")
+        self.key = key
+
+
+class Overloaded(MeshError):
+    """The deadline passed before there was room to send the script: it has no effect."""
+
+    code = "overloaded"
+    retryable = True
+
+
+# --- what can be wrong with the database --------------------------------------------------------
+
+
+class DatabaseUnavailable(MeshError):
+    """The database can't be used at the moment. Nothing was applied."""
+
+    code = "database_unavailable"
+    retryable = True
+
+
+class Unreachable(DatabaseUnavailable):
+    """No connection could be made, so nothing was sent."""
+
+    code = "unreachable"
+
+
+class ServerFull(Unreachable):
+    """The server closed the connection because its limit of open streams is reached."""
+
+    code = "server_full"
+
+
+class NoAnswer(DatabaseUnavailable):
+    """A request was sent and its answer did not come: its effect is unknown until it is sent again."""
+
+    code = "no_answer"
+
+
+class CircuitOpen(DatabaseUnavailable):
+    """The circuit breaker is open: the call was not tried."""
+
+    code = "circuit_open"
+
+
+class DatabaseBusy(DatabaseUnavailable):
+    """Another writer held the database until the deadline."""
+
+    code = "database_busy"
+
+
+class DatabaseFault(MeshError):
+    """The database itself failed (disk full, I/O error, damaged file)."""
+
+    code = "database_fault"
+
+
+class Unauthorized(MeshError):
+    """The server refused the token, or the token may not write."""
+
+    code = "unauthorized"
+
+
+class SchemaTooNew(MeshError):
+    """The database was written by a newer version that this one can't work with."""
+
+    code = "schema_too_new"
+
+
+class WrongHome(MeshError):
+    """The file at `VOX_DB_PATH` is not a database that this home may use."""
+
+    code = "wrong_home"
+
+
+class SpoolFull(MeshError):
+    """The database is away and the local spool has reached its bound: the write was not kept."""
+
+    code = "spool_full"
+    retryable = True
+
+
+class SlotInUse(MeshError):
+    """Another live process has this identity."""
+
+    code = "slot_in_use"
+
+
+class DriverMissing(BadSettings):
+    """The chosen driver is an extra that is not installed."""
+
+    code = "driver_missing"
+
+
+class StoreClosed(MeshError):
+    """The store was closed before the call."""
+
+    code = "store_closed"
+
+
+class BackupRefused(MeshError):
+    """A backup or restore would overwrite something, or its file can't be used."""
+
+    code = "backup_refused"

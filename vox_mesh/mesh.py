@@ -1,0 +1,101 @@
+"""The one place that puts the parts together."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from enum import StrEnum
+
+from vox_mesh.errors import DatabaseUnavailable
+from vox_mesh.model.homes import Driver, Home
+from vox_mesh.settings import Settings
+from vox_mesh.store.agent_queue import AgentQueue
+from vox_mesh.store.breaker import Breaker
+from vox_mesh.store.engine import Engine
+from vox_mesh.store.request import Tenant
+from vox_mesh.store.script import new_key
+from vox_mesh.store.slots import Slot, take_slot
+from vox_mesh.store.spool import Spool
+from vox_mesh.store.store import Store
+
+
+class Role(StrEnum):
+    """Who opens the store: a long-running process with a slot and a spool, or a command that soon ends."""
+
+    NODE = "node"
+    COMMAND = "command"
+
+
+async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
+    """Open the store that the settings choose.
+
+    A command needs the database now; a node may start while it is away.
+    """
+    slot = take_slot(settings.home_dir, settings.node_id) if _takes_slot(settings, role) else None
+    writer = slot.writer if slot is not None else f"command:{new_key()}"
+    tenant = Tenant(settings.scope_id, settings.repository_id, writer)
+    try:
+        engine = await _open_engine(settings)
+        breaker = Breaker(time.monotonic) if settings.db_circuit_breaker else None
+        timeout = settings.db_deadline
+        queue = AgentQueue(_spool(settings, slot), timeout=timeout) if slot is not None else None
+    except BaseException:
+        if slot is not None:
+            slot.release()
+        raise
+    store = Store(
+        settings.home, engine, tenant, timeout=timeout, breaker=breaker, agent_queue=queue, slot=slot
+    )
+    try:
+        await store.prepare()
+    except DatabaseUnavailable:
+        if role is Role.COMMAND:
+            await store.close()
+            raise
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def _takes_slot(settings: Settings, role: Role) -> bool:
+    """Only a server can be away; the other homes have nothing to spool."""
+    return role is Role.NODE and settings.home is Home.MESH
+
+
+def _spool(settings: Settings, slot: Slot) -> Spool:
+    """A slot's spool for this database and mesh: what waits for another one waits in another file."""
+    target = "\n".join((settings.endpoint, settings.scope_id, settings.repository_id))
+    name = hashlib.sha256(target.encode()).hexdigest()[:12]
+    return Spool(slot.folder / f"spool-{name}.db", settings.spool_max_bytes)
+
+
+async def _open_engine(settings: Settings) -> Engine:
+    # Imported where they are needed: a command on the file home never loads the network.
+    if settings.home is Home.MEMORY:
+        from vox_mesh.store.memory import MemoryEngine
+
+        return MemoryEngine()
+    if settings.home is Home.FILE:
+        from vox_mesh.store.file import FileEngine
+
+        return await FileEngine.open(settings.file_path)
+    token = settings.db_token.get_secret_value() if settings.db_token is not None else None
+    arguments = settings.endpoint, token, settings.db_request_timeout
+    match settings.db_driver:
+        case Driver.WS:
+            from vox_mesh.store.hrana.ws import WsEngine
+
+            return WsEngine(*arguments)
+        case Driver.HTTP:
+            from vox_mesh.store.hrana.http import HttpEngine
+
+            return HttpEngine(*arguments)
+        case Driver.LIBSQL_CLIENT:
+            from vox_mesh.store.libsql_client import LibsqlClientEngine
+
+            return LibsqlClientEngine(*arguments)
+        case Driver.AUTO:
+            from vox_mesh.store.hrana.auto import AutoEngine
+
+            return AutoEngine(*arguments)

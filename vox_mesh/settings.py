@@ -1,0 +1,196 @@
+"""Settings: the `VOX_*` variables, from the environment or a `.env` file."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import unquote, urlsplit
+
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from vox_mesh.errors import BadSettings
+from vox_mesh.model import durations
+from vox_mesh.model.homes import Driver, Home
+
+_REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": False, "ws": False}
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("use 1 to 64 letters, digits, dots, dashes and underscores")
+    return value
+
+
+def _database_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme == "file":
+        if not _path_of(value):
+            raise ValueError("a file: URL needs a path")
+        return value
+    if parts.scheme not in _REMOTE_SCHEMES:
+        allowed = ", ".join(f"{scheme}://" for scheme in _REMOTE_SCHEMES)
+        raise ValueError(f"the scheme {parts.scheme!r} is not known (use {allowed} or file:)")
+    if not parts.hostname:
+        raise ValueError("the host is missing")
+    if parts.username or parts.password or "authtoken" in parts.query.lower():
+        raise ValueError("the token does not belong in the URL (put it in VOX_DB_TOKEN)")
+    if parts.query not in ("", "tls=0", "tls=1"):
+        raise ValueError(f"the query {parts.query!r} is not known (only ?tls=0 is)")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError("the port is not a number from 1 to 65535") from None
+    return value
+
+
+def _path_of(file_url: str) -> str:
+    """The path in a `file:` URL, with or without slashes for the absent host."""
+    parts = urlsplit(file_url)
+    if parts.netloc not in ("", "localhost"):
+        return unquote(parts.netloc + parts.path)
+    return unquote(parts.path)
+
+
+Name = Annotated[str, AfterValidator(_name)]
+DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
+Seconds = Annotated[float, BeforeValidator(lambda text: durations.milliseconds(text) / 1_000)]
+"""A duration as people write it, in seconds."""
+
+
+class Settings(BaseSettings):
+    """All that can be set. Secrets are `SecretStr`: they never show in `repr`, logs or JSON."""
+
+    model_config = SettingsConfigDict(
+        env_file=".env",
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
+        populate_by_name=True,
+        hide_input_in_errors=True,
+    )
+
+    enabled: bool = Field(False, validation_alias="VOX_MESH_ENABLED")
+    node_id: Name | None = Field(None, validation_alias="VOX_MESH_NODE_ID")
+    control_addr: str | None = Field(None, validation_alias="VOX_MESH_CONTROL_ADDR")
+    scope_id: str = Field("", validation_alias="VOX_MESH_SCOPE_ID", max_length=64)
+    repository_id: Name = Field("default", validation_alias="VOX_MESH_REPOSITORY_ID")
+    token: SecretStr | None = Field(None, validation_alias="VOX_MESH_TOKEN")
+    home_dir: Path = Field(Path(".vox"), validation_alias="VOX_MESH_HOME")
+    agent_id: str | None = Field(None, validation_alias="VOX_AGENT_ID", max_length=128)
+    log_format: Literal["text", "json"] = Field("text", validation_alias="VOX_LOG_FORMAT")
+    db_url: DatabaseUrl | None = Field(
+        None, validation_alias=AliasChoices("VOX_DB_URL", "TURSO_DATABASE_URL")
+    )
+    db_token: SecretStr | None = Field(
+        None, validation_alias=AliasChoices("VOX_DB_TOKEN", "TURSO_AUTH_TOKEN")
+    )
+    db_path: Path = Field(Path(".vox/cache/db/local.db"), validation_alias="VOX_DB_PATH")
+    db_driver: Driver = Field(Driver.AUTO, validation_alias="VOX_DB_DRIVER")
+    db_circuit_breaker: bool = Field(False, validation_alias="VOX_DB_CIRCUIT_BREAKER")
+    db_allow_plaintext: bool = Field(False, validation_alias="VOX_DB_ALLOW_PLAINTEXT")
+    db_deadline: Seconds = Field(
+        10.0, validate_default=False, validation_alias="VOX_DB_DEADLINE", gt=0, le=600
+    )
+    db_request_timeout: Seconds = Field(
+        5.0, validate_default=False, validation_alias="VOX_DB_REQUEST_TIMEOUT", gt=0, le=600
+    )
+    spool_max_bytes: int = Field(64 * 2**20, validation_alias="VOX_SPOOL_MAX_BYTES", ge=4_096)
+
+    @property
+    def home(self) -> Home:
+        """Which of the three homes these settings choose."""
+        if not self.enabled:
+            return Home.MEMORY
+        if self.db_url is None or self.db_url.startswith("file:"):
+            return Home.FILE
+        return Home.MESH
+
+    @property
+    def file_path(self) -> Path:
+        """The database file of the file home."""
+        if self.db_url is not None and self.db_url.startswith("file:"):
+            return Path(_path_of(self.db_url))
+        return self.db_path
+
+    @property
+    def endpoint(self) -> str:
+        """The server's address as `http(s)://host[:port]`; only on the mesh home."""
+        if self.home is not Home.MESH or self.db_url is None:
+            raise BadSettings("VOX_DB_URL is not set", hint="set VOX_DB_URL=libsql://my-db.turso.io")
+        parts = urlsplit(self.db_url)
+        encrypted = _REMOTE_SCHEMES[parts.scheme] and parts.query != "tls=0"
+        return f"{'https' if encrypted else 'http'}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+EXAMPLES: Final = {
+    "VOX_MESH_ENABLED": "1",
+    "VOX_MESH_NODE_ID": "builder-1",
+    "VOX_MESH_CONTROL_ADDR": "http://10.0.0.7:7400",
+    "VOX_MESH_SCOPE_ID": "acme",
+    "VOX_MESH_REPOSITORY_ID": "website",
+    "VOX_MESH_TOKEN": "a-long-random-string",
+    "VOX_MESH_HOME": ".vox",
+    "VOX_AGENT_ID": "planner",
+    "VOX_LOG_FORMAT": "json",
+    "VOX_DB_URL": "libsql://my-db.turso.io",
+    "VOX_DB_TOKEN": "eyJ...",
+    "VOX_DB_PATH": ".vox/cache/db/local.db",
+    "VOX_DB_DRIVER": "auto",
+    "VOX_DB_CIRCUIT_BREAKER": "1",
+    "VOX_DB_ALLOW_PLAINTEXT": "1",
+    "VOX_DB_DEADLINE": "10s",
+    "VOX_DB_REQUEST_TIMEOUT": "5s",
+    "VOX_SPOOL_MAX_BYTES": "67108864",
+}
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Read the settings, or raise `BadSettings` with one line that names the variable."""
+    try:
+        settings = Settings(**overrides)
+    except ValidationError as error:
+        raise _explained(error) from None
+    _refuse_plaintext_token(settings)
+    return settings
+
+
+def variable_of(field: str) -> str:
+    """The (first) variable that sets a field."""
+    alias = Settings.model_fields[field].validation_alias
+    return str(alias.choices[0]) if isinstance(alias, AliasChoices) else str(alias)
+
+
+def _explained(error: ValidationError) -> BadSettings:
+    first = error.errors(include_url=False, include_input=False)[0]
+    variable = str(first["loc"][0])
+    if variable in Settings.model_fields:
+        variable = variable_of(variable)
+    fault = first["msg"].removeprefix("Value error, ")
+    fault = fault[:1].lower() + fault[1:]
+    primary = {"TURSO_DATABASE_URL": "VOX_DB_URL", "TURSO_AUTH_TOKEN": "VOX_DB_TOKEN"}.get(variable, variable)
+    return BadSettings(f"{variable}: {fault}", hint=f"for example {variable}={EXAMPLES[primary]}")
+
+
+def _refuse_plaintext_token(settings: Settings) -> None:
+    if settings.home is not Home.MESH or settings.db_token is None or settings.db_allow_plaintext:
+        return
+    endpoint = urlsplit(settings.endpoint)
+    if endpoint.scheme == "http" and not is_loopback(endpoint.hostname or ""):
+        raise BadSettings(
+            f"VOX_DB_URL: the token would travel unencrypted to {endpoint.hostname}",
+            hint="for example VOX_DB_URL=libsql://my-db.turso.io, or set VOX_DB_ALLOW_PLAINTEXT=1",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` names this machine and nothing else."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

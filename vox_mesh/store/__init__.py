@@ -1,0 +1,23 @@
+"""Storage: one store in three homes. It knows nothing of locks, jobs or messages."""
+
+from __future__ import annotations
+
+from vox_mesh.store.script import Answer, Item, Outcome, Script, Shape, Statement, guard, new_key
+from vox_mesh.store.store import Store, StoreStatus
+from vox_mesh.store.values import Row, Rows, Value
+
+__all__ = [
+    "Answer",
+    "Item",
+    "Outcome",
+    "Row",
+    "Rows",
+    "Script",
+    "Shape",
+    "Statement",
+    "Store",
+    "StoreStatus",
+    "Value",
+    "guard",
+    "new_key",
+]

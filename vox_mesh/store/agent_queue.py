@@ -1,0 +1,158 @@
+"""The AgentQueue: while the database is away, what only appends is kept on disk and replayed later."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from vox_mesh.errors import MeshError
+from vox_mesh.store.carrier import backoff_s
+from vox_mesh.store.combiner import Entry
+from vox_mesh.store.request import Verdict
+from vox_mesh.store.script import Outcome, Script
+from vox_mesh.store.spool import Spool, SpoolStatus
+from vox_mesh.store.thread import SerialThread
+
+_log = logging.getLogger(__name__)
+
+_CHUNK: Final = 128
+
+
+class Submit(Protocol):
+    """How scripts reach the database: the combiner's `submit`."""
+
+    def __call__(
+        self, scripts: Sequence[Script], timeout: float, *, is_replay: bool
+    ) -> Awaitable[list[Verdict]]:
+        """Send the scripts in one request."""
+
+
+class AgentQueue:
+    """Keeps scripts in the spool and replays them, in order and exactly once, when the database is back.
+
+    While anything is kept, new appendable scripts go behind it, so that order holds.
+    """
+
+    def __init__(
+        self, spool: Spool, *, timeout: float, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._spool = spool
+        self._timeout = timeout
+        self._sleep = sleep
+        self._disk = SerialThread("vox-mesh-spool")
+        self._keeping: set[asyncio.Future[None]] = set()
+        self._status = spool.status()
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+        if self._status.depth:
+            self._filled.set()
+        else:
+            self._emptied.set()
+        self._replaying: asyncio.Task[None] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept or about to be."""
+        return not self._filled.is_set()
+
+    async def status(self) -> SpoolStatus:
+        """What is kept."""
+        return await self._disk.do(self._spool.status)
+
+    def take(self, entries: Sequence[Entry]) -> None:
+        """Keep the scripts of these callers, in this order, and tell each when its own are on disk."""
+        for entry in entries:
+            self._keep(entry.scripts).add_done_callback(partial(_tell, entry))
+
+    async def keep(self, scripts: Sequence[Script]) -> list[Outcome]:
+        """Put scripts on disk behind those that are kept."""
+        await asyncio.shield(self._keep(scripts))
+        return _kept(scripts)
+
+    def _keep(self, scripts: Sequence[Script]) -> asyncio.Future[None]:
+        self._fill()
+        keeping = self._disk.do(lambda: self._spool.keep(scripts))
+        self._keeping.add(keeping)
+        keeping.add_done_callback(self._keeping.discard)
+        return keeping
+
+    def _fill(self) -> None:
+        if self.is_empty:
+            _log.warning("the database is away: appendable writes are kept in the spool")
+        self._filled.set()
+        self._emptied.clear()
+
+    # --- replaying -------------------------------------------------------------------------------
+
+    def start(self, submit: Submit) -> None:
+        """Begin to replay in the background whatever is kept, now or later."""
+        self._replaying = asyncio.create_task(self._replay_all(submit), name="vox-mesh-replay")
+
+    async def drained(self) -> None:
+        """Wait until nothing is kept."""
+        await self._emptied.wait()
+
+    async def _replay_all(self, submit: Submit) -> None:
+        faults = 0
+        while True:
+            await self._filled.wait()
+            try:
+                await self.replay_once(submit)
+                faults = 0
+            except MeshError as error:
+                faults += 1
+                pause = backoff_s(faults, random.random)
+                _log.warning("replaying the spool failed: %s; next try in %.1f s", error, pause)
+                await self._sleep(pause)
+
+    async def replay_once(self, submit: Submit) -> int:
+        """Replay the oldest scripts that are kept; how many there were."""
+        kept = await self._disk.do(lambda: self._spool.first(_CHUNK))
+        if not kept:
+            self._empty_if_still_empty()
+            return 0
+        verdicts = await submit([script for _, script in kept], self._timeout, is_replay=True)
+        refused = [
+            (seq, verdict.line)
+            for (seq, _), verdict in zip(kept, verdicts, strict=True)
+            if isinstance(verdict, MeshError)
+        ]
+        for seq, reason in refused:
+            _log.error("spooled script %d was refused: %s", seq, reason)
+        await self._disk.do(lambda: self._spool.done(kept[-1][0], refused))
+        return len(kept)
+
+    def _empty_if_still_empty(self) -> None:
+        if not self._keeping:
+            self._filled.clear()
+            self._emptied.set()
+            _log.info("the spool is empty again")
+
+    async def stop_replaying(self) -> None:
+        """What is kept stays for the next owner of the slot."""
+        if self._replaying is not None:
+            self._replaying.cancel()
+            await asyncio.gather(self._replaying, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Finish what is being kept and close the file."""
+        await self.stop_replaying()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await self._disk.do(self._spool.close)
+        await self._disk.stop()
+
+
+def _kept(scripts: Sequence[Script]) -> list[Outcome]:
+    return [Outcome(script.key, spooled=True) for script in scripts]
+
+
+def _tell(entry: Entry, keeping: asyncio.Future[None]) -> None:
+    error = keeping.exception()
+    if isinstance(error, MeshError):
+        entry.fail(error)
+    else:
+        entry.settle(list(_kept(entry.scripts)))

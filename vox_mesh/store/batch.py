@@ -1,0 +1,174 @@
+"""A batch: the steps of one transaction, sent in one request.
+
+Conditions are those of Hrana: a server runs the batch as it is, and a local engine walks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from vox_mesh.store.values import Value
+
+Verdict = bool | None
+"""What became of a step: done, failed, or (`None`) skipped."""
+
+
+class Ok(NamedTuple):
+    """The step was run and succeeded."""
+
+    step: int
+
+
+class Failed(NamedTuple):
+    """The step was run and failed."""
+
+    step: int
+
+
+class Not(NamedTuple):
+    """The other does not hold."""
+
+    condition: Condition
+
+
+class All(NamedTuple):
+    """All of them hold."""
+
+    conditions: tuple[Condition, ...]
+
+
+class AnyOf(NamedTuple):
+    """At least one of them holds."""
+
+    conditions: tuple[Condition, ...]
+
+
+Condition = Ok | Failed | Not | All | AnyOf
+
+
+def holds(condition: Condition, verdicts: Sequence[Verdict]) -> bool:
+    """Whether a condition holds, given what became of the steps so far."""
+    match condition:
+        case Ok(step):
+            return verdicts[step] is True
+        case Failed(step):
+            return verdicts[step] is False
+        case Not(inner):
+            return not holds(inner, verdicts)
+        case All(conditions):
+            return all(holds(each, verdicts) for each in conditions)
+        case AnyOf(conditions):
+            return any(holds(each, verdicts) for each in conditions)
+
+
+class Step(NamedTuple):
+    """One statement and when to run it."""
+
+    sql: str
+    params: Sequence[Value] = ()
+    condition: Condition | None = None
+    wants_rows: bool = False
+
+
+class StepRows(NamedTuple):
+    """A step that succeeded."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Value]]
+
+
+class StepError(NamedTuple):
+    """A step that failed, with SQLite's name for the fault."""
+
+    code: str
+    message: str
+
+    @property
+    def is_busy(self) -> bool:
+        """Another writer was in the way; nothing is wrong with the statement."""
+        return self.code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+    @property
+    def is_constraint(self) -> bool:
+        """The schema said no."""
+        return self.code.startswith("SQLITE_CONSTRAINT")
+
+    @property
+    def is_fault(self) -> bool:
+        """The database is in trouble, whatever the statement."""
+        return self.code.startswith(_FAULTS)
+
+
+_FAULTS: Final = (
+    "SQLITE_CANTOPEN",
+    "SQLITE_CORRUPT",
+    "SQLITE_FULL",
+    "SQLITE_INTERRUPT",
+    "SQLITE_IOERR",
+    "SQLITE_NOMEM",
+    "SQLITE_NOTADB",
+    "SQLITE_READONLY",
+    "TRANSACTION_",
+)
+
+DONE: Final = StepRows((), ())
+StepResult = StepRows | StepError | None
+
+
+class Batch:
+    """`BEGIN IMMEDIATE`, the steps, `COMMIT` if the last of them went well, else `ROLLBACK`.
+
+    Steps are added in order. `encoded` is where a driver keeps the batch as bytes, so that sending it again
+    sends the same.
+    """
+
+    __slots__ = ("encoded", "steps")
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = [Step("BEGIN IMMEDIATE")]
+        self.encoded: bytes | None = None
+
+    def add(
+        self,
+        sql: str,
+        params: Sequence[Value] = (),
+        *,
+        after: Condition | None = None,
+        wants_rows: bool = False,
+    ) -> int:
+        """Add a step that runs if the one before it succeeded, or on the condition given; its index."""
+        steps = self.steps
+        index = len(steps)
+        steps.append(Step(sql, params, Ok(index - 1) if after is None else after, wants_rows))
+        return index
+
+    def seal(self, after: Condition | None = None) -> Batch:
+        """Add the end: `COMMIT` after the last step (or on the condition given), otherwise `ROLLBACK`."""
+        commit = self.add("COMMIT", after=after)
+        self.add("ROLLBACK", after=All((Ok(0), Not(Ok(commit)))))
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What became of each step of a sealed batch."""
+
+    steps: Sequence[StepResult]
+
+    @property
+    def committed(self) -> bool:
+        """Whether the transaction took effect."""
+        return isinstance(self.steps[-2], StepRows)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the connection is out of the transaction; if not, it must not be used again."""
+        begun = isinstance(self.steps[0], StepRows)
+        return not begun or self.committed or isinstance(self.steps[-1], StepRows)
+
+    @property
+    def error(self) -> StepError | None:
+        """The first failure."""
+        return next((step for step in self.steps if isinstance(step, StepError)), None)

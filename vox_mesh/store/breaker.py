@@ -1,0 +1,118 @@
+"""The circuit breaker: stops calling a database that keeps failing, and tries again with one probe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import pybreaker
+
+from vox_mesh.errors import CircuitOpen, DatabaseFault, MeshError, NoAnswer, Unreachable
+
+_FAULTS: Final = 5
+_REST_S: Final = 30.0
+_FAULT_KINDS: Final = (Unreachable, NoAnswer, DatabaseFault)
+
+
+class _Storage(pybreaker.CircuitMemoryStorage):
+    """Keeps the moment of opening by a clock that can't be set back or forward."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        super().__init__(pybreaker.STATE_CLOSED)
+        self._monotonic = monotonic
+        self._opened: float | None = None
+
+    @property
+    def opened_at(self) -> datetime | None:
+        if self._opened is None:
+            return None
+        return datetime.now(UTC) - timedelta(seconds=self._monotonic() - self._opened)
+
+    @opened_at.setter
+    def opened_at(self, _: datetime) -> None:
+        self._opened = self._monotonic()
+
+    @property
+    def rested_s(self) -> float:
+        """For how long the circuit has been open."""
+        return 0.0 if self._opened is None else self._monotonic() - self._opened
+
+
+class Breaker:
+    """pybreaker's rules, with exactly one probe at a time when the rest is over.
+
+    Opens after 5 faults in a row. A fault is the transport's or the server's, never a refused write.
+    """
+
+    def __init__(
+        self, monotonic: Callable[[], float], *, faults: int = _FAULTS, rest_s: float = _REST_S
+    ) -> None:
+        self._storage = _Storage(monotonic)
+        self._circuit = pybreaker.CircuitBreaker(
+            fail_max=faults,
+            reset_timeout=rest_s,
+            state_storage=self._storage,
+            throw_new_error_on_trip=False,
+        )
+        self._rest_s = rest_s
+        self._probing = False
+
+    @property
+    def state(self) -> str:
+        """`closed`, `open` or `half-open`."""
+        return "half-open" if self._probing else self._circuit.current_state
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a call would be refused now."""
+        if self._circuit.current_state == pybreaker.STATE_CLOSED:
+            return False
+        return self._probing or self._storage.rested_s < self._rest_s
+
+    def refusal(self) -> CircuitOpen:
+        """What a refused call gets."""
+        left = max(0.0, self._rest_s - self._storage.rested_s)
+        return CircuitOpen(
+            "the database has failed repeatedly and is not being called",
+            hint=f"the next probe is due in {left:.0f} s; see `vox-mesh doctor`",
+        )
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Let a call through, or raise `CircuitOpen`; what the call raises decides what comes next."""
+        if self.refuses:
+            raise self.refusal()
+        probe = self._circuit.current_state != pybreaker.STATE_CLOSED
+        self._probing = self._probing or probe
+        try:
+            yield
+        except _FAULT_KINDS as fault:
+            self._report(fault)
+            raise
+        except Exception:
+            self._succeeded()  # a refused write is an answer
+            raise
+        except BaseException:
+            if probe:  # cut short, it has shown nothing
+                self._report(Unreachable("the probe was cut short"))
+            raise
+        else:
+            self._succeeded()
+        finally:
+            if probe:
+                self._probing = False
+
+    def _succeeded(self) -> None:
+        if self._circuit.fail_counter or self._circuit.current_state != pybreaker.STATE_CLOSED:
+            self._report(None)
+
+    def _report(self, fault: MeshError | None) -> None:
+        def outcome() -> None:
+            if fault is not None:
+                raise fault
+
+        # The caller raises the fault itself, and a late word about an open circuit changes nothing.
+        with suppress(pybreaker.CircuitBreakerError, *_FAULT_KINDS):
+            self._circuit.call(outcome)

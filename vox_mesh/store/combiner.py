@@ -1,0 +1,368 @@
+"""The combiner: one request under way; what queues meanwhile goes together in the next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+from vox_mesh.errors import (
+    CircuitOpen,
+    DatabaseUnavailable,
+    MeshError,
+    NoAnswer,
+    OutcomeUnknown,
+    Overloaded,
+    StoreClosed,
+)
+from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.carrier import Carrier
+from vox_mesh.store.ledger import Ledger
+from vox_mesh.store.request import (
+    IsolatedRequest,
+    OptimisticRequest,
+    Request,
+    RolledBack,
+    Tenant,
+    Verdict,
+    forgetting_batch,
+)
+from vox_mesh.store.script import Script
+
+_log = logging.getLogger(__name__)
+
+_MAX_WAITING: Final = 4_096
+_MAX_REQUEST_BYTES: Final = 2**20
+# A failing script costs an optimistic request its whole transaction: above this share it does not pay.
+_FAILING_SHARE: Final = 0.02
+_MEMORY: Final = 0.8
+
+
+class Detour(Protocol):
+    """Where appendable scripts go while the database is away."""
+
+    def take(self, entries: Sequence[Entry]) -> None:
+        """Keep these, in this order, and tell their callers."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept."""
+
+
+class Entry:
+    """Scripts of one caller that go in one request, and the caller's place to wait."""
+
+    __slots__ = ("deadline", "future", "is_replay", "scripts", "weight")
+
+    def __init__(
+        self,
+        scripts: Sequence[Script],
+        deadline: float,
+        future: asyncio.Future[list[Verdict]],
+        is_replay: bool,
+    ) -> None:
+        self.scripts = scripts
+        self.deadline = deadline
+        self.future = future
+        self.is_replay = is_replay
+        self.weight = sum(script.weight for script in scripts)
+
+    @property
+    def may_detour(self) -> bool:
+        """Whether the spool may keep these scripts instead."""
+        return not self.is_replay and all(script.appendable for script in self.scripts)
+
+    def settle(self, verdicts: list[Verdict]) -> None:
+        """Hand the caller what became of its scripts, if it still waits."""
+        if not self.future.done():
+            self.future.set_result(verdicts)
+
+    def fail(self, error: MeshError) -> None:
+        """Tell the caller, if it still waits."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Flight:
+    """The request under way. `is_doubtful`: an answer got lost, so it may have been applied."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+        self.is_out = False
+        self.is_doubtful = False
+        self.fault: DatabaseUnavailable | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody still waits for it."""
+        return any(not entry.future.done() for entry in self.entries)
+
+
+class Combiner:
+    """Takes scripts from any number of callers and sends them in order, many at a time.
+
+    There is no timer and no added delay: a lone script goes at once.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Batch], Awaitable[BatchResult]],
+        carrier: Carrier,
+        tenant: Tenant,
+        ledger: Ledger,
+        *,
+        max_scripts: int,
+        detour: Detour | None = None,
+        max_waiting: int = _MAX_WAITING,
+    ) -> None:
+        self._run = run
+        self._carrier = carrier
+        self._tenant = tenant
+        self._ledger = ledger
+        self._max_scripts = max_scripts
+        self._detour = detour
+        self._max_waiting = max_waiting
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[Entry] = deque()
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._flight: Flight | None = None
+        self._failing_share = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._giving_up = False
+        self._closed = False
+        self._task = self._loop.create_task(self._send_all(), name="vox-mesh-combiner")
+
+    @property
+    def depth(self) -> int:
+        """How many callers wait for a request to take them."""
+        return len(self._queue)
+
+    async def submit(
+        self, scripts: Sequence[Script], timeout: float, *, is_replay: bool = False
+    ) -> list[Verdict]:
+        """Send the scripts in one request, in this order, and return what became of each."""
+        deadline = self._loop.time() + timeout
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        if len(self._queue) >= self._max_waiting or self._room:
+            await self._wait_for_room(deadline)
+        entry = Entry(scripts, deadline, self._loop.create_future(), is_replay)
+        self._queue.append(entry)
+        self._idle.clear()
+        self._work.set()
+        self._watch_deadline(deadline)
+        return await entry.future
+
+    async def _wait_for_room(self, deadline: float) -> None:
+        place: asyncio.Future[None] = self._loop.create_future()
+        self._room.append(place)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await place
+        except TimeoutError:
+            raise Overloaded(
+                f"{len(self._queue)} writes wait already and none found room in time",
+                hint="write less at once, or raise VOX_DB_DEADLINE",
+            ) from None
+        finally:
+            if place in self._room:
+                self._room.remove(place)
+        if self._closed:
+            raise StoreClosed("the store was closed")
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    async def _send_all(self) -> None:
+        while True:
+            if not self._queue:
+                self._work.clear()
+                self._idle.set()
+                await self._work.wait()
+            entries = self._take()
+            if entries:
+                await self._send(Flight(entries))
+
+    def _take(self) -> list[Entry]:
+        """The entries of the next request: those that came first, as many as fit."""
+        taken: list[Entry] = []
+        scripts = weight = 0
+        while self._queue:
+            entry = self._queue[0]
+            if not entry.future.done():
+                scripts += len(entry.scripts)
+                weight += entry.weight
+                if taken and (scripts > self._max_scripts or weight > _MAX_REQUEST_BYTES):
+                    break
+                taken.append(entry)
+            self._queue.popleft()
+        while self._room and len(self._queue) < self._max_waiting:
+            self._room.popleft().set_result(None)
+        return taken
+
+    async def _send(self, flight: Flight) -> None:
+        self._flight = flight
+        try:
+            verdicts = await self._verdicts(flight)
+        except CircuitOpen as error:
+            self._turn_away(flight, error)
+        except MeshError as error:
+            for entry in flight.entries:
+                entry.fail(_told(error, entry, flight))
+        except asyncio.CancelledError:
+            if not self._giving_up:
+                raise
+            self._giving_up = False
+            self._task.uncancel()
+        except Exception as error:
+            _log.exception("a request could not be built or read")
+            for entry in flight.entries:
+                entry.fail(MeshError(f"an unexpected fault: {error}"))
+        else:
+            self._settle(flight, verdicts)
+        finally:
+            self._flight = None
+
+    async def _verdicts(self, flight: Flight) -> list[Verdict]:
+        """What became of the scripts: in one go if that works, else each in its own savepoint."""
+        scripts = [script for entry in flight.entries for script in entry.scripts]
+        forgetting = self._ledger.due(may_look_back=self._detour is None or self._detour.is_empty)
+        if self._failing_share <= _FAILING_SHARE:
+            try:
+                request: Request = OptimisticRequest(self._tenant, scripts, forgetting)
+                verdicts = await self._carry(request, flight)
+            except RolledBack:
+                pass
+            else:
+                self._ledger.forgot(forgetting)
+                self._failing_share *= _MEMORY
+                return verdicts
+        verdicts = await self._carry(IsolatedRequest(self._tenant, scripts, forgetting), flight)
+        self._ledger.forgot(forgetting)
+        failed = sum(1 for verdict in verdicts if isinstance(verdict, MeshError))
+        self._failing_share = _MEMORY * self._failing_share + (1 - _MEMORY) * failed / len(scripts)
+        return verdicts
+
+    async def _carry(self, request: Request, flight: Flight) -> list[Verdict]:
+        async def attempt() -> list[Verdict]:
+            flight.is_out = True
+            try:
+                result = await self._run(request.batch)
+            except DatabaseUnavailable as fault:
+                flight.fault = fault
+                flight.is_doubtful = flight.is_doubtful or isinstance(fault, NoAnswer)
+                raise
+            finally:
+                flight.is_out = False
+            return request.verdicts(result)
+
+        return await self._carrier.carry(attempt, lambda: flight.is_wanted)
+
+    def _settle(self, flight: Flight, verdicts: list[Verdict]) -> None:
+        start = 0
+        for entry in flight.entries:
+            end = start + len(entry.scripts)
+            entry.settle(verdicts[start:end])
+            if not flight.is_doubtful and not entry.is_replay:
+                self._ledger.answered(script.key for script in entry.scripts)
+            start = end
+
+    # --- when the database is away ---------------------------------------------------------------
+
+    def _turn_away(self, flight: Flight, error: CircuitOpen) -> None:
+        """The circuit opened: what may detour does, everyone else is told at once."""
+        self.detour(flight.entries)
+        for entry in (*flight.entries, *self._queue):
+            entry.fail(_told(error, entry, flight if entry in flight.entries else None))
+
+    def detour(self, under_way: Sequence[Entry] | None = None) -> None:
+        """Move all appendable scripts, in the order they came, from here to the spool."""
+        if self._detour is None:
+            return
+        if under_way is None:
+            under_way = self._flight.entries if self._flight else ()
+        leaving = [entry for entry in under_way if entry.may_detour and not entry.future.done()]
+        staying: deque[Entry] = deque()
+        for entry in self._queue:
+            (leaving if entry.may_detour and not entry.future.done() else staying).append(entry)
+        self._queue = staying
+        if leaving:
+            self._detour.take(leaving)
+
+    def _watch_deadline(self, deadline: float) -> None:
+        """Have the alarm ring at the earliest deadline; there is one alarm, not one for each caller."""
+        if self._alarm is None or deadline < self._alarm.when():
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._alarm = None
+        now = self._loop.time()
+        flight = self._flight
+        under_way = flight.entries if flight is not None else ()
+        late = [e for e in (*under_way, *self._queue) if e.deadline <= now and not e.future.done()]
+        if any(entry.may_detour for entry in late):
+            self.detour()
+        for entry in late:
+            if entry.future.done() or (self._detour is not None and entry.may_detour):
+                continue
+            entry.fail(self._lateness(entry, flight if entry in under_way else None))
+        if flight is not None and not flight.is_wanted and not self._giving_up:
+            self._giving_up = True
+            self._task.cancel()
+        waiting = [e.deadline for e in (*under_way, *self._queue) if not e.future.done() and e.deadline > now]
+        if waiting:
+            self._watch_deadline(min(waiting))
+
+    def _lateness(self, entry: Entry, flight: Flight | None) -> MeshError:
+        if flight is not None and (flight.is_out or flight.is_doubtful):
+            return _unknown(entry)
+        if flight is not None and flight.fault is not None:
+            return flight.fault
+        return Overloaded(
+            "the write was still queued at its deadline", hint="write less at once, or raise VOX_DB_DEADLINE"
+        )
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def close(self, timeout: float) -> None:
+        """Finish what was submitted, forget its keys, and stop; wait so long at the most."""
+        self._closed = True
+        try:
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
+                await self._forget_all()
+        except (TimeoutError, MeshError):
+            _log.warning("closed with writes under way")
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self.detour()
+        if self._flight is not None:
+            for entry in self._flight.entries:
+                entry.fail(_unknown(entry))
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        for entry in self._queue:
+            entry.fail(StoreClosed("the store was closed"))
+        for place in self._room:
+            place.set_result(None)
+
+    async def _forget_all(self) -> None:
+        forgetting = self._ledger.all()
+        if forgetting.keys:
+            await self._run(forgetting_batch(self._tenant, forgetting))
+
+
+def _told(error: MeshError, entry: Entry, flight: Flight | None) -> MeshError:
+    """The error as this caller must see it: if its scripts may have been applied, that comes first."""
+    doubtful = flight is not None and flight.is_doubtful
+    return _unknown(entry) if doubtful and isinstance(error, DatabaseUnavailable) else error
+
+
+def _unknown(entry: Entry) -> OutcomeUnknown:
+    return OutcomeUnknown("no answer came before the deadline", key=entry.scripts[0].key)

@@ -1,0 +1,42 @@
+"""What a home must offer: to run a batch in one request, and to answer a query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.script import Statement
+from vox_mesh.store.values import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """Which way the database is reached."""
+
+    driver: str
+    address: str
+    server: str
+
+
+class Engine(Protocol):
+    """One database, seen by one process.
+
+    `Unreachable` means that nothing was sent, `NoAnswer` that something was and its effect is unknown.
+    A step that fails is part of the result, not an error.
+    """
+
+    max_scripts: int
+    """How many scripts are worth putting into one batch."""
+
+    async def run(self, batch: Batch) -> BatchResult:
+        """Run the batch's transaction. Cancelled before it began, it has no effect."""
+
+    async def query(self, statement: Statement) -> Rows:
+        """Answer a query from what is committed."""
+
+    async def facts(self) -> EngineFacts:
+        """Which way the database is reached."""
+
+    async def close(self) -> None:
+        """Let go of files, threads and connections."""

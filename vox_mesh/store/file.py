@@ -1,0 +1,145 @@
+"""The file home: one SQLite file, shared by the processes of one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from vox_mesh.errors import DatabaseFault, WrongHome
+from vox_mesh.store import sqlite
+from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.engine import EngineFacts
+from vox_mesh.store.script import Statement
+from vox_mesh.store.thread import SerialThread
+from vox_mesh.store.values import Rows
+
+REPLICA_MARK: Final = ".mark"
+"""A replica `x` carries the file `x.mark` beside it; so marked, it is nobody's primary."""
+
+_REPLICA_NAME: Final = re.compile(r".+\.replica-[^/]+")
+_BUSY_TIMEOUT_S: Final = 5.0
+_PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
+_SQLITE_MAGIC: Final = b"SQLite format 3\x00"
+
+
+def refuse_unless_ours(path: Path) -> None:
+    """Raise `WrongHome` for a replica, and for what is no database at all."""
+    if Path(f"{path}{REPLICA_MARK}").exists() or _REPLICA_NAME.fullmatch(path.name):
+        raise WrongHome(
+            f"{path} is a replica of another database",
+            hint="set VOX_DB_PATH to another file, or VOX_DB_URL to the replica's primary",
+        )
+    if path.is_dir():
+        raise WrongHome(f"{path} is a folder", hint="set VOX_DB_PATH to a file")
+    if path.exists() and path.stat().st_size > 0:
+        with path.open("rb") as file:
+            if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
+                raise WrongHome(f"{path} is not a SQLite database", hint="set VOX_DB_PATH to another file")
+
+
+class Turn:
+    """The queue of writing processes: an OS lock taken before each transaction.
+
+    SQLite's own waiting sleeps and is not fair; the kernel's is neither. The lock goes with the process
+    that holds it, however it ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Wait for the turn, and pass it on at the end."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Leave the queue."""
+        os.close(self._descriptor)
+
+
+class FileEngine:
+    """A thread that writes and one that reads, each with a connection of its own."""
+
+    max_scripts = 256
+
+    def __init__(
+        self,
+        path: Path,
+        turn: Turn,
+        writing: sqlite3.Connection,
+        reading: sqlite3.Connection,
+    ) -> None:
+        self._path = path
+        self._turn = turn
+        self._writing = writing
+        self._reading = reading
+        self._writer = SerialThread("vox-mesh-writer")
+        self._reader = SerialThread("vox-mesh-reader")
+
+    @classmethod
+    async def open(cls, path: Path) -> FileEngine:
+        """Open the database file, or create it, readable by its owner alone."""
+        refuse_unless_ours(path)
+        try:
+            return cls(path, *await asyncio.to_thread(_open_file, path))
+        except (OSError, sqlite3.Error) as error:
+            raise DatabaseFault(
+                f"{path} can't be opened: {error}", hint="check VOX_DB_PATH and the folder's permissions"
+            ) from None
+
+    async def run(self, batch: Batch) -> BatchResult:
+        """Run the batch's transaction when this process's turn has come."""
+        asked = asyncio.current_task()
+
+        def work() -> BatchResult | None:
+            with self._turn.taken():
+                # Whoever gave up while we waited for the turn must find that nothing happened.
+                if asked is not None and asked.cancelling():
+                    return None
+                return sqlite.walk(self._writing, batch)
+
+        result = await self._writer.do(work)
+        if result is None:
+            raise asyncio.CancelledError
+        return result
+
+    async def query(self, statement: Statement) -> Rows:
+        """Answer a query."""
+        return await self._reader.do(lambda: sqlite.query(self._reading, statement))
+
+    async def facts(self) -> EngineFacts:
+        """Which way the database is reached."""
+        return EngineFacts("sqlite", str(self._path), f"SQLite {sqlite3.sqlite_version}")
+
+    async def close(self) -> None:
+        """End the threads and close the file."""
+        await self._reader.stop()
+        await self._writer.stop()
+        self._reading.close()
+        self._writing.close()
+        self._turn.close()
+
+
+def _open_file(path: Path) -> tuple[Turn, sqlite3.Connection, sqlite3.Connection]:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    turn = Turn(Path(f"{path}.turn"))
+    # Switching a new file to WAL needs it alone: processes that start together take turns at that too.
+    with turn.taken():
+        writing = sqlite.connect(str(path), busy_timeout_s=_BUSY_TIMEOUT_S)
+        for pragma in _PRAGMAS:
+            writing.execute(f"PRAGMA {pragma}")
+    reading = sqlite.connect(str(path), busy_timeout_s=_BUSY_TIMEOUT_S)
+    reading.execute("PRAGMA query_only = 1")
+    return turn, writing, reading

@@ -1,0 +1,1 @@
+"""Hrana: the wire protocol of libSQL servers, over WebSocket and over HTTP."""

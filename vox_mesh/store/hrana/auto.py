@@ -1,0 +1,55 @@
+"""Choosing the transport: WebSocket where the server offers it, HTTP where it does not."""
+
+from __future__ import annotations
+
+import asyncio
+
+from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.engine import Engine, EngineFacts
+from vox_mesh.store.hrana.http import HttpEngine
+from vox_mesh.store.hrana.ws import UpgradeRefused, WsEngine
+from vox_mesh.store.script import Statement
+from vox_mesh.store.values import Rows
+
+
+class AutoEngine:
+    """Asks for the upgrade once, at the first contact, and stays with the answer."""
+
+    max_scripts = 256
+
+    def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
+        self._ws = WsEngine(endpoint, token, timeout)
+        self._http = HttpEngine(endpoint, token, timeout)
+        self._chosen: Engine | None = None
+        self._choosing = asyncio.Lock()
+
+    async def _engine(self) -> Engine:
+        if self._chosen is None:
+            async with self._choosing:
+                if self._chosen is None:
+                    self._chosen = await self._choose()
+        return self._chosen
+
+    async def _choose(self) -> Engine:
+        try:
+            await self._ws.connect()
+        except UpgradeRefused:
+            return self._http
+        return self._ws
+
+    async def run(self, batch: Batch) -> BatchResult:
+        """Run the batch's transaction."""
+        return await (await self._engine()).run(batch)
+
+    async def query(self, statement: Statement) -> Rows:
+        """Answer a query."""
+        return await (await self._engine()).query(statement)
+
+    async def facts(self) -> EngineFacts:
+        """Which way was chosen."""
+        return await (await self._engine()).facts()
+
+    async def close(self) -> None:
+        """Close both."""
+        await self._ws.close()
+        await self._http.close()

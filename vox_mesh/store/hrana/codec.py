@@ -1,0 +1,155 @@
+"""Batches and results as Hrana's JSON."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import orjson
+
+from vox_mesh.errors import DatabaseBusy, DatabaseFault, MeshError, ServerFull, Unauthorized
+from vox_mesh.store.batch import (
+    DONE,
+    All,
+    AnyOf,
+    Batch,
+    BatchResult,
+    Condition,
+    Failed,
+    Not,
+    Ok,
+    StepError,
+    StepResult,
+    StepRows,
+)
+from vox_mesh.store.script import Statement
+from vox_mesh.store.sqlite import query_error
+from vox_mesh.store.values import Rows, Value
+
+
+def encode_batch(batch: Batch) -> orjson.Fragment:
+    """The batch as JSON, made once: sent again, it is the same byte for byte."""
+    if batch.encoded is None:
+        steps = []
+        for sql, params, condition, wants_rows in batch.steps:
+            stmt = {"sql": sql, "args": [_value(param) for param in params], "want_rows": wants_rows}
+            if condition is None:
+                steps.append({"stmt": stmt})
+            else:
+                steps.append({"stmt": stmt, "condition": _condition(condition)})
+        batch.encoded = orjson.dumps({"steps": steps})
+    return orjson.Fragment(batch.encoded)
+
+
+def encode_statement(statement: Statement) -> dict[str, Any]:
+    """A query as JSON."""
+    args = [_value(param) for param in statement.params]
+    return {"sql": statement.sql, "args": args, "want_rows": True}
+
+
+def decode_batch(result: dict[str, Any]) -> BatchResult:
+    """What became of each step."""
+    return BatchResult(
+        [
+            _step(done, failed)
+            for done, failed in zip(result["step_results"], result["step_errors"], strict=True)
+        ]
+    )
+
+
+def decode_rows(result: dict[str, Any]) -> Rows:
+    """The rows of a query."""
+    columns, rows = _rows(result)
+    return Rows(columns, rows)
+
+
+def request_error(error: dict[str, Any]) -> MeshError:
+    """A request that the server refused as a whole: nothing of it was run."""
+    failed = _error(error)
+    text = f"{failed.code} {failed.message}".lower()
+    if any(word in text for word in ("auth", "jwt", "unauthorized", "forbidden", "blocked", "readonly")):
+        return unauthorized(failed.message)
+    if "too many" in text or "connection limit" in text:
+        return server_full()
+    if failed.is_busy:
+        return DatabaseBusy(f"the database is busy: {failed.message}")
+    if failed.code.startswith("SQLITE_") or failed.code == "SQL_PARSE_ERROR":
+        return query_error(failed)
+    return DatabaseFault(f"the server refused the request: {failed.message}")
+
+
+def unauthorized(message: str) -> Unauthorized:
+    """The server did not accept the token for what was asked."""
+    return Unauthorized(
+        f"the server refused the token: {message}",
+        hint="check that VOX_DB_TOKEN is set, valid and allowed to do this",
+    )
+
+
+def server_full() -> ServerFull:
+    """The server has no place for another stream."""
+    return ServerFull(
+        "the server closed the stream as it was opened: it is probably full",
+        hint="raise its --max-concurrent-connections well above twice the number of nodes",
+    )
+
+
+def _value(value: Value) -> dict[str, Any]:
+    # In the order of how often they come.
+    if isinstance(value, str):
+        return {"type": "text", "value": value}
+    if isinstance(value, int):
+        return {"type": "integer", "value": str(int(value))}
+    if value is None:
+        return {"type": "null"}
+    if isinstance(value, float):
+        return {"type": "float", "value": value}
+    return {"type": "blob", "base64": base64.b64encode(value).decode()}
+
+
+def _plain(value: dict[str, Any]) -> Value:
+    match value["type"]:
+        case "text":
+            return str(value["value"])
+        case "integer":
+            return int(value["value"])
+        case "null":
+            return None
+        case "float":
+            return float(value["value"])
+        case _:
+            text: str = value["base64"]
+            # The server leaves the padding out; the decoder wants it.
+            return base64.b64decode(text + "=" * (-len(text) % 4))
+
+
+def _condition(condition: Condition) -> dict[str, Any]:
+    match condition:
+        case Ok(step):
+            return {"type": "ok", "step": step}
+        case Failed(step):
+            return {"type": "error", "step": step}
+        case Not(inner):
+            return {"type": "not", "cond": _condition(inner)}
+        case All(conditions):
+            return {"type": "and", "conds": [_condition(each) for each in conditions]}
+        case AnyOf(conditions):
+            return {"type": "or", "conds": [_condition(each) for each in conditions]}
+
+
+def _step(done: dict[str, Any] | None, failed: dict[str, Any] | None) -> StepResult:
+    if failed is not None:
+        return _error(failed)
+    if done is None:
+        return None
+    return StepRows(*_rows(done)) if done["cols"] else DONE
+
+
+def _rows(result: dict[str, Any]) -> tuple[tuple[str, ...], list[list[Value]]]:
+    columns = tuple(column["name"] or "" for column in result["cols"])
+    return columns, [[_plain(value) for value in row] for row in result["rows"]]
+
+
+def _error(error: dict[str, Any]) -> StepError:
+    message = error.get("message") or "unknown error"
+    return StepError(error.get("code") or "UNKNOWN", message.removeprefix("SQLite error: "))

@@ -1,0 +1,106 @@
+"""Hrana over HTTP: one request, one stream, closed with it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from vox_mesh.errors import BadStatement, NoAnswer, Unreachable
+from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.engine import EngineFacts
+from vox_mesh.store.hrana import codec
+from vox_mesh.store.script import Statement
+from vox_mesh.store.values import Rows
+
+_VERSIONS: Final = ("v3", "v2")
+
+
+class HttpEngine:
+    """For servers without WebSocket, as Turso Cloud is."""
+
+    max_scripts = 256
+
+    def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
+        self._endpoint = endpoint
+        self._headers = {"content-type": "application/json"}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
+        self._timeout = timeout
+        self._version: str | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def run(self, batch: Batch) -> BatchResult:
+        """Run the batch's transaction."""
+        response = await self._request({"type": "batch", "batch": codec.encode_batch(batch)})
+        return codec.decode_batch(response["result"])
+
+    async def query(self, statement: Statement) -> Rows:
+        """Answer a query."""
+        response = await self._request({"type": "execute", "stmt": codec.encode_statement(statement)})
+        return codec.decode_rows(response["result"])
+
+    async def _request(self, request: dict[str, Any]) -> dict[str, Any]:
+        body = orjson.dumps({"baton": None, "requests": [request, {"type": "close"}]})
+        for version in _VERSIONS if self._version is None else (self._version,):
+            status, answer = await self._post(f"{self._endpoint}/{version}/pipeline", body)
+            if status != 404:
+                self._version = version
+                return self._response(status, answer)
+        raise Unreachable(
+            f"{self._endpoint} is no libSQL server: it knows neither /v3/pipeline nor /v2/pipeline",
+            hint="check VOX_DB_URL",
+        )
+
+    async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        try:
+            async with (
+                asyncio.timeout(self._timeout),
+                self._session.post(url, data=body, headers=self._headers, allow_redirects=False) as response,
+            ):
+                return response.status, await response.read()
+        except TimeoutError:
+            raise NoAnswer(f"the server did not answer within {self._timeout:g} s") from None
+        except aiohttp.ClientConnectorError as error:
+            raise Unreachable(f"{self._endpoint} can't be reached: {error}") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoAnswer(f"the connection to the server broke: {error}") from None
+
+    def _response(self, status: int, body: bytes) -> dict[str, Any]:
+        if status in (401, 403):
+            raise codec.unauthorized(_message(body))
+        if status >= 500:
+            raise NoAnswer(f"the server failed with status {status}: {_message(body)}")
+        if status != 200:
+            reason = f"the server refused the request with status {status}: {_message(body)}"
+            raise BadStatement(reason, statement=0)
+        result = orjson.loads(body)["results"][0]
+        if result["type"] != "ok":
+            raise codec.request_error(result["error"])
+        response: dict[str, Any] = result["response"]
+        return response
+
+    async def facts(self) -> EngineFacts:
+        """Which way the database is reached."""
+        version = await self.query(Statement("SELECT sqlite_version()"))
+        return EngineFacts(
+            f"hrana over HTTP (/{self._version})", self._endpoint, f"libSQL, SQLite {version.value}"
+        )
+
+    async def close(self) -> None:
+        """Close idle connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+def _message(body: bytes) -> str:
+    """The server's reason, which may come as JSON or as plain text."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body[:200].decode(errors="replace").strip() or "no reason given"
+    return str(found.get("error") or found.get("message") or found) if isinstance(found, dict) else str(found)

@@ -1,0 +1,62 @@
+"""The ledger of keys that were answered: how long each is remembered at the database."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final
+
+from vox_mesh.model import ulid
+from vox_mesh.store.request import Forgetting
+
+_KEPT_SECONDS: Final = 60.0
+_KEPT_KEYS: Final = 16_384
+_AT_LEAST: Final = 256  # fewer are not worth two more statements in a request
+_AT_MOST: Final = 2_048
+_LEFT_BEHIND_MS: Final = 86_400_000
+_LOOK_BACK_SECONDS: Final = 3_600.0
+
+
+class Ledger:
+    """Says which keys the next request may forget.
+
+    A key that was sent once and answered is forgotten a minute later, or when 16,384 newer ones were
+    answered. A key that had to be sent again may still be on its way somewhere: it is left at the
+    database for a day.
+    """
+
+    def __init__(self, monotonic: Callable[[], float], now_ms: Callable[[], int]) -> None:
+        self._monotonic = monotonic
+        self._now_ms = now_ms
+        self._answered: deque[tuple[float, str]] = deque()
+        self._looked_back = -_LOOK_BACK_SECONDS
+
+    def answered(self, keys: Iterable[str]) -> None:
+        """These were sent once, and their answers have come."""
+        now = self._monotonic()
+        self._answered.extend((now, key) for key in keys)
+
+    def due(self, *, may_look_back: bool) -> Forgetting:
+        """What the next request may forget. `may_look_back`: no key of ours waits in a spool."""
+        answered, now = self._answered, self._monotonic()
+        count = max(0, len(answered) - _KEPT_KEYS)
+        while count < min(len(answered), _AT_MOST) and answered[count][0] < now - _KEPT_SECONDS:
+            count += 1
+        count = min(count, _AT_MOST)
+        keys = [key for _, key in islice(answered, count)] if count >= _AT_LEAST else []
+        before = None
+        if may_look_back and now - self._looked_back >= _LOOK_BACK_SECONDS:
+            before = ulid.encode(self._now_ms() - _LEFT_BEHIND_MS, 0)
+        return Forgetting(keys, before)
+
+    def all(self) -> Forgetting:
+        """Everything that was answered: for a clean stop."""
+        return Forgetting([key for _, key in self._answered])
+
+    def forgot(self, forgetting: Forgetting) -> None:
+        """A request with these was applied."""
+        for _ in forgetting.keys:
+            self._answered.popleft()
+        if forgetting.before is not None:
+            self._looked_back = self._monotonic()

@@ -1,0 +1,147 @@
+"""The `libsql-client` package as a driver: it has no conditional batches, so each step is a round trip."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Final
+
+import aiohttp
+
+from vox_mesh.errors import DriverMissing, NoAnswer, Unreachable
+from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, Verdict, holds
+from vox_mesh.store.engine import EngineFacts
+from vox_mesh.store.hrana import codec
+from vox_mesh.store.script import Statement
+from vox_mesh.store.values import Rows
+
+try:
+    import libsql_client
+except ImportError:
+    libsql_client = None
+
+_TRANSPORT_CODES: Final = ("HRANA_WEBSOCKET_ERROR", "HRANA_CLOSED", "CLIENT_CLOSED", "HRANA_PROTO_ERROR")
+
+
+class LibsqlClientEngine:
+    """Walks a batch inside the package's `transaction()`, over its WebSocket."""
+
+    max_scripts = 16  # a transaction here lasts a round trip per step, and the server ends it after 5 s
+
+    def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
+        if libsql_client is None:
+            raise DriverMissing(
+                "VOX_DB_DRIVER: the package libsql-client is not installed",
+                hint="pip install 'vox-mesh[libsql-client]', or VOX_DB_DRIVER=auto",
+            )
+        self._endpoint = endpoint
+        self._token = token
+        self._timeout = timeout
+        self._client: Any = None
+
+    async def run(self, batch: Batch) -> BatchResult:
+        """Run the batch's transaction."""
+        client = await self._connected()
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._walk(client.transaction(), batch)
+        except BaseException as error:
+            await self._drop()
+            raise self._told(error) from None
+
+    async def _walk(self, transaction: Any, batch: Batch) -> BatchResult:
+        """The package begins by itself; the first statement is a write, so the write lock comes with it."""
+        verdicts: list[Verdict] = [True]
+        results: list[StepResult] = [DONE]
+        try:
+            for step in batch.steps[1:]:
+                if step.condition is not None and not holds(step.condition, verdicts):
+                    results.append(None)
+                    verdicts.append(None)
+                    continue
+                result = await self._step(transaction, step.sql, step.params)
+                results.append(result)
+                verdicts.append(isinstance(result, StepRows))
+        finally:
+            transaction.close()
+        return BatchResult(results)
+
+    async def _step(self, transaction: Any, sql: str, params: Any) -> StepResult:
+        try:
+            if sql == "COMMIT":
+                await transaction.commit()
+                return DONE
+            if sql == "ROLLBACK":
+                await transaction.rollback()
+                return DONE
+            result = await transaction.execute(sql, list(params))
+        except libsql_client.LibsqlError as error:
+            if error.code in _TRANSPORT_CODES:
+                raise
+            return StepError(error.code, error.explanation.removeprefix("SQLite error: "))
+        return StepRows(tuple(result.columns), [tuple(row) for row in result.rows])
+
+    async def query(self, statement: Statement) -> Rows:
+        """Answer a query."""
+        client = await self._connected()
+        try:
+            async with asyncio.timeout(self._timeout):
+                result = await client.execute(statement.sql, list(statement.params))
+        except libsql_client.LibsqlError as error:
+            if error.code not in _TRANSPORT_CODES:
+                raise codec.request_error({"code": error.code, "message": error.explanation}) from None
+            await self._drop()
+            raise self._told(error) from None
+        except BaseException as error:
+            await self._drop()
+            raise self._told(error) from None
+        return Rows(tuple(result.columns), [tuple(row) for row in result.rows])
+
+    async def _connected(self) -> Any:
+        """A client whose socket is known to be open; a closed one is replaced."""
+        if self._client is None:
+            url = self._endpoint.replace("http", "ws", 1)
+            client = libsql_client.create_client(url, auth_token=self._token)
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await client.execute("SELECT 1")
+            except BaseException as error:
+                await _close(client)
+                told = self._told(error)
+                if isinstance(told, NoAnswer):
+                    raise Unreachable(f"{self._endpoint} can't be reached: {told}") from None
+                raise told from None
+            self._client = client
+        return self._client
+
+    def _told(self, error: BaseException) -> BaseException:
+        if isinstance(error, TimeoutError):
+            return NoAnswer(f"the server did not answer within {self._timeout:g} s")
+        if isinstance(error, libsql_client.LibsqlError):
+            if error.code in _TRANSPORT_CODES:
+                return NoAnswer(f"the connection to the server broke: {error.explanation}")
+            return codec.request_error({"code": error.code, "message": error.explanation})
+        if isinstance(error, aiohttp.ClientError | OSError):
+            return NoAnswer(f"the connection to the server broke: {error}")
+        return error
+
+    async def facts(self) -> EngineFacts:
+        """Which way the database is reached."""
+        version = await self.query(Statement("SELECT sqlite_version()"))
+        return EngineFacts("libsql-client", self._endpoint, f"libSQL, SQLite {version.value}")
+
+    async def _drop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await _close(client)
+
+    async def close(self) -> None:
+        """Close the client."""
+        await self._drop()
+
+
+async def _close(client: Any) -> None:
+    # The package raises from `close` what broke the connection.
+    with suppress(Exception):
+        async with asyncio.timeout(1.0):
+            await client.close()

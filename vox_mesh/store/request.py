@@ -1,0 +1,286 @@
+"""Requests: many scripts as one batch, and the batch's result as an outcome for each script.
+
+There are two ways to write a request. The *optimistic* one has no savepoints: it is the cheaper one, and
+if anything in it fails, all of it is rolled back and nothing has happened. The *isolated* one gives each
+script a savepoint of its own, so that a failing script leaves its neighbours alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Final, NamedTuple, Protocol
+
+import orjson
+
+from vox_mesh.errors import BadStatement, ConstraintFailed, DatabaseBusy, DatabaseFault, Refused, ScriptFailed
+from vox_mesh.store.batch import (
+    All,
+    AnyOf,
+    Batch,
+    BatchResult,
+    Condition,
+    Failed,
+    Not,
+    Ok,
+    StepError,
+    StepRows,
+)
+from vox_mesh.store.script import Outcome, Script, Shape
+from vox_mesh.store.statements import named
+from vox_mesh.store.values import NO_ROWS, Rows, Value
+
+_SQL: Final = named("scripts")
+
+Verdict = Outcome | ScriptFailed
+
+
+class Tenant(NamedTuple):
+    """Whose scripts these are: the mesh they belong to, and who writes them."""
+
+    scope_id: str
+    repository_id: str
+    writer: str
+
+
+class Forgetting(NamedTuple):
+    """Keys that need not be remembered any longer, and the key before which all of ours may go."""
+
+    keys: Sequence[str] = ()
+    before: str | None = None
+
+
+class RolledBack(Exception):
+    """Something in an optimistic request failed, so nothing in it was applied."""
+
+
+class Request(Protocol):
+    """A batch and how to read its result."""
+
+    batch: Batch
+
+    def verdicts(self, result: BatchResult) -> list[Verdict]:
+        """The outcome of each script, in order."""
+
+
+class OptimisticRequest:
+    """All scripts in one go; raises `RolledBack` from `verdicts` if any of them failed."""
+
+    def __init__(self, tenant: Tenant, scripts: Sequence[Script], forgetting: Forgetting) -> None:
+        self._scripts = scripts
+        self._answers: list[tuple[int, list[int]]] = []  # (step, the scripts whose rows it returns)
+        self.batch = batch = Batch()
+        _forget(batch, tenant, forgetting)
+        if len(scripts) == 1:
+            batch.add(_SQL["remember_key"], (*tenant[:2], scripts[0].key, tenant.writer))
+        else:
+            keys = orjson.dumps([script.key for script in scripts]).decode()
+            batch.add(_SQL["remember_keys"], (*tenant, keys))
+        for run in _runs(scripts):
+            answer = _add_statements(batch, tenant, [scripts[index] for index in run])
+            if answer is not None:
+                self._answers.append((answer, run))
+        batch.seal()
+
+    def verdicts(self, result: BatchResult) -> list[Verdict]:
+        """The outcome of each script; nothing was applied if this raises."""
+        _raise_if_down(result)
+        if not result.committed:
+            raise RolledBack
+        scripts = self._scripts
+        verdicts: list[Verdict] = [Outcome(script.key) for script in scripts]
+        for step, run in self._answers:
+            answered = result.steps[step]
+            assert isinstance(answered, StepRows)
+            by_key = _by_key(sorted(answered.rows, key=_number))
+            for index in run:
+                script = scripts[index]
+                verdicts[index] = Outcome(script.key, _rows(script, by_key))
+        return verdicts
+
+
+class IsolatedRequest:
+    """Each script in a savepoint of its own, with its outcome or failure written beside its key.
+
+    What is answered is what was stored, so a script that ran before answers as it did then.
+    """
+
+    def __init__(self, tenant: Tenant, scripts: Sequence[Script], forgetting: Forgetting) -> None:
+        self._scripts = scripts
+        self.batch = batch = Batch()
+        _forget(batch, tenant, forgetting)
+        self._taken: list[int] = []  # the step that takes each script's key; its statements follow
+        closed: Condition = Ok(len(batch.steps) - 1)
+        for script in scripts:
+            closed = self._isolate(tenant, script, closed)
+        keys = orjson.dumps([script.key for script in scripts]).decode()
+        batch.add(_SQL["outcomes_of"], (*tenant[:2], keys), after=closed, wants_rows=True)
+        batch.add(_SQL["answers_of"], (*tenant[:2], keys), wants_rows=True)
+        batch.seal()
+
+    def _isolate(self, tenant: Tenant, script: Script, closed: Condition) -> Condition:
+        batch = self.batch
+        opened = batch.add("SAVEPOINT script", after=closed)
+        taken = batch.add(_SQL["remember_key"], (*tenant[:2], script.key, tenant.writer))
+        self._taken.append(taken)
+        _add_statements(batch, tenant, [script])
+        last = len(batch.steps) - 1
+        kept = batch.add("RELEASE script")
+        undone = batch.add("ROLLBACK TO script", after=All((Ok(opened), Not(Ok(kept)))))
+        for statement in range(last - taken):
+            batch.add(
+                _SQL["remember_failure"],
+                (*tenant[:2], script.key, tenant.writer, statement),
+                after=All((Failed(taken + 1 + statement), Ok(undone))),
+            )
+        dropped = batch.add("RELEASE script", after=Ok(undone))
+        return AnyOf((Ok(kept), Ok(dropped)))
+
+    def verdicts(self, result: BatchResult) -> list[Verdict]:
+        """The outcome of each script."""
+        _raise_if_down(result)
+        stored, answers = result.steps[-4], result.steps[-3]
+        if not result.committed or not isinstance(stored, StepRows) or not isinstance(answers, StepRows):
+            reason = result.error.message if result.error else "the transaction was cut short"
+            raise DatabaseFault(f"the database could not complete the request: {reason}")
+        failures = {row[0]: row[1] for row in stored.rows}
+        by_key = _by_key(answers.rows)
+        verdicts: list[Verdict] = []
+        for script, taken in zip(self._scripts, self._taken, strict=True):
+            failed = failures[script.key]
+            if isinstance(failed, int):
+                error = result.steps[taken + 1 + failed]
+                verdicts.append(_failure(script, failed, error if isinstance(error, StepError) else None))
+            else:
+                repeated = isinstance(result.steps[taken], StepError)
+                verdicts.append(Outcome(script.key, _rows(script, by_key), repeated=repeated))
+        return verdicts
+
+
+def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
+    """Neighbours that can share statements: scripts of one shape, each about another subject."""
+    run: list[int] = []
+    subjects: set[object] = set()
+    for index, script in enumerate(scripts):
+        shape = script.shape
+        subject = shape.subject(script.item) if shape and shape.subject else index
+        if run and (shape is None or scripts[run[0]].shape is not shape or subject in subjects):
+            yield run
+            run, subjects = [], set()
+        run.append(index)
+        subjects.add(subject)
+    yield run
+
+
+def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int | None:
+    """Add the statements of one script, or of a run of one shape; the step that answers, if any."""
+    script = run[0]
+    if script.shape is not None:
+        return _add_merged(batch, tenant, script.shape, run)
+    for statement in script.statements:
+        batch.add(statement.sql, statement.params)
+    answer = script.answer
+    if answer is None:
+        return None
+    sql = _answer_sql(answer.sql, len(answer.columns))
+    return batch.add(sql, (*answer.params, *tenant[:2], script.key), wants_rows=True)
+
+
+def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script]) -> int | None:
+    items = orjson.dumps([{**script.item, "key": script.key} for script in run]).decode()
+    for sql in shape.statements:
+        batch.add(sql, (items,))
+    if shape.answer is None:
+        return None
+    sql = _merged_answer_sql(shape.answer, len(shape.columns))
+    return batch.add(sql, (items, *tenant[:2]), wants_rows=True)
+
+
+@cache
+def _answer_sql(query: str, width: int) -> str:
+    columns = ", ".join(f"c{index}" for index in range(width))
+    return (
+        f"WITH answer ({columns}) AS ({query}) "
+        f"INSERT INTO script_answers (scope_id, repository_id, script_key, n, {columns}) "
+        f"SELECT ?, ?, ?, row_number() OVER (), {columns} FROM answer RETURNING script_key, n, {columns}"
+    )
+
+
+@cache
+def _merged_answer_sql(query: str, width: int) -> str:
+    columns = ", ".join(f"c{index}" for index in range(width))
+    return (
+        f"WITH answer (script_key, {columns}) AS ({query}) "
+        f"INSERT INTO script_answers (scope_id, repository_id, script_key, n, {columns}) "
+        f"SELECT ?2, ?3, script_key, row_number() OVER (), {columns} FROM answer "
+        f"RETURNING script_key, n, {columns}"
+    )
+
+
+def _columns(script: Script) -> tuple[str, ...]:
+    if script.shape is not None:
+        return script.shape.columns
+    return script.answer.columns if script.answer is not None else ()
+
+
+def _number(row: Sequence[Value]) -> int:
+    number = row[1]
+    assert isinstance(number, int)
+    return number
+
+
+def _by_key(rows: Sequence[Sequence[Value]]) -> dict[Value, list[Sequence[Value]]]:
+    """Answered rows by their script's key: never by position, which says nothing."""
+    by_key: dict[Value, list[Sequence[Value]]] = {}
+    for row in rows:
+        by_key.setdefault(row[0], []).append(row)
+    return by_key
+
+
+def _rows(script: Script, by_key: dict[Value, list[Sequence[Value]]]) -> Rows:
+    columns = _columns(script)
+    own = by_key.get(script.key)
+    return Rows(columns, [row[2 : 2 + len(columns)] for row in own]) if own else NO_ROWS
+
+
+def forgetting_batch(tenant: Tenant, forgetting: Forgetting) -> Batch:
+    """A request that does nothing but forget."""
+    batch = Batch()
+    _forget(batch, tenant, forgetting)
+    return batch.seal()
+
+
+def _forget(batch: Batch, tenant: Tenant, forgetting: Forgetting) -> None:
+    if forgetting.keys:
+        keys = orjson.dumps(forgetting.keys).decode()
+        batch.add(_SQL["forget_answers"], (*tenant[:2], keys))
+        batch.add(_SQL["forget_keys"], (*tenant[:2], keys))
+    if forgetting.before is not None:
+        batch.add(_SQL["forget_old_answers"], (*tenant, forgetting.before))
+        batch.add(_SQL["forget_old_keys"], (*tenant, forgetting.before))
+
+
+def _raise_if_down(result: BatchResult) -> None:
+    """Tell a database that can't be written to from a script that failed."""
+    error = result.error
+    if result.committed or error is None:
+        return
+    if any(isinstance(step, StepError) and step.is_busy for step in result.steps):
+        raise DatabaseBusy(f"the database is busy: {error.message}")
+    if error.is_fault or isinstance(result.steps[0], StepError):
+        raise DatabaseFault(f"the database failed: {error.message}", hint="run `vox-mesh doctor`")
+
+
+def _failure(script: Script, statement: int, error: StepError | None) -> ScriptFailed:
+    refusals = (
+        script.shape.refusals
+        if script.shape is not None
+        else {i: each.refusal for i, each in enumerate(script.statements) if each.refusal is not None}
+    )
+    if statement in refusals and (error is None or error.is_constraint):
+        return Refused(refusals[statement], statement=statement)
+    if error is None:
+        message = f"statement {statement} failed when this script was first sent; the details are gone"
+        return ConstraintFailed(message, statement=statement)
+    kind = ConstraintFailed if error.is_constraint else BadStatement
+    return kind(f"statement {statement} failed: {error.message}", statement=statement)

@@ -1,0 +1,53 @@
+"""The schema: created by whoever comes first, checked by everyone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vox_mesh.errors import DatabaseBusy, DatabaseFault, SchemaTooNew, Unauthorized
+from vox_mesh.store.batch import Batch
+from vox_mesh.store.engine import Engine
+from vox_mesh.store.script import Statement
+from vox_mesh.store.statements import ddl, named
+
+VERSION: Final = 1
+"""The version of `sql/coordination.sql`."""
+
+OLDEST_CODE: Final = 1
+"""The oldest version of the code that can work with this schema."""
+
+_SQL: Final = named("schema")
+
+
+async def ensure_schema(engine: Engine) -> int:
+    """Bring the database to this version, unless it is newer; the version it now has."""
+    version, oldest_code = await _versions(engine)
+    if oldest_code > VERSION:
+        raise SchemaTooNew(
+            f"the database has schema version {version}, which needs code for version {oldest_code}; "
+            f"this is version {VERSION}",
+            hint="upgrade vox-mesh on this machine",
+        )
+    if version >= VERSION:
+        return version
+    batch = Batch()
+    for statement in ddl():
+        batch.add(statement)
+    batch.add(_SQL["record_version"], (VERSION, OLDEST_CODE))
+    result = await engine.run(batch.seal())
+    if not result.committed:
+        error = result.error
+        message = error.message if error else "the transaction was cut short"
+        if error is not None and error.is_busy:
+            raise DatabaseBusy(f"the database is busy: {message}")
+        if error is not None and "write" in message.lower() and "BLOCKED" in error.code:
+            raise Unauthorized(f"the schema can't be created: {message}", hint="use a token that may write")
+        raise DatabaseFault(f"the schema can't be created: {message}", hint="run `vox-mesh doctor`")
+    return VERSION
+
+
+async def _versions(engine: Engine) -> tuple[int, int]:
+    if not await engine.query(Statement(_SQL["is_there"])):
+        return 0, 0
+    row = (await engine.query(Statement(_SQL["versions"])))[0]
+    return row["version"] or 0, row["oldest_code"] or 0

@@ -1,0 +1,180 @@
+"""Scripts: a change as a short list of guarded statements that is applied whole, once, or not at all."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.ulid import UlidSource, is_ulid
+from vox_mesh.store.values import NO_ROWS, Rows, Value, check_values
+
+MAX_ANSWER_COLUMNS: Final = 12
+MAX_SCRIPT_BYTES: Final = 8 * 2**20
+
+new_key: Final = UlidSource(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
+"""Makes the key of a script that was given none."""
+
+
+class Statement:
+    """One SQL statement with its values. `refusal` names the guard that it is, if it is one."""
+
+    __slots__ = ("params", "refusal", "sql")
+
+    def __init__(self, sql: str, params: Sequence[Value] = (), *, refusal: str | None = None) -> None:
+        check_values(params)
+        self.sql = sql
+        self.params = params
+        self.refusal = refusal
+
+    def __repr__(self) -> str:
+        return f"Statement({self.sql!r}, {tuple(self.params)!r})"
+
+
+def guard(condition: str, params: Sequence[Value] = (), *, refusal: str) -> Statement:
+    """A statement that lets the script go on only if `condition` holds in its transaction.
+
+    Otherwise the script is rolled back and raises `Refused` with `refusal` as its reason.
+    """
+    return Statement(
+        f"INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT ({condition})", params, refusal=refusal
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the script answers with: a query that runs after its statements, in its transaction.
+
+    The rows are kept with the script's key. Their order is the same each time, but only the query's own
+    columns say what it is. `changes()` in it tells what the last statement changed.
+    """
+
+    sql: str
+    params: Sequence[Value] = ()
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_values(self.params)
+        if not 1 <= len(self.columns) <= MAX_ANSWER_COLUMNS:
+            raise BadValue(f"an answer has 1 to {MAX_ANSWER_COLUMNS} columns, not {len(self.columns)}")
+
+
+class Script:
+    """Statements that take effect together, once, under a key.
+
+    `appendable` scripts only add rows and need no answer: while the database is away they are kept in the
+    spool and replayed later.
+    """
+
+    __slots__ = ("answer", "appendable", "item", "key", "shape", "statements", "weight")
+
+    def __init__(
+        self,
+        *statements: Statement,
+        answer: Answer | None = None,
+        key: str | None = None,
+        appendable: bool = False,
+        shape: Shape | None = None,
+        item: Item | None = None,
+    ) -> None:
+        if bool(statements) is (shape is not None):
+            raise BadValue("a script has statements, or a shape")
+        if appendable and (answer is not None or (shape is not None and shape.answer is not None)):
+            raise BadValue("an appendable script may have to wait on disk, so it can't have an answer")
+        if key is None:
+            key = new_key()
+        elif not is_ulid(key):
+            raise BadValue(f"the key {key!r} is not a ULID")
+        self.key: str = key
+        self.statements = statements
+        self.answer = answer
+        self.appendable = appendable
+        self.shape = shape
+        self.item: Item = {} if item is None else item
+        if shape is not None:
+            _check_item(self.item)
+        self.weight = _weight(self.item.values())
+        for statement in statements:
+            self.weight += _weight(statement.params)
+        if self.weight > MAX_SCRIPT_BYTES:
+            raise BadValue(f"the script's values take {self.weight} bytes; at most {MAX_SCRIPT_BYTES} fit")
+
+    @classmethod
+    def of(cls, shape: Shape, item: Item, *, key: str | None = None, appendable: bool = False) -> Script:
+        """A script of a given shape: a run of them merges into few statements for all."""
+        return cls(shape=shape, item=item, key=key, appendable=appendable)
+
+    def __repr__(self) -> str:
+        what = self.shape.name if self.shape else list(self.statements)
+        return f"Script({what!r}, key={self.key!r})"
+
+
+Item = Mapping[str, str | int | None]
+"""The values of one script of a shape. They travel as JSON, so floats and bytes are not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Hot scripts that differ only in their values, written once for any number of them.
+
+    Each statement has a single parameter `?1`, a JSON array of objects: an item's values and, as `key`,
+    its script's key. `answer` selects `key` first, then `columns`: rows find their script by key,
+    never by position. Scripts run merged, so the statements must do the same as one after another
+    would; two items with the same `subject` are never merged. A name is registered once, so that a
+    spooled script finds its shape again.
+    """
+
+    name: str
+    statements: tuple[str, ...]
+    answer: str | None = None
+    columns: tuple[str, ...] = ()
+    refusals: Mapping[int, str] = field(default_factory=dict)
+    subject: Callable[[Item], Hashable] | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9_.]*", self.name):
+            raise BadValue(f"the shape's name {self.name!r} is not in lower case")
+        if len(self.columns) > MAX_ANSWER_COLUMNS:
+            raise BadValue(f"an answer has at most {MAX_ANSWER_COLUMNS} columns, not {len(self.columns)}")
+        if _SHAPES.setdefault(self.name, self) is not self:
+            raise BadValue(f"there are two shapes named {self.name!r}")
+
+
+_SHAPES: Final[dict[str, Shape]] = {}
+
+
+def shape_named(name: str) -> Shape | None:
+    """The registered shape of that name."""
+    return _SHAPES.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a script ended that was not refused.
+
+    `spooled`: it waits in the local spool for the database to come back. `repeated`: it had been applied
+    before under this key, and this is the answer of that time.
+    """
+
+    key: str
+    rows: Rows = NO_ROWS
+    spooled: bool = False
+    repeated: bool = False
+
+
+def _check_item(item: Item) -> None:
+    check_values(item.values())
+    for name, value in item.items():
+        if isinstance(value, float | bytes):
+            raise BadValue(f"{name!r} is a {type(value).__name__}, which a shape's item can't hold")
+
+
+def _weight(values: Iterable[Value]) -> int:
+    weight = 64
+    for value in values:
+        weight += len(value) if isinstance(value, str | bytes) else 8
+    return weight

@@ -1,0 +1,85 @@
+"""Slots: the identity that a process takes on start and gives back at its end.
+
+A slot is a folder under `VOX_MESH_HOME`. The OS file lock on it goes with its process, however that ends;
+the folder keeps the slot's writer name and spool for the next one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from vox_mesh.errors import BadSettings, SlotInUse
+from vox_mesh.store.script import new_key
+
+_FOLDER: Final = "slots"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot that this process holds."""
+
+    name: str
+    folder: Path
+    writer: str
+    descriptor: int
+
+    def release(self) -> None:
+        """Give the slot back."""
+        os.close(self.descriptor)
+
+
+def take_slot(home: Path, name: str | None = None) -> Slot:
+    """Take the slot of that name, or the first that is free."""
+    try:
+        (home / _FOLDER).mkdir(parents=True, exist_ok=True, mode=0o700)
+        if name is not None:
+            slot = _try(home / _FOLDER / name)
+            if slot is None:
+                raise SlotInUse(
+                    f"{name} is in use by process {_holder(home / _FOLDER / name)}",
+                    hint="stop that process, or choose another VOX_MESH_NODE_ID",
+                )
+            return slot
+        return next(slot for number in count(1) if (slot := _try(home / _FOLDER / str(number))))
+    except OSError as error:
+        raise BadSettings(
+            f"VOX_MESH_HOME: {home} can't be used: {error.strerror}", hint="for example VOX_MESH_HOME=.vox"
+        ) from None
+
+
+def spools(home: Path) -> Iterator[Path]:
+    """All spool files, of live slots and of those that wait for an owner."""
+    return (home / _FOLDER).glob("*/spool-*.db")
+
+
+def _try(folder: Path) -> Slot | None:
+    folder.mkdir(exist_ok=True, mode=0o700)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    os.truncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return Slot(folder.name, folder, _writer(folder / "writer"), descriptor)
+
+
+def _writer(path: Path) -> str:
+    """The name under which this slot's scripts are remembered, made once."""
+    if not path.exists() or not (written := path.read_text().strip()):
+        written = new_key()
+        draft = path.with_suffix(".new")
+        draft.write_text(written + "\n")
+        draft.replace(path)
+    return written
+
+
+def _holder(folder: Path) -> str:
+    return (folder / "lock").read_text().strip() or "unknown"

@@ -1,0 +1,77 @@
+"""Walking a batch on a local SQLite connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from vox_mesh.errors import BadStatement, ConstraintFailed, DatabaseBusy, DatabaseFault, MeshError
+from vox_mesh.store.batch import DONE, Batch, BatchResult, Ok, StepError, StepResult, StepRows, Verdict, holds
+from vox_mesh.store.script import Statement
+from vox_mesh.store.values import Rows
+
+_CACHED_STATEMENTS: Final = 512
+
+
+def connect(path: str, *, busy_timeout_s: float = 0.0) -> sqlite3.Connection:
+    """A connection without transactions of its own, usable from whichever one thread owns it."""
+    return sqlite3.connect(
+        path,
+        timeout=busy_timeout_s,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=_CACHED_STATEMENTS,
+    )
+
+
+def walk(connection: sqlite3.Connection, batch: Batch) -> BatchResult:
+    """Run the steps whose conditions hold, as a server would."""
+    verdicts: list[Verdict] = []
+    results: list[StepResult] = []
+    execute = connection.execute
+    for sql, params, condition, wants_rows in batch.steps:
+        if condition is not None:
+            # `Ok` is nearly every condition: look at it first, without a call.
+            met = verdicts[condition.step] if type(condition) is Ok else holds(condition, verdicts)
+            if not met:
+                verdicts.append(None)
+                results.append(None)
+                continue
+        try:
+            cursor = execute(sql, params)
+            if wants_rows or cursor.description is not None:
+                rows = cursor.fetchall()
+                columns = tuple(column[0] for column in cursor.description)
+                results.append(StepRows(columns, rows))
+            else:
+                results.append(DONE)
+            verdicts.append(True)
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            verdicts.append(False)
+            results.append(step_error(error))
+    return BatchResult(results)
+
+
+def query(connection: sqlite3.Connection, statement: Statement) -> Rows:
+    """Answer a query; a failure is raised in the words of the error family."""
+    try:
+        cursor = connection.execute(statement.sql, statement.params)
+        columns = tuple(column[0] for column in cursor.description or ())
+        return Rows(columns, cursor.fetchall())
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        raise query_error(step_error(error)) from error
+
+
+def step_error(error: Exception) -> StepError:
+    """SQLite's own name and words for a failure."""
+    return StepError(getattr(error, "sqlite_errorname", None) or "SQLITE_ERROR", str(error))
+
+
+def query_error(error: StepError) -> MeshError:
+    """The failure of a query as a member of the error family."""
+    if error.is_busy:
+        return DatabaseBusy(f"the database is busy: {error.message}")
+    if error.is_fault:
+        return DatabaseFault(f"the database failed: {error.message}", hint="run `vox-mesh doctor`")
+    kind = ConstraintFailed if error.is_constraint else BadStatement
+    return kind(f"the query failed: {error.message}", statement=0)

@@ -1,0 +1,43 @@
+"""The SQL files: the schema, and the named statements of each noun."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+
+def _folder() -> Path:
+    package = Path(__file__).resolve().parent.parent
+    carried = package / "sql"
+    return carried if carried.is_dir() else package.parent / "sql"
+
+
+@cache
+def named(noun: str) -> Mapping[str, str]:
+    """The statements of `sql/<noun>.sql` by name."""
+    parts = _NAME.split((_folder() / f"{noun}.sql").read_text())[1:]
+    return {name: _bare(text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+@cache
+def ddl() -> tuple[str, ...]:
+    """The statements of `sql/coordination.sql`, in order."""
+    statements: list[str] = []
+    pending = ""
+    for line in (_folder() / "coordination.sql").read_text().splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            statements.append(_bare(pending))
+            pending = ""
+    return tuple(statements)
+
+
+def _bare(text: str) -> str:
+    """The statement without comments and needless space: shorter to send, and still the same."""
+    return " ".join(re.sub(r"--[^\n]*", "", text).split()).rstrip(";")

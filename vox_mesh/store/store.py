@@ -1,0 +1,186 @@
+"""The store: one way to write and one to read, whichever of the three homes the data has."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from vox_mesh.errors import DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
+from vox_mesh.model.homes import Home
+from vox_mesh.store.agent_queue import AgentQueue
+from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.breaker import Breaker
+from vox_mesh.store.carrier import Carrier
+from vox_mesh.store.combiner import Combiner
+from vox_mesh.store.engine import Engine, EngineFacts
+from vox_mesh.store.ledger import Ledger
+from vox_mesh.store.request import Tenant, Verdict
+from vox_mesh.store.schema import ensure_schema
+from vox_mesh.store.script import Outcome, Script, Statement
+from vox_mesh.store.slots import Slot
+from vox_mesh.store.spool import SpoolStatus
+from vox_mesh.store.values import Rows, Value
+
+_CLOSE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """How the store stands: for `db status` and for monitoring."""
+
+    home: Home
+    engine: EngineFacts
+    schema_version: int
+    breaker: str
+    waiting: int
+    spool: SpoolStatus | None
+
+
+class Store:
+    """Writes scripts, answers queries. Opened by `open_store`; close it, or use it with `async with`."""
+
+    def __init__(
+        self,
+        home: Home,
+        engine: Engine,
+        tenant: Tenant,
+        *,
+        timeout: float,
+        breaker: Breaker | None = None,
+        agent_queue: AgentQueue | None = None,
+        slot: Slot | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.home = home
+        self.tenant = tenant
+        self._engine = engine
+        self._timeout = timeout
+        self._carrier = Carrier(breaker)
+        self._agent_queue = agent_queue
+        self._slot = slot
+        self._schema_version = 0
+        self._preparing = asyncio.Lock()
+        self._closed = False
+        self._combiner = Combiner(
+            self._run,
+            self._carrier,
+            tenant,
+            Ledger(monotonic, now_ms),
+            max_scripts=engine.max_scripts,
+            detour=agent_queue,
+        )
+        if agent_queue is not None:
+            agent_queue.start(self._combiner.submit)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    async def write(self, script: Script, *, timeout: float | None = None) -> Outcome:
+        """Apply the script, whole and once; raise what kept it from being applied."""
+        (verdict,) = await self.write_all((script,), timeout=timeout)
+        if isinstance(verdict, MeshError):
+            raise verdict
+        return verdict
+
+    async def write_all(self, scripts: Sequence[Script], *, timeout: float | None = None) -> list[Verdict]:
+        """Apply scripts in this order, in one request; an outcome, or the error as a value, for each.
+
+        Each is applied or fails by itself.
+        """
+        self._refuse_if_closed()
+        queue = self._agent_queue
+        spoolable = queue is not None and all(script.appendable for script in scripts)
+        if queue is not None and spoolable and not queue.is_empty:
+            return list(await queue.keep(scripts))
+        breaker = self._carrier.breaker
+        if breaker is not None and breaker.refuses:
+            if queue is not None and spoolable:
+                return list(await queue.keep(scripts))
+            raise breaker.refusal()
+        return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
+
+    async def _run(self, batch: Batch) -> BatchResult:
+        await self.prepare()
+        return await self._engine.run(batch)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def read(self, sql: str, params: Sequence[Value] = (), *, timeout: float | None = None) -> Rows:
+        """Answer a query from what is committed."""
+        self._refuse_if_closed()
+        statement = Statement(sql, params)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self._timeout if timeout is None else timeout)
+        fault: DatabaseUnavailable | None = None
+
+        async def attempt() -> Rows:
+            nonlocal fault
+            try:
+                await self.prepare()
+                return await self._engine.query(statement)
+            except DatabaseUnavailable as error:
+                fault = error
+                raise
+
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._carrier.carry(attempt, lambda: loop.time() < deadline)
+        except TimeoutError:
+            raise fault or NoAnswer("no answer came before the deadline") from None
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Create or check the schema, once."""
+        if self._schema_version:
+            return
+        async with self._preparing:
+            if not self._schema_version:
+                self._schema_version = await ensure_schema(self._engine)
+
+    async def drained(self) -> None:
+        """Wait until no write waits in the spool."""
+        if self._agent_queue is not None:
+            await self._agent_queue.drained()
+
+    async def status(self) -> StoreStatus:
+        """How the store stands."""
+        breaker = self._carrier.breaker
+        return StoreStatus(
+            home=self.home,
+            engine=await self._engine.facts(),
+            schema_version=self._schema_version,
+            breaker="off" if breaker is None else breaker.state,
+            waiting=self._combiner.depth,
+            spool=None if self._agent_queue is None else await self._agent_queue.status(),
+        )
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise StoreClosed("the store is closed")
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of everything. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._agent_queue is not None:
+            await self._agent_queue.stop_replaying()
+        await self._combiner.close(_CLOSE_S)
+        if self._agent_queue is not None:
+            await self._agent_queue.close()
+        await self._engine.close()
+        if self._slot is not None:
+            self._slot.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

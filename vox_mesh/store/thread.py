@@ -1,0 +1,57 @@
+"""One thread that does one thing after another, so that the event loop never waits for a disk."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class SerialThread:
+    """Runs what it is given in order, and hands the results to the loop that asked."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        # A daemon: a job stuck in the kernel must not keep the process from ending.
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Have `work` run in the thread. Cancelled before its turn came, it is not run at all."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put((work, future))
+        return future
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """Finish what was given, then end; wait so long at the most."""
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join, timeout)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            work, future = job
+            if future.cancelled():
+                continue
+            try:
+                result, error = work(), None
+            except Exception as raised:
+                result, error = None, raised
+            # The loop may be gone when a process ends in a hurry; then nobody waits for the result.
+            try:
+                future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+            except RuntimeError:
+                return
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,95 @@
+"""Values and rows: what goes into the database, and comes back exactly as it went in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from vox_mesh.errors import BadValue
+
+Value = int | float | str | bytes | None
+"""What a column can hold. A `bool` is taken for the integer it is."""
+
+_INT_LIMIT: Final = 1 << 63
+
+
+def check_values(values: Iterable[Value]) -> None:
+    """Refuse, before anything is sent, what one of the homes would not give back unchanged."""
+    for value in values:
+        if type(value) is str:
+            if not value.isascii():
+                _check_text(value)
+        elif isinstance(value, int):
+            if not -_INT_LIMIT <= value < _INT_LIMIT:
+                raise BadValue(f"the integer {value} has more than 64 bits")
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                raise BadValue(f"the float {value} is not a finite number")
+        elif value is not None and not isinstance(value, bytes | str):
+            kind = type(value).__name__
+            raise BadValue(f"a {kind} can't be stored", hint="use int, float, str, bytes or None")
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadValue("the text holds half of a surrogate pair and is not valid Unicode") from None
+
+
+class Row(tuple[Value, ...]):
+    """A row: a tuple that also answers by column name, `row["fence_token"]`."""
+
+    columns: tuple[str, ...]
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            try:
+                return tuple.__getitem__(self, self.columns.index(key))
+            except ValueError:
+                raise KeyError(f"no column {key!r}; there are {', '.join(self.columns)}") from None
+        return tuple.__getitem__(self, key)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as a dictionary by column name."""
+        return dict(zip(self.columns, self, strict=True))
+
+
+class Rows(Sequence[Row]):
+    """The rows of an answer, in order, with their column names."""
+
+    __slots__ = ("_rows", "columns")
+
+    def __init__(self, columns: tuple[str, ...], rows: Iterable[Iterable[Value]]) -> None:
+        self.columns = columns
+        # One class per answer instead of a reference per row: rows stay as small as tuples.
+        named = type("Row", (Row,), {"columns": columns, "__slots__": ()})
+        self._rows: list[Row] = [named(row) for row in rows]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rows) and (self.columns, self._rows) == (other.columns, other._rows)
+
+    def __hash__(self) -> int:
+        return hash((self.columns, tuple(self._rows)))
+
+    def __repr__(self) -> str:
+        return f"Rows({self.columns!r}, {[tuple(row) for row in self._rows]!r})"
+
+    @property
+    def value(self) -> Any:
+        """The first value of the first row, or `None` when there is no row."""
+        return self._rows[0][0] if self._rows else None
+
+
+NO_ROWS: Final = Rows((), ())
