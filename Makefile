@@ -1,0 +1,45 @@
+# Everything here works on a fresh machine: Python 3.11 or newer and make are all it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+TOOLS  := $(VENV)/.ready-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench soak sqld clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## run a real mesh on this machine: no server, no account
+	@$(BIN)/python -m vox_mesh.demo
+
+test: $(TOOLS) lint sqld ## check style and types, then run all tests
+	@$(BIN)/python -m pytest
+
+lint: $(TOOLS) ## ruff and mypy --strict
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(TOOLS) sqld ## measure: a table for people, JSON lines in bench/results
+	@$(BIN)/python -m bench
+
+soak: $(TOOLS) sqld ## the long runs of the tests, at full length
+	@VOX_SOAK=1 $(BIN)/python -m pytest -m soak
+
+sqld: $(TOOLS)
+	@$(BIN)/python -m tools.install_sqld > /dev/null
+
+clean: ## remove all that was installed, built or cached
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build bench/results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(TOOLS): $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

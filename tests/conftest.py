@@ -1,0 +1,52 @@
+"""Fixtures: a clean environment, a real server, and every home in turn."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.homes import ALL_HOMES, HomeCase
+from tools.sqld import Server
+from vox_mesh import Settings, Store, open_store
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No variable and no `.env` of the machine reaches a test."""
+    import os
+
+    for name in os.environ:
+        if name.startswith(("VOX_MESH", "VOX_DB", "VOX_AGENT", "VOX_LOG", "VOX_SPOOL", "TURSO_")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[Server]:
+    """One server for all tests that don't hurt it; each test has a scope or tables of its own."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server of the test's own, to be killed and frozen."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(params=ALL_HOMES, ids=str)
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """The settings of each home in turn."""
+    case: HomeCase = request.param
+    server = request.getfixturevalue("shared_server") if case.needs_server else None
+    return case.settings(tmp_path, server)
+
+
+@pytest.fixture
+async def store(settings: Settings) -> AsyncIterator[Store]:
+    """An open store on each home in turn."""
+    async with await open_store(settings) as store:
+        yield store

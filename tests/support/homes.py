@@ -1,0 +1,48 @@
+"""The homes a conformance test runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tools.sqld import Server
+from vox_mesh import Settings, load_settings
+from vox_mesh.model.homes import Driver, Home
+from vox_mesh.store.script import new_key
+
+
+@dataclass(frozen=True)
+class HomeCase:
+    """A home and, on the mesh, the way to it."""
+
+    home: Home
+    driver: Driver = Driver.AUTO
+
+    def __str__(self) -> str:
+        return self.home.value if self.home is not Home.MESH else f"mesh-{self.driver.value}"
+
+    @property
+    def needs_server(self) -> bool:
+        """Whether a server must run."""
+        return self.home is Home.MESH
+
+    def settings(self, folder: Path, server: Server | None, **more: Any) -> Settings:
+        """Settings for this home, in a folder and a scope of their own."""
+        values: dict[str, Any] = {
+            "enabled": self.home is not Home.MEMORY,
+            "home_dir": folder / "vox",
+            "db_path": folder / "vox" / "local.db",
+            "scope_id": new_key(),
+        }
+        if server is not None:
+            values |= {"db_url": server.url, "db_token": server.token, "db_driver": self.driver}
+        return load_settings(_env_file=None, **(values | more))
+
+
+MEMORY: Final = HomeCase(Home.MEMORY)
+FILE: Final = HomeCase(Home.FILE)
+MESH: Final = HomeCase(Home.MESH, Driver.WS)
+MESH_HTTP: Final = HomeCase(Home.MESH, Driver.HTTP)
+MESH_LIBSQL_CLIENT: Final = HomeCase(Home.MESH, Driver.LIBSQL_CLIENT)
+ALL_HOMES: Final = (MEMORY, FILE, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT)

@@ -1,0 +1,136 @@
+"""A real libSQL server on loopback: token required, safe flags, gone without a trace."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tools.install_sqld import binary
+
+_START_S: Final = 20.0
+# Without a checkpoint interval the server checkpoints on commit, and many short-lived streams wedge it.
+_SAFE_FLAGS: Final = ("--checkpoint-interval-s", "60", "--max-concurrent-connections", "256")
+
+
+class Server:
+    """One server, one port, one folder: it can be killed, frozen and started again where it was."""
+
+    def __init__(self, *, flags: tuple[str, ...] = _SAFE_FLAGS, auth: bool = True) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="vox-sqld-"))
+        self._flags = flags
+        self._auth = auth
+        self._key = Ed25519PrivateKey.generate()
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def token(self) -> str:
+        """A token that may read and write."""
+        return self.token_with({"a": "rw"})
+
+    def token_with(self, claims: dict[str, object]) -> str:
+        """A token of this server's key with these claims."""
+        head = _part({"alg": "EdDSA", "typ": "JWT"})
+        body = _part(claims)
+        return f"{head}.{body}.{_base64(self._key.sign(f'{head}.{body}'.encode()))}"
+
+    def start(self) -> Self:
+        """Start, and wait until it answers."""
+        self.launch()
+        deadline = time.monotonic() + _START_S
+        while not self._answers():
+            if time.monotonic() > deadline or self._process is None or self._process.poll() is not None:
+                log = (self._folder / "log").read_text(errors="replace")[-2_000:]
+                self.stop()
+                raise RuntimeError(f"sqld did not start on port {self.port}:\n{log}")
+            time.sleep(0.02)
+        return self
+
+    def launch(self) -> None:
+        """Start without waiting."""
+        command = [str(binary()), "--db-path", str(self._folder / "data"), "--no-welcome"]
+        command += ["--http-listen-addr", f"127.0.0.1:{self.port}", *self._flags]
+        if self._auth:
+            key_file = self._folder / "key.pem"
+            key_file.write_bytes(
+                self._key.public_key().public_bytes(
+                    serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+                )
+            )
+            command += ["--auth-jwt-key-file", str(key_file)]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "RUST_LOG": "warn"},
+            )
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=1.0) as response:
+                return bool(response.status == 200)
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """`kill -9`, as a power switch would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        """Stop it in its tracks: connections stay open and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End the server and remove all it wrote."""
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _part(claims: dict[str, object]) -> str:
+    return _base64(json.dumps(claims).encode())
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
