@@ -12,7 +12,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## run a real mesh on this machine: no server, no account
-	@$(BIN)/python -m vox_mesh.demo
+	@$(BIN)/python -m tools.demo
 
 test: $(TOOLS) lint sqld ## check style and types, then run all tests
 	@$(BIN)/python -m pytest

@@ -19,6 +19,7 @@ CREATE TABLE IF NOT EXISTS script_results (
     script_key       TEXT NOT NULL,
     writer           TEXT NOT NULL,
     failed_statement INTEGER,          -- NULL: applied
+    since_s          INTEGER NOT NULL DEFAULT (CAST(strftime('%s', 'now') AS INTEGER)),
     PRIMARY KEY (scope_id, repository_id, script_key)
 ) WITHOUT ROWID;
 

@@ -33,13 +33,15 @@ DELETE FROM script_answers
 WHERE scope_id = ?1 AND repository_id = ?2 AND script_key IN (SELECT value FROM json_each(?3))
 
 -- name: forget_old_answers
--- What this writer, or a command that has long ended, left behind before the given key's time.
+-- What this writer, or a command that has long ended, left behind so many seconds ago.
 DELETE FROM script_answers
-WHERE scope_id = ?1 AND repository_id = ?2 AND script_key < ?4 AND script_key IN (
+WHERE scope_id = ?1 AND repository_id = ?2 AND script_key IN (
     SELECT script_key FROM script_results
-    WHERE scope_id = ?1 AND repository_id = ?2 AND script_key < ?4 AND (writer = ?3 OR writer LIKE 'command:%')
+    WHERE scope_id = ?1 AND repository_id = ?2 AND (writer = ?3 OR writer LIKE 'command:%')
+      AND since_s < CAST(strftime('%s', 'now') AS INTEGER) - ?4
 )
 
 -- name: forget_old_keys
 DELETE FROM script_results
-WHERE scope_id = ?1 AND repository_id = ?2 AND script_key < ?4 AND (writer = ?3 OR writer LIKE 'command:%')
+WHERE scope_id = ?1 AND repository_id = ?2 AND (writer = ?3 OR writer LIKE 'command:%')
+  AND since_s < CAST(strftime('%s', 'now') AS INTEGER) - ?4

@@ -112,6 +112,12 @@ class ServerFull(Unreachable):
     code = "server_full"
 
 
+class UpgradeRefused(MeshError):
+    """The server answers, but not over WebSocket."""
+
+    code = "upgrade_refused"
+
+
 class NoAnswer(DatabaseUnavailable):
     """A request was sent and its answer did not come: its effect is unknown until it is sent again."""
 

@@ -31,14 +31,15 @@ async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
 
     A command needs the database now; a node may start while it is away.
     """
-    slot = take_slot(settings.home_dir, settings.node_id) if _takes_slot(settings, role) else None
+    is_node = role is Role.NODE and settings.home is not Home.MEMORY
+    slot = take_slot(settings.home_dir, settings.node_id) if is_node else None
     writer = slot.writer if slot is not None else f"command:{new_key()}"
     tenant = Tenant(settings.scope_id, settings.repository_id, writer)
     try:
         engine = await _open_engine(settings)
         breaker = Breaker(time.monotonic) if settings.db_circuit_breaker else None
         timeout = settings.db_deadline
-        queue = AgentQueue(_spool(settings, slot), timeout=timeout) if slot is not None else None
+        queue = _agent_queue(settings, slot, timeout)
     except BaseException:
         if slot is not None:
             slot.release()
@@ -58,16 +59,16 @@ async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
     return store
 
 
-def _takes_slot(settings: Settings, role: Role) -> bool:
-    """Only a server can be away; the other homes have nothing to spool."""
-    return role is Role.NODE and settings.home is Home.MESH
+def _agent_queue(settings: Settings, slot: Slot | None, timeout: float) -> AgentQueue | None:
+    """A node's queue for the time when its server is away; the other homes can't be away.
 
-
-def _spool(settings: Settings, slot: Slot) -> Spool:
-    """A slot's spool for this database and mesh: what waits for another one waits in another file."""
+    The spool is for this database and mesh: what waits for another one waits in another file.
+    """
+    if slot is None or settings.home is not Home.MESH:
+        return None
     target = "\n".join((settings.endpoint, settings.scope_id, settings.repository_id))
     name = hashlib.sha256(target.encode()).hexdigest()[:12]
-    return Spool(slot.folder / f"spool-{name}.db", settings.spool_max_bytes)
+    return AgentQueue(Spool(slot.folder / f"spool-{name}.db", settings.spool_max_bytes), timeout=timeout)
 
 
 async def _open_engine(settings: Settings) -> Engine:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
-from vox_mesh.model import ulid
 from vox_mesh.store.request import Forgetting
 
 _KEPT_SECONDS: Final = 60.0
 _KEPT_KEYS: Final = 16_384
 _AT_LEAST: Final = 256  # fewer are not worth two more statements in a request
 _AT_MOST: Final = 2_048
-_LEFT_BEHIND_MS: Final = 86_400_000
+_LEFT_BEHIND_S: Final = 86_400
 _LOOK_BACK_SECONDS: Final = 3_600.0
 
 
@@ -26,11 +25,10 @@ class Ledger:
     database for a day.
     """
 
-    def __init__(self, monotonic: Callable[[], float], now_ms: Callable[[], int]) -> None:
+    def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._now_ms = now_ms
         self._answered: deque[tuple[float, str]] = deque()
-        self._looked_back = -_LOOK_BACK_SECONDS
+        self._looked_back = monotonic() - _LOOK_BACK_SECONDS
 
     def answered(self, keys: Iterable[str]) -> None:
         """These were sent once, and their answers have come."""
@@ -45,10 +43,8 @@ class Ledger:
             count += 1
         count = min(count, _AT_MOST)
         keys = [key for _, key in islice(answered, count)] if count >= _AT_LEAST else []
-        before = None
-        if may_look_back and now - self._looked_back >= _LOOK_BACK_SECONDS:
-            before = ulid.encode(self._now_ms() - _LEFT_BEHIND_MS, 0)
-        return Forgetting(keys, before)
+        looks_back = may_look_back and now - self._looked_back >= _LOOK_BACK_SECONDS
+        return Forgetting(keys, _LEFT_BEHIND_S if looks_back else None)
 
     def all(self) -> Forgetting:
         """Everything that was answered: for a clean stop."""
@@ -58,5 +54,5 @@ class Ledger:
         """A request with these was applied."""
         for _ in forgetting.keys:
             self._answered.popleft()
-        if forgetting.before is not None:
+        if forgetting.older_than_s is not None:
             self._looked_back = self._monotonic()

@@ -12,6 +12,7 @@ from vox_mesh.errors import DriverMissing, NoAnswer, Unreachable
 from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, Verdict, holds
 from vox_mesh.store.engine import EngineFacts
 from vox_mesh.store.hrana import codec
+from vox_mesh.store.hrana.token import is_read_only
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
 
@@ -36,11 +37,14 @@ class LibsqlClientEngine:
             )
         self._endpoint = endpoint
         self._token = token
+        self._is_read_only = is_read_only(token)
         self._timeout = timeout
         self._client: Any = None
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
+        if self._is_read_only:
+            raise codec.unauthorized("it may only read")
         client = await self._connected()
         try:
             async with asyncio.timeout(self._timeout):

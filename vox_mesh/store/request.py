@@ -44,10 +44,10 @@ class Tenant(NamedTuple):
 
 
 class Forgetting(NamedTuple):
-    """Keys that need not be remembered any longer, and the key before which all of ours may go."""
+    """Keys that need not be remembered any longer, and the age in seconds at which any of ours may go."""
 
     keys: Sequence[str] = ()
-    before: str | None = None
+    older_than_s: int | None = None
 
 
 class RolledBack(Exception):
@@ -255,9 +255,9 @@ def _forget(batch: Batch, tenant: Tenant, forgetting: Forgetting) -> None:
         keys = orjson.dumps(forgetting.keys).decode()
         batch.add(_SQL["forget_answers"], (*tenant[:2], keys))
         batch.add(_SQL["forget_keys"], (*tenant[:2], keys))
-    if forgetting.before is not None:
-        batch.add(_SQL["forget_old_answers"], (*tenant, forgetting.before))
-        batch.add(_SQL["forget_old_keys"], (*tenant, forgetting.before))
+    if forgetting.older_than_s is not None:
+        batch.add(_SQL["forget_old_answers"], (*tenant, forgetting.older_than_s))
+        batch.add(_SQL["forget_old_keys"], (*tenant, forgetting.older_than_s))
 
 
 def _raise_if_down(result: BatchResult) -> None:

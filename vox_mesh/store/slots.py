@@ -37,7 +37,8 @@ class Slot:
 def take_slot(home: Path, name: str | None = None) -> Slot:
     """Take the slot of that name, or the first that is free."""
     try:
-        (home / _FOLDER).mkdir(parents=True, exist_ok=True, mode=0o700)
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (home / _FOLDER).mkdir(exist_ok=True, mode=0o700)
         if name is not None:
             slot = _try(home / _FOLDER / name)
             if slot is None:

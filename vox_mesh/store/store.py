@@ -54,7 +54,6 @@ class Store:
         agent_queue: AgentQueue | None = None,
         slot: Slot | None = None,
         monotonic: Callable[[], float] = time.monotonic,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.home = home
         self.tenant = tenant
@@ -70,7 +69,7 @@ class Store:
             self._run,
             self._carrier,
             tenant,
-            Ledger(monotonic, now_ms),
+            Ledger(monotonic),
             max_scripts=engine.max_scripts,
             detour=agent_queue,
         )

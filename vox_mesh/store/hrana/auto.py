@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from vox_mesh.errors import UpgradeRefused
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Engine, EngineFacts
 from vox_mesh.store.hrana.http import HttpEngine
-from vox_mesh.store.hrana.ws import UpgradeRefused, WsEngine
+from vox_mesh.store.hrana.ws import WsEngine
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
 

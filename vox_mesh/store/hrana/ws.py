@@ -8,10 +8,11 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from vox_mesh.errors import MeshError, NoAnswer, Unreachable
+from vox_mesh.errors import NoAnswer, Unreachable, UpgradeRefused
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import EngineFacts
 from vox_mesh.store.hrana import codec
+from vox_mesh.store.hrana.token import is_read_only
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
 
@@ -19,11 +20,8 @@ _PROTOCOL: Final = "hrana3"
 _WRITING: Final = 1
 _READING: Final = 2
 _MAX_MESSAGE: Final = 64 * 2**20
+_CLOSE_S: Final = 0.2  # a server that hangs must not make us wait to leave it
 _BUSY_GATEWAY: Final = frozenset({502, 503, 504})
-
-
-class UpgradeRefused(Exception):
-    """The server answered, but does not speak Hrana 3 over WebSocket."""
 
 
 class Connection:
@@ -34,7 +32,8 @@ class Connection:
         self._timeout = timeout
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._last_id = 0
-        self._streams: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._streams: set[int] = set()
+        self._opening = asyncio.Lock()
         self._listening = asyncio.create_task(self._listen(), name="vox-mesh-hrana")
 
     @property
@@ -47,28 +46,37 @@ class Connection:
         try:
             async with asyncio.timeout(self._timeout):
                 if stream not in self._streams:
-                    opening = await self._send({"type": "open_stream", "stream_id": stream})
-                    self._streams[stream] = opening
-                answer = await self._send({**request, "stream_id": stream})
-                return await answer
+                    await self._open_stream(stream)
+                return await self._ask({**request, "stream_id": stream})
         except TimeoutError:
             await self.close()
             raise NoAnswer(f"the server did not answer within {self._timeout:g} s") from None
         except asyncio.CancelledError:
-            # What was sent may still be running: its stream must not be used for anything else.
-            await self.close()
+            if stream == _WRITING:
+                # What was sent may still be running: the stream must not be used for anything else.
+                await self.close()
             raise
         except (aiohttp.ClientError, OSError) as error:
             await self.close()
             raise NoAnswer(f"the connection to the server broke: {error}") from None
 
-    async def _send(self, request: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
+    async def _open_stream(self, stream: int) -> None:
+        """Nothing is sent on a stream before the server has granted it: so "full" means "not applied"."""
+        async with self._opening:
+            if stream not in self._streams:
+                try:
+                    await self._ask({"type": "open_stream", "stream_id": stream})
+                except NoAnswer:
+                    raise codec.server_full() from None
+                self._streams.add(stream)
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         self._last_id += 1
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[self._last_id] = answer
         message = {"type": "request", "request_id": self._last_id, "request": request}
         await self._socket.send_frame(orjson.dumps(message), aiohttp.WSMsgType.TEXT)
-        return answer
+        return await answer
 
     async def _listen(self) -> None:
         try:
@@ -77,7 +85,10 @@ class Connection:
                     break
                 self._hear(orjson.loads(message.data))
         finally:
-            self._end()
+            for answer in self._waiting.values():
+                if not answer.done():
+                    answer.set_exception(NoAnswer("the server closed the connection"))
+            self._waiting.clear()
 
     def _hear(self, message: dict[str, Any]) -> None:
         answer = self._waiting.pop(message.get("request_id", 0), None)
@@ -88,21 +99,10 @@ class Connection:
         else:
             answer.set_exception(codec.request_error(message["error"]))
 
-    def _end(self) -> None:
-        unopened = [stream for stream, opening in self._streams.items() if not opening.done()]
-        for answer in self._waiting.values():
-            if not answer.done():
-                answer.set_exception(self._ending(answer, bool(unopened)))
-                answer.exception()  # nobody may be waiting for it
-        self._waiting.clear()
-
-    def _ending(self, answer: asyncio.Future[dict[str, Any]], unopened: bool) -> MeshError:
-        return codec.server_full() if unopened else NoAnswer("the server closed the connection")
-
     async def close(self) -> None:
         """Close the socket; whoever waits is told."""
         self._listening.cancel()
-        self._end()
+        await asyncio.gather(self._listening, return_exceptions=True)
         await self._socket.close()
 
 
@@ -114,6 +114,7 @@ class WsEngine:
     def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
         self._endpoint = endpoint
         self._token = token
+        self._is_read_only = is_read_only(token)
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
         self._connection: Connection | None = None
@@ -121,6 +122,8 @@ class WsEngine:
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
+        if self._is_read_only:
+            raise codec.unauthorized("it may only read")
         connection = await self.connect()
         response = await connection.request(_WRITING, {"type": "batch", "batch": codec.encode_batch(batch)})
         result = codec.decode_batch(response["result"])
@@ -155,7 +158,7 @@ class WsEngine:
                     protocols=(_PROTOCOL,),
                     compress=0,
                     max_msg_size=_MAX_MESSAGE,
-                    autoping=True,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),
                 )
                 await self._greet(socket)
         except TimeoutError:
@@ -163,7 +166,7 @@ class WsEngine:
         except aiohttp.WSServerHandshakeError as error:
             if error.status in _BUSY_GATEWAY:
                 raise Unreachable(f"{self._endpoint} answered with status {error.status}") from None
-            raise UpgradeRefused(f"status {error.status}") from None
+            raise _no_websocket(self._endpoint) from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(f"{self._endpoint} can't be reached: {error}") from None
         return Connection(socket, self._timeout)
@@ -171,7 +174,7 @@ class WsEngine:
     async def _greet(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         if socket.protocol != _PROTOCOL:
             await socket.close()
-            raise UpgradeRefused("the server does not speak Hrana 3")
+            raise _no_websocket(self._endpoint)
         await socket.send_str(orjson.dumps({"type": "hello", "jwt": self._token}).decode())
         reply = await socket.receive()
         if reply.type is not aiohttp.WSMsgType.TEXT:
@@ -192,3 +195,9 @@ class WsEngine:
             await self._connection.close()
         if self._session is not None:
             await self._session.close()
+
+
+def _no_websocket(endpoint: str) -> UpgradeRefused:
+    return UpgradeRefused(
+        f"{endpoint} does not offer Hrana 3 over WebSocket", hint="set VOX_DB_DRIVER=auto or http"
+    )
