@@ -36,7 +36,7 @@ async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
     writer = slot.writer if slot is not None else f"command:{new_key()}"
     tenant = Tenant(settings.scope_id, settings.repository_id, writer)
     try:
-        engine = await _open_engine(settings)
+        engine = await open_engine(settings)
         breaker = Breaker(time.monotonic) if settings.db_circuit_breaker else None
         timeout = settings.db_deadline
         queue = _agent_queue(settings, slot, timeout)
@@ -71,7 +71,8 @@ def _agent_queue(settings: Settings, slot: Slot | None, timeout: float) -> Agent
     return AgentQueue(Spool(slot.folder / f"spool-{name}.db", settings.spool_max_bytes), timeout=timeout)
 
 
-async def _open_engine(settings: Settings) -> Engine:
+async def open_engine(settings: Settings) -> Engine:
+    """Open what lies below the store: for work on the database as a whole, such as backup and restore."""
     # Imported where they are needed: a command on the file home never loads the network.
     if settings.home is Home.MEMORY:
         from vox_mesh.store.memory import MemoryEngine

@@ -10,6 +10,8 @@ _PAIRS: Final = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
 _TAIL_BITS: Final = 80
 _TAIL_LIMIT: Final = 1 << _TAIL_BITS
 _TIME_LIMIT: Final = 1 << 48
+_TIME_SHIFTS: Final = (40, 30, 20, 10, 0)
+_TAIL_SHIFTS: Final = (70, 60, 50, 40, 30, 20, 10, 0)
 _LETTERS: Final = frozenset(_ALPHABET)
 
 
@@ -17,8 +19,11 @@ def encode(milliseconds: int, chance: int) -> str:
     """The ULID of a time and an 80-bit number."""
     if not 0 <= milliseconds < _TIME_LIMIT or not 0 <= chance < _TAIL_LIMIT:
         raise ValueError("a ULID holds 48 bits of milliseconds and 80 bits of chance")
-    number = (milliseconds << _TAIL_BITS) | chance
-    return "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -1, -10)])
+    return _letters(milliseconds, _TIME_SHIFTS) + _letters(chance, _TAIL_SHIFTS)
+
+
+def _letters(number: int, shifts: tuple[int, ...]) -> str:
+    return "".join([_PAIRS[(number >> shift) & 1023] for shift in shifts])
 
 
 def is_ulid(text: str) -> bool:
@@ -44,16 +49,20 @@ class UlidSource:
         self._now_ms = now_ms
         self._chance = chance
         self._last_ms = -1
+        self._head = ""
         self._tail = 0
 
     def __call__(self) -> str:
         now = self._now_ms()
         if now > self._last_ms:
-            self._last_ms = now
-            self._tail = self._chance(_TAIL_BITS)
+            self._begin(now)
         else:
-            self._tail += 1 + self._chance(32)
-            if self._tail >= _TAIL_LIMIT:
-                self._last_ms += 1
-                self._tail = self._chance(_TAIL_BITS)
-        return encode(self._last_ms, self._tail)
+            self._tail += 1
+            if self._tail == _TAIL_LIMIT:
+                self._begin(self._last_ms + 1)
+        return self._head + _letters(self._tail, _TAIL_SHIFTS)
+
+    def _begin(self, milliseconds: int) -> None:
+        self._last_ms = milliseconds
+        self._head = _letters(milliseconds, _TIME_SHIFTS)
+        self._tail = self._chance(_TAIL_BITS)

@@ -152,7 +152,7 @@ def _kept(scripts: Sequence[Script]) -> list[Outcome]:
 
 def _tell(entry: Entry, keeping: asyncio.Future[None]) -> None:
     error = keeping.exception()
-    if isinstance(error, MeshError):
-        entry.fail(error)
+    if error is not None:
+        entry.fail(error if isinstance(error, MeshError) else MeshError(f"the spool failed: {error}"))
     else:
         entry.settle(list(_kept(entry.scripts)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, NamedTuple
 
 from vox_mesh.store.values import Value
@@ -20,11 +21,19 @@ class Ok(NamedTuple):
 
     step: int
 
+    def holds(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether it is so, given what became of the steps so far."""
+        return verdicts[self.step] is True
+
 
 class Failed(NamedTuple):
     """The step was run and failed."""
 
     step: int
+
+    def holds(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether it is so, given what became of the steps so far."""
+        return verdicts[self.step] is False
 
 
 class Not(NamedTuple):
@@ -32,11 +41,23 @@ class Not(NamedTuple):
 
     condition: Condition
 
+    def holds(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether it is so, given what became of the steps so far."""
+        return not self.condition.holds(verdicts)
+
 
 class All(NamedTuple):
     """All of them hold."""
 
     conditions: tuple[Condition, ...]
+
+    def holds(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether it is so, given what became of the steps so far."""
+        # A plain loop: this is asked for every request, and `all` costs more.
+        for each in self.conditions:  # noqa: SIM110
+            if not each.holds(verdicts):
+                return False
+        return True
 
 
 class AnyOf(NamedTuple):
@@ -44,23 +65,27 @@ class AnyOf(NamedTuple):
 
     conditions: tuple[Condition, ...]
 
+    def holds(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether it is so, given what became of the steps so far."""
+        for each in self.conditions:  # noqa: SIM110
+            if each.holds(verdicts):
+                return True
+        return False
+
 
 Condition = Ok | Failed | Not | All | AnyOf
 
+_OK: Final = tuple(Ok(step) for step in range(4_096))
+"""Nearly every step has such a condition; they are made once."""
 
-def holds(condition: Condition, verdicts: Sequence[Verdict]) -> bool:
-    """Whether a condition holds, given what became of the steps so far."""
-    match condition:
-        case Ok(step):
-            return verdicts[step] is True
-        case Failed(step):
-            return verdicts[step] is False
-        case Not(inner):
-            return not holds(inner, verdicts)
-        case All(conditions):
-            return all(holds(each, verdicts) for each in conditions)
-        case AnyOf(conditions):
-            return any(holds(each, verdicts) for each in conditions)
+
+def _after(step: int) -> Ok:
+    return _OK[step] if step < len(_OK) else Ok(step)
+
+
+@cache
+def _unless(commit: int) -> All:
+    return All((Not(Ok(commit)), Ok(0)))
 
 
 class Step(NamedTuple):
@@ -113,6 +138,7 @@ _FAULTS: Final = (
     "TRANSACTION_",
 )
 
+_BEGIN: Final = Step("BEGIN IMMEDIATE")
 DONE: Final = StepRows((), ())
 StepResult = StepRows | StepError | None
 
@@ -127,7 +153,7 @@ class Batch:
     __slots__ = ("encoded", "steps")
 
     def __init__(self) -> None:
-        self.steps: list[Step] = [Step("BEGIN IMMEDIATE")]
+        self.steps: list[Step] = [_BEGIN]
         self.encoded: bytes | None = None
 
     def add(
@@ -139,15 +165,14 @@ class Batch:
         wants_rows: bool = False,
     ) -> int:
         """Add a step that runs if the one before it succeeded, or on the condition given; its index."""
-        steps = self.steps
-        index = len(steps)
-        steps.append(Step(sql, params, Ok(index - 1) if after is None else after, wants_rows))
+        index = len(self.steps)
+        self.steps.append(Step(sql, params, after or _after(index - 1), wants_rows))
         return index
 
     def seal(self, after: Condition | None = None) -> Batch:
         """Add the end: `COMMIT` after the last step (or on the condition given), otherwise `ROLLBACK`."""
         commit = self.add("COMMIT", after=after)
-        self.add("ROLLBACK", after=All((Ok(0), Not(Ok(commit)))))
+        self.add("ROLLBACK", after=_unless(commit))
         return self
 
 

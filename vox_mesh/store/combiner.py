@@ -15,6 +15,7 @@ from vox_mesh.errors import (
     NoAnswer,
     OutcomeUnknown,
     Overloaded,
+    ScriptFailed,
     StoreClosed,
 )
 from vox_mesh.store.batch import Batch, BatchResult
@@ -54,7 +55,7 @@ class Detour(Protocol):
 class Entry:
     """Scripts of one caller that go in one request, and the caller's place to wait."""
 
-    __slots__ = ("deadline", "future", "is_replay", "scripts", "weight")
+    __slots__ = ("deadline", "future", "is_replay", "is_spooled", "scripts")
 
     def __init__(
         self,
@@ -67,17 +68,24 @@ class Entry:
         self.deadline = deadline
         self.future = future
         self.is_replay = is_replay
-        self.weight = sum(script.weight for script in scripts)
+        self.is_spooled = False
+
+    @property
+    def weight(self) -> int:
+        """How much of a request these scripts take."""
+        return sum(script.weight for script in self.scripts)
 
     @property
     def may_detour(self) -> bool:
         """Whether the spool may keep these scripts instead."""
         return not self.is_replay and all(script.appendable for script in self.scripts)
 
-    def settle(self, verdicts: list[Verdict]) -> None:
-        """Hand the caller what became of its scripts, if it still waits."""
-        if not self.future.done():
-            self.future.set_result(verdicts)
+    def settle(self, verdicts: list[Verdict]) -> bool:
+        """Hand the caller what became of its scripts, if it still waits; whether it did."""
+        if self.future.done():
+            return False
+        self.future.set_result(verdicts)
+        return True
 
     def fail(self, error: MeshError) -> None:
         """Tell the caller, if it still waits."""
@@ -114,6 +122,7 @@ class Combiner:
         ledger: Ledger,
         *,
         max_scripts: int,
+        is_instant: bool = False,
         detour: Detour | None = None,
         max_waiting: int = _MAX_WAITING,
     ) -> None:
@@ -122,6 +131,7 @@ class Combiner:
         self._tenant = tenant
         self._ledger = ledger
         self._max_scripts = max_scripts
+        self._is_instant = is_instant
         self._detour = detour
         self._max_waiting = max_waiting
         self._loop = asyncio.get_running_loop()
@@ -152,6 +162,9 @@ class Combiner:
         if len(self._queue) >= self._max_waiting or self._room:
             await self._wait_for_room(deadline)
         entry = Entry(scripts, deadline, self._loop.create_future(), is_replay)
+        if self._is_instant:
+            await self._send(Flight((entry,)))
+            return entry.future.result()
         self._queue.append(entry)
         self._idle.clear()
         self._work.set()
@@ -201,7 +214,7 @@ class Combiner:
                 taken.append(entry)
             self._queue.popleft()
         while self._room and len(self._queue) < self._max_waiting:
-            self._room.popleft().set_result(None)
+            _wake(self._room.popleft())
         return taken
 
     async def _send(self, flight: Flight) -> None:
@@ -228,8 +241,25 @@ class Combiner:
             self._flight = None
 
     async def _verdicts(self, flight: Flight) -> list[Verdict]:
-        """What became of the scripts: in one go if that works, else each in its own savepoint."""
+        """What became of the scripts: in one request, unless the server can't read it."""
         scripts = [script for entry in flight.entries for script in entry.scripts]
+        try:
+            return await self._together(scripts, flight)
+        except ScriptFailed as error:
+            if len(scripts) == 1:
+                return [error]
+        # A server reads all statements of a request before it runs any, so that one which it can't read
+        # fails them all. Alone, each script fails or succeeds by itself.
+        verdicts: list[Verdict] = []
+        for script in scripts:
+            try:
+                verdicts += await self._together([script], flight)
+            except ScriptFailed as error:
+                verdicts.append(error)
+        return verdicts
+
+    async def _together(self, scripts: Sequence[Script], flight: Flight) -> list[Verdict]:
+        """What became of the scripts: in one go if that works, else each in its own savepoint."""
         forgetting = self._ledger.due(may_look_back=self._detour is None or self._detour.is_empty)
         if self._failing_share <= _FAILING_SHARE:
             try:
@@ -266,8 +296,9 @@ class Combiner:
         start = 0
         for entry in flight.entries:
             end = start + len(entry.scripts)
-            entry.settle(verdicts[start:end])
-            if not flight.is_doubtful and not entry.is_replay:
+            told = entry.settle(verdicts[start:end])
+            # Whoever was not told, and the spool, may send the same keys again: those must be remembered.
+            if told and not (flight.is_doubtful or entry.is_replay or entry.is_spooled):
                 self._ledger.answered(script.key for script in entry.scripts)
             start = end
 
@@ -290,6 +321,8 @@ class Combiner:
         for entry in self._queue:
             (leaving if entry.may_detour and not entry.future.done() else staying).append(entry)
         self._queue = staying
+        for entry in leaving:
+            entry.is_spooled = True
         if leaving:
             self._detour.take(leaving)
 
@@ -350,12 +383,17 @@ class Combiner:
         for entry in self._queue:
             entry.fail(StoreClosed("the store was closed"))
         for place in self._room:
-            place.set_result(None)
+            _wake(place)
 
     async def _forget_all(self) -> None:
         forgetting = self._ledger.all()
         if forgetting.keys:
             await self._run(forgetting_batch(self._tenant, forgetting))
+
+
+def _wake(place: asyncio.Future[None]) -> None:
+    if not place.done():  # its caller may just have given up
+        place.set_result(None)
 
 
 def _told(error: MeshError, entry: Entry, flight: Flight | None) -> MeshError:

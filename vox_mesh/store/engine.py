@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +21,10 @@ class EngineFacts:
     server: str
 
 
+Ask = Callable[[Statement], Awaitable[Rows]]
+"""Answers a query."""
+
+
 class Engine(Protocol):
     """One database, seen by one process.
 
@@ -29,11 +35,17 @@ class Engine(Protocol):
     max_scripts: int
     """How many scripts are worth putting into one batch."""
 
+    is_instant: bool
+    """Whether `run` never waits for anything, so that there is nothing to combine."""
+
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction. Cancelled before it began, it has no effect."""
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query from what is committed."""
+
+    def snapshot(self) -> AbstractAsyncContextManager[Ask]:
+        """Several queries of one moment: each is answered from the same committed state."""
 
     async def facts(self) -> EngineFacts:
         """Which way the database is reached."""

@@ -7,15 +7,15 @@ import fcntl
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
 from vox_mesh.errors import DatabaseFault, WrongHome
 from vox_mesh.store import sqlite
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import EngineFacts
+from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.script import Statement
 from vox_mesh.store.thread import SerialThread
 from vox_mesh.store.values import Rows
@@ -72,6 +72,7 @@ class FileEngine:
     """A thread that writes and one that reads, each with a connection of its own."""
 
     max_scripts = 256
+    is_instant = False
 
     def __init__(
         self,
@@ -118,6 +119,20 @@ class FileEngine:
         """Answer a query."""
         return await self._reader.do(lambda: sqlite.query(self._reading, statement))
 
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Ask]:
+        """Several queries of one moment, in a read transaction of their own."""
+        connection = await self._reader.do(lambda: _open_reading(self._path))
+
+        async def ask(statement: Statement) -> Rows:
+            return await self._reader.do(lambda: sqlite.query(connection, statement))
+
+        try:
+            await ask(Statement("BEGIN"))
+            yield ask
+        finally:
+            await self._reader.do(connection.close)
+
     async def facts(self) -> EngineFacts:
         """Which way the database is reached."""
         return EngineFacts("sqlite", str(self._path), f"SQLite {sqlite3.sqlite_version}")
@@ -140,6 +155,10 @@ def _open_file(path: Path) -> tuple[Turn, sqlite3.Connection, sqlite3.Connection
         writing = sqlite.connect(str(path), busy_timeout_s=_BUSY_TIMEOUT_S)
         for pragma in _PRAGMAS:
             writing.execute(f"PRAGMA {pragma}")
+    return turn, writing, _open_reading(path)
+
+
+def _open_reading(path: Path) -> sqlite3.Connection:
     reading = sqlite.connect(str(path), busy_timeout_s=_BUSY_TIMEOUT_S)
     reading.execute("PRAGMA query_only = 1")
-    return turn, writing, reading
+    return reading

@@ -11,8 +11,7 @@ from vox_mesh.store.request import Forgetting
 
 _KEPT_SECONDS: Final = 60.0
 _KEPT_KEYS: Final = 16_384
-_AT_LEAST: Final = 256  # fewer are not worth two more statements in a request
-_AT_MOST: Final = 2_048
+_CHUNK: Final = 256  # fewer are not worth two more statements in a request
 _LEFT_BEHIND_S: Final = 86_400
 _LOOK_BACK_SECONDS: Final = 3_600.0
 
@@ -37,14 +36,19 @@ class Ledger:
 
     def due(self, *, may_look_back: bool) -> Forgetting:
         """What the next request may forget. `may_look_back`: no key of ours waits in a spool."""
-        answered, now = self._answered, self._monotonic()
-        count = max(0, len(answered) - _KEPT_KEYS)
-        while count < min(len(answered), _AT_MOST) and answered[count][0] < now - _KEPT_SECONDS:
-            count += 1
-        count = min(count, _AT_MOST)
-        keys = [key for _, key in islice(answered, count)] if count >= _AT_LEAST else []
+        now = self._monotonic()
+        keys = [key for _, key in islice(self._answered, self._due_count(now))]
         looks_back = may_look_back and now - self._looked_back >= _LOOK_BACK_SECONDS
         return Forgetting(keys, _LEFT_BEHIND_S if looks_back else None)
+
+    def _due_count(self, now: float) -> int:
+        answered = self._answered
+        surplus = len(answered) - _KEPT_KEYS
+        if surplus >= _CHUNK:
+            return min(surplus, 4 * _CHUNK)
+        if len(answered) >= _CHUNK and answered[_CHUNK - 1][0] < now - _KEPT_SECONDS:
+            return _CHUNK
+        return 0
 
     def all(self) -> Forgetting:
         """Everything that was answered: for a clean stop."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import aiohttp
 
 from vox_mesh.errors import DriverMissing, NoAnswer, Unreachable
-from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, Verdict, holds
-from vox_mesh.store.engine import EngineFacts
+from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, Verdict
+from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.hrana import codec
 from vox_mesh.store.hrana.token import is_read_only
 from vox_mesh.store.script import Statement
@@ -28,6 +29,7 @@ class LibsqlClientEngine:
     """Walks a batch inside the package's `transaction()`, over its WebSocket."""
 
     max_scripts = 16  # a transaction here lasts a round trip per step, and the server ends it after 5 s
+    is_instant = False
 
     def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
         if libsql_client is None:
@@ -59,7 +61,7 @@ class LibsqlClientEngine:
         results: list[StepResult] = [DONE]
         try:
             for step in batch.steps[1:]:
-                if step.condition is not None and not holds(step.condition, verdicts):
+                if step.condition is not None and not step.condition.holds(verdicts):
                     results.append(None)
                     verdicts.append(None)
                     continue
@@ -87,10 +89,25 @@ class LibsqlClientEngine:
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""
-        client = await self._connected()
+        return await self._query(await self._connected(), statement)
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Ask]:
+        """Several queries of one moment, in the package's `transaction()`."""
+        transaction = (await self._connected()).transaction()
+
+        async def ask(statement: Statement) -> Rows:
+            return await self._query(transaction, statement)
+
+        try:
+            yield ask
+        finally:
+            transaction.close()
+
+    async def _query(self, asked: Any, statement: Statement) -> Rows:
         try:
             async with asyncio.timeout(self._timeout):
-                result = await client.execute(statement.sql, list(statement.params))
+                result = await asked.execute(statement.sql, list(statement.params))
         except libsql_client.LibsqlError as error:
             if error.code not in _TRANSPORT_CODES:
                 raise codec.request_error({"code": error.code, "message": error.explanation}) from None
@@ -125,7 +142,7 @@ class LibsqlClientEngine:
             if error.code in _TRANSPORT_CODES:
                 return NoAnswer(f"the connection to the server broke: {error.explanation}")
             return codec.request_error({"code": error.code, "message": error.explanation})
-        if isinstance(error, aiohttp.ClientError | OSError):
+        if isinstance(error, aiohttp.ClientError | aiohttp.WebSocketError | OSError):
             return NoAnswer(f"the connection to the server broke: {error}")
         return error
 

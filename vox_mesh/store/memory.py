@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 
 from vox_mesh.store import sqlite
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import EngineFacts
+from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
 
@@ -15,6 +17,7 @@ class MemoryEngine:
     """Runs everything at once, in the caller's thread: a statement here costs less than handing it over."""
 
     max_scripts = 256
+    is_instant = True
 
     def __init__(self) -> None:
         self._connection = sqlite.connect(":memory:")
@@ -26,6 +29,17 @@ class MemoryEngine:
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""
         return sqlite.query(self._connection, statement)
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Ask]:
+        """Several queries of one moment: of a copy, since there is but one connection."""
+        with closing(sqlite.connect(":memory:")) as copy:
+            self._connection.backup(copy)
+
+            async def ask(statement: Statement) -> Rows:
+                return sqlite.query(copy, statement)
+
+            yield ask
 
     async def facts(self) -> EngineFacts:
         """Which way the database is reached."""

@@ -76,7 +76,7 @@ class OptimisticRequest:
         else:
             keys = orjson.dumps([script.key for script in scripts]).decode()
             batch.add(_SQL["remember_keys"], (*tenant, keys))
-        for run in _runs(scripts):
+        for run in _runs(scripts) if len(scripts) > 1 else ([0],):
             answer = _add_statements(batch, tenant, [scripts[index] for index in run])
             if answer is not None:
                 self._answers.append((answer, run))
@@ -262,8 +262,7 @@ def _forget(batch: Batch, tenant: Tenant, forgetting: Forgetting) -> None:
 
 def _raise_if_down(result: BatchResult) -> None:
     """Tell a database that can't be written to from a script that failed."""
-    error = result.error
-    if result.committed or error is None:
+    if result.committed or (error := result.error) is None:
         return
     if any(isinstance(step, StepError) and step.is_busy for step in result.steps):
         raise DatabaseBusy(f"the database is busy: {error.message}")

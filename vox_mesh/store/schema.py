@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from vox_mesh.errors import DatabaseBusy, DatabaseFault, SchemaTooNew, Unauthorized
+from vox_mesh.errors import BackupRefused, DatabaseBusy, DatabaseFault, SchemaTooNew, Unauthorized
 from vox_mesh.store.batch import Batch
-from vox_mesh.store.engine import Engine
+from vox_mesh.store.engine import Ask, Engine
 from vox_mesh.store.script import Statement
 from vox_mesh.store.statements import ddl, named
 
@@ -16,12 +16,15 @@ VERSION: Final = 1
 OLDEST_CODE: Final = 1
 """The oldest version of the code that can work with this schema."""
 
+UNFINISHED: Final = 2**31 - 1
+"""The version of a database while a restore into it is not finished: no code is new enough for it."""
+
 _SQL: Final = named("schema")
 
 
 async def ensure_schema(engine: Engine) -> int:
     """Bring the database to this version, unless it is newer; the version it now has."""
-    version, oldest_code = await _versions(engine)
+    version, oldest_code = await versions_at(engine.query)
     if oldest_code > VERSION:
         raise SchemaTooNew(
             f"the database has schema version {version}, which needs code for version {oldest_code}; "
@@ -46,8 +49,14 @@ async def ensure_schema(engine: Engine) -> int:
     return VERSION
 
 
-async def _versions(engine: Engine) -> tuple[int, int]:
-    if not await engine.query(Statement(_SQL["is_there"])):
+async def versions_at(ask: Ask) -> tuple[int, int]:
+    """The schema's version and the oldest code that can work with it; zeros where there is none."""
+    if not await ask(Statement(_SQL["is_there"])):
         return 0, 0
-    row = (await engine.query(Statement(_SQL["versions"])))[0]
+    row = (await ask(Statement(_SQL["versions"])))[0]
+    if row["version"] == UNFINISHED:
+        raise BackupRefused(
+            "a restore into this database was begun and is not finished",
+            hint="run `vox-mesh db restore` with the same file again",
+        )
     return row["version"] or 0, row["oldest_code"] or 0

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.ulid import UlidSource, is_ulid
@@ -152,8 +152,7 @@ def shape_named(name: str) -> Shape | None:
     return _SHAPES.get(name)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a script ended that was not refused.
 
     `spooled`: it waits in the local spool for the database to come back. `repeated`: it had been applied
@@ -171,6 +170,9 @@ def _check_item(item: Item) -> None:
     for name, value in item.items():
         if isinstance(value, float | bytes):
             raise BadValue(f"{name!r} is a {type(value).__name__}, which a shape's item can't hold")
+        if isinstance(value, str) and "\0" in value:
+            # Older SQLite ends a JSON string there.
+            raise BadValue(f"{name!r} holds a NUL character, which a shape's item can't hold")
 
 
 def _weight(values: Iterable[Value]) -> int:

@@ -98,7 +98,7 @@ class Spool:
 
 def status_of(path: Path) -> SpoolStatus:
     """What waits in a spool file, which another process may own."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5.0)) as connection:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
         return _status(connection)
 
 

@@ -6,7 +6,7 @@ import sqlite3
 from typing import Final
 
 from vox_mesh.errors import BadStatement, ConstraintFailed, DatabaseBusy, DatabaseFault, MeshError
-from vox_mesh.store.batch import DONE, Batch, BatchResult, Ok, StepError, StepResult, StepRows, Verdict, holds
+from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, Verdict
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
 
@@ -28,17 +28,15 @@ def walk(connection: sqlite3.Connection, batch: Batch) -> BatchResult:
     """Run the steps whose conditions hold, as a server would."""
     verdicts: list[Verdict] = []
     results: list[StepResult] = []
-    execute = connection.execute
+    cursor = connection.cursor()
+    execute = cursor.execute
     for sql, params, condition, wants_rows in batch.steps:
-        if condition is not None:
-            # `Ok` is nearly every condition: look at it first, without a call.
-            met = verdicts[condition.step] if type(condition) is Ok else holds(condition, verdicts)
-            if not met:
-                verdicts.append(None)
-                results.append(None)
-                continue
+        if condition is not None and not condition.holds(verdicts):
+            verdicts.append(None)
+            results.append(None)
+            continue
         try:
-            cursor = execute(sql, params)
+            execute(sql, params)
             if wants_rows or cursor.description is not None:
                 rows = cursor.fetchall()
                 columns = tuple(column[0] for column in cursor.description)

@@ -71,6 +71,7 @@ class Store:
             tenant,
             Ledger(monotonic),
             max_scripts=engine.max_scripts,
+            is_instant=engine.is_instant,
             detour=agent_queue,
         )
         if agent_queue is not None:
@@ -103,7 +104,8 @@ class Store:
         return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
 
     async def _run(self, batch: Batch) -> BatchResult:
-        await self.prepare()
+        if not self._schema_version:
+            await self.prepare()
         return await self._engine.run(batch)
 
     # --- reading ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ _INT_LIMIT: Final = 1 << 63
 def check_values(values: Iterable[Value]) -> None:
     """Refuse, before anything is sent, what one of the homes would not give back unchanged."""
     for value in values:
-        if type(value) is str:
+        if isinstance(value, str):
             if not value.isascii():
                 _check_text(value)
         elif isinstance(value, int):
@@ -26,7 +26,7 @@ def check_values(values: Iterable[Value]) -> None:
         elif isinstance(value, float):
             if not math.isfinite(value):
                 raise BadValue(f"the float {value} is not a finite number")
-        elif value is not None and not isinstance(value, bytes | str):
+        elif value is not None and not isinstance(value, bytes):
             kind = type(value).__name__
             raise BadValue(f"a {kind} can't be stored", hint="use int, float, str, bytes or None")
 

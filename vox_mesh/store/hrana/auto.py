@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from vox_mesh.errors import UpgradeRefused
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import Engine, EngineFacts
+from vox_mesh.store.engine import Ask, Engine, EngineFacts
 from vox_mesh.store.hrana.http import HttpEngine
 from vox_mesh.store.hrana.ws import WsEngine
 from vox_mesh.store.script import Statement
@@ -17,6 +19,7 @@ class AutoEngine:
     """Asks for the upgrade once, at the first contact, and stays with the answer."""
 
     max_scripts = 256
+    is_instant = False
 
     def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
         self._ws = WsEngine(endpoint, token, timeout)
@@ -45,6 +48,12 @@ class AutoEngine:
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""
         return await (await self._engine()).query(statement)
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Ask]:
+        """Several queries of one moment."""
+        async with (await self._engine()).snapshot() as ask:
+            yield ask
 
     async def facts(self) -> EngineFacts:
         """Which way was chosen."""

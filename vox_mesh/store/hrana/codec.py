@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -123,6 +124,7 @@ def _plain(value: dict[str, Any]) -> Value:
             return base64.b64decode(text + "=" * (-len(text) % 4))
 
 
+@lru_cache(maxsize=8_192)
 def _condition(condition: Condition) -> dict[str, Any]:
     match condition:
         case Ok(step):

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import aiohttp
 import orjson
 
-from vox_mesh.errors import BadStatement, NoAnswer, Unreachable
+from vox_mesh.errors import BadStatement, MeshError, NoAnswer, Unreachable
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import EngineFacts
+from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.hrana import codec
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
 
 _VERSIONS: Final = ("v3", "v2")
+_CLOSE: Final = {"type": "close"}
 
 
 class HttpEngine:
     """For servers without WebSocket, as Turso Cloud is."""
 
     max_scripts = 256
+    is_instant = False
 
     def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
         self._endpoint = endpoint
@@ -39,16 +43,37 @@ class HttpEngine:
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""
-        response = await self._request({"type": "execute", "stmt": codec.encode_statement(statement)})
-        return codec.decode_rows(response["result"])
+        return codec.decode_rows((await self._request(_execute(statement)))["result"])
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Ask]:
+        """Several queries of one moment, in a read transaction on a stream that stays open between them."""
+        baton: str | None = None
+
+        async def ask(statement: Statement) -> Rows:
+            nonlocal baton
+            answer = await self._exchange([_execute(statement)], baton)
+            baton = answer["baton"]
+            return codec.decode_rows(_first_response(answer)["result"])
+
+        try:
+            await ask(Statement("BEGIN"))
+            yield ask
+        finally:
+            if baton is not None:
+                with suppress(MeshError):
+                    await self._exchange([_CLOSE], baton)
 
     async def _request(self, request: dict[str, Any]) -> dict[str, Any]:
-        body = orjson.dumps({"baton": None, "requests": [request, {"type": "close"}]})
+        return _first_response(await self._exchange([request, _CLOSE]))
+
+    async def _exchange(self, requests: list[dict[str, Any]], baton: str | None = None) -> dict[str, Any]:
+        body = orjson.dumps({"baton": baton, "requests": requests})
         for version in _VERSIONS if self._version is None else (self._version,):
             status, answer = await self._post(f"{self._endpoint}/{version}/pipeline", body)
             if status != 404:
                 self._version = version
-                return self._response(status, answer)
+                return _pipeline(status, answer)
         raise Unreachable(
             f"{self._endpoint} is no libSQL server: it knows neither /v3/pipeline nor /v2/pipeline",
             hint="check VOX_DB_URL",
@@ -70,20 +95,6 @@ class HttpEngine:
         except (aiohttp.ClientError, OSError) as error:
             raise NoAnswer(f"the connection to the server broke: {error}") from None
 
-    def _response(self, status: int, body: bytes) -> dict[str, Any]:
-        if status in (401, 403):
-            raise codec.unauthorized(_message(body))
-        if status >= 500:
-            raise NoAnswer(f"the server failed with status {status}: {_message(body)}")
-        if status != 200:
-            reason = f"the server refused the request with status {status}: {_message(body)}"
-            raise BadStatement(reason, statement=0)
-        result = orjson.loads(body)["results"][0]
-        if result["type"] != "ok":
-            raise codec.request_error(result["error"])
-        response: dict[str, Any] = result["response"]
-        return response
-
     async def facts(self) -> EngineFacts:
         """Which way the database is reached."""
         version = await self.query(Statement("SELECT sqlite_version()"))
@@ -95,6 +106,31 @@ class HttpEngine:
         """Close idle connections."""
         if self._session is not None:
             await self._session.close()
+
+
+def _execute(statement: Statement) -> dict[str, Any]:
+    return {"type": "execute", "stmt": codec.encode_statement(statement)}
+
+
+def _pipeline(status: int, body: bytes) -> dict[str, Any]:
+    """The answer to all requests."""
+    if status in (401, 403):
+        raise codec.unauthorized(_message(body))
+    if status >= 500:
+        raise NoAnswer(f"the server failed with status {status}: {_message(body)}")
+    if status != 200:
+        reason = f"the server refused the request with status {status}: {_message(body)}"
+        raise BadStatement(reason, statement=0)
+    answer: dict[str, Any] = orjson.loads(body)
+    return answer
+
+
+def _first_response(answer: dict[str, Any]) -> dict[str, Any]:
+    result = answer["results"][0]
+    if result["type"] != "ok":
+        raise codec.request_error(result["error"])
+    response: dict[str, Any] = result["response"]
+    return response
 
 
 def _message(body: bytes) -> str:

@@ -1,0 +1,16 @@
+-- Questions about the database itself.
+
+-- name: ping
+SELECT 1
+
+-- name: now_ms
+-- By the database's clock, in milliseconds since 1970.
+SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) AS now_ms
+
+-- name: checkpoint_pages
+-- After how many pages a commit also checkpoints; 0: never.
+PRAGMA wal_autocheckpoint
+
+-- name: try_to_write
+-- Rolled back at once.
+CREATE TABLE may_i_write (answer)

@@ -1,0 +1,39 @@
+-- A restore: begun, advanced and ended in transactions of their own. While `unfinished_restore` is
+-- there, the database holds a part of a backup, and nobody but a restore of the same file may use it.
+
+-- name: is_unfinished
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'unfinished_restore'
+
+-- name: progress
+SELECT fingerprint, rows_done FROM unfinished_restore
+
+-- name: create_progress
+CREATE TABLE unfinished_restore (fingerprint TEXT NOT NULL, rows_done INTEGER NOT NULL)
+
+-- name: begin
+INSERT INTO unfinished_restore (fingerprint, rows_done) VALUES (?, 0)
+
+-- name: bar
+-- A version that no code is new enough for: whoever opens the database meanwhile is refused.
+INSERT INTO mesh_schema (version, oldest_code) VALUES (?1, ?1)
+
+-- name: refuse_unless_at
+-- So that a part which is sent twice, or by two restores, is applied once.
+INSERT INTO refusals (reason) SELECT 'refused'
+WHERE NOT EXISTS (SELECT 1 FROM unfinished_restore WHERE fingerprint = ? AND rows_done = ?)
+
+-- name: advance
+UPDATE unfinished_restore SET rows_done = rows_done + ?
+
+-- name: raise_fences
+-- Tokens that were given out after the backup was taken are unknown here: no new one may repeat them.
+UPDATE lock_fences SET fence_token = fence_token + 4294967296
+
+-- name: raise_incarnations
+UPDATE node_incarnations SET incarnation = incarnation + 4294967296
+
+-- name: unbar
+DELETE FROM mesh_schema WHERE version = ?
+
+-- name: end
+DROP TABLE unfinished_restore

@@ -1,0 +1,26 @@
+-- What is in a database: its tables and all else that has a definition.
+
+-- name: columns
+-- Virtual tables, their shadows and the tables of SQLite and libSQL themselves are not among them.
+SELECT t.name AS table_name, t.wr AS without_rowid, c.name AS column_name, c.pk AS key_position
+FROM pragma_table_list AS t JOIN pragma_table_info(t.name) AS c
+WHERE t.schema = 'main' AND t.type = 'table' AND t.name NOT GLOB 'sqlite_*' AND t.name NOT GLOB 'libsql_*'
+ORDER BY t.name, c.cid
+
+-- name: definitions
+SELECT type, name, sql FROM sqlite_master
+WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*' AND name NOT GLOB 'libsql_*'
+ORDER BY type = 'trigger', type = 'view', rowid
+
+-- name: has_sequences
+-- The last ids of AUTOINCREMENT tables; the table is there only if such a table is.
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sqlite_sequence'
+
+-- name: sequences
+SELECT name, seq FROM sqlite_sequence
+
+-- name: forget_sequence
+DELETE FROM sqlite_sequence WHERE name = ?
+
+-- name: set_sequence
+INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)

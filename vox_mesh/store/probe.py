@@ -1,0 +1,85 @@
+"""Questions about the database as a whole: for `db status` and `doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from vox_mesh.errors import DatabaseFault, Unauthorized
+from vox_mesh.store.batch import Batch, Failed, StepError
+from vox_mesh.store.engine import Engine
+from vox_mesh.store.request import Tenant
+from vox_mesh.store.script import Statement
+from vox_mesh.store.slots import spools
+from vox_mesh.store.spool import SpoolStatus, status_of
+from vox_mesh.store.statements import named
+from vox_mesh.store.store import Store
+from vox_mesh.store.tables import Table, mesh_tables
+
+_SQL: Final = named("probe")
+_TENANT: Final = ("scope_id", "repository_id")
+
+
+async def row_counts(store: Store) -> dict[str, int]:
+    """How many rows each table of the mesh has: of this scope and repository, where rows belong to one."""
+    counts = " UNION ALL ".join(_count(table) for table in mesh_tables())
+    params = [value for table in mesh_tables() if _is_shared(table) for value in _ids(store.tenant)]
+    return {row["table_name"]: row["rows"] for row in await store.read(counts, params)}
+
+
+def _count(table: Table) -> str:
+    where = " WHERE scope_id = ? AND repository_id = ?" if _is_shared(table) else ""
+    return f"SELECT '{table.name}' AS table_name, count(*) AS rows FROM {table.quoted}{where}"
+
+
+def _is_shared(table: Table) -> bool:
+    return set(_TENANT) <= set(table.columns)
+
+
+def _ids(tenant: Tenant) -> tuple[str, str]:
+    return tenant.scope_id, tenant.repository_id
+
+
+async def ping(engine: Engine) -> None:
+    """Ask the least that can be asked."""
+    await engine.query(Statement(_SQL["ping"]))
+
+
+async def now_ms(engine: Engine) -> int:
+    """The database's clock, in milliseconds since 1970."""
+    now: int = (await engine.query(Statement(_SQL["now_ms"]))).value
+    return now
+
+
+async def checkpoint_pages(engine: Engine) -> int:
+    """After how many pages of log a commit also checkpoints; 0: never."""
+    pages: int = (await engine.query(Statement(_SQL["checkpoint_pages"]))).value
+    return pages
+
+
+async def try_to_write(engine: Engine) -> None:
+    """Begin a change and take it back; raises what keeps us from writing."""
+    batch = Batch()
+    tried = batch.add(_SQL["try_to_write"])
+    result = await engine.run(batch.seal(after=Failed(tried)))
+    step = result.steps[tried]
+    if isinstance(step, StepError):
+        raise Unauthorized(f"nothing can be written: {step.message}", hint="use a token that may write")
+    if result.error is not None:
+        raise DatabaseFault(f"nothing can be written: {result.error.message}")
+
+
+def all_spools(home: Path) -> SpoolStatus:
+    """What waits in the spools of all slots, those of other processes included."""
+    return _together(status_of(path) for path in spools(home))
+
+
+def _together(parts: Iterable[SpoolStatus]) -> SpoolStatus:
+    listed = list(parts)
+    return SpoolStatus(
+        depth=sum(part.depth for part in listed),
+        bytes=sum(part.bytes for part in listed),
+        oldest_ms=min((part.oldest_ms for part in listed if part.oldest_ms is not None), default=None),
+        refused=sum(part.refused for part in listed),
+    )
