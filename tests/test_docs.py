@@ -1,0 +1,83 @@
+"""Every command and every Python example that the documentation shows is run here, as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_PAGES: Final = sorted([_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")])
+_BLOCK: Final = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_TIMEOUT_S: Final = 60
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The page's console and Python blocks, in order."""
+    return _BLOCK.findall(page.read_text())
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Commands and modules of this checkout, and a folder of the test's own."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "HOME": str(folder)}
+
+
+def run(command: str, folder: Path, env: dict[str, str]) -> str:
+    """Run a shown command in a shell, and return what it printed."""
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=_TIMEOUT_S
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def shape(text: str) -> list[str]:
+    """What stays the same from run to run: the first word of each line."""
+    return [line.split()[0] for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+def test_what_a_page_shows_still_works_in_the_order_shown(page: Path, tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    for kind, text in blocks(page):
+        if kind == "python":
+            (tmp_path / "tour.py").write_text(text)
+            example = tmp_path / "example"
+            example.mkdir(exist_ok=True)
+            # On a home of its own, so that a page's commands find what its text says.
+            printed = run(f"{sys.executable} ../tour.py", example, {**env, "VOX_MESH_ENABLED": "0"})
+            expected = re.findall(r"print\(.*\)  # (.+)", text)
+            assert printed.splitlines()[: len(expected)] == expected
+            continue
+        for entry in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            command, _, shown = entry.partition("\n")
+            if command.startswith("export "):
+                name, _, value = command.removeprefix("export ").partition("=")
+                env[name] = value
+            elif command.startswith("make "):
+                assert re.search(
+                    rf"^{command.split()[1]}:.*##", (_ROOT / "Makefile").read_text(), re.MULTILINE
+                )
+            else:
+                printed = run(command, tmp_path, env)
+                if shown.strip():
+                    assert shape(printed) == shape(shown), command
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    for page in [*_PAGES, _ROOT / "CONTRIBUTING.md", _ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_demo_shows_every_write_exactly_once(tmp_path: Path) -> None:
+    env = {**environment(tmp_path), "PYTHONPATH": str(_ROOT)}
+    printed = run(f"{sys.executable} -m tools.demo", tmp_path, env)
+    assert "Every write is there exactly once." in printed
+    assert re.search(r"^coder +8,000 +8,000 +0 +0 +1 +\d+$", printed, re.MULTILINE)
