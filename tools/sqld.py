@@ -100,6 +100,7 @@ class Server:
         """Stop it in its tracks: connections stay open and nothing answers."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitpid(self._process.pid, os.WUNTRACED)  # a busy machine takes its time to stop all threads
 
     def thaw(self) -> None:
         """Let it go on."""

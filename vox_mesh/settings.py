@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -39,7 +40,7 @@ def _database_url(value: str) -> str:
     if parts.username or parts.password or "authtoken" in parts.query.lower():
         raise ValueError("the token does not belong in the URL (put it in VOX_DB_TOKEN)")
     if parts.query not in ("", "tls=0", "tls=1"):
-        raise ValueError(f"the query {parts.query!r} is not known (only ?tls=0 is)")
+        raise ValueError("the query is not known (only ?tls=0 is)")  # it may hold a secret: not shown
     try:
         _ = parts.port
     except ValueError:
@@ -168,11 +169,18 @@ def _explained(error: ValidationError) -> BadSettings:
     first = error.errors(include_url=False, include_input=False)[0]
     variable = str(first["loc"][0])
     if variable in Settings.model_fields:
-        variable = variable_of(variable)
+        shown = variable = variable_of(variable)
+    else:
+        shown = _name_in_use(variable)
     fault = first["msg"].removeprefix("Value error, ")
     fault = fault[:1].lower() + fault[1:]
-    primary = {"TURSO_DATABASE_URL": "VOX_DB_URL", "TURSO_AUTH_TOKEN": "VOX_DB_TOKEN"}.get(variable, variable)
-    return BadSettings(f"{variable}: {fault}", hint=f"for example {variable}={EXAMPLES[primary]}")
+    return BadSettings(f"{shown}: {fault}", hint=f"for example {shown}={EXAMPLES[variable]}")
+
+
+def _name_in_use(variable: str) -> str:
+    """The variable, or its second name if that is the one which is set."""
+    second = {"VOX_DB_URL": "TURSO_DATABASE_URL", "VOX_DB_TOKEN": "TURSO_AUTH_TOKEN"}.get(variable)
+    return second if second and second in os.environ and variable not in os.environ else variable
 
 
 def _refuse_plaintext_token(settings: Settings) -> None:

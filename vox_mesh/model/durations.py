@@ -6,9 +6,10 @@ import re
 from typing import Final
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SHORT: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+_SHORT: Final = re.compile(r"(\d+)(ms|s|m|h|d)", re.ASCII)
 _ISO: Final = re.compile(
-    r"P(?:(?P<d>\d+)D)?(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+)(?:\.(?P<f>\d{1,3}))?S)?)?"
+    r"P(?:(?P<d>\d+)D)?(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+)(?:\.(?P<f>\d{1,3}))?S)?)?",
+    re.ASCII,
 )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import MeshError, OutcomeUnknown
 from vox_mesh.store.carrier import backoff_s
 from vox_mesh.store.combiner import Entry
 from vox_mesh.store.request import Verdict
@@ -152,7 +152,9 @@ def _kept(scripts: Sequence[Script]) -> list[Outcome]:
 
 def _tell(entry: Entry, keeping: asyncio.Future[None]) -> None:
     error = keeping.exception()
-    if error is not None:
+    if error is not None and entry.is_in_doubt:
+        entry.fail(OutcomeUnknown(f"no answer came in time, and {error}", key=entry.scripts[0].key))
+    elif error is not None:
         entry.fail(error if isinstance(error, MeshError) else MeshError(f"the spool failed: {error}"))
     else:
         entry.settle(list(_kept(entry.scripts)))

@@ -55,7 +55,7 @@ class Detour(Protocol):
 class Entry:
     """Scripts of one caller that go in one request, and the caller's place to wait."""
 
-    __slots__ = ("deadline", "future", "is_replay", "is_spooled", "scripts")
+    __slots__ = ("deadline", "future", "is_in_doubt", "is_replay", "is_spooled", "scripts")
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class Entry:
         self.future = future
         self.is_replay = is_replay
         self.is_spooled = False
+        self.is_in_doubt = False  # it went to the spool from a request that may have been applied
 
     @property
     def weight(self) -> int:
@@ -106,6 +107,17 @@ class Flight:
     def is_wanted(self) -> bool:
         """Whether anybody still waits for it."""
         return any(not entry.future.done() for entry in self.entries)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it may have been applied, now or before."""
+        return self.is_out or self.is_doubtful
+
+    def outlives(self, now: float) -> bool:
+        """Whether it goes on, and may be sent again, for others than those who are late now."""
+        return any(
+            not entry.future.done() and (entry.is_spooled or entry.deadline > now) for entry in self.entries
+        )
 
 
 class Combiner:
@@ -323,6 +335,7 @@ class Combiner:
         self._queue = staying
         for entry in leaving:
             entry.is_spooled = True
+            entry.is_in_doubt = entry in under_way and self._flight is not None and self._flight.is_in_doubt
         if leaving:
             self._detour.take(leaving)
 
@@ -344,7 +357,7 @@ class Combiner:
         for entry in late:
             if entry.future.done() or (self._detour is not None and entry.may_detour):
                 continue
-            entry.fail(self._lateness(entry, flight if entry in under_way else None))
+            entry.fail(self._lateness(entry, flight if entry in under_way else None, now))
         if flight is not None and not flight.is_wanted and not self._giving_up:
             self._giving_up = True
             self._task.cancel()
@@ -352,8 +365,9 @@ class Combiner:
         if waiting:
             self._watch_deadline(min(waiting))
 
-    def _lateness(self, entry: Entry, flight: Flight | None) -> MeshError:
-        if flight is not None and (flight.is_out or flight.is_doubtful):
+    def _lateness(self, entry: Entry, flight: Flight | None, now: float) -> MeshError:
+        # What goes on for its neighbours carries this caller's scripts too, byte for byte.
+        if flight is not None and (flight.is_in_doubt or flight.outlives(now)):
             return _unknown(entry)
         if flight is not None and flight.fault is not None:
             return flight.fault

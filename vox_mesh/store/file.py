@@ -147,7 +147,12 @@ class FileEngine:
 
 
 def _open_file(path: Path) -> tuple[Turn, sqlite3.Connection, sqlite3.Connection]:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in (
+        *reversed(path.parent.parents),
+        path.parent,
+    ):  # `parents=True` would leave these open to all
+        if not folder.exists():
+            folder.mkdir(exist_ok=True, mode=0o700)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     turn = Turn(Path(f"{path}.turn"))
     # Switching a new file to WAL needs it alone: processes that start together take turns at that too.

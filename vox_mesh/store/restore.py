@@ -63,6 +63,7 @@ class BackupFile:
     """A backup, checked, with its rows in an order that is the same each time it is read."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         if not path.is_file():
             raise BackupRefused(f"{path} is not a file", hint="name a file that `vox-mesh db backup` wrote")
         try:
@@ -147,26 +148,25 @@ class BackupFile:
         self._connection.close()
 
 
-async def restore(engine: Engine, path: Path, *, timeout: float) -> Restored:
+async def restore(engine: Engine, backup: BackupFile, *, timeout: float) -> Restored:
     """Copy a backup into an empty database and raise every fence counter and incarnation by 2^32.
 
     `timeout` bounds each request, not the whole.
     """
     disk = SerialThread("vox-mesh-restore")
     try:
-        with await disk.do(lambda: BackupFile(path)) as backup:
-            await _Restore(engine, backup, disk, timeout).run()
-            result = Restored(
-                tables=len(backup.tables),
-                rows=backup.total,
-                fences_raised=backup.counts.get("lock_fences", 0),
-                incarnations_raised=backup.counts.get("node_incarnations", 0),
-            )
+        await _Restore(engine, backup, disk, timeout).run()
     finally:
         await disk.stop()
+    result = Restored(
+        tables=len(backup.tables),
+        rows=backup.total,
+        fences_raised=backup.counts.get("lock_fences", 0),
+        incarnations_raised=backup.counts.get("node_incarnations", 0),
+    )
     _log.warning(
         "restored %s: raised %d fence counters and %d incarnations by 2^32",
-        path,
+        backup.path,
         result.fences_raised,
         result.incarnations_raised,
     )
@@ -301,7 +301,9 @@ class _Restore:
 
 
 def _stopped(error: StepError | None) -> MeshError:
-    reason = error.message if error is not None else "it was ended by someone else"
+    reason = "something else wrote into the database"
+    if error is not None and not error.is_constraint:
+        reason = error.message
     return BackupRefused(
         f"the restore stopped: {reason}",
         hint="stop whatever else uses the database and restore into an empty one",

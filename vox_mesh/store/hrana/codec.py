@@ -125,10 +125,15 @@ def _plain(value: dict[str, Any]) -> Value:
 
 
 @lru_cache(maxsize=8_192)
+def _ok(step: int) -> dict[str, Any]:
+    return {"type": "ok", "step": step}
+
+
 def _condition(condition: Condition) -> dict[str, Any]:
+    # Not cached by condition: as tuples, `Ok(1)` and `Failed(1)` are equal.
     match condition:
         case Ok(step):
-            return {"type": "ok", "step": step}
+            return _ok(step)
         case Failed(step):
             return {"type": "error", "step": step}
         case Not(inner):

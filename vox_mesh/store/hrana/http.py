@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -82,10 +83,12 @@ class HttpEngine:
     async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
         if self._session is None:
             self._session = aiohttp.ClientSession()
+        # Raw bytes of more than a megabyte make aiohttp warn; a file object is sent piece by piece.
+        data = body if len(body) < 2**20 else io.BytesIO(body)
         try:
             async with (
                 asyncio.timeout(self._timeout),
-                self._session.post(url, data=body, headers=self._headers, allow_redirects=False) as response,
+                self._session.post(url, data=data, headers=self._headers, allow_redirects=False) as response,
             ):
                 return response.status, await response.read()
         except TimeoutError:

@@ -18,6 +18,10 @@ _CLOSE_S: Final = 0.2  # a server that hangs must not make us wait to leave it
 _BUSY_GATEWAY: Final = frozenset({502, 503, 504})
 
 
+class HungUp(Exception):
+    """The line was closed by an earlier request while this one waited: it was not sent."""
+
+
 class Line:
     """Carries one request at a time, and ends with the first thing that goes wrong on it.
 
@@ -29,6 +33,7 @@ class Line:
         self._timeout = timeout
         self._last_id = 0
         self._turn = asyncio.Lock()
+        self._is_hung_up = False
 
     @classmethod
     async def open(
@@ -70,8 +75,10 @@ class Line:
         return not self._socket.closed and self._socket.get_extra_info("peername") is not None
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request and return its response."""
+        """Send a request and return its response, or raise `HungUp` if it can't be sent any more."""
         async with self._turn:
+            if self._is_hung_up:
+                raise HungUp
             self._last_id += 1
             body = {**request, "stream_id": _STREAM}
             message = orjson.dumps({"type": "request", "request_id": self._last_id, "request": body})
@@ -106,6 +113,7 @@ class Line:
 
     async def close(self) -> None:
         """Close the socket, and with it the stream and any transaction on it."""
+        self._is_hung_up = True
         await self._socket.close()
 
 

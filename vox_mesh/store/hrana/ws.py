@@ -11,7 +11,7 @@ import aiohttp
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.hrana import codec
-from vox_mesh.store.hrana.line import Line
+from vox_mesh.store.hrana.line import HungUp, Line
 from vox_mesh.store.hrana.token import is_read_only
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
@@ -107,5 +107,9 @@ class WsEngine:
 
 async def _query(line: StandingLine, statement: Statement) -> Rows:
     stmt = codec.encode_statement(statement)
-    response = await (await line.get()).ask({"type": "execute", "stmt": stmt})
-    return codec.decode_rows(response["result"])
+    while True:
+        try:
+            response = await (await line.get()).ask({"type": "execute", "stmt": stmt})
+        except HungUp:  # by a query before this one that failed or was cancelled: no fault of the server
+            continue
+        return codec.decode_rows(response["result"])

@@ -1,0 +1,116 @@
+"""Figures: what was measured, what was to be reached, and whether it was."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from bench.measure import ratios
+
+
+class Of(StrEnum):
+    """What a target is about: the ratio to the raw limit, or our own figure."""
+
+    RATIO = "ratio"
+    OURS = "ours"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The figure to reach: at most, or at least, so much."""
+
+    of: Of
+    limit: float
+    is_upper: bool
+
+    def is_reached(self, value: float) -> bool:
+        """Whether the value is on the right side of the limit."""
+        return value <= self.limit if self.is_upper else value >= self.limit
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: `{"of": "ratio", "at_most": 1.5}`."""
+        return {"of": self.of.value, "at_most" if self.is_upper else "at_least": self.limit}
+
+
+def at_most(limit: float, of: Of = Of.RATIO) -> Target:
+    """A target that is reached from below."""
+    return Target(of, limit, is_upper=True)
+
+
+def at_least(limit: float, of: Of = Of.RATIO) -> Target:
+    """A target that is reached from above."""
+    return Target(of, limit, is_upper=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row of the table. `ours` and `raw` hold a value for each round; without `raw` there is no ratio.
+
+    `worst`: the figure is the worst round, not the median one.
+    """
+
+    name: str
+    what: str
+    unit: str
+    ours: Sequence[float]
+    raw: Sequence[float] = ()
+    target: Target | None = None
+    worst: bool = False
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def our_value(self) -> float:
+        """Our figure over all rounds."""
+        if not self.worst:
+            return statistics.median(self.ours)
+        return max(self.ours) if self.target is not None and self.target.is_upper else min(self.ours)
+
+    @property
+    def raw_value(self) -> float | None:
+        """The raw figure over all rounds."""
+        return statistics.median(self.raw) if self.raw else None
+
+    @property
+    def ratios(self) -> list[float]:
+        """The ratio of each round."""
+        return ratios(self.ours, self.raw) if self.raw else []
+
+    @property
+    def ratio(self) -> float | None:
+        """The median of the rounds' ratios."""
+        return statistics.median(self.ratios) if self.raw else None
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The lowest and the highest round: of the ratio, or of our figure where there is none."""
+        values = self.ratios or self.ours
+        return min(values), max(values)
+
+    @property
+    def is_reached(self) -> bool | None:
+        """Whether the target was reached; `None` where there is none."""
+        if self.target is None:
+            return None
+        value = self.ratio if self.target.of is Of.RATIO else self.our_value
+        assert value is not None, "a target for the ratio needs a raw limit"
+        return self.target.is_reached(value)
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "name": self.name,
+            "what": self.what,
+            "unit": self.unit,
+            "ours": self.our_value,
+            "raw": self.raw_value,
+            "ratio": self.ratio,
+            "target": None if self.target is None else self.target.as_json(),
+            "reached": self.is_reached,
+            "repetitions": len(self.ours),
+            "spread": list(self.spread),
+            "rounds": {"ours": list(self.ours), "raw": list(self.raw)},
+            "notes": dict(self.notes),
+        }

@@ -1,0 +1,94 @@
+"""Measuring: short rounds of each side in turn, so that the machine's noise falls on all alike."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Final, NamedTuple, TypeVar
+
+T = TypeVar("T")
+Call = Callable[[], Awaitable[object]]
+
+
+class Pace(NamedTuple):
+    """How long to measure: `rounds` of each side, of so many seconds each; `settled` as after a long run.
+
+    A store that is not settled has not yet begun to forget old keys, and is faster than it will be.
+    """
+
+    rounds: int
+    seconds: float
+    settled: bool
+
+
+FULL: Final = Pace(rounds=7, seconds=0.5, settled=True)
+QUICK: Final = Pace(rounds=3, seconds=0.05, settled=False)
+
+
+async def alternate(sides: Mapping[str, Callable[[], Awaitable[T]]], rounds: int) -> dict[str, list[T]]:
+    """One round of each side in turn, back and forth; the first of each only warms up and is dropped."""
+    for measure in sides.values():
+        await measure()
+    found: dict[str, list[T]] = {name: [] for name in sides}
+    order = list(sides)
+    for _ in range(rounds):
+        for name in order:
+            found[name].append(await sides[name]())
+        order.reverse()
+    return found
+
+
+async def rate(call: Call, seconds: float, callers: int = 1) -> float:
+    """Calls per second of so many callers, each of which calls again as soon as it is answered."""
+    start = perf_counter()
+    end = start + seconds
+
+    async def caller() -> int:
+        calls = 0
+        while perf_counter() < end:
+            await call()
+            calls += 1
+        return calls
+
+    if callers == 1:  # a task of its own would be a cost that a lone caller does not have
+        return await caller() / (perf_counter() - start)
+    calls = sum(await asyncio.gather(*(caller() for _ in range(callers))))
+    return calls / (perf_counter() - start)
+
+
+def blocking_rate(call: Callable[[], object], seconds: float) -> float:
+    """Calls per second, one after another, without an event loop between them."""
+    start = perf_counter()
+    end = start + seconds
+    calls = 0
+    while perf_counter() < end:
+        call()
+        calls += 1
+    return calls / (perf_counter() - start)
+
+
+async def median_us(call: Call, seconds: float) -> float:
+    """The median time of a call, in microseconds."""
+    times: list[float] = []
+    end = perf_counter() + seconds
+    while (before := perf_counter()) < end:
+        await call()
+        times.append(perf_counter() - before)
+    return statistics.median(times) * 1e6
+
+
+def blocking_median_us(call: Callable[[], object], seconds: float) -> float:
+    """The median time of a blocking call, in microseconds."""
+    times: list[float] = []
+    end = perf_counter() + seconds
+    while (before := perf_counter()) < end:
+        call()
+        times.append(perf_counter() - before)
+    return statistics.median(times) * 1e6
+
+
+def ratios(ours: Sequence[float], raw: Sequence[float]) -> list[float]:
+    """Ours to raw, round by round: both of a round saw the same machine."""
+    return [mine / other for mine, other in zip(ours, raw, strict=True)]

@@ -1,0 +1,69 @@
+"""The report: an aligned table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bench.figures import Figure, Of, Target
+
+_HEAD: Final = ("what", "unit", "ours", "raw", "ratio", "lowest..highest", "reach", "reached")
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """The figures as lines of text, one for each, under a head."""
+    rows = [_HEAD, *(_row(figure) for figure in figures)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    notes = [f"{figure.name}: {_notes(figure)}" for figure in figures if figure.notes]
+    return "\n".join([*lines, *(["", *notes] if notes else [])])
+
+
+def machine_line(machine: dict[str, Any]) -> str:
+    """The machine in one line."""
+    server = f", {machine['server']}" if machine["server"] else ""
+    return (
+        f"{machine['cores']} cores, {machine['arch']}, {machine['system']}, Python {machine['python']}, "
+        f"SQLite {machine['sqlite']}{server}; load before the run {machine['load']}"
+    )
+
+
+def _row(figure: Figure) -> tuple[str, ...]:
+    low, high = figure.spread
+    as_ratio = figure.ratio is not None
+    return (
+        figure.what,
+        figure.unit,
+        _number(figure.our_value),
+        "" if figure.raw_value is None else _number(figure.raw_value),
+        "" if figure.ratio is None else f"{figure.ratio:.2f}x",
+        f"{low:.2f}x..{high:.2f}x" if as_ratio else f"{_number(low)}..{_number(high)}",
+        "" if figure.target is None else _reach(figure.target),
+        {True: "yes", False: "NO", None: ""}[figure.is_reached],
+    )
+
+
+def _reach(target: Target) -> str:
+    sign = "<=" if target.is_upper else ">="
+    return f"{sign} {target.limit:g}x" if target.of is Of.RATIO else f"{sign} {_number(target.limit)}"
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    first, unit, *numbers, reached = row
+    return [
+        first.ljust(widths[0]),
+        unit.ljust(widths[1]),
+        *(text.rjust(width) for text, width in zip(numbers, widths[2:-1], strict=True)),
+        reached,
+    ]
+
+
+def _notes(figure: Figure) -> str:
+    return ", ".join(f"{name} {_number(value)}" for name, value in figure.notes.items())
+
+
+def _number(value: float) -> str:
+    if value >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -1,0 +1,206 @@
+"""How commands end: exit codes, one line per error, and nothing that should not be seen."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from importlib.metadata import version
+
+import pytest
+
+from tests.cli.conftest import MESH_TOKEN, Vox
+from tools.sqld import Server, free_port
+from vox_mesh import errors
+from vox_mesh.cli import app
+from vox_mesh.cli.exits import exit_code_of
+from vox_mesh.errors import MeshError
+
+_COMMANDS = ("db init", "db status", "db backup", "db restore", "doctor")
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("db", "--help"), ("db", "status")])
+def test_the_network_is_loaded_only_for_the_mesh_home(vox: Vox, arguments: tuple[str, ...]) -> None:
+    ended = vox(*arguments, python=("-X", "importtime"))
+    assert ended.code == 0
+    assert "vox_mesh.cli" in ended.err  # the list of imports
+    assert "aiohttp" not in ended.err
+
+
+def test_the_version_is_the_packages(vox: Vox) -> None:
+    assert vox("--version").out == f"vox-mesh, version {version('vox-mesh')}\n"
+
+
+def test_without_arguments_help_is_shown(vox: Vox) -> None:
+    ended = vox()
+    assert ended.code == 0
+    assert ended.out == vox("--help").out
+    assert "db" in ended.out
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_help_has_an_example(vox: Vox, command: str) -> None:
+    ended = vox(*command.split(), "--help")
+    assert ended.code == 0
+    assert "Example:" in ended.out
+    assert f"vox-mesh {command}" in ended.out.split("Example:")[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("db",),
+        ("db", "nonsense"),
+        ("db", "status", "--nonsense"),
+        ("db", "status", "too", "many"),
+        ("db", "backup"),
+        ("--nonsense",),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_one_line(vox: Vox, arguments: tuple[str, ...]) -> None:
+    ended = vox(*arguments)
+    assert ended.code == 2
+    assert "--help`" in ended.error
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("VOX_MESH_ENABLED", "perhaps"),
+        ("VOX_DB_URL", "gopher://example"),
+        ("VOX_DB_URL", "libsql://example?jwt=eyJsecret"),
+        ("VOX_DB_URL", "libsql://user:eyJsecret@example"),
+        ("VOX_DB_DRIVER", "pigeon"),
+        ("VOX_LOG_FORMAT", "poem"),
+        ("VOX_DB_DEADLINE", "soon"),
+    ],
+)
+def test_a_bad_setting_ends_with_2_and_names_the_variable(vox: Vox, variable: str, value: str) -> None:
+    ended = vox.having(**{variable: value})("doctor")
+    assert ended.code == 2
+    assert variable in ended.error
+    assert "for example" in ended.error
+    assert "eyJsecret" not in ended.error
+
+
+@pytest.mark.parametrize("command", ["db init", "doctor"])
+def test_a_token_never_travels_unencrypted_to_another_machine(vox: Vox, command: str) -> None:
+    far = vox.having(VOX_DB_URL="http://192.0.2.1:8080", VOX_DB_TOKEN="eyJsecret")
+    ended = far(*command.split())
+    assert ended.code == 2
+    assert "VOX_DB_ALLOW_PLAINTEXT" in ended.error
+    assert "eyJsecret" not in ended.error
+    assert "aiohttp" not in far(*command.split(), python=("-X", "importtime")).err  # so nothing was sent
+
+
+@pytest.mark.parametrize("command", ["db init", "db status", "db backup b.db"])
+@pytest.mark.parametrize("driver", ["auto", "ws", "http", "libsql-client"])
+def test_an_unreachable_database_ends_with_3(vox: Vox, command: str, driver: str) -> None:
+    away = vox.having(VOX_DB_URL=f"http://127.0.0.1:{free_port()}", VOX_DB_DRIVER=driver)
+    ended = away(*command.split())
+    assert ended.code == 3
+    assert "can't be reached" in ended.error
+
+
+@pytest.mark.parametrize("driver", ["ws", "http", "libsql-client"])
+def test_a_wrong_token_ends_with_1(vox: Vox, shared_server: Server, driver: str) -> None:
+    with Server() as other:
+        forged = other.token
+    ended = vox.at(shared_server, forged).having(VOX_DB_DRIVER=driver)("db", "status")
+    assert ended.code == 1
+    assert "VOX_DB_TOKEN" in ended.error
+    assert forged not in ended.error
+
+
+@pytest.mark.parametrize("driver", ["ws", "http", "libsql-client"])
+def test_a_token_that_may_only_read_can_not_create_the_schema(vox: Vox, server: Server, driver: str) -> None:
+    ended = vox.at(server, server.token_with({"a": "ro"})).having(VOX_DB_DRIVER=driver)("db", "init")
+    assert ended.code == 1
+    assert "token" in ended.error
+
+
+def test_a_file_that_is_no_database_ends_with_2_and_is_left_alone(vox: Vox) -> None:
+    letter = vox.folder / "letter.txt"
+    letter.write_text("Dear database,")
+    ended = vox.having(VOX_DB_PATH=str(letter))("db", "init")
+    assert ended.code == 2
+    assert "not a SQLite database" in ended.error
+    assert letter.read_text() == "Dear database,"
+
+
+_EXITS = {"BadSettings": 2, "DriverMissing": 2, "BadValue": 2, "WrongHome": 2}
+_EXITS |= dict.fromkeys(("DatabaseUnavailable", "Unreachable", "ServerFull", "NoAnswer", "CircuitOpen"), 3)
+_EXITS |= dict.fromkeys(("DatabaseBusy", "OutcomeUnknown", "Overloaded"), 3)
+
+
+@pytest.mark.parametrize("kind", [each for each in vars(errors).values() if isinstance(each, type)])
+def test_each_error_of_the_family_has_its_exit_code(kind: type[object]) -> None:
+    if issubclass(kind, MeshError):
+        error = kind.__new__(kind)
+        assert exit_code_of(error) == _EXITS.get(kind.__name__, 1)
+
+
+def test_a_bug_is_one_line_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(app._COMMANDS, "broken", "tests.cli.broken:broken")
+    assert app.run(["broken"]) == 70
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert "this is a bug: ZeroDivisionError: one two; " in shown.err
+    assert "VOX_DEBUG=1" in shown.err
+
+
+def test_a_bug_shows_its_traceback_when_asked_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(app._COMMANDS, "broken", "tests.cli.broken:broken")
+    monkeypatch.setenv("VOX_DEBUG", "1")
+    assert app.run(["broken"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_with_130_and_at_most_one_line(vox: Vox) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        port = silent.getsockname()[1]
+        with vox.having(VOX_DB_URL=f"http://127.0.0.1:{port}").launch("db", "status") as command:
+            caller, _ = silent.accept()
+            with caller:
+                caller.settimeout(60)
+                assert caller.recv(1)  # it is under way
+                command.send_signal(signal.SIGINT)
+                out, err = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert out == ""
+    assert err.count("\n") <= 1
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("db", "status"), ("db", "status", "--json"), ("doctor",), ("--help",)]
+)
+def test_a_reader_that_has_seen_enough_is_no_error(vox: Vox, arguments: tuple[str, ...]) -> None:
+    with vox.launch(*arguments) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        command.stdout.close()
+        err = command.stderr.read()
+        command.wait(timeout=60)
+    assert err == ""
+    assert command.returncode == 141
+
+
+@pytest.mark.parametrize(("log_format", "debug"), [("text", "0"), ("json", "1")])
+def test_secrets_are_never_shown(vox: Vox, shared_server: Server, log_format: str, debug: str) -> None:
+    with Server() as other:
+        forged = other.token
+    for token in (shared_server.token, shared_server.token_with({"a": "ro"}), forged, "line\nbreak", "ünï"):
+        mesh = vox.at(shared_server, token).having(VOX_LOG_FORMAT=log_format, VOX_DEBUG=debug)
+        for command in ("db status --json", "doctor", "db restore none.db"):
+            ended = mesh(*command.split())
+            shown = ended.out + ended.err
+            assert token not in shown, (command, shown)
+            assert MESH_TOKEN not in shown, (command, shown)
+            assert debug == "1" or "Traceback" not in shown, (command, shown)

@@ -1,0 +1,32 @@
+"""Processes that start at the same moment on a new database all succeed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.processes.conftest import StartWriter
+from tests.support.homes import FILE, MESH, HomeCase
+from tests.support.writers import Job
+from vox_mesh import open_store
+
+_PROCESSES = 16
+
+
+@pytest.mark.parametrize("case", [FILE, MESH], ids=str)
+async def test_16_processes_make_one_schema(
+    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start_writer: StartWriter
+) -> None:
+    server = request.getfixturevalue("server") if case.needs_server else None
+    settings = case.settings(tmp_path, server)
+    writers = await asyncio.gather(*(start_writer(settings, Job("start")) for _ in range(_PROCESSES)))
+    for writer in writers:
+        await writer.until(bool)
+    for writer in writers:
+        writer.ask_to_stop()
+    for writer in writers:
+        assert (await writer.finish())[-1] == {"told": "applied"}
+    async with await open_store(settings) as store:
+        assert len(await store.read("SELECT version FROM mesh_schema")) == 1

@@ -1,0 +1,126 @@
+"""The schema: made by whoever comes first, and shared by code of several ages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.homes import FILE, MESH, HomeCase
+from tools.sqld import Server
+from vox_mesh import Answer, Role, Script, Statement, Store, open_store
+from vox_mesh.errors import SchemaTooNew
+from vox_mesh.mesh import open_engine
+from vox_mesh.model.homes import Home
+from vox_mesh.store.batch import Batch
+from vox_mesh.store.engine import Engine
+from vox_mesh.store.memory import MemoryEngine
+from vox_mesh.store.request import Tenant
+from vox_mesh.store.schema import VERSION, ensure_schema
+
+
+@pytest.fixture(params=["memory", "file", "mesh"])
+async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Engine]:
+    """An empty database on each home: on the mesh, a server of the test's own."""
+    if request.param == "memory":
+        engine: Engine = MemoryEngine()
+    else:
+        case = FILE if request.param == "file" else MESH
+        server: Server | None = request.getfixturevalue("server") if case is MESH else None
+        engine = await open_engine(case.settings(tmp_path, server))
+    yield engine
+    await engine.close()
+
+
+async def run(engine: Engine, *statements: str) -> None:
+    """Run statements in one transaction."""
+    batch = Batch()
+    for sql in statements:
+        batch.add(sql)
+    result = await engine.run(batch.seal())
+    assert result.committed, result.error
+
+
+async def test_it_is_made_once_and_found_afterwards(engine: Engine) -> None:
+    assert [await ensure_schema(engine) for _ in range(3)] == [VERSION] * 3
+    rows = await engine.query(Statement("SELECT version, oldest_code FROM mesh_schema"))
+    assert [tuple(row) for row in rows] == [(VERSION, 1)]
+
+
+async def test_a_half_made_schema_is_completed(engine: Engine) -> None:
+    await ensure_schema(engine)
+    await run(engine, "DROP TABLE refusals", "DELETE FROM mesh_schema")
+    assert await ensure_schema(engine) == VERSION
+    assert len(await engine.query(Statement("SELECT * FROM refusals"))) == 0
+
+
+async def test_a_newer_schema_that_needs_newer_code_is_refused_with_one_clear_line(engine: Engine) -> None:
+    await ensure_schema(engine)
+    await run(engine, "INSERT INTO mesh_schema (version, oldest_code) VALUES (7, 5)")
+    with pytest.raises(SchemaTooNew) as refused:
+        await ensure_schema(engine)
+    line = refused.value.line
+    assert "\n" not in line
+    assert all(part in line for part in ("version 7", "version 5", f"version {VERSION}", "upgrade vox-mesh"))
+
+
+async def test_old_code_keeps_working_on_a_newer_compatible_schema(engine: Engine) -> None:
+    await ensure_schema(engine)
+    await run(
+        engine,
+        "INSERT INTO mesh_schema (version, oldest_code) VALUES (2, 1)",
+        "ALTER TABLE script_results ADD COLUMN region TEXT NOT NULL DEFAULT 'here'",
+        "ALTER TABLE script_answers ADD COLUMN checked INTEGER",
+        "ALTER TABLE lock_fences ADD COLUMN note",
+        "CREATE TABLE later (id INTEGER PRIMARY KEY, a)",
+        "CREATE TRIGGER follow AFTER INSERT ON script_results "
+        "BEGIN INSERT INTO later (a) VALUES (new.script_key); END",
+    )
+    store = Store(Home.MESH, engine, Tenant("", "default", "old"), timeout=10)
+    await store.prepare()
+    await store.write(Script(Statement("CREATE TABLE t (id INTEGER PRIMARY KEY, a)")))
+    assert (await store.status()).schema_version == 2
+    script = Script(
+        Statement("INSERT INTO t (a) VALUES ('x')"), answer=Answer("SELECT id, a FROM t", columns=("id", "a"))
+    )
+    first = await store.write(script)
+    again = await store.write(script)
+    assert again.repeated
+    assert again.rows == first.rows
+    failing = Script(Statement("INSERT INTO t (id) VALUES (1)"))
+    verdicts = await store.write_all([failing, Script(Statement("INSERT INTO t (id) VALUES (2)"))])
+    assert [isinstance(verdict, Exception) for verdict in verdicts] == [True, False]
+    assert len(await store.read("SELECT id FROM t")) == 2
+    await store._combiner.close(5)
+    assert (await engine.query(Statement("SELECT count(*) FROM script_results"))).value == 0
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_a_store_on_a_schema_that_is_too_new_does_not_open(role: Role, tmp_path: Path) -> None:
+    settings = FILE.settings(tmp_path, None)
+    engine = await open_engine(settings)
+    await ensure_schema(engine)
+    await run(engine, "INSERT INTO mesh_schema (version, oldest_code) VALUES (9, 9)")
+    await engine.close()
+    with pytest.raises(SchemaTooNew):
+        await open_store(settings, role)
+    # And it let go of everything: the slot is free for the next try.
+    with pytest.raises(SchemaTooNew):
+        await open_store(settings.model_copy(update={"node_id": "1"}), role)
+
+
+@pytest.mark.parametrize("case", [FILE, MESH], ids=str)
+async def test_stores_that_open_at_the_same_moment_all_find_the_schema(
+    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server: Server | None = request.getfixturevalue("server") if case.needs_server else None
+    settings = case.settings(tmp_path, server)
+    stores = await asyncio.gather(*(open_store(settings) for _ in range(16)))
+    try:
+        await asyncio.gather(*(store.read("SELECT * FROM script_results") for store in stores))
+        versions = [(await store.status()).schema_version for store in stores]
+        assert versions == [VERSION] * 16
+    finally:
+        await asyncio.gather(*(store.close() for store in stores))

@@ -1,0 +1,28 @@
+"""How long the long runs are: short in every test run, at full length with `VOX_SOAK=1`."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+SOAK: Final = os.environ.get("VOX_SOAK") == "1"
+
+SCRIPTS_PER_PROCESS: Final = 500 if SOAK else 100
+SLOW_SCRIPTS_PER_PROCESS: Final = 100 if SOAK else 15
+"""For the driver that makes a round trip of every statement."""
+
+SERVER_KILLS: Final = 20 if SOAK else 5
+LOST_ANSWERS: Final = 20 if SOAK else 4
+SPOILED_STREAM: Final = 40 if SOAK else 6
+"""Faults that a proxy puts into a stream of concurrent writes."""
+
+LOAD_S: Final = 60.0 if SOAK else 10.0
+SHORTER_LOAD_S: Final = 20.0 if SOAK else 4.0
+CHECKPOINT_INTERVAL_S: Final = 20 if SOAK else 5
+
+SPOOLED: Final = 1_000
+REPLAY_KILLS: Final = 6 if SOAK else 3
+REPLAYED: Final = 512 * (REPLAY_KILLS + 1)
+"""Enough that something is left after every kill."""
+
+WRITER_KILLS: Final = 20 if SOAK else 5

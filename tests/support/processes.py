@@ -1,0 +1,123 @@
+"""Writers as the tests see them: started, heard, stopped, killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from tests.support.writers import Job
+from vox_mesh import Settings
+from vox_mesh.settings import variable_of
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_PATIENCE_S: Final = 120.0
+
+Report = dict[str, Any]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The variables that make another process read the same settings."""
+    variables = {}
+    for field in Settings.model_fields:
+        value = getattr(settings, field)
+        if isinstance(value, SecretStr):
+            value = value.get_secret_value()
+        if isinstance(value, float):
+            value = f"{round(value * 1_000)}ms"
+        if value is not None:
+            variables[variable_of(field)] = str(value)
+    return variables
+
+
+class Writer:
+    """A running `tests.support.writers` program and what it has reported so far."""
+
+    def __init__(self, process: asyncio.subprocess.Process, job: Job, log: Path) -> None:
+        self.job = job
+        self.reports: list[Report] = []
+        self.is_running = True
+        self._process = process
+        self._log = log
+        self._news = asyncio.Event()
+        self._hearing = asyncio.create_task(self._hear())
+
+    @classmethod
+    async def start(cls, settings: Settings, job: Job, log: Path) -> Writer:
+        """Start a process of its own for the job."""
+        inherited = {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
+        with log.open("wb") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "tests.support.writers", job.argument),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=stderr,
+                env={**os.environ, **inherited, **environment(settings)},
+            )
+        return cls(process, job, log)
+
+    async def _hear(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            if line.endswith(b"\n"):  # a killed writer may leave half a line
+                self.reports.append(json.loads(line))
+                self._news.set()
+        await self._process.wait()
+        self.is_running = False
+        self._news.set()
+
+    @property
+    def errors(self) -> str:
+        """What it wrote on stderr."""
+        return self._log.read_text(errors="replace")
+
+    async def until(self, condition: Callable[[list[Report]], bool]) -> None:
+        """Wait for reports that meet the condition; it fails when the process ends before."""
+        async with asyncio.timeout(_PATIENCE_S):
+            while not condition(self.reports):
+                assert self.is_running, f"the writer ended early:\n{self.errors}"
+                self._news.clear()
+                await self._news.wait()
+
+    async def until_more(self, count: int) -> None:
+        """Wait for so many more reports."""
+        wanted = len(self.reports) + count
+        await self.until(lambda reports: len(reports) >= wanted)
+
+    def ask_to_stop(self) -> None:
+        """Close its stdin: a sign to end, or to begin, as its job has it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    async def ended(self, timeout: float = _PATIENCE_S) -> int:
+        """Wait for its end; the exit code."""
+        async with asyncio.timeout(timeout):
+            await asyncio.shield(self._hearing)
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    async def finish(self) -> list[Report]:
+        """Ask it to stop and see that it ends well; all it reported."""
+        self.ask_to_stop()
+        code = await self.ended()
+        assert code == 0, f"the writer ended with {code}:\n{self.errors}"
+        return self.reports
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self._process.send_signal(signal.SIGINT)
+
+    async def kill(self) -> None:
+        """`kill -9`, and wait until it is gone."""
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._hearing
+        self.ask_to_stop()

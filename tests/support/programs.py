@@ -1,0 +1,41 @@
+"""Small programs in processes of their own: they say one line when they are ready, and wait."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.support.processes import environment
+from vox_mesh import Settings
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_PATIENCE_S: Final = 60.0
+
+
+@contextmanager
+def program(code: str, *arguments: object, settings: Settings | None = None) -> Iterator[tuple[str, int]]:
+    """Run the code until its first line of output; that line, and the process id.
+
+    The code should end when its stdin does; what has not ended by then is killed.
+    """
+    chosen = {} if settings is None else environment(settings)
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *(str(argument) for argument in arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(_ROOT), **chosen},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip(), process.pid
+            process.stdin.close()
+            process.wait(_PATIENCE_S)
+        finally:
+            process.kill()

@@ -1,0 +1,155 @@
+"""A TCP proxy on loopback that spoils the traffic between a client and a server as it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Final, Self
+
+from tools.sqld import free_port
+
+_HOST: Final = "127.0.0.1"
+_CHUNK: Final = 2**20
+_LINGER_S: Final = 1.0
+
+
+class Fault(StrEnum):
+    """What can be done to a message. After all but `HOLD_ANSWER` the connection is closed."""
+
+    DROP_ANSWER = "drop the answer"
+    CUT_ANSWER = "cut the answer in the middle"
+    CUT_REQUEST = "cut the request in the middle"
+    HOLD_ANSWER = "hold the answer back"
+
+
+@dataclass
+class Order:
+    """A fault for the next messages: for so many, on connections that have had so many answers."""
+
+    fault: Fault
+    times: int
+    after: int
+
+
+class Link:
+    """One client's connection and its counterpart to the server."""
+
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.client = client
+        self.server = server
+        self.answers = 0
+        self.unwanted = asyncio.Event()
+        self.closed = asyncio.Event()
+
+    async def close(self) -> None:
+        """Close both sides; what was written before still goes out, if it is taken soon."""
+        for side in (self.client, self.server):
+            side.close()
+            with suppress(OSError, TimeoutError):
+                await asyncio.wait_for(side.wait_closed(), _LINGER_S)
+            side.transport.abort()
+        self.closed.set()
+
+
+class Proxy:
+    """Listens on a port of its own and passes everything on, but for the faults that are ordered."""
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self.url = f"http://{_HOST}:{self.port}"
+        self.spoiled = asyncio.Semaphore(0)
+        """One more for each fault that was carried out."""
+        self._target = target
+        self._order: Order | None = None
+        self._released = asyncio.Event()
+        self._listener: asyncio.Server | None = None
+        self._links: set[Link] = set()
+
+    def spoil(self, fault: Fault, *, times: int = 1, after: int = 0) -> None:
+        """Carry out a fault `times` times, each on a connection that has had `after` answers before."""
+        self._released.clear()
+        self._order = Order(fault, times, after)
+
+    def release(self) -> None:
+        """No more faults, and what was held goes on."""
+        self._order = None
+        self._released.set()
+
+    async def accept(self) -> None:
+        """Listen."""
+        self._listener = await asyncio.start_server(self._serve, _HOST, self.port)
+
+    async def refuse(self) -> None:
+        """Stop listening and drop every connection: whoever comes now is refused."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for link in list(self._links):
+            link.unwanted.set()
+            await link.closed.wait()
+
+    def _due(self, link: Link, *faults: Fault) -> Fault | None:
+        order = self._order
+        if order is None or order.fault not in faults or link.answers < order.after:
+            return None
+        order.times -= 1
+        if order.times == 0:
+            self._order = None
+        self.spoiled.release()
+        return order.fault
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            answering, server = await asyncio.open_connection(_HOST, self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        link = Link(writer, server)
+        self._links.add(link)
+        ends = (
+            asyncio.create_task(self._pass_requests(reader, link)),
+            asyncio.create_task(self._pass_answers(answering, link)),
+            asyncio.create_task(link.unwanted.wait()),
+        )
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
+        await link.close()
+        self._links.discard(link)
+
+    async def _pass_requests(self, reader: asyncio.StreamReader, link: Link) -> None:
+        with suppress(OSError):
+            while data := await reader.read(_CHUNK):
+                if self._due(link, Fault.CUT_REQUEST):
+                    link.server.write(data[: len(data) // 2])
+                    return
+                link.server.write(data)
+                await link.server.drain()
+
+    async def _pass_answers(self, reader: asyncio.StreamReader, link: Link) -> None:
+        with suppress(OSError):
+            while data := await reader.read(_CHUNK):
+                match self._due(link, Fault.DROP_ANSWER, Fault.CUT_ANSWER, Fault.HOLD_ANSWER):
+                    case Fault.DROP_ANSWER:
+                        return
+                    case Fault.CUT_ANSWER:
+                        link.client.write(data[: len(data) // 2])
+                        return
+                    case Fault.HOLD_ANSWER:
+                        await self._released.wait()
+                link.answers += 1
+                link.client.write(data)
+                await link.client.drain()
+
+    async def __aenter__(self) -> Self:
+        await self.accept()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.refuse()

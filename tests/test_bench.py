@@ -1,0 +1,101 @@
+"""The benchmarks run and report; what they measure is not judged here."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from bench.figures import Figure, Of, at_least, at_most
+from bench.report import table
+
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_LIMIT_S: Final = 90.0
+_WITH_RATIO: Final = {
+    "one-caller-file",
+    "64-callers-file",
+    "4-processes-file",
+    "one-caller-memory",
+    "merged-file",
+    "read-memory",
+    "read-file",
+}
+_WITHOUT_RATIO: Final = {"4-processes-file-wait", "4-processes-file-share"}
+
+
+def _bench(*arguments: str) -> tuple[int, bytes]:
+    command = [sys.executable, "-m", "bench", *arguments]
+    ended = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, timeout=_LIMIT_S, check=False)
+    return ended.returncode, ended.stdout
+
+
+def _check_record(record: dict[str, Any]) -> None:
+    assert record["unit"] in {"us", "ms", "1/s", "x"}
+    assert record["ours"] > 0
+    low, high = record["spread"]
+    assert 0 < low <= high
+    assert record["repetitions"] == len(record["rounds"]["ours"]) == 2
+    assert record["quick"] is True
+    assert {"cores", "arch", "python", "sqlite", "server"} <= record["machine"].keys()
+    assert (record["target"] is None) is (record["reached"] is None)
+
+
+def test_a_quick_run_on_memory_and_file_keeps_well_formed_json_lines(tmp_path: Path) -> None:
+    status, output = _bench(
+        "memory", "file", "--quick", "--repeat", "2", "--json", "--results", str(tmp_path)
+    )
+
+    assert status == 0
+    (kept,) = tmp_path.glob("*.jsonl")
+    assert kept.read_bytes() == output, "what is printed is what is kept"
+    records = {record["name"]: record for record in map(orjson.loads, output.splitlines())}
+    assert records.keys() == _WITH_RATIO | _WITHOUT_RATIO
+    for record in records.values():
+        _check_record(record)
+    for name in _WITH_RATIO:
+        low, high = records[name]["spread"]
+        assert records[name]["raw"] > 0
+        assert low <= records[name]["ratio"] <= high
+    for name in _WITHOUT_RATIO:
+        assert records[name]["raw"] is None
+        assert records[name]["ratio"] is None
+
+
+def test_a_name_that_no_line_has_is_refused() -> None:
+    status, output = _bench("no-such-line")
+    assert (status, output) == (2, b"")
+
+
+def test_the_ratio_is_the_median_of_the_rounds_not_the_ratio_of_the_medians() -> None:
+    figure = Figure("n", "what", "us", [10.0, 100.0, 30.0], [10.0, 50.0, 10.0], at_most(2.0))
+    assert figure.ratio == 2.0
+    assert figure.spread == (1.0, 3.0)
+    assert figure.is_reached is True
+
+
+@pytest.mark.parametrize(
+    ("target", "ours", "reached"),
+    [
+        (at_most(100.0, Of.OURS), [1.0, 101.0, 1.0], False),
+        (at_most(100.0, Of.OURS), [1.0, 99.0, 1.0], True),
+        (at_least(0.8, Of.OURS), [1.0, 0.7, 1.0], False),
+        (at_least(0.8, Of.OURS), [1.0, 0.9, 1.0], True),
+    ],
+)
+def test_a_figure_of_the_worst_round_is_judged_by_its_worst_round(
+    target: Any, ours: list[float], reached: bool
+) -> None:
+    figure = Figure("n", "what", "ms", ours, target=target, worst=True)
+    assert figure.is_reached is reached
+    assert math.isclose(figure.our_value, max(ours) if target.is_upper else min(ours))
+
+
+def test_the_table_says_plainly_what_was_not_reached() -> None:
+    missed = Figure("n", "what", "us", [3.0, 3.0], [1.0, 1.0], at_most(1.5))
+    last = table([missed]).splitlines()[-1]
+    assert last.split() == ["what", "us", "3.00", "1.00", "3.00x", "3.00x..3.00x", "<=", "1.5x", "NO"]

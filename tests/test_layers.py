@@ -1,0 +1,116 @@
+"""The layers: who may import whom, how long a file may be, and where SQL may stand."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "vox_mesh"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+_PLANES = ("messages", "jobs", "rhythm")
+_BELOW_ROOT = ("errors", "model", "store", "coordination", *_PLANES)
+_ROOT = (*_BELOW_ROOT, "settings", "mesh")
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "model": ("errors", "model"),
+    "store": ("errors", "model", "store"),
+    "coordination": ("errors", "model", "store", "coordination"),
+    **dict.fromkeys(_PLANES, _BELOW_ROOT),
+    "settings": ("errors", "model"),
+    "mesh": _ROOT,
+    "": _ROOT,
+    "http": (*_ROOT, "", "http"),
+    "cli": (*_ROOT, "", "cli"),
+    "demo": (*_ROOT, "", "demo"),
+}
+"""By the first part of a module's name inside the package; the empty name is the package itself."""
+
+_SQL = re.compile(
+    r"\b(SELECT\s.*\S|INSERT\s+INTO|DELETE\s+FROM|UPDATE\s+\w+\s+SET|(CREATE|DROP|ALTER)\s+TABLE|PRAGMA\s)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def name_of(path: Path) -> str:
+    """A module's name as a test id."""
+    return str(path.relative_to(PACKAGE))
+
+
+def layer_of(path: Path) -> str:
+    """The first part of the module's name inside the package."""
+    first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "" if first == "__init__" else first
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """The layers that a module imports, wherever in it the import stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            module = node.module or ""
+            if module == "vox_mesh":
+                subpackages = {alias.name for alias in node.names} & set(MAY_IMPORT)
+                yield from subpackages or {""}
+            elif module.startswith("vox_mesh."):
+                yield module.split(".")[1]
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "vox_mesh":
+                    yield (alias.name + ".").split(".")[1]
+
+
+def test_there_are_modules_to_look_at() -> None:
+    assert {"", "errors", "model", "store", "settings", "mesh"} <= {layer_of(path) for path in MODULES}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_imports_only_from_the_layers_above_it(path: Path) -> None:
+    layer = layer_of(path)
+    assert layer in MAY_IMPORT, f"{layer!r} is in no layer"
+    wrong = set(imports(ast.parse(path.read_text()))) - set(MAY_IMPORT[layer])
+    assert not wrong, f"{name_of(path)} must not import from {', '.join(sorted(wrong))}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_file_is_longer_than_five_hundred_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 500
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in MODULES if layer_of(path) in ("cli", "http")] or [None],
+    ids=lambda p: p and name_of(p),
+)
+def test_a_face_knows_no_sql(path: Path | None) -> None:
+    if path is None:
+        pytest.skip("there is no face yet")
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            assert not _SQL.search(node.value), f"line {node.lineno}: {node.value!r}"
+
+
+@pytest.mark.parametrize(
+    ("code", "layers"),
+    [
+        ("import vox_mesh", {""}),
+        ("import vox_mesh.store.file as f", {"store"}),
+        ("from vox_mesh import Store", {""}),
+        ("from vox_mesh import store", {"store"}),
+        ("def f():\n    from vox_mesh.cli.app import run", {"cli"}),
+        ("import asyncio, vox_meshes", set()),
+    ],
+)
+def test_imports_are_seen_in_all_their_forms(code: str, layers: set[str]) -> None:
+    assert set(imports(ast.parse(code))) == layers
+
+
+@pytest.mark.parametrize(
+    "text", ["SELECT 1 FROM t", "insert into t values (1)", "PRAGMA journal_mode", "update t set a=1"]
+)
+def test_sql_is_seen_when_it_is_there(text: str) -> None:
+    assert _SQL.search(text)

@@ -1,0 +1,88 @@
+"""The commands, loaded when they are called, and how they end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import Final
+
+import click
+
+from vox_mesh.cli.exits import ExitCode, exit_code_of
+from vox_mesh.cli.logs import is_debugging
+from vox_mesh.errors import MeshError
+
+_NAME: Final = "vox-mesh"
+_COMMANDS: Final = {"db": "vox_mesh.cli.db:db", "doctor": "vox_mesh.cli.doctor:doctor"}
+
+
+class _Commands(click.Group):
+    """Imports a command when it is wanted: asking for the version loads none."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name].split(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+@click.group(cls=_Commands, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version(_NAME), prog_name=_NAME)
+def app() -> None:
+    """Coordinate fleets of AI agents through one shared database.
+
+    Settings come from VOX_* variables or a .env file; `vox-mesh doctor` checks them.
+
+    \b
+    Example:
+      VOX_MESH_ENABLED=1 vox-mesh db init
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; its exit code. Whatever goes wrong is one line on stderr."""
+    try:
+        with app.make_context(_NAME, list(arguments) or ["--help"]) as context:
+            code: int | None = app.invoke(context)
+        sys.stdout.flush()
+        return code or ExitCode.DONE
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.BROKEN_PIPE
+    except (KeyboardInterrupt, click.Abort):
+        return _ended("interrupted", "run it again to go on", ExitCode.INTERRUPTED)
+    except click.ClickException as error:
+        return _ended(_usage(error), f"see `{_path(error)} --help`", ExitCode.USAGE)
+    except MeshError as error:
+        return _ended(str(error), error.hint or "run `vox-mesh doctor`", exit_code_of(error))
+    except Exception as error:
+        what = f"this is a bug: {type(error).__name__}: {error}"
+        return _ended(what, "please report it with what VOX_DEBUG=1 shows", ExitCode.BUG)
+
+
+def _ended(message: str, hint: str, code: ExitCode) -> int:
+    if is_debugging():
+        traceback.print_exc()
+    click.echo(" ".join(f"{_NAME}: {message}; {hint}".split()), err=True)
+    return code
+
+
+def _usage(error: click.ClickException) -> str:
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return message[:1].lower() + message[1:]
+
+
+def _path(error: click.ClickException) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return context.command_path if context is not None else _NAME

@@ -1,0 +1,96 @@
+"""What a check is: a small function that looks at one thing and says how it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Protocol
+
+from vox_mesh.errors import MeshError
+from vox_mesh.settings import Settings
+from vox_mesh.store.engine import Engine
+
+
+class State(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found, and what to do about it."""
+
+    state: State
+    found: str
+    advice: str = ""
+    check: str = ""
+    cause: MeshError | None = None
+
+    @classmethod
+    def of(cls, error: MeshError, check: str = "") -> Finding:
+        """A check that ended with an error."""
+        return cls(State.FAIL, " ".join(str(error).split()), error.hint, check, error)
+
+    def as_record(self) -> dict[str, Any]:
+        """As it is printed."""
+        return {"check": self.check, "state": self.state.value, "found": self.found, "advice": self.advice}
+
+
+def ok(found: str) -> Finding:
+    """All is well."""
+    return Finding(State.OK, found)
+
+
+def warn(found: str, advice: str) -> Finding:
+    """It works, but should be seen to."""
+    return Finding(State.WARN, found, advice)
+
+
+def fail(found: str, advice: str) -> Finding:
+    """It does not work."""
+    return Finding(State.FAIL, found, advice)
+
+
+@dataclass
+class Patient:
+    """What is examined."""
+
+    settings: Settings
+    environment: Mapping[str, str]
+    _engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The database."""
+        assert self._engine is not None, "local checks have no database"
+        return self._engine
+
+    @engine.setter
+    def engine(self, engine: Engine) -> None:
+        self._engine = engine
+
+
+class Check(Protocol):
+    """Looks at one thing; `None` means that there is nothing to look at on this home."""
+
+    __name__: str
+
+    def __call__(self, patient: Patient) -> Awaitable[Finding | None]:
+        """Look."""
+
+
+async def examine(patient: Patient, checks: Iterable[Check]) -> list[Finding]:
+    """Run the checks one after another; one that raises has failed."""
+    findings: list[Finding] = []
+    for check in checks:
+        try:
+            finding = await check(patient)
+        except MeshError as error:
+            finding = Finding.of(error)
+        if finding is not None:
+            findings.append(replace(finding, check=check.__name__))
+    return findings

@@ -1,0 +1,112 @@
+"""Checks of the database. The first one tells whether it can be reached; the others follow only then."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Final
+
+from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
+from vox_mesh.cli.start import opened_engine
+from vox_mesh.errors import MeshError, Unauthorized
+from vox_mesh.model.homes import Home
+from vox_mesh.store import probe
+from vox_mesh.store.schema import VERSION, versions_at
+
+_ROUNDS: Final = 5
+_FAR_MS: Final = 1_000
+_TOO_FAR_MS: Final = 60_000
+
+
+async def reachability(patient: Patient) -> Finding:
+    """Whether the database answers, and how fast."""
+    await probe.ping(patient.engine)  # connects
+    took: list[float] = []
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        await probe.ping(patient.engine)
+        took.append(time.perf_counter() - began)
+    facts = await patient.engine.facts()
+    return ok(f"{facts.driver}, {facts.server}, round trip {statistics.median(took) * 1_000:.2f} ms")
+
+
+async def schema(patient: Patient) -> Finding:
+    """Whether the database has the schema that this code knows."""
+    version, oldest_code = await versions_at(patient.engine.query)
+    if oldest_code > VERSION:
+        return fail(f"version {version}, this code knows {VERSION}", "upgrade vox-mesh on this machine")
+    if version < VERSION:
+        return warn(f"version {version}, this code makes {VERSION}", "run `vox-mesh db init`")
+    return ok(f"version {version}")
+
+
+async def anonymous_access(patient: Patient) -> Finding | None:
+    """Whether the server answers a query without a token."""
+    if patient.settings.home is not Home.MESH:
+        return None
+    async with opened_engine(patient.settings.model_copy(update={"db_token": None})) as engine:
+        try:
+            await probe.ping(engine)
+        except Unauthorized:
+            return ok("refused")
+        return warn(
+            "the server has no auth: whoever reaches it may read and write everything",
+            "start it with --auth-jwt-key-file",
+        )
+
+
+async def write_access(patient: Patient) -> Finding:
+    """Whether the database lets us write."""
+    await probe.try_to_write(patient.engine)
+    return ok("granted")
+
+
+async def clock(patient: Patient) -> Finding:
+    """How far this machine's clock is from the database's."""
+    # The answer that took the shortest time says it best.
+    _, distance = min([await _clock_distance(patient) for _ in range(_ROUNDS)])
+    return judge_clock(distance)
+
+
+def judge_clock(distance: float) -> Finding:
+    """What it means to be so many milliseconds ahead of the database."""
+    found = f"{abs(distance) / 1_000:.3f} s {'ahead of' if distance > 0 else 'behind'} the database"
+    if abs(distance) > _TOO_FAR_MS:
+        return fail(found, "set this machine's clock: with it a node authors nothing new")
+    if abs(distance) > _FAR_MS:
+        return warn(found, "synchronise this machine's clock (NTP)")
+    return ok(found)
+
+
+async def _clock_distance(patient: Patient) -> tuple[float, float]:
+    """How long the question took, and by how much we are ahead, in milliseconds."""
+    began, asked = time.perf_counter(), time.time()
+    theirs = await probe.now_ms(patient.engine)
+    took = time.perf_counter() - began
+    return took, (asked + took / 2) * 1_000 - theirs
+
+
+async def server_flags(patient: Patient) -> Finding | None:
+    """Whether the server checkpoints on commit, which can wedge it."""
+    if patient.settings.home is not Home.MESH:
+        return None
+    try:
+        pages = await probe.checkpoint_pages(patient.engine)
+    except MeshError:
+        return ok("the server does not tell")
+    if pages:
+        return warn(
+            f"the server checkpoints on commit, every {pages} pages: many short-lived clients can wedge it",
+            "start it with --checkpoint-interval-s 60",
+        )
+    return ok("checkpoints by interval")
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    reachability,
+    schema,
+    anonymous_access,
+    write_access,
+    clock,
+    server_flags,
+)

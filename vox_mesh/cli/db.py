@@ -1,0 +1,140 @@
+"""`vox-mesh db`: the database itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vox_mesh.cli.output import json_option, show_lines, show_one
+from vox_mesh.cli.start import opened_engine, start, start_shared
+from vox_mesh.mesh import Role, open_store
+from vox_mesh.model.homes import Home
+from vox_mesh.settings import Settings
+from vox_mesh.store.backup import back_up
+from vox_mesh.store.probe import all_spools, row_counts
+from vox_mesh.store.restore import BackupFile
+from vox_mesh.store.restore import restore as restore_backup
+from vox_mesh.store.schema import ensure_schema, versions_at
+
+_FILE = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group(no_args_is_help=False)
+def db() -> None:
+    """Create, look at, back up and restore the database."""
+
+
+@db.command()
+@json_option
+def init(as_json: bool) -> None:
+    """Create the schema, or check the one that is there.
+
+    Safe to run at any time, from any number of machines.
+
+    \b
+    Example:
+      VOX_MESH_ENABLED=1 vox-mesh db init
+    """
+    show_one(asyncio.run(_init(start_shared("db init"))), as_json=as_json)
+
+
+async def _init(settings: Settings) -> dict[str, Any]:
+    async with opened_engine(settings) as engine:
+        found, _ = await versions_at(engine.query)
+        schema_version = await ensure_schema(engine)
+        facts = await engine.facts()
+    return {
+        "home": settings.home.value,
+        "driver": facts.driver,
+        "address": facts.address,
+        "schema_version": schema_version,
+        "done": "checked" if found == schema_version else "upgraded" if found else "created",
+    }
+
+
+@db.command()
+@json_option
+def status(as_json: bool) -> None:
+    """Show where the data lives, its versions and row counts, the spool and the breaker.
+
+    \b
+    Example:
+      vox-mesh db status --json
+    """
+    settings = start()
+    show_one(asyncio.run(_status(settings)), as_json=as_json)
+    if settings.home is Home.MEMORY and not as_json:
+        show_lines(["nothing is shared: all data ends with the process; set VOX_MESH_ENABLED=1 to share it"])
+
+
+async def _status(settings: Settings) -> dict[str, Any]:
+    async with await open_store(settings, Role.COMMAND) as store:
+        status = await store.status()
+        tables = await row_counts(store)
+    spool = await asyncio.to_thread(all_spools, settings.home_dir)
+    return {
+        "home": settings.home.value,
+        "shared": settings.home is not Home.MEMORY,
+        "driver": status.engine.driver,
+        "address": status.engine.address,
+        "server": status.engine.server,
+        "package_version": version("vox-mesh"),
+        "schema_version": status.schema_version,
+        "scope_id": settings.scope_id,
+        "repository_id": settings.repository_id,
+        "breaker": status.breaker,
+        "spool": asdict(spool),
+        "rows": tables,
+    }
+
+
+@db.command()
+@_FILE
+@json_option
+def backup(file: Path, as_json: bool) -> None:
+    """Copy the whole database, at one moment, to a new SQLite file.
+
+    Others may go on writing meanwhile. The file must not exist yet.
+
+    \b
+    Example:
+      vox-mesh db backup mesh-2026-01-31.db
+    """
+    settings = start_shared("db backup")
+    show_one(asyncio.run(_backup(settings, file)), as_json=as_json)
+
+
+async def _backup(settings: Settings, file: Path) -> dict[str, Any]:
+    async with opened_engine(settings) as engine:
+        done = await back_up(engine, file)
+    return {"file": str(done.path), "tables": done.tables, "rows": done.rows, "bytes": done.bytes}
+
+
+@db.command()
+@_FILE
+@json_option
+def restore(file: Path, as_json: bool) -> None:
+    """Copy a backup into an empty database, of this home or any other.
+
+    Every fence counter and every incarnation is raised by 2^32, so that nothing handed out after the
+    backup was taken is ever handed out again. Cut off, it is finished by running it again.
+
+    \b
+    Example:
+      vox-mesh db restore mesh-2026-01-31.db
+    """
+    settings = start_shared("db restore")
+    with BackupFile(file) as backup:
+        show_one(asyncio.run(_restore(settings, backup)), as_json=as_json)
+
+
+async def _restore(settings: Settings, backup: BackupFile) -> dict[str, Any]:
+    async with opened_engine(settings) as engine:
+        done = await restore_backup(engine, backup, timeout=settings.db_deadline)
+        facts = await engine.facts()
+    return {"file": str(backup.path), "home": settings.home.value, "address": facts.address, **asdict(done)}

@@ -1,0 +1,75 @@
+"""`vox-mesh doctor`: is everything as it should be, and if not, what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Final
+
+import click
+
+from vox_mesh.cli import database_checks, local_checks
+from vox_mesh.cli.checks import Check, Finding, Patient, State, examine
+from vox_mesh.cli.exits import ExitCode
+from vox_mesh.cli.output import json_option, show_lines, show_several, table
+from vox_mesh.cli.start import opened_engine, start
+from vox_mesh.errors import DatabaseUnavailable, MeshError
+from vox_mesh.settings import Settings
+
+_HERE: Final[tuple[Check, ...]] = local_checks.CHECKS
+_AT_THE_DATABASE: Final[tuple[Check, ...]] = database_checks.CHECKS
+_HOME: Final = local_checks.home.__name__
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> int:
+    """Check that all is well, and say what to do.
+
+    Looks at the settings, the database, the clock, the disk and the files.
+
+    Ends with 0 if nothing fails, 1 if something does, 3 if the database is unreachable.
+
+    \b
+    Example:
+      vox-mesh doctor --json
+    """
+    findings = asyncio.run(_examine(start()))
+    records = [finding.as_record() for finding in findings]
+    if as_json:
+        show_several(records, as_json=True)
+    else:
+        show_lines(_with_advice(findings))
+    if any(isinstance(finding.cause, DatabaseUnavailable) for finding in findings):
+        return ExitCode.DATABASE_AWAY
+    return ExitCode.NO if any(finding.state is State.FAIL for finding in findings) else ExitCode.DONE
+
+
+async def _examine(settings: Settings) -> list[Finding]:
+    patient = Patient(settings, dict(os.environ))
+    findings = await examine(patient, _HERE)
+    if any(finding.check == _HOME and finding.state is not State.OK for finding in findings):
+        return findings  # there is no database, and looking for it would create one
+    try:
+        async with opened_engine(settings) as engine:
+            patient.engine = engine
+            first, *others = _AT_THE_DATABASE
+            reached = await examine(patient, (first,))
+            findings += reached
+            if all(finding.state is not State.FAIL for finding in reached):
+                findings += await examine(patient, others)
+    except MeshError as error:
+        findings.append(Finding.of(error, "database"))
+    return findings
+
+
+def _with_advice(findings: list[Finding]) -> list[str]:
+    heading, *lines = table(
+        [{"state": each.state.value, "check": each.check, "found": each.found} for each in findings]
+    )
+    told = [heading]
+    for line, finding in zip(lines, findings, strict=True):
+        told.append(line)
+        if finding.advice:
+            told.append(f"      -> {finding.advice}")
+    return told

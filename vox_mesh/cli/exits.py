@@ -1,0 +1,39 @@
+"""Exit codes, and the one place that says which error ends with which."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from vox_mesh.errors import (
+    BadSettings,
+    BadValue,
+    DatabaseUnavailable,
+    MeshError,
+    OutcomeUnknown,
+    Overloaded,
+    WrongHome,
+)
+
+
+class ExitCode(IntEnum):
+    """How a command ends. The first four are the contract; the others follow the shell's customs."""
+
+    DONE = 0
+    NO = 1
+    USAGE = 2
+    DATABASE_AWAY = 3
+    BUG = 70
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+_BY_ERROR: Final = (
+    ((BadSettings, BadValue, WrongHome), ExitCode.USAGE),
+    ((DatabaseUnavailable, OutcomeUnknown, Overloaded), ExitCode.DATABASE_AWAY),
+)
+
+
+def exit_code_of(error: MeshError) -> ExitCode:
+    """The exit code of a command that ends with this error."""
+    return next((code for kinds, code in _BY_ERROR if isinstance(error, kinds)), ExitCode.NO)
