@@ -48,7 +48,7 @@ async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
         settings.home, engine, tenant, timeout=timeout, breaker=breaker, agent_queue=queue, slot=slot
     )
     try:
-        await store.prepare()
+        await store.begin()
     except DatabaseUnavailable:
         if role is Role.COMMAND:
             await store.close()

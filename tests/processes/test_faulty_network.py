@@ -154,7 +154,7 @@ async def test_concurrent_callers_are_told_the_truth_through_all_faults(store: S
     random = Random(seed)
     job = Job("", await make_table(store, COLUMNS), "me")
     reports: list[dict[str, Any]] = []
-    over = asyncio.Event()
+    over, served = asyncio.Event(), asyncio.Event()
 
     async def call(caller: int) -> None:
         n = 0
@@ -162,6 +162,8 @@ async def test_concurrent_callers_are_told_the_truth_through_all_faults(store: S
             answer = await told(store, pair(job, caller, n), _PATIENT_S if caller % 2 else 0.5)
             reports.append({"caller": caller, "n": n, "told": answer})
             n += 1
+            if answer == "applied":
+                served.set()
 
     calls = [asyncio.create_task(call(caller)) for caller in range(8)]
     for _ in range(lengths.SPOILED_STREAM):
@@ -171,6 +173,8 @@ async def test_concurrent_callers_are_told_the_truth_through_all_faults(store: S
             continue
         proxy.spoil(random.choice(list(Fault)), times=random.randint(1, 2), after=random.randint(0, 4))
         await asyncio.wait_for(proxy.spoiled.acquire(), _PATIENT_S)
+        served.clear()  # between faults something must get through, or no patience would be enough
+        await asyncio.wait_for(served.wait(), _PATIENT_S)
     proxy.release()
     over.set()
     await asyncio.gather(*calls)

@@ -28,13 +28,14 @@ SHORT_S = 0.05
 
 
 class Bell:
-    """A pause of the replay that lasts until a test rings."""
+    """A pause of the replay that lasts until a test rings, or (if it listens) the database has answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, listens: bool = False) -> None:
         self._rung = asyncio.Semaphore(0)
+        self._listens = listens
 
-    async def __call__(self, _: float) -> None:
-        await self._rung.acquire()
+    async def __call__(self, answered: asyncio.Event, _: float) -> None:
+        await (answered.wait() if self._listens else self._rung.acquire())
 
     def ring(self) -> None:
         """End the pause."""
@@ -84,14 +85,15 @@ async def away(
     *,
     breaker: Breaker | None = None,
     max_bytes: int = 2**20,
+    bell: Bell | None = None,
 ) -> AsyncIterator[Away]:
     """A store with its spool in the folder."""
     gate = gate or GatedEngine(MemoryEngine())
-    bell = Bell()
-    queue = AgentQueue(Spool(folder / "spool.db", max_bytes), timeout=0.2, sleep=bell)
+    bell = bell or Bell()
+    queue = AgentQueue(Spool(folder / "spool.db", max_bytes), timeout=0.2, wait=bell)
     tenant = Tenant("", "default", "writer")
     store = Store(Home.MESH, gate, tenant, timeout=LONG_S, breaker=breaker, agent_queue=queue)
-    await store.prepare()
+    await store.begin()
     await store.write(Script(Statement("CREATE TABLE IF NOT EXISTS t (id INTEGER UNIQUE, a)")))
     try:
         yield Away(store, gate, queue, bell)
@@ -153,6 +155,16 @@ async def test_while_anything_is_kept_new_appends_go_behind_it(tmp_path: Path) -
         ids = await a.ids()
         assert ids.index(1) < ids.index(2)
         assert sorted(ids) == [1, 2, 3]
+
+
+async def test_a_write_that_succeeds_ends_the_wait_for_the_next_replay(tmp_path: Path) -> None:
+    async with away(tmp_path, bell=Bell(listens=True)) as a:
+        a.leave()
+        await a.append(1)
+        a.gate.before.clear()
+        await a.store.write(adding(2))
+        await asyncio.wait_for(a.store.drained(), 30)
+        assert sorted(await a.ids()) == [1, 2]
 
 
 async def test_the_next_owner_replays_what_was_kept(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ async def _writing(store: Store) -> AsyncIterator[Callable[[], int]]:
     [
         (MESH, 600, 60_000),
         (MESH, 20, 1_800_000),
-        (MESH, 300_000, 100),
+        (MESH, 100_000, 350),
         (MESH_HTTP, 600, 60_000),
         (MESH_LIBSQL_CLIENT, 600, 60_000),
     ],

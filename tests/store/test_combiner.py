@@ -214,7 +214,7 @@ async def test_a_late_caller_does_not_end_a_request_for_the_others() -> None:
         c.gate.release()
         assert outcome(await patient_end).rows.value == 3
         # Told to send it again to learn more, the late one may do so at any time: its key must stay.
-        keys = c.ledger.all().keys
+        keys = [key for _, key in c.ledger._answered]
         assert patient.key in keys
         assert hasty.key not in keys
 
@@ -244,14 +244,6 @@ async def test_closing_does_not_wait_for_ever_and_tells_everyone() -> None:
         ends = await asyncio.gather(first, queued, waiting, return_exceptions=True)
         expected: list[type] = [OutcomeUnknown, StoreClosed, StoreClosed]
         assert [type(end) for end in ends] == expected
-
-
-async def test_a_clean_stop_forgets_the_keys_that_were_answered() -> None:
-    async with combining() as c:
-        await asyncio.gather(*(c.send(adding(number)) for number in range(5)))
-        await c.combiner.close(LONG_S)
-        for table in ("script_results", "script_answers"):
-            assert (await c.gate.query(Statement(f"SELECT count(*) FROM {table}"))).value == 0
 
 
 async def test_requests_are_isolated_at_once_while_many_scripts_fail() -> None:

@@ -231,6 +231,18 @@ async def test_a_key_is_known_after_its_process_was_killed(
         assert await column(store, table) == ["x"]
 
 
+async def test_a_key_is_known_after_a_clean_stop(settings: Settings) -> None:
+    if settings.home is Home.MEMORY:
+        return  # there, everything ends with the store
+    async with await open_store(settings) as store:
+        table = await make_table(store)
+        script = insert(table, 1, "x")
+        await store.write(script)
+    async with await open_store(settings) as store:
+        assert (await store.write(script)).repeated
+        assert await column(store, table) == ["x"]
+
+
 async def test_a_failed_script_sent_again_fails_the_same_way(store: Store) -> None:
     table = await make_table(store)
     script = insert_twice(table, 1)

@@ -79,7 +79,7 @@ async def test_old_code_keeps_working_on_a_newer_compatible_schema(engine: Engin
         "BEGIN INSERT INTO later (a) VALUES (new.script_key); END",
     )
     store = Store(Home.MESH, engine, Tenant("", "default", "old"), timeout=10)
-    await store.prepare()
+    await store.begin()
     await store.write(Script(Statement("CREATE TABLE t (id INTEGER PRIMARY KEY, a)")))
     assert (await store.status()).schema_version == 2
     script = Script(

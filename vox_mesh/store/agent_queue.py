@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
@@ -20,6 +21,12 @@ from vox_mesh.store.thread import SerialThread
 _log = logging.getLogger(__name__)
 
 _CHUNK: Final = 128
+
+
+async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 class Submit(Protocol):
@@ -38,14 +45,19 @@ class AgentQueue:
     """
 
     def __init__(
-        self, spool: Spool, *, timeout: float, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        spool: Spool,
+        *,
+        timeout: float,
+        wait: Callable[[asyncio.Event, float], Awaitable[None]] = _wait_at_most,
     ) -> None:
         self._spool = spool
         self._timeout = timeout
-        self._sleep = sleep
+        self._wait = wait
         self._disk = SerialThread("vox-mesh-spool")
         self._keeping: set[asyncio.Future[None]] = set()
         self._status = spool.status()
+        self._answered = asyncio.Event()
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
         if self._status.depth:
@@ -65,26 +77,19 @@ class AgentQueue:
 
     def take(self, entries: Sequence[Entry]) -> None:
         """Keep the scripts of these callers, in this order, and tell each when its own are on disk."""
-        for entry in entries:
-            self._keep(entry.scripts).add_done_callback(partial(_tell, entry))
-
-    async def keep(self, scripts: Sequence[Script]) -> list[Outcome]:
-        """Put scripts on disk behind those that are kept."""
-        await asyncio.shield(self._keep(scripts))
-        return _kept(scripts)
-
-    def _keep(self, scripts: Sequence[Script]) -> asyncio.Future[None]:
-        self._fill()
-        keeping = self._disk.do(lambda: self._spool.keep(scripts))
-        self._keeping.add(keeping)
-        keeping.add_done_callback(self._keeping.discard)
-        return keeping
-
-    def _fill(self) -> None:
         if self.is_empty:
             _log.warning("the database is away: appendable writes are kept in the spool")
         self._filled.set()
         self._emptied.clear()
+        for entry in entries:
+            keeping = self._disk.do(partial(self._spool.keep, entry.scripts))
+            self._keeping.add(keeping)
+            keeping.add_done_callback(self._keeping.discard)
+            keeping.add_done_callback(partial(_tell, entry))
+
+    def nudge(self) -> None:
+        """The database has answered: there is no reason to wait any longer with replaying."""
+        self._answered.set()
 
     # --- replaying -------------------------------------------------------------------------------
 
@@ -103,11 +108,12 @@ class AgentQueue:
             try:
                 await self.replay_once(submit)
                 faults = 0
-            except MeshError as error:
+            except Exception as error:  # whatever it is, what is kept must be tried again
                 faults += 1
                 pause = backoff_s(faults, random.random)
                 _log.warning("replaying the spool failed: %s; next try in %.1f s", error, pause)
-                await self._sleep(pause)
+                self._answered.clear()
+                await self._wait(self._answered, pause)
 
     async def replay_once(self, submit: Submit) -> int:
         """Replay the oldest scripts that are kept; how many there were."""
@@ -146,10 +152,6 @@ class AgentQueue:
         await self._disk.stop()
 
 
-def _kept(scripts: Sequence[Script]) -> list[Outcome]:
-    return [Outcome(script.key, spooled=True) for script in scripts]
-
-
 def _tell(entry: Entry, keeping: asyncio.Future[None]) -> None:
     error = keeping.exception()
     if error is not None and entry.is_in_doubt:
@@ -157,4 +159,4 @@ def _tell(entry: Entry, keeping: asyncio.Future[None]) -> None:
     elif error is not None:
         entry.fail(error if isinstance(error, MeshError) else MeshError(f"the spool failed: {error}"))
     else:
-        entry.settle(list(_kept(entry.scripts)))
+        entry.settle([Outcome(script.key, spooled=True) for script in entry.scripts])

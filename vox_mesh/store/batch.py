@@ -6,7 +6,6 @@ Conditions are those of Hrana: a server runs the batch as it is, and a local eng
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -165,8 +164,9 @@ class Batch:
         wants_rows: bool = False,
     ) -> int:
         """Add a step that runs if the one before it succeeded, or on the condition given; its index."""
-        index = len(self.steps)
-        self.steps.append(Step(sql, params, after or _after(index - 1), wants_rows))
+        steps = self.steps
+        index = len(steps)
+        steps.append(Step(sql, params, after or _after(index - 1), wants_rows))
         return index
 
     def seal(self, after: Condition | None = None) -> Batch:
@@ -176,8 +176,7 @@ class Batch:
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class BatchResult:
+class BatchResult(NamedTuple):
     """What became of each step of a sealed batch."""
 
     steps: Sequence[StepResult]

@@ -28,7 +28,6 @@ from vox_mesh.store.request import (
     RolledBack,
     Tenant,
     Verdict,
-    forgetting_batch,
 )
 from vox_mesh.store.script import Script
 
@@ -51,11 +50,14 @@ class Detour(Protocol):
     def is_empty(self) -> bool:
         """Whether nothing is kept."""
 
+    def nudge(self) -> None:
+        """The database has answered: what is kept can be replayed."""
+
 
 class Entry:
     """Scripts of one caller that go in one request, and the caller's place to wait."""
 
-    __slots__ = ("deadline", "future", "is_in_doubt", "is_replay", "is_spooled", "scripts")
+    __slots__ = ("deadline", "future", "is_in_doubt", "is_replay", "is_spooled", "scripts", "weight")
 
     def __init__(
         self,
@@ -65,16 +67,12 @@ class Entry:
         is_replay: bool,
     ) -> None:
         self.scripts = scripts
+        self.weight = scripts[0].weight if len(scripts) == 1 else sum(script.weight for script in scripts)
         self.deadline = deadline
         self.future = future
         self.is_replay = is_replay
         self.is_spooled = False
         self.is_in_doubt = False  # it went to the spool from a request that may have been applied
-
-    @property
-    def weight(self) -> int:
-        """How much of a request these scripts take."""
-        return sum(script.weight for script in self.scripts)
 
     @property
     def may_detour(self) -> bool:
@@ -105,8 +103,8 @@ class Flight:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody still waits for it."""
-        return any(not entry.future.done() for entry in self.entries)
+        """Whether anybody still waits for it; what the spool has taken over does not."""
+        return any(not (entry.is_spooled or entry.future.done()) for entry in self.entries)
 
     @property
     def is_in_doubt(self) -> bool:
@@ -168,37 +166,49 @@ class Combiner:
         self, scripts: Sequence[Script], timeout: float, *, is_replay: bool = False
     ) -> list[Verdict]:
         """Send the scripts in one request, in this order, and return what became of each."""
-        deadline = self._loop.time() + timeout
         if self._closed:
             raise StoreClosed("the store is closed")
-        if len(self._queue) >= self._max_waiting or self._room:
-            await self._wait_for_room(deadline)
+        deadline = self._loop.time() + timeout
         entry = Entry(scripts, deadline, self._loop.create_future(), is_replay)
         if self._is_instant:
             await self._send(Flight((entry,)))
             return entry.future.result()
+        obstacle = self._circuit_refusal() or await self._wait_for_room(deadline)
+        if self._detour is not None and (obstacle or not self._detour.is_empty) and entry.may_detour:
+            self._detour.take((entry,))  # behind those that wait there already
+            return await entry.future
+        if obstacle is not None:
+            raise obstacle
         self._queue.append(entry)
         self._idle.clear()
         self._work.set()
         self._watch_deadline(deadline)
         return await entry.future
 
-    async def _wait_for_room(self, deadline: float) -> None:
+    def _circuit_refusal(self) -> MeshError | None:
+        breaker = self._carrier.breaker
+        return breaker.refusal() if breaker is not None and breaker.refuses else None
+
+    async def _wait_for_room(self, deadline: float) -> MeshError | None:
+        """Wait until the queue has room, first come, first served; what to say if it had none in time."""
+        if len(self._queue) < self._max_waiting and not self._room:
+            return None
         place: asyncio.Future[None] = self._loop.create_future()
         self._room.append(place)
         try:
             async with asyncio.timeout_at(deadline):
                 await place
         except TimeoutError:
-            raise Overloaded(
+            return Overloaded(
                 f"{len(self._queue)} writes wait already and none found room in time",
                 hint="write less at once, or raise VOX_DB_DEADLINE",
-            ) from None
+            )
         finally:
             if place in self._room:
                 self._room.remove(place)
         if self._closed:
             raise StoreClosed("the store was closed")
+        return None
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -225,7 +235,7 @@ class Combiner:
                     break
                 taken.append(entry)
             self._queue.popleft()
-        while self._room and len(self._queue) < self._max_waiting:
+        for _ in range(min(len(self._room), self._max_waiting - len(self._queue))):
             _wake(self._room.popleft())
         return taken
 
@@ -306,13 +316,17 @@ class Combiner:
 
     def _settle(self, flight: Flight, verdicts: list[Verdict]) -> None:
         start = 0
+        answered: list[str] = []
         for entry in flight.entries:
             end = start + len(entry.scripts)
             told = entry.settle(verdicts[start:end])
             # Whoever was not told, and the spool, may send the same keys again: those must be remembered.
             if told and not (flight.is_doubtful or entry.is_replay or entry.is_spooled):
-                self._ledger.answered(script.key for script in entry.scripts)
+                answered += [script.key for script in entry.scripts]
             start = end
+        self._ledger.answered(answered)
+        if self._detour is not None:
+            self._detour.nudge()
 
     # --- when the database is away ---------------------------------------------------------------
 
@@ -378,13 +392,12 @@ class Combiner:
     # --- the end ---------------------------------------------------------------------------------
 
     async def close(self, timeout: float) -> None:
-        """Finish what was submitted, forget its keys, and stop; wait so long at the most."""
+        """Finish what was submitted, and stop; wait so long at the most."""
         self._closed = True
         try:
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
-                await self._forget_all()
-        except (TimeoutError, MeshError):
+        except TimeoutError:
             _log.warning("closed with writes under way")
         if self._alarm is not None:
             self._alarm.cancel()
@@ -399,11 +412,6 @@ class Combiner:
         for place in self._room:
             _wake(place)
 
-    async def _forget_all(self) -> None:
-        forgetting = self._ledger.all()
-        if forgetting.keys:
-            await self._run(forgetting_batch(self._tenant, forgetting))
-
 
 def _wake(place: asyncio.Future[None]) -> None:
     if not place.done():  # its caller may just have given up
@@ -412,9 +420,11 @@ def _wake(place: asyncio.Future[None]) -> None:
 
 def _told(error: MeshError, entry: Entry, flight: Flight | None) -> MeshError:
     """The error as this caller must see it: if its scripts may have been applied, that comes first."""
-    doubtful = flight is not None and flight.is_doubtful
-    return _unknown(entry) if doubtful and isinstance(error, DatabaseUnavailable) else error
+    return _unknown(entry, error) if flight is not None and flight.is_doubtful else error
 
 
-def _unknown(entry: Entry) -> OutcomeUnknown:
-    return OutcomeUnknown("no answer came before the deadline", key=entry.scripts[0].key)
+def _unknown(entry: Entry, error: MeshError | None = None) -> OutcomeUnknown:
+    reason = (
+        "no answer came before the deadline" if error is None else f"an answer got lost, and then: {error}"
+    )
+    return OutcomeUnknown(reason, key=entry.scripts[0].key)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.errors import DatabaseFault, WrongHome
+from vox_mesh.errors import DatabaseBusy, DatabaseFault, WrongHome
 from vox_mesh.store import sqlite
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts
@@ -25,6 +25,7 @@ REPLICA_MARK: Final = ".mark"
 
 _REPLICA_NAME: Final = re.compile(r".+\.replica-[^/]+")
 _BUSY_TIMEOUT_S: Final = 5.0
+_OPEN_S: Final = 10.0
 _PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 
@@ -77,6 +78,7 @@ class FileEngine:
     def __init__(
         self,
         path: Path,
+        writer: SerialThread,
         turn: Turn,
         writing: sqlite3.Connection,
         reading: sqlite3.Connection,
@@ -85,35 +87,32 @@ class FileEngine:
         self._turn = turn
         self._writing = writing
         self._reading = reading
-        self._writer = SerialThread("vox-mesh-writer")
+        self._writer = writer
         self._reader = SerialThread("vox-mesh-reader")
 
     @classmethod
     async def open(cls, path: Path) -> FileEngine:
         """Open the database file, or create it, readable by its owner alone."""
         refuse_unless_ours(path)
+        writer = SerialThread("vox-mesh-writer")
         try:
-            return cls(path, *await asyncio.to_thread(_open_file, path))
-        except (OSError, sqlite3.Error) as error:
-            raise DatabaseFault(
-                f"{path} can't be opened: {error}", hint="check VOX_DB_PATH and the folder's permissions"
-            ) from None
+            async with asyncio.timeout(_OPEN_S):
+                return cls(path, writer, *await writer.do(lambda: _open_file(path)))
+        except BaseException as error:
+            await writer.stop(timeout=0.0)
+            raise _not_opened(path, error) from None
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction when this process's turn has come."""
-        asked = asyncio.current_task()
 
-        def work() -> BatchResult | None:
+        def work() -> BatchResult:
             with self._turn.taken():
-                # Whoever gave up while we waited for the turn must find that nothing happened.
-                if asked is not None and asked.cancelling():
-                    return None
+                if running.cancelled():  # given up while it waited for the turn: it must not happen any more
+                    raise asyncio.CancelledError
                 return sqlite.walk(self._writing, batch)
 
-        result = await self._writer.do(work)
-        if result is None:
-            raise asyncio.CancelledError
-        return result
+        running = self._writer.do(work)
+        return await running
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""
@@ -146,13 +145,23 @@ class FileEngine:
         self._turn.close()
 
 
+def _not_opened(path: Path, error: BaseException) -> BaseException:
+    if isinstance(error, TimeoutError):
+        return DatabaseBusy(
+            f"another process has kept {path} from being opened for {_OPEN_S:g} s",
+            hint="is a process that writes to it stopped or hanging?",
+        )
+    if isinstance(error, OSError | sqlite3.Error):
+        return DatabaseFault(
+            f"{path} can't be opened: {error}", hint="check VOX_DB_PATH and the folder's permissions"
+        )
+    return error
+
+
 def _open_file(path: Path) -> tuple[Turn, sqlite3.Connection, sqlite3.Connection]:
-    for folder in (
-        *reversed(path.parent.parents),
-        path.parent,
-    ):  # `parents=True` would leave these open to all
-        if not folder.exists():
-            folder.mkdir(exist_ok=True, mode=0o700)
+    # One by one, because `parents=True` would leave those in between open to all.
+    for folder in (*reversed(path.parent.parents), path.parent):
+        folder.mkdir(exist_ok=True, mode=0o700)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     turn = Turn(Path(f"{path}.turn"))
     # Switching a new file to WAL needs it alone: processes that start together take turns at that too.

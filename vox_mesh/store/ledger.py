@@ -32,7 +32,7 @@ class Ledger:
     def answered(self, keys: Iterable[str]) -> None:
         """These were sent once, and their answers have come."""
         now = self._monotonic()
-        self._answered.extend((now, key) for key in keys)
+        self._answered.extend([(now, key) for key in keys])
 
     def due(self, *, may_look_back: bool) -> Forgetting:
         """What the next request may forget. `may_look_back`: no key of ours waits in a spool."""
@@ -49,10 +49,6 @@ class Ledger:
         if len(answered) >= _CHUNK and answered[_CHUNK - 1][0] < now - _KEPT_SECONDS:
             return _CHUNK
         return 0
-
-    def all(self) -> Forgetting:
-        """Everything that was answered: for a clean stop."""
-        return Forgetting([key for _, key in self._answered])
 
     def forgot(self, forgetting: Forgetting) -> None:
         """A request with these was applied."""

@@ -42,6 +42,8 @@ class LibsqlClientEngine:
         self._is_read_only = is_read_only(token)
         self._timeout = timeout
         self._client: Any = None
+        self._connecting = asyncio.Lock()
+        self._connecting = asyncio.Lock()
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
@@ -120,20 +122,24 @@ class LibsqlClientEngine:
 
     async def _connected(self) -> Any:
         """A client whose socket is known to be open; a closed one is replaced."""
-        if self._client is None:
-            url = self._endpoint.replace("http", "ws", 1)
-            client = libsql_client.create_client(url, auth_token=self._token)
-            try:
-                async with asyncio.timeout(self._timeout):
-                    await client.execute("SELECT 1")
-            except BaseException as error:
-                await _close(client)
-                told = self._told(error)
-                if isinstance(told, NoAnswer):
-                    raise Unreachable(f"{self._endpoint} can't be reached: {told}") from None
-                raise told from None
-            self._client = client
-        return self._client
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self._connect()
+            return self._client
+
+    async def _connect(self) -> Any:
+        url = self._endpoint.replace("http", "ws", 1)
+        client = libsql_client.create_client(url, auth_token=self._token)
+        try:
+            async with asyncio.timeout(self._timeout):
+                await client.execute("SELECT 1")
+        except BaseException as error:
+            await _close(client)
+            told = self._told(error)
+            if isinstance(told, NoAnswer):
+                raise Unreachable(f"{self._endpoint} can't be reached: {told}") from None
+            raise told from None
+        return client
 
     def _told(self, error: BaseException) -> BaseException:
         if isinstance(error, TimeoutError):
@@ -162,7 +168,10 @@ class LibsqlClientEngine:
 
 
 async def _close(client: Any) -> None:
-    # The package raises from `close` what broke the connection.
+    # The package raises from `close` what broke the connection, and then leaves its session open.
     with suppress(Exception):
         async with asyncio.timeout(1.0):
             await client.close()
+    session: aiohttp.ClientSession | None = getattr(client, "_session", None)
+    if session is not None:
+        await session.close()

@@ -76,7 +76,7 @@ class OptimisticRequest:
         else:
             keys = orjson.dumps([script.key for script in scripts]).decode()
             batch.add(_SQL["remember_keys"], (*tenant, keys))
-        for run in _runs(scripts) if len(scripts) > 1 else ([0],):
+        for run in _runs(scripts):
             answer = _add_statements(batch, tenant, [scripts[index] for index in run])
             if answer is not None:
                 self._answers.append((answer, run))
@@ -163,13 +163,22 @@ def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
     subjects: set[object] = set()
     for index, script in enumerate(scripts):
         shape = script.shape
-        subject = shape.subject(script.item) if shape and shape.subject else index
-        if run and (shape is None or scripts[run[0]].shape is not shape or subject in subjects):
+        if shape is None:
+            if run:
+                yield run
+                run = []
+            yield [index]
+            continue
+        subject = shape.subject(script.item) if shape.subject else index
+        if run and (scripts[run[0]].shape is not shape or subject in subjects):
             yield run
-            run, subjects = [], set()
+            run = []
+        if not run:
+            subjects = set()
         run.append(index)
         subjects.add(subject)
-    yield run
+    if run:
+        yield run
 
 
 def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int | None:
@@ -241,13 +250,6 @@ def _rows(script: Script, by_key: dict[Value, list[Sequence[Value]]]) -> Rows:
     columns = _columns(script)
     own = by_key.get(script.key)
     return Rows(columns, [row[2 : 2 + len(columns)] for row in own]) if own else NO_ROWS
-
-
-def forgetting_batch(tenant: Tenant, forgetting: Forgetting) -> Batch:
-    """A request that does nothing but forget."""
-    batch = Batch()
-    _forget(batch, tenant, forgetting)
-    return batch.seal()
 
 
 def _forget(batch: Batch, tenant: Tenant, forgetting: Forgetting) -> None:

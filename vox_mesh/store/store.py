@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from vox_mesh.errors import DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
+from vox_mesh.errors import DatabaseBusy, DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
 from vox_mesh.model.homes import Home
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.batch import Batch, BatchResult
@@ -58,6 +58,7 @@ class Store:
         self.home = home
         self.tenant = tenant
         self._engine = engine
+        self._monotonic = monotonic
         self._timeout = timeout
         self._carrier = Carrier(breaker)
         self._agent_queue = agent_queue
@@ -92,20 +93,11 @@ class Store:
         Each is applied or fails by itself.
         """
         self._refuse_if_closed()
-        queue = self._agent_queue
-        spoolable = queue is not None and all(script.appendable for script in scripts)
-        if queue is not None and spoolable and not queue.is_empty:
-            return list(await queue.keep(scripts))
-        breaker = self._carrier.breaker
-        if breaker is not None and breaker.refuses:
-            if queue is not None and spoolable:
-                return list(await queue.keep(scripts))
-            raise breaker.refusal()
         return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
 
     async def _run(self, batch: Batch) -> BatchResult:
         if not self._schema_version:
-            await self.prepare()
+            await self._prepare()
         return await self._engine.run(batch)
 
     # --- reading ---------------------------------------------------------------------------------
@@ -121,7 +113,7 @@ class Store:
         async def attempt() -> Rows:
             nonlocal fault
             try:
-                await self.prepare()
+                await self._prepare()
                 return await self._engine.query(statement)
             except DatabaseUnavailable as error:
                 fault = error
@@ -135,7 +127,22 @@ class Store:
 
     # --- life ------------------------------------------------------------------------------------
 
-    async def prepare(self) -> None:
+    async def begin(self) -> None:
+        """Create or check the schema; a database that is only busy is asked again until the deadline."""
+        deadline = self._monotonic() + self._timeout
+        busy = True
+
+        async def attempt() -> None:
+            nonlocal busy
+            try:
+                await self._prepare()
+            except DatabaseUnavailable as fault:
+                busy = isinstance(fault, DatabaseBusy)
+                raise
+
+        await self._carrier.carry(attempt, lambda: busy and self._monotonic() < deadline)
+
+    async def _prepare(self) -> None:
         """Create or check the schema, once."""
         if self._schema_version:
             return

@@ -39,7 +39,7 @@ class SerialThread:
                 continue
             try:
                 result, error = work(), None
-            except Exception as raised:
+            except (Exception, asyncio.CancelledError) as raised:
                 result, error = None, raised
             # The loop may be gone when a process ends in a hurry; then nobody waits for the result.
             try:
@@ -48,7 +48,7 @@ class SerialThread:
                 return
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from vox_mesh.errors import BadValue
@@ -57,6 +58,12 @@ class Row(tuple[Value, ...]):
         return dict(zip(self.columns, self, strict=True))
 
 
+@lru_cache(maxsize=1_024)
+def _row_type(columns: tuple[str, ...]) -> type[Row]:
+    """One class for each set of columns instead of a reference per row: rows stay as small as tuples."""
+    return type("Row", (Row,), {"columns": columns, "__slots__": ()})
+
+
 class Rows(Sequence[Row]):
     """The rows of an answer, in order, with their column names."""
 
@@ -64,9 +71,7 @@ class Rows(Sequence[Row]):
 
     def __init__(self, columns: tuple[str, ...], rows: Iterable[Iterable[Value]]) -> None:
         self.columns = columns
-        # One class per answer instead of a reference per row: rows stay as small as tuples.
-        named = type("Row", (Row,), {"columns": columns, "__slots__": ()})
-        self._rows: list[Row] = [named(row) for row in rows]
+        self._rows: list[Row] = list(map(_row_type(columns), rows))
 
     def __getitem__(self, index: Any) -> Any:
         return self._rows[index]

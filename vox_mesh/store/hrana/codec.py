@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -12,7 +11,6 @@ from vox_mesh.errors import DatabaseBusy, DatabaseFault, MeshError, ServerFull, 
 from vox_mesh.store.batch import (
     DONE,
     All,
-    AnyOf,
     Batch,
     BatchResult,
     Condition,
@@ -31,13 +29,12 @@ from vox_mesh.store.values import Rows, Value
 def encode_batch(batch: Batch) -> orjson.Fragment:
     """The batch as JSON, made once: sent again, it is the same byte for byte."""
     if batch.encoded is None:
-        steps = []
+        steps: list[dict[str, Any]] = []
         for sql, params, condition, wants_rows in batch.steps:
-            stmt = {"sql": sql, "args": [_value(param) for param in params], "want_rows": wants_rows}
-            if condition is None:
-                steps.append({"stmt": stmt})
-            else:
-                steps.append({"stmt": stmt, "condition": _condition(condition)})
+            step = {"stmt": {"sql": sql, "args": [_value(each) for each in params], "want_rows": wants_rows}}
+            if condition is not None:
+                step["condition"] = _condition(condition)
+            steps.append(step)
         batch.encoded = orjson.dumps({"steps": steps})
     return orjson.Fragment(batch.encoded)
 
@@ -124,24 +121,15 @@ def _plain(value: dict[str, Any]) -> Value:
             return base64.b64decode(text + "=" * (-len(text) % 4))
 
 
-@lru_cache(maxsize=8_192)
-def _ok(step: int) -> dict[str, Any]:
-    return {"type": "ok", "step": step}
-
-
 def _condition(condition: Condition) -> dict[str, Any]:
-    # Not cached by condition: as tuples, `Ok(1)` and `Failed(1)` are equal.
-    match condition:
-        case Ok(step):
-            return _ok(step)
-        case Failed(step):
-            return {"type": "error", "step": step}
-        case Not(inner):
-            return {"type": "not", "cond": _condition(inner)}
-        case All(conditions):
-            return {"type": "and", "conds": [_condition(each) for each in conditions]}
-        case AnyOf(conditions):
-            return {"type": "or", "conds": [_condition(each) for each in conditions]}
+    if isinstance(condition, Ok):  # nearly all of them are
+        return {"type": "ok", "step": condition.step}
+    if isinstance(condition, Failed):
+        return {"type": "error", "step": condition.step}
+    if isinstance(condition, Not):
+        return {"type": "not", "cond": _condition(condition.condition)}
+    kind = "and" if isinstance(condition, All) else "or"
+    return {"type": kind, "conds": [_condition(each) for each in condition.conditions]}
 
 
 def _step(done: dict[str, Any] | None, failed: dict[str, Any] | None) -> StepResult:

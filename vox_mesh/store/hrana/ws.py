@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 
@@ -74,21 +74,24 @@ class WsEngine:
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""
-        return await _query(self._reading, statement)
+        while True:
+            with suppress(HungUp):  # by a query before this one that failed: no fault of the server
+                return await _query(await self._reading.get(), statement)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
         """Several queries of one moment, in a read transaction on a line of its own."""
-        line = StandingLine(*self._destination)
+        async with aiohttp.ClientSession() as session:
+            line = await Line.open(session, *self._destination)
+            try:
 
-        async def ask(statement: Statement) -> Rows:
-            return await _query(line, statement)
+                async def ask(statement: Statement) -> Rows:
+                    return await _query(line, statement)
 
-        try:
-            await ask(Statement("BEGIN"))
-            yield ask
-        finally:
-            await line.close()
+                await ask(Statement("BEGIN"))
+                yield ask
+            finally:
+                await line.close()
 
     async def connect(self) -> None:
         """Make sure that the server can be reached this way."""
@@ -105,11 +108,6 @@ class WsEngine:
         await self._reading.close()
 
 
-async def _query(line: StandingLine, statement: Statement) -> Rows:
-    stmt = codec.encode_statement(statement)
-    while True:
-        try:
-            response = await (await line.get()).ask({"type": "execute", "stmt": stmt})
-        except HungUp:  # by a query before this one that failed or was cancelled: no fault of the server
-            continue
-        return codec.decode_rows(response["result"])
+async def _query(line: Line, statement: Statement) -> Rows:
+    response = await line.ask({"type": "execute", "stmt": codec.encode_statement(statement)})
+    return codec.decode_rows(response["result"])
