@@ -43,7 +43,6 @@ class LibsqlClientEngine:
         self._timeout = timeout
         self._client: Any = None
         self._connecting = asyncio.Lock()
-        self._connecting = asyncio.Lock()
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
@@ -128,8 +127,7 @@ class LibsqlClientEngine:
             return self._client
 
     async def _connect(self) -> Any:
-        url = self._endpoint.replace("http", "ws", 1)
-        client = libsql_client.create_client(url, auth_token=self._token)
+        client = libsql_client.create_client(self._endpoint.replace("http", "ws", 1), auth_token=self._token)
         try:
             async with asyncio.timeout(self._timeout):
                 await client.execute("SELECT 1")
