@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.support.combining import LONG_S, adding
 from tests.support.examples import column
 from tests.support.gate import GatedEngine
 from vox_mesh import Outcome, Script, Statement, Store
-from vox_mesh.errors import CircuitOpen, MeshError, SpoolFull, Unreachable
+from vox_mesh.errors import CircuitOpen, MeshError, NoAnswer, SpoolFull, Unreachable
 from vox_mesh.model.homes import Home
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.breaker import Breaker
@@ -53,7 +52,12 @@ class Away:
 
     def leave(self) -> None:
         """The database can't be reached from now on."""
-        self.gate.before.extend(Unreachable("no route") for _ in range(1_000))
+        self.leave_after(0)
+
+    def leave_after(self, requests: int) -> None:
+        """The database answers so many more requests, and then can't be reached."""
+        gone = (Unreachable("no route") for _ in range(1_000))
+        self.gate.before.extend([*([None] * requests), *gone])
 
     async def back(self) -> None:
         """The database is back; wait until the spool is empty."""
@@ -210,20 +214,13 @@ async def test_kept_while_under_way_and_applied_after_all_it_takes_effect_once(t
         assert await a.refused() == 0
 
 
-async def test_applied_while_it_was_being_kept_it_takes_effect_once(tmp_path: Path) -> None:
+async def test_applied_with_its_answer_lost_and_then_kept_it_takes_effect_once(tmp_path: Path) -> None:
     gate = GatedEngine(LastingEngine())
     async with away(tmp_path, gate) as a:
-        disk = threading.Event()
-        a.queue._disk.do(lambda: disk.wait(30))
-        gate.hold()
-        writing = asyncio.create_task(a.append(1))
-        async with asyncio.timeout(10):
-            while a.queue.is_empty:  # noqa: ASYNC110  # until the deadline has passed
-                await asyncio.sleep(0.001)
-        gate.release()
-        await writing  # applied, and its copy not yet on disk
-        a.queue._replaying.cancel()  # type: ignore[union-attr]
-        disk.set()
+        gate.after.append(NoAnswer("lost on the way back"))
+        a.leave_after(1)
+        assert (await a.append(1))[0].spooled
+    gate.before.clear()
     async with away(tmp_path, gate) as a:
         await a.back()
         assert await a.ids() == [1]

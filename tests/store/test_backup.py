@@ -136,8 +136,6 @@ async def _restored(engine: Engine, path: Path) -> Restored:
 class Meddler:
     """A real engine in a world where things go wrong: `meddle` is called around every batch."""
 
-    is_instant = False
-
     def __init__(self, engine: Engine, meddle: Callable[[int, bool], None]) -> None:
         self._engine = engine
         self._meddle = meddle

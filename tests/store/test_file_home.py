@@ -32,7 +32,7 @@ HOLD_TURN = """
 import sys
 from pathlib import Path
 from vox_mesh.store.file import Turn
-with Turn(Path(sys.argv[1] + ".turn")).taken():
+with Turn(Path(sys.argv[1] + ".turn")):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -17,15 +17,13 @@ class GatedEngine:
     """Everything that gets through is run by the real engine.
 
     `batches` holds every batch that was sent, in order. Faults in `before` are raised instead of running
-    a batch, those in `after` once it has been run.
+    a batch (`None` lets one through), those in `after` once it has been run.
     """
-
-    is_instant = False
 
     def __init__(self, engine: Engine) -> None:
         self.max_scripts = engine.max_scripts
         self.batches: list[Batch] = []
-        self.before: deque[DatabaseUnavailable] = deque()
+        self.before: deque[DatabaseUnavailable | None] = deque()
         self.after: deque[DatabaseUnavailable] = deque()
         self._engine = engine
         self._is_held = False
@@ -62,8 +60,8 @@ class GatedEngine:
                 await self._passes.acquire()
             finally:
                 self._waiting -= 1
-        if self.before:
-            raise self.before.popleft()
+        if self.before and (fault := self.before.popleft()) is not None:
+            raise fault
         result = await self._engine.run(batch)
         if self.after:
             raise self.after.popleft()

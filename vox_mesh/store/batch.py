@@ -82,11 +82,6 @@ def _after(step: int) -> Ok:
     return _OK[step] if step < len(_OK) else Ok(step)
 
 
-@cache
-def _unless(commit: int) -> All:
-    return All((Not(Ok(commit)), Ok(0)))
-
-
 class Step(NamedTuple):
     """One statement and when to run it."""
 
@@ -94,6 +89,16 @@ class Step(NamedTuple):
     params: Sequence[Value] = ()
     condition: Condition | None = None
     wants_rows: bool = False
+
+
+def _ending_after(commit: int, condition: Condition) -> tuple[Step, Step]:
+    return Step("COMMIT", (), condition), Step("ROLLBACK", (), All((Not(Ok(commit)), Ok(0))))
+
+
+@cache
+def _ending(commit: int) -> tuple[Step, Step]:
+    """Nearly every batch ends so; the end of each length is made once."""
+    return _ending_after(commit, Ok(commit - 1))
 
 
 class StepRows(NamedTuple):
@@ -171,8 +176,7 @@ class Batch:
 
     def seal(self, after: Condition | None = None) -> Batch:
         """Add the end: `COMMIT` after the last step (or on the condition given), otherwise `ROLLBACK`."""
-        commit = self.add("COMMIT", after=after)
-        self.add("ROLLBACK", after=_unless(commit))
+        self.steps += _ending(len(self.steps)) if after is None else _ending_after(len(self.steps), after)
         return self
 
 

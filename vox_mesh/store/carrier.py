@@ -44,7 +44,8 @@ class Carrier:
     async def carry(self, attempt: Callable[[], Awaitable[T]], wanted: Callable[[], bool]) -> T:
         """Make the call; after a passing fault make it again while it is `wanted`."""
         try:
-            return await self._once(attempt)  # the usual case, without the machinery of retrying
+            # The usual case, without the machinery of retrying.
+            return await (attempt() if self.breaker is None else self._once(attempt))
         except _PASSING as fault:
             if not wanted():
                 raise

@@ -121,7 +121,8 @@ class Flight:
 class Combiner:
     """Takes scripts from any number of callers and sends them in order, many at a time.
 
-    There is no timer and no added delay: a lone script goes at once.
+    There is no timer and no added delay. A caller that finds nobody else writing sends its own request; when
+    there are several, the combiner's task sends for all, and they need only wait.
     """
 
     def __init__(
@@ -132,7 +133,6 @@ class Combiner:
         ledger: Ledger,
         *,
         max_scripts: int,
-        is_instant: bool = False,
         detour: Detour | None = None,
         max_waiting: int = _MAX_WAITING,
     ) -> None:
@@ -141,21 +141,21 @@ class Combiner:
         self._tenant = tenant
         self._ledger = ledger
         self._max_scripts = max_scripts
-        self._is_instant = is_instant
         self._detour = detour
         self._max_waiting = max_waiting
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Entry] = deque()
         self._room: deque[asyncio.Future[None]] = deque()
+        self._granted = 0  # places given to callers who have not come yet
         self._work = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._flight: Flight | None = None
+        self._is_quiet = True  # the last request was one caller's alone
         self._failing_share = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._giving_up = False
-        self._closed = False
+        self._closing: asyncio.Event | None = None
         self._task = self._loop.create_task(self._send_all(), name="vox-mesh-combiner")
+        self._pilot: asyncio.Task[object] = self._task
 
     @property
     def depth(self) -> int:
@@ -166,24 +166,49 @@ class Combiner:
         self, scripts: Sequence[Script], timeout: float, *, is_replay: bool = False
     ) -> list[Verdict]:
         """Send the scripts in one request, in this order, and return what became of each."""
-        if self._closed:
+        if self._closing is not None:
             raise StoreClosed("the store is closed")
         deadline = self._loop.time() + timeout
         entry = Entry(scripts, deadline, self._loop.create_future(), is_replay)
-        if self._is_instant:
-            await self._send(Flight((entry,)))
-            return entry.future.result()
-        obstacle = self._circuit_refusal() or await self._wait_for_room(deadline)
+        obstacle = self._circuit_refusal()
+        if obstacle is None and self._is_full:
+            obstacle = await self._wait_for_room(deadline)
         if self._detour is not None and (obstacle or not self._detour.is_empty) and entry.may_detour:
             self._detour.take((entry,))  # behind those that wait there already
-            return await entry.future
-        if obstacle is not None:
+        elif obstacle is not None:
             raise obstacle
-        self._queue.append(entry)
-        self._idle.clear()
-        self._work.set()
-        self._watch_deadline(deadline)
+        else:
+            self._watch_deadline(deadline)
+            if self._is_quiet and self._flight is None and not self._queue:
+                await self._send_alone(entry)
+            else:
+                self._queue.append(entry)
+                if self._flight is None:
+                    self._work.set()
         return await entry.future
+
+    async def _send_alone(self, entry: Entry) -> None:
+        """Send one caller's request from its own task. Cancelled, it may or may not have been applied."""
+        pilot = asyncio.current_task()
+        assert pilot is not None
+        self._pilot = pilot
+        try:
+            await self._send(Flight((entry,)))
+        finally:
+            self._pilot = self._task
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """After a request: wake the task if others wait, and whoever waits for the end if not."""
+        self._admit()
+        if self._queue:
+            self._work.set()
+        elif self._closing is not None:
+            self._closing.set()
+
+    @property
+    def _is_full(self) -> bool:
+        return bool(self._room) or len(self._queue) >= self._max_waiting
 
     def _circuit_refusal(self) -> MeshError | None:
         breaker = self._carrier.breaker
@@ -191,36 +216,50 @@ class Combiner:
 
     async def _wait_for_room(self, deadline: float) -> MeshError | None:
         """Wait until the queue has room, first come, first served; what to say if it had none in time."""
-        if len(self._queue) < self._max_waiting and not self._room:
-            return None
         place: asyncio.Future[None] = self._loop.create_future()
         self._room.append(place)
         try:
             async with asyncio.timeout_at(deadline):
                 await place
         except TimeoutError:
+            self._leave(place)
             return Overloaded(
                 f"{len(self._queue)} writes wait already and none found room in time",
                 hint="write less at once, or raise VOX_DB_DEADLINE",
             )
-        finally:
-            if place in self._room:
-                self._room.remove(place)
-        if self._closed:
+        except BaseException:
+            self._leave(place)
+            raise
+        self._granted -= 1
+        if self._closing is not None:
             raise StoreClosed("the store was closed")
         return None
+
+    def _admit(self) -> None:
+        """Let in those who wait for room, as many as there is room for."""
+        while self._room and len(self._queue) + self._granted < self._max_waiting:
+            place = self._room.popleft()
+            if not place.done():
+                place.set_result(None)
+                self._granted += 1
+
+    def _leave(self, place: asyncio.Future[None]) -> None:
+        """Give up waiting for room; a place that was granted goes to the next."""
+        if place in self._room:
+            self._room.remove(place)
+        elif not place.cancelled():
+            self._granted -= 1
+            self._admit()
 
     # --- sending ---------------------------------------------------------------------------------
 
     async def _send_all(self) -> None:
         while True:
-            if not self._queue:
-                self._work.clear()
-                self._idle.set()
-                await self._work.wait()
-            entries = self._take()
-            if entries:
+            await self._work.wait()
+            self._work.clear()
+            if entries := self._take():
                 await self._send(Flight(entries))
+            self._go_on()
 
     def _take(self) -> list[Entry]:
         """The entries of the next request: those that came first, as many as fit."""
@@ -235,8 +274,7 @@ class Combiner:
                     break
                 taken.append(entry)
             self._queue.popleft()
-        for _ in range(min(len(self._room), self._max_waiting - len(self._queue))):
-            _wake(self._room.popleft())
+        self._admit()
         return taken
 
     async def _send(self, flight: Flight) -> None:
@@ -252,7 +290,8 @@ class Combiner:
             if not self._giving_up:
                 raise
             self._giving_up = False
-            self._task.uncancel()
+            if self._pilot.uncancel() > 0:  # its caller was cancelled as well
+                raise
         except Exception as error:
             _log.exception("a request could not be built or read")
             for entry in flight.entries:
@@ -261,6 +300,7 @@ class Combiner:
             self._settle(flight, verdicts)
         finally:
             self._flight = None
+            self._is_quiet = len(flight.entries) == 1
 
     async def _verdicts(self, flight: Flight) -> list[Verdict]:
         """What became of the scripts: in one request, unless the server can't read it."""
@@ -372,12 +412,17 @@ class Combiner:
             if entry.future.done() or (self._detour is not None and entry.may_detour):
                 continue
             entry.fail(self._lateness(entry, flight if entry in under_way else None, now))
-        if flight is not None and not flight.is_wanted and not self._giving_up:
-            self._giving_up = True
-            self._task.cancel()
+        if flight is not None and not flight.is_wanted:
+            self._give_up()
         waiting = [e.deadline for e in (*under_way, *self._queue) if not e.future.done() and e.deadline > now]
         if waiting:
             self._watch_deadline(min(waiting))
+
+    def _give_up(self) -> None:
+        """Abandon the request under way: nobody wants it any more."""
+        if not self._giving_up:
+            self._giving_up = True
+            self._pilot.cancel()
 
     def _lateness(self, entry: Entry, flight: Flight | None, now: float) -> MeshError:
         # What goes on for its neighbours carries this caller's scripts too, byte for byte.
@@ -393,10 +438,12 @@ class Combiner:
 
     async def close(self, timeout: float) -> None:
         """Finish what was submitted, and stop; wait so long at the most."""
-        self._closed = True
+        self._closing = asyncio.Event()
+        if self._flight is None:
+            self._go_on()
         try:
             async with asyncio.timeout(timeout):
-                await self._idle.wait()
+                await self._closing.wait()
         except TimeoutError:
             _log.warning("closed with writes under way")
         if self._alarm is not None:
@@ -405,17 +452,13 @@ class Combiner:
         if self._flight is not None:
             for entry in self._flight.entries:
                 entry.fail(_unknown(entry))
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+            self._give_up()
         for entry in self._queue:
             entry.fail(StoreClosed("the store was closed"))
-        for place in self._room:
-            _wake(place)
-
-
-def _wake(place: asyncio.Future[None]) -> None:
-    if not place.done():  # its caller may just have given up
-        place.set_result(None)
+        self._max_waiting += len(self._room)
+        self._admit()  # to be told that it is over
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
 
 def _told(error: MeshError, entry: Entry, flight: Flight | None) -> MeshError:

@@ -35,9 +35,6 @@ class Engine(Protocol):
     max_scripts: int
     """How many scripts are worth putting into one batch."""
 
-    is_instant: bool
-    """Whether `run` never waits for anything, so that there is nothing to combine."""
-
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction. Cancelled before it began, it has no effect."""
 

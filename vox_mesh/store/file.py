@@ -7,8 +7,8 @@ import fcntl
 import os
 import re
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -55,14 +55,13 @@ class Turn:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Wait for the turn, and pass it on at the end."""
+    def __enter__(self) -> None:
+        """Wait for the turn."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def __exit__(self, *_: object) -> None:
+        """Pass it on."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Leave the queue."""
@@ -73,7 +72,6 @@ class FileEngine:
     """A thread that writes and one that reads, each with a connection of its own."""
 
     max_scripts = 256
-    is_instant = False
 
     def __init__(
         self,
@@ -106,7 +104,7 @@ class FileEngine:
         """Run the batch's transaction when this process's turn has come."""
 
         def work() -> BatchResult:
-            with self._turn.taken():
+            with self._turn:
                 if running.cancelled():  # given up while it waited for the turn: it must not happen any more
                     raise asyncio.CancelledError
                 return sqlite.walk(self._writing, batch)
@@ -165,7 +163,7 @@ def _open_file(path: Path) -> tuple[Turn, sqlite3.Connection, sqlite3.Connection
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     turn = Turn(Path(f"{path}.turn"))
     # Switching a new file to WAL needs it alone: processes that start together take turns at that too.
-    with turn.taken():
+    with turn:
         writing = sqlite.connect(str(path), busy_timeout_s=_BUSY_TIMEOUT_S)
         for pragma in _PRAGMAS:
             writing.execute(f"PRAGMA {pragma}")

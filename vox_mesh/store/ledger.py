@@ -14,6 +14,7 @@ _KEPT_KEYS: Final = 16_384
 _CHUNK: Final = 256  # fewer are not worth two more statements in a request
 _LEFT_BEHIND_S: Final = 86_400
 _LOOK_BACK_SECONDS: Final = 3_600.0
+_NOTHING: Final = Forgetting()
 
 
 class Ledger:
@@ -37,8 +38,11 @@ class Ledger:
     def due(self, *, may_look_back: bool) -> Forgetting:
         """What the next request may forget. `may_look_back`: no key of ours waits in a spool."""
         now = self._monotonic()
-        keys = [key for _, key in islice(self._answered, self._due_count(now))]
+        count = self._due_count(now)
         looks_back = may_look_back and now - self._looked_back >= _LOOK_BACK_SECONDS
+        if not count and not looks_back:
+            return _NOTHING
+        keys = [key for _, key in islice(self._answered, count)]
         return Forgetting(keys, _LEFT_BEHIND_S if looks_back else None)
 
     def _due_count(self, now: float) -> int:

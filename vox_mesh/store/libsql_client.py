@@ -29,7 +29,6 @@ class LibsqlClientEngine:
     """Walks a batch inside the package's `transaction()`, over its WebSocket."""
 
     max_scripts = 16  # a transaction here lasts a round trip per step, and the server ends it after 5 s
-    is_instant = False
 
     def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
         if libsql_client is None:

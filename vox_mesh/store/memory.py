@@ -17,7 +17,6 @@ class MemoryEngine:
     """Runs everything at once, in the caller's thread: a statement here costs less than handing it over."""
 
     max_scripts = 256
-    is_instant = True
 
     def __init__(self) -> None:
         self._connection = sqlite.connect(":memory:")

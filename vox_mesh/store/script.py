@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -23,10 +23,10 @@ new_key: Final = UlidSource(lambda: time.time_ns() // 1_000_000, random.SystemRa
 class Statement:
     """One SQL statement with its values. `refusal` names the guard that it is, if it is one."""
 
-    __slots__ = ("params", "refusal", "sql")
+    __slots__ = ("params", "refusal", "sql", "weight")
 
     def __init__(self, sql: str, params: Sequence[Value] = (), *, refusal: str | None = None) -> None:
-        check_values(params)
+        self.weight = check_values(params)
         self.sql = sql
         self.params = params
         self.refusal = refusal
@@ -95,11 +95,9 @@ class Script:
         self.appendable = appendable
         self.shape = shape
         self.item: Item = {} if item is None else item
-        if shape is not None:
-            _check_item(self.item)
-        self.weight = _weight(self.item.values())
+        self.weight = _check_item(self.item) if shape is not None else 0
         for statement in statements:
-            self.weight += _weight(statement.params)
+            self.weight += statement.weight
         if self.weight > MAX_SCRIPT_BYTES:
             raise BadValue(f"the script's values take {self.weight} bytes; at most {MAX_SCRIPT_BYTES} fit")
 
@@ -165,18 +163,11 @@ class Outcome(NamedTuple):
     repeated: bool = False
 
 
-def _check_item(item: Item) -> None:
-    check_values(item.values())
+def _check_item(item: Item) -> int:
     for name, value in item.items():
         if isinstance(value, float | bytes):
             raise BadValue(f"{name!r} is a {type(value).__name__}, which a shape's item can't hold")
         if isinstance(value, str) and "\0" in value:
             # Older SQLite ends a JSON string there.
             raise BadValue(f"{name!r} holds a NUL character, which a shape's item can't hold")
-
-
-def _weight(values: Iterable[Value]) -> int:
-    weight = 64
-    for value in values:
-        weight += len(value) if isinstance(value, str | bytes) else 8
-    return weight
+    return check_values(item.values())

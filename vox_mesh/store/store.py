@@ -72,7 +72,6 @@ class Store:
             tenant,
             Ledger(monotonic),
             max_scripts=engine.max_scripts,
-            is_instant=engine.is_instant,
             detour=agent_queue,
         )
         if agent_queue is not None:

@@ -19,7 +19,6 @@ class AutoEngine:
     """Asks for the upgrade once, at the first contact, and stays with the answer."""
 
     max_scripts = 256
-    is_instant = False
 
     def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
         self._ws = WsEngine(endpoint, token, timeout)

@@ -47,12 +47,8 @@ def encode_statement(statement: Statement) -> dict[str, Any]:
 
 def decode_batch(result: dict[str, Any]) -> BatchResult:
     """What became of each step."""
-    return BatchResult(
-        [
-            _step(done, failed)
-            for done, failed in zip(result["step_results"], result["step_errors"], strict=True)
-        ]
-    )
+    steps = zip(result["step_results"], result["step_errors"], strict=True)
+    return BatchResult([_step(done, failed) for done, failed in steps])
 
 
 def decode_rows(result: dict[str, Any]) -> Rows:

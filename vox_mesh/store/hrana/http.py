@@ -26,7 +26,6 @@ class HttpEngine:
     """For servers without WebSocket, as Turso Cloud is."""
 
     max_scripts = 256
-    is_instant = False
 
     def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
         self._endpoint = endpoint

@@ -52,7 +52,6 @@ class WsEngine:
     """Reads have a line of their own, so that they never wait behind a write."""
 
     max_scripts = 256
-    is_instant = False
 
     def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
         self._endpoint = endpoint
