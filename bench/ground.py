@@ -10,7 +10,7 @@ from pathlib import Path
 from bench import workload
 from bench.measure import Call, Pace, alternate, blocking_median_us, blocking_rate, median_us, rate
 from bench.raw import raw_file, raw_socket
-from tests.support.homes import MEMORY, HomeCase
+from tools.homes import MEMORY, HomeCase
 from tools.sqld import Server
 from vox_mesh import Script, Store, open_store
 

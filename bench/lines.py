@@ -13,7 +13,7 @@ from bench.fleet import FleetRound, fleet
 from bench.ground import Ground, Rounds, writing
 from bench.measure import alternate, rate, ratios
 from bench.raw import raw_http, raw_socket
-from tests.support.homes import FILE, MEMORY, MESH
+from tools.homes import FILE, MEMORY, MESH
 
 _CALLERS: Final = 64
 _PROCESSES: Final = 4

@@ -11,7 +11,7 @@ from time import perf_counter
 import orjson
 
 from bench import measure, workload
-from tests.support.homes import FILE
+from tools.homes import FILE
 from vox_mesh import Store, open_store
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.homes import ALL_HOMES, HomeCase
+from tools.homes import ALL_HOMES, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, Store, open_store
 

@@ -49,6 +49,16 @@ class Server:
         body = _part(claims)
         return f"{head}.{body}.{_base64(self._key.sign(f'{head}.{body}'.encode()))}"
 
+    def key_file(self) -> Path:
+        """A file with the public key of the tokens."""
+        path = self._folder / "key.pem"
+        path.write_bytes(
+            self._key.public_key().public_bytes(
+                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+            )
+        )
+        return path
+
     def start(self) -> Self:
         """Start, and wait until it answers."""
         self.launch()
@@ -66,13 +76,7 @@ class Server:
         command = [str(binary()), "--db-path", str(self._folder / "data"), "--no-welcome"]
         command += ["--http-listen-addr", f"127.0.0.1:{self.port}", *self._flags]
         if self._auth:
-            key_file = self._folder / "key.pem"
-            key_file.write_bytes(
-                self._key.public_key().public_bytes(
-                    serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-                )
-            )
-            command += ["--auth-jwt-key-file", str(key_file)]
+            command += ["--auth-jwt-key-file", str(self.key_file())]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tests.support import lengths
-from tests.support.homes import MESH, MESH_HTTP, HomeCase
 from tests.support.proxy import Fault, Proxy
 from tests.support.tables import make_table
 from tests.support.tally import applied, assert_accounted_for
 from tests.support.writers import COLUMNS, Job, pair, told
+from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import Answer, Outcome, Script, Statement, Store, open_store
 from vox_mesh.errors import DatabaseUnavailable, OutcomeUnknown, Unreachable

@@ -11,10 +11,10 @@ import pytest
 
 from tests.processes.conftest import StartWriter
 from tests.support import lengths
-from tests.support.homes import MESH, MESH_HTTP, HomeCase
 from tests.support.proxy import Fault, Proxy
 from tests.support.tables import make_table
 from tests.support.writers import COLUMNS, Job, part
+from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import Role, Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import CircuitOpen, OutcomeUnknown, SpoolFull, Unreachable

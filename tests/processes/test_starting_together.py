@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.processes.conftest import StartWriter
-from tests.support.homes import FILE, MESH, HomeCase
 from tests.support.writers import Job
+from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import open_store
 
 _PROCESSES = 16

@@ -10,10 +10,10 @@ import pytest
 
 from tests.processes.conftest import StartWriter
 from tests.support import lengths
-from tests.support.homes import FILE, MESH, HomeCase
 from tests.support.tables import make_table
 from tests.support.tally import applied, assert_accounted_for
 from tests.support.writers import COLUMNS, Job
+from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import open_store
 

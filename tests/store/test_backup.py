@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.homes import ALL_HOMES, FILE, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeCase
+from tools.homes import ALL_HOMES, FILE, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeCase
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import BackupRefused, DatabaseUnavailable, NoAnswer

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.examples import column
-from tests.support.homes import FILE, MEMORY, MESH, HomeCase
 from tests.support.programs import program
 from tests.support.tables import make_table
+from tools.homes import FILE, MEMORY, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import (
     Answer,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.homes import FILE, MESH
 from tests.support.programs import program
 from tests.support.tables import make_table
+from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Role, Script, Statement, Store, load_settings, open_store
 from vox_mesh.errors import DatabaseFault, WrongHome

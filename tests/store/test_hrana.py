@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.gateways import gateway
-from tests.support.homes import MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeCase
 from tests.support.tables import make_table
+from tools.homes import MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeCase
 from tools.sqld import Server, free_port
 from vox_mesh import Outcome, Role, Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.homes import FILE, MESH, HomeCase
+from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import Answer, Role, Script, Statement, Store, open_store
 from vox_mesh.errors import SchemaTooNew

@@ -1,4 +1,4 @@
-"""The homes a conformance test runs on."""
+"""The homes that tests and benchmarks run on."""
 
 from __future__ import annotations
 
