@@ -275,6 +275,10 @@ async def test_scopes_and_repositories_do_not_share_keys(settings: Settings) -> 
 # --- each for itself ------------------------------------------------------------------------------
 
 
+async def test_no_scripts_have_no_outcome(store: Store) -> None:
+    assert await store.write_all([]) == []
+
+
 async def test_a_failing_script_leaves_its_neighbours_alone(store: Store) -> None:
     table = await make_table(store)
     verdicts = await store.write_all(

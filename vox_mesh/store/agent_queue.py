@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from vox_mesh.errors import MeshError, OutcomeUnknown
 from vox_mesh.store.carrier import backoff_s
-from vox_mesh.store.combiner import Entry
+from vox_mesh.store.flight import Entry
 from vox_mesh.store.request import Verdict
 from vox_mesh.store.script import Outcome, Script
 from vox_mesh.store.spool import Spool, SpoolStatus

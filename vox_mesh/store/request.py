@@ -207,22 +207,23 @@ def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script
 
 @cache
 def _answer_sql(query: str, width: int) -> str:
+    """The query wrapped so that its rows are kept under a script's key, and returned."""
     columns = ", ".join(f"c{index}" for index in range(width))
-    return (
-        f"WITH answer ({columns}) AS ({query}) "
-        f"INSERT INTO script_answers (scope_id, repository_id, script_key, n, {columns}) "
-        f"SELECT ?, ?, ?, row_number() OVER (), {columns} FROM answer RETURNING script_key, n, {columns}"
-    )
+    return _keeping(query, columns, columns, "?, ?, ?")
 
 
 @cache
 def _merged_answer_sql(query: str, width: int) -> str:
+    """The same for a query whose rows begin with the key of the script that they belong to."""
     columns = ", ".join(f"c{index}" for index in range(width))
+    return _keeping(query, f"script_key, {columns}", columns, "?2, ?3, script_key")
+
+
+def _keeping(query: str, answered: str, columns: str, owner: str) -> str:
     return (
-        f"WITH answer (script_key, {columns}) AS ({query}) "
+        f"WITH answer ({answered}) AS ({query}) "
         f"INSERT INTO script_answers (scope_id, repository_id, script_key, n, {columns}) "
-        f"SELECT ?2, ?3, script_key, row_number() OVER (), {columns} FROM answer "
-        f"RETURNING script_key, n, {columns}"
+        f"SELECT {owner}, row_number() OVER (), {columns} FROM answer RETURNING script_key, n, {columns}"
     )
 
 

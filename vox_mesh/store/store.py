@@ -92,6 +92,8 @@ class Store:
         Each is applied or fails by itself.
         """
         self._refuse_if_closed()
+        if not scripts:
+            return []
         return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
 
     async def _run(self, batch: Batch) -> BatchResult:
