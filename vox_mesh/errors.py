@@ -59,6 +59,12 @@ class BadStatement(ScriptFailed):
     code = "bad_statement"
 
 
+class TooLarge(ScriptFailed):
+    """A request, or the answer to it, is larger than the server allows."""
+
+    code = "too_large"
+
+
 class Refused(ScriptFailed):
     """A guard did not hold. `reason` is the guard's own code, such as `stale_fence`."""
 

@@ -39,7 +39,7 @@ async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
         engine = await open_engine(settings)
         breaker = Breaker(time.monotonic) if settings.db_circuit_breaker else None
         timeout = settings.db_deadline
-        queue = _agent_queue(settings, slot, timeout)
+        queue = _agent_queue(settings, slot, timeout, engine.max_scripts)
     except BaseException:
         if slot is not None:
             slot.release()
@@ -59,7 +59,9 @@ async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
     return store
 
 
-def _agent_queue(settings: Settings, slot: Slot | None, timeout: float) -> AgentQueue | None:
+def _agent_queue(
+    settings: Settings, slot: Slot | None, timeout: float, max_scripts: int
+) -> AgentQueue | None:
     """A node's queue for the time when its server is away; the other homes can't be away.
 
     The spool is for this database and mesh: what waits for another one waits in another file.
@@ -68,7 +70,8 @@ def _agent_queue(settings: Settings, slot: Slot | None, timeout: float) -> Agent
         return None
     target = "\n".join((settings.endpoint, settings.scope_id, settings.repository_id))
     name = hashlib.sha256(target.encode()).hexdigest()[:12]
-    return AgentQueue(Spool(slot.folder / f"spool-{name}.db", settings.spool_max_bytes), timeout=timeout)
+    spool = Spool(slot.folder / f"spool-{name}.db", settings.spool_max_bytes)
+    return AgentQueue(spool, timeout=timeout, max_scripts=max_scripts)
 
 
 async def open_engine(settings: Settings) -> Engine:

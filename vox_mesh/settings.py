@@ -155,6 +155,8 @@ def load_settings(**overrides: Any) -> Settings:
         settings = Settings(**overrides)
     except ValidationError as error:
         raise _explained(error) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSettings(f".env can't be read: {error}", hint="write it as UTF-8 text") from None
     _refuse_plaintext_token(settings)
     return settings
 

@@ -93,7 +93,17 @@ def test_a_token_never_travels_unencrypted_to_another_machine(vox: Vox, command:
     assert "aiohttp" not in far(*command.split(), python=("-X", "importtime")).err  # so nothing was sent
 
 
-@pytest.mark.parametrize("command", ["db init", "db status", "db backup b.db"])
+def test_with_the_database_away_the_status_still_shows_what_waits_here(vox: Vox) -> None:
+    away = vox.having(VOX_DB_URL=f"http://127.0.0.1:{free_port()}")
+    ended = away("db", "status", "--json")
+    assert ended.code == 3
+    assert ended.err.count("\n") == 1
+    assert "can't be reached" in ended.err
+    assert ended.document["spool"] == {"depth": 0, "bytes": 0, "oldest_ms": None, "refused": 0}
+    assert "rows" not in ended.document
+
+
+@pytest.mark.parametrize("command", ["db init", "db backup b.db"])
 @pytest.mark.parametrize("driver", ["auto", "ws", "http", "libsql-client"])
 def test_an_unreachable_database_ends_with_3(vox: Vox, command: str, driver: str) -> None:
     away = vox.having(VOX_DB_URL=f"http://127.0.0.1:{free_port()}", VOX_DB_DRIVER=driver)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -190,7 +191,7 @@ async def test_what_was_replayed_but_not_crossed_out_takes_effect_once(tmp_path:
     gate.before.clear()
     # The owner dies after the database took the scripts and before the spool heard of it.
     spool = Spool(tmp_path / "spool.db", 2**20)
-    kept = [script for _, script in spool.first(2)]
+    kept = [script for _, script in spool.first(2, 2**20)]
     spool.close()
     store = Store(Home.MESH, gate, Tenant("", "default", "writer"), timeout=LONG_S)
     await store._combiner.submit(kept, LONG_S, is_replay=True)
@@ -281,3 +282,27 @@ async def test_reads_go_on_as_soon_as_the_database_is_back(tmp_path: Path) -> No
         await a.append(1)
         assert await column(a.store, "t", "id") == []
         await a.back()
+
+
+async def test_under_way_when_the_circuit_opens_an_append_is_kept_and_its_caller_told_so(
+    tmp_path: Path,
+) -> None:
+    async with away(tmp_path, breaker=Breaker(time.monotonic, faults=2)) as a:
+        a.leave()
+        assert (await a.append(1, timeout=LONG_S))[0].spooled
+        status = (await a.store.status()).spool
+        assert status is not None
+        assert status.depth == 1
+
+
+async def test_large_scripts_are_replayed_in_parts(tmp_path: Path) -> None:
+    async with away(tmp_path, max_bytes=2**25) as a:
+        a.leave()
+        for number in range(12):
+            insert = Statement("INSERT INTO t (id, a) VALUES (?, ?)", (number, "x" * 300_000))
+            await a.store.write(Script(insert, appendable=True), timeout=SHORT_S)
+        a.gate.batches.clear()
+        await a.back()
+        assert await a.ids() == list(range(12))
+        largest = max(sum(len(str(step.params)) for step in batch.steps) for batch in a.gate.batches)
+        assert largest < 2 * 2**20

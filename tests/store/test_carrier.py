@@ -80,6 +80,12 @@ async def test_a_busy_database_is_asked_again_soon() -> None:
     assert len(set(pauses.taken)) > 10, "without jitter, contenders meet again and again"
 
 
+async def test_having_been_busy_does_not_make_a_lost_connection_wait_longer() -> None:
+    pauses, call = Pauses(), Call(*(DatabaseBusy("x") for _ in range(8)), Unreachable("x"))
+    await Carrier(None, chance=lambda: 0.0, sleep=pauses).carry(call, always)
+    assert pauses.taken[-1] == 0.5
+
+
 async def test_without_a_fault_there_is_one_call_and_no_pause() -> None:
     pauses, call = Pauses(), Call()
     await Carrier(None, sleep=pauses).carry(call, always)

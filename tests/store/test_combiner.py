@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from tests.support.combining import LONG_S, Combining, adding, combining, outcome
 from tests.support.examples import many
 from vox_mesh import Outcome, Script, Statement
-from vox_mesh.errors import ConstraintFailed, NoAnswer, OutcomeUnknown, Overloaded, StoreClosed, Unreachable
+from vox_mesh.errors import (
+    BadStatement,
+    ConstraintFailed,
+    DatabaseBusy,
+    NoAnswer,
+    OutcomeUnknown,
+    Overloaded,
+    StoreClosed,
+    Unreachable,
+)
 from vox_mesh.store.batch import Batch
 
 SHORT_S = 0.05
@@ -120,7 +129,7 @@ async def test_after_an_unknown_outcome_the_same_key_tells() -> None:
 
 async def test_an_unreachable_database_is_told_as_such_since_nothing_was_sent() -> None:
     async with combining() as c:
-        c.gate.before.extend(Unreachable("no route") for _ in range(100_000))
+        c.gate.before.extend([Unreachable("no route")] * 1_000_000)
         with pytest.raises((Unreachable, OutcomeUnknown)):
             await c.send(adding(1), timeout=SHORT_S)
         c.gate.before.clear()
@@ -308,3 +317,40 @@ def _pair(number: int, author: int) -> Script:
     """Two rows that belong together; the number must be new."""
     sql = "INSERT INTO t (id, a) VALUES (?, ?)"
     return Script(Statement(sql, (number, author)), Statement(sql, (-1 - number, author)))
+
+
+async def test_sent_again_after_an_unknown_outcome_a_key_is_not_soon_forgotten() -> None:
+    async with combining() as c:
+        c.gate.hold()
+        script = adding(1)
+        with pytest.raises(OutcomeUnknown):
+            await c.send(script, timeout=0.05)
+        c.gate.release()
+        await c.send(script)
+        # The first sending may still turn up: its key must be there when it does.
+        assert script.key not in [key for _, key in c.ledger._answered]
+
+
+async def test_what_was_applied_before_the_database_went_away_is_not_told_as_unsent() -> None:
+    async with combining() as c:
+        await c.busy()
+        applied, unlucky = adding(1), adding(2)
+        ends = [c.send(applied, timeout=0.5), c.send(unlucky, timeout=0.5)]
+        await c.queued(2)
+        # Both together can't be read; alone the first is applied, and then nothing answers any more.
+        c.gate.before.extend([None, BadStatement("unreadable", statement=0), None])  # type: ignore[list-item]
+        c.gate.before.extend([Unreachable("no route")] * 1_000_000)
+        c.gate.release()
+        for end in ends:
+            with pytest.raises(OutcomeUnknown):
+                await end
+        c.gate.before.clear()
+        assert await c.ids() == [0, 1]
+
+
+async def test_busy_until_the_deadline_is_told_as_busy_not_as_overloaded() -> None:
+    async with combining() as c:
+        c.gate.before.extend([DatabaseBusy("another writer")] * 1_000_000)
+        with pytest.raises(Unreachable, match="another writer"):
+            await c.send(adding(1), timeout=0.05)
+        c.gate.before.clear()

@@ -275,6 +275,26 @@ async def test_scopes_and_repositories_do_not_share_keys(settings: Settings) -> 
 # --- each for itself ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "sql", ["INSERT INTO {t} (id) VALUES (9); SELECT 1", "", "-- nothing", "INSERT INTO"]
+)
+async def test_a_statement_that_can_not_be_read_fails_its_own_script_only(store: Store, sql: str) -> None:
+    table = await make_table(store)
+    verdicts = await store.write_all(
+        [insert(table, 1), Script(Statement(sql.format(t=table))), insert(table, 2)]
+    )
+    if "INSERT" in sql:  # about a statement that says nothing the homes may differ
+        assert isinstance(verdicts[1], BadStatement)
+    assert [isinstance(verdicts[place], Outcome) for place in (0, 2)] == [True, True]
+    rows = await store.read(f"SELECT id FROM {table} WHERE id < 9 ORDER BY id")
+    assert [row["id"] for row in rows] == [1, 2]
+
+
+async def test_a_fault_that_speaks_of_authors_is_not_taken_for_a_bad_token(store: Store) -> None:
+    with pytest.raises(BadStatement):
+        await store.read("SELECT * FROM readonly_authors_blocked")
+
+
 async def test_no_scripts_have_no_outcome(store: Store) -> None:
     assert await store.write_all([]) == []
 

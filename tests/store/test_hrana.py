@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from tests.support.gateways import gateway
 from tests.support.tables import make_table
 from tools.homes import MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeCase
 from tools.sqld import Server, free_port
-from vox_mesh import Outcome, Role, Script, Settings, Statement, Store, open_store
+from vox_mesh import Answer, Outcome, Role, Script, Settings, Statement, Store, load_settings, open_store
 from vox_mesh.errors import (
     DatabaseUnavailable,
     NoAnswer,
     OutcomeUnknown,
+    ScriptFailed,
     ServerFull,
     Unauthorized,
     Unreachable,
@@ -263,3 +266,41 @@ async def test_a_server_that_hangs_is_given_up_after_the_request_timeout(server:
     for engine in engines:
         assert (await engine.query(Statement("SELECT 1"))).value == 1
         await engine.close()
+
+
+@pytest.mark.parametrize("case", [MESH, MESH_HTTP], ids=str)
+async def test_an_answer_that_is_too_large_fails_its_script_and_nothing_else(
+    case: HomeCase, shared_server: Server, tmp_path: Path
+) -> None:
+    async with await open_store(case.settings(tmp_path, shared_server)) as store:
+        table = await make_table(store)
+        greedy = Script(
+            Statement(f"INSERT INTO {table} (a) VALUES ('x')"),
+            answer=Answer("SELECT hex(zeroblob(6000000))", columns=("large",)),
+        )
+        modest = Script(Statement(f"INSERT INTO {table} (a) VALUES ('y')"))
+        verdicts = await store.write_all([greedy, modest])
+        assert isinstance(verdicts[0], ScriptFailed)
+        assert isinstance(verdicts[1], Outcome)
+        # The connection is as good as new: nothing was left open on it.
+        await store.write(Script(Statement(f"INSERT INTO {table} (a) VALUES ('z')")))
+        rows = await store.read(f"SELECT a FROM {table} ORDER BY id")
+        assert [row["a"] for row in rows] == ["y", "z"]
+
+
+async def test_a_page_instead_of_an_answer_is_no_answer(tmp_path: Path) -> None:
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text="<html>please log in</html>", content_type="text/html")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", page)
+    async with TestServer(app) as portal:
+        settings = load_settings(
+            _env_file=None,
+            enabled=True,
+            home_dir=tmp_path,
+            db_url=str(portal.make_url("/")),
+            db_deadline="300ms",
+        )
+        with pytest.raises(NoAnswer, match="not Hrana"):
+            await open_store(settings, Role.COMMAND)

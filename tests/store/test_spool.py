@@ -25,7 +25,7 @@ def note(number: int, size: int = 0) -> Script:
 
 def numbers(spool: Spool, count: int = 1_000) -> list[object]:
     """The numbers of the scripts that are kept."""
-    return [script.statements[0].params[0] for _, script in spool.first(count)]
+    return [script.statements[0].params[0] for _, script in spool.first(count, 2**20)]
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_scripts_come_in_the_order_they_were_kept_also_after_reopening(path: Pat
 def test_what_the_database_has_is_removed_and_what_it_refused_is_set_aside(path: Path) -> None:
     spool = Spool(path, 2**20)
     spool.keep([note(number) for number in range(1, 6)])
-    first = spool.first(3)
+    first = spool.first(3, 2**20)
     spool.done(first[-1][0], [(first[1][0], "constraint_failed")])
     status = spool.status()
     assert (status.depth, status.refused) == (2, 1)
@@ -104,10 +104,10 @@ def test_what_the_database_has_is_removed_and_what_it_refused_is_set_aside(path:
 def test_numbers_are_never_given_twice(path: Path) -> None:
     spool = Spool(path, 2**20)
     spool.keep([note(1)])
-    ((seq, _),) = spool.first(1)
+    ((seq, _),) = spool.first(1, 2**20)
     spool.done(seq, [])
     spool.keep([note(2)])
-    assert spool.first(1)[0][0] > seq
+    assert spool.first(1, 2**20)[0][0] > seq
     spool.close()
 
 
@@ -118,7 +118,7 @@ def test_a_full_spool_takes_all_or_none_and_says_so(path: Path) -> None:
         spool.keep([note(2), note(3, 3_000)])
     assert "VOX_SPOOL_MAX_BYTES" in full.value.hint
     assert numbers(spool) == [1]
-    spool.done(spool.first(1)[0][0], [])
+    spool.done(spool.first(1, 2**20)[0][0], [])
     spool.keep([note(4, 2_000)])
     assert numbers(spool) == [4]
     spool.close()
@@ -151,3 +151,16 @@ def test_anyone_may_ask_how_it_stands_and_only_the_owner_may_read_it(path: Path)
 def test_keys_are_kept() -> None:
     key = new_key()
     assert decode(encode(Script(Statement("SELECT 1"), key=key, appendable=True))).key == key
+
+
+def test_a_full_disk_leaves_the_spool_usable(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool.db", 2**25)
+    spool.keep([note(1)])
+    pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
+    spool._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+    with pytest.raises(SpoolFull):
+        spool.keep([note(2, 100_000)])
+    spool._connection.execute("PRAGMA max_page_count = 1000000")
+    spool.keep([note(3)])
+    assert spool.status().depth == 2
+    spool.close()

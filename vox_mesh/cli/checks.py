@@ -91,6 +91,8 @@ async def examine(patient: Patient, checks: Iterable[Check]) -> list[Finding]:
             finding = await check(patient)
         except MeshError as error:
             finding = Finding.of(error)
+        except OSError as error:
+            finding = fail(str(error), "check that the folder is there and may be read")
         if finding is not None:
             findings.append(replace(finding, check=check.__name__))
     return findings

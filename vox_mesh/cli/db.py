@@ -12,6 +12,7 @@ import click
 
 from vox_mesh.cli.output import json_option, show_lines, show_one
 from vox_mesh.cli.start import opened_engine, start, start_shared
+from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.mesh import Role, open_store
 from vox_mesh.model.homes import Home
 from vox_mesh.settings import Settings
@@ -67,30 +68,38 @@ def status(as_json: bool) -> None:
       vox-mesh db status --json
     """
     settings = start()
-    show_one(asyncio.run(_status(settings)), as_json=as_json)
+    record, fault = asyncio.run(_status(settings))
+    show_one(record, as_json=as_json)
+    if fault is not None:
+        raise fault
     if settings.home is Home.MEMORY and not as_json:
         show_lines(["nothing is shared: all data ends with the process; set VOX_MESH_ENABLED=1 to share it"])
 
 
-async def _status(settings: Settings) -> dict[str, Any]:
-    async with await open_store(settings, Role.COMMAND) as store:
-        status = await store.status()
-        tables = await row_counts(store)
-    spool = await asyncio.to_thread(all_spools, settings.home_dir)
-    return {
+async def _status(settings: Settings) -> tuple[dict[str, Any], DatabaseUnavailable | None]:
+    """What is known; with the database away that is less, but the spool matters most just then."""
+    here = {
         "home": settings.home.value,
         "shared": settings.home is not Home.MEMORY,
+        "package_version": version("vox-mesh"),
+        "scope_id": settings.scope_id,
+        "repository_id": settings.repository_id,
+    }
+    spool = {"spool": asdict(await asyncio.to_thread(all_spools, settings.home_dir))}
+    try:
+        async with await open_store(settings, Role.COMMAND) as store:
+            status = await store.status()
+            rows = await row_counts(store)
+    except DatabaseUnavailable as fault:
+        return here | spool, fault
+    there = {
         "driver": status.engine.driver,
         "address": status.engine.address,
         "server": status.engine.server,
-        "package_version": version("vox-mesh"),
         "schema_version": status.schema_version,
-        "scope_id": settings.scope_id,
-        "repository_id": settings.repository_id,
         "breaker": status.breaker,
-        "spool": asdict(spool),
-        "rows": tables,
     }
+    return here | there | spool | {"rows": rows}, None
 
 
 @db.command()

@@ -10,17 +10,17 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
-from vox_mesh.errors import MeshError, OutcomeUnknown
+from vox_mesh.errors import MeshError
 from vox_mesh.store.carrier import backoff_s
 from vox_mesh.store.flight import Entry
 from vox_mesh.store.request import Verdict
-from vox_mesh.store.script import Outcome, Script
+from vox_mesh.store.script import Script
 from vox_mesh.store.spool import Spool, SpoolStatus
 from vox_mesh.store.thread import SerialThread
 
 _log = logging.getLogger(__name__)
 
-_CHUNK: Final = 128
+_CHUNK_BYTES: Final = 2**20
 
 
 async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:
@@ -49,10 +49,12 @@ class AgentQueue:
         spool: Spool,
         *,
         timeout: float,
+        max_scripts: int = 128,
         wait: Callable[[asyncio.Event, float], Awaitable[None]] = _wait_at_most,
     ) -> None:
         self._spool = spool
         self._timeout = timeout
+        self._max_scripts = max_scripts
         self._wait = wait
         self._disk = SerialThread("vox-mesh-spool")
         self._keeping: set[asyncio.Future[None]] = set()
@@ -117,7 +119,7 @@ class AgentQueue:
 
     async def replay_once(self, submit: Submit) -> int:
         """Replay the oldest scripts that are kept; how many there were."""
-        kept = await self._disk.do(lambda: self._spool.first(_CHUNK))
+        kept = await self._disk.do(lambda: self._spool.first(self._max_scripts, _CHUNK_BYTES))
         if not kept:
             self._empty_if_still_empty()
             return 0
@@ -147,16 +149,14 @@ class AgentQueue:
     async def close(self) -> None:
         """Finish what is being kept and close the file."""
         await self.stop_replaying()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
+        if self._keeping:
+            await asyncio.wait(self._keeping)  # not `gather`: cancelled, that would cancel them too
         await self._disk.do(self._spool.close)
         await self._disk.stop()
 
 
 def _tell(entry: Entry, keeping: asyncio.Future[None]) -> None:
     error = keeping.exception()
-    if error is not None and entry.is_in_doubt:
-        entry.fail(OutcomeUnknown(f"no answer came in time, and {error}", key=entry.scripts[0].key))
-    elif error is not None:
-        entry.fail(error if isinstance(error, MeshError) else MeshError(f"the spool failed: {error}"))
-    else:
-        entry.settle([Outcome(script.key, spooled=True) for script in entry.scripts])
+    if error is not None and not isinstance(error, MeshError):
+        error = MeshError(f"the spool failed: {error}")
+    entry.kept(error)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.errors import BackupRefused, DatabaseFault
+from vox_mesh.errors import BackupRefused, TooLarge
 from vox_mesh.store import sqlite
 from vox_mesh.store.engine import Ask, Engine
 from vox_mesh.store.schema import versions_at
@@ -108,7 +108,7 @@ async def _copy_table(ask: Ask, table: Table, connection: sqlite3.Connection, di
     while True:
         try:
             page = await ask(table.page(last, count))
-        except DatabaseFault:
+        except TooLarge:
             # Most likely the answer is too large. A real fault comes back at a single row.
             if count == 1:
                 raise

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.store.values import Value
 
-Verdict = bool | None
+StepEnd = bool | None
 """What became of a step: done, failed, or (`None`) skipped."""
 
 
@@ -20,7 +20,7 @@ class Ok(NamedTuple):
 
     step: int
 
-    def holds(self, verdicts: Sequence[Verdict]) -> bool:
+    def holds(self, verdicts: Sequence[StepEnd]) -> bool:
         """Whether it is so, given what became of the steps so far."""
         return verdicts[self.step] is True
 
@@ -30,7 +30,7 @@ class Failed(NamedTuple):
 
     step: int
 
-    def holds(self, verdicts: Sequence[Verdict]) -> bool:
+    def holds(self, verdicts: Sequence[StepEnd]) -> bool:
         """Whether it is so, given what became of the steps so far."""
         return verdicts[self.step] is False
 
@@ -40,7 +40,7 @@ class Not(NamedTuple):
 
     condition: Condition
 
-    def holds(self, verdicts: Sequence[Verdict]) -> bool:
+    def holds(self, verdicts: Sequence[StepEnd]) -> bool:
         """Whether it is so, given what became of the steps so far."""
         return not self.condition.holds(verdicts)
 
@@ -50,7 +50,7 @@ class All(NamedTuple):
 
     conditions: tuple[Condition, ...]
 
-    def holds(self, verdicts: Sequence[Verdict]) -> bool:
+    def holds(self, verdicts: Sequence[StepEnd]) -> bool:
         """Whether it is so, given what became of the steps so far."""
         # A plain loop: this is asked for every request, and `all` costs more.
         for each in self.conditions:  # noqa: SIM110
@@ -64,7 +64,7 @@ class AnyOf(NamedTuple):
 
     conditions: tuple[Condition, ...]
 
-    def holds(self, verdicts: Sequence[Verdict]) -> bool:
+    def holds(self, verdicts: Sequence[StepEnd]) -> bool:
         """Whether it is so, given what became of the steps so far."""
         for each in self.conditions:  # noqa: SIM110
             if each.holds(verdicts):
@@ -193,8 +193,10 @@ class BatchResult(NamedTuple):
     @property
     def is_over(self) -> bool:
         """Whether the connection is out of the transaction; if not, it must not be used again."""
-        begun = isinstance(self.steps[0], StepRows)
-        return not begun or self.committed or isinstance(self.steps[-1], StepRows)
+        begin = self.steps[0]
+        if isinstance(begin, StepError):
+            return begin.is_busy  # any other failure says that it was in one before
+        return self.committed or isinstance(self.steps[-1], StepRows)
 
     @property
     def error(self) -> StepError | None:

@@ -104,6 +104,10 @@ class Breaker:
             if probe:
                 self._probing = False
 
+    def note(self, fault: MeshError) -> None:
+        """Count a fault that showed outside of `passing`."""
+        self._report(fault)
+
     def _succeeded(self) -> None:
         if self._circuit.fail_counter or self._circuit.current_state != pybreaker.STATE_CLOSED:
             self._report(None)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from vox_mesh.errors import DatabaseBusy, NoAnswer, Unreachable
+from vox_mesh.errors import DatabaseBusy, MeshError, NoAnswer, Unreachable
 from vox_mesh.store.breaker import Breaker
 
 T = TypeVar("T")
@@ -44,15 +44,15 @@ class Carrier:
     async def carry(self, attempt: Callable[[], Awaitable[T]], wanted: Callable[[], bool]) -> T:
         """Make the call; after a passing fault make it again while it is `wanted`."""
         try:
-            # The usual case, without the machinery of retrying.
-            return await (attempt() if self.breaker is None else self._once(attempt))
+            return await self._once(attempt)  # the usual case, without the machinery of retrying
         except _PASSING as fault:
             if not wanted():
                 raise
-            await self._sleep(self._pause(fault, 1))
+            pauses = _Pauses(self._chance)
+            await self._sleep(pauses.after(fault))
         async for turn in AsyncRetrying(
             retry=retry_if_exception_type(_PASSING),
-            wait=self._pause_of,
+            wait=pauses,
             stop=lambda _: not wanted(),
             sleep=self._sleep,
             reraise=True,
@@ -67,11 +67,26 @@ class Carrier:
         with self.breaker.passing():
             return await attempt()
 
-    def _pause_of(self, state: RetryCallState) -> float:
-        assert state.outcome is not None
-        return self._pause(state.outcome.exception(), state.attempt_number + 1)
+    def note(self, fault: MeshError) -> None:
+        """Count a fault that nobody waited for any longer: a call that was cut off at its deadline."""
+        if self.breaker is not None:
+            self.breaker.note(fault)
 
-    def _pause(self, fault: BaseException | None, attempt: int) -> float:
+
+class _Pauses:
+    """How long to wait after each fault of a call: the more connections failed, the longer."""
+
+    def __init__(self, chance: Callable[[], float]) -> None:
+        self._chance = chance
+        self._failed = 0
+
+    def __call__(self, state: RetryCallState) -> float:
+        assert state.outcome is not None
+        return self.after(state.outcome.exception())
+
+    def after(self, fault: BaseException | None) -> float:
+        """The pause after this fault; a database that is only busy is asked again soon."""
         if isinstance(fault, DatabaseBusy):
             return _BUSY_S[0] + self._chance() * (_BUSY_S[1] - _BUSY_S[0])
-        return backoff_s(attempt, self._chance)
+        self._failed += 1
+        return backoff_s(self._failed, self._chance)

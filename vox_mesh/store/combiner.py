@@ -17,6 +17,7 @@ from vox_mesh.errors import (
     Overloaded,
     ScriptFailed,
     StoreClosed,
+    Unreachable,
 )
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.carrier import Carrier
@@ -194,9 +195,10 @@ class Combiner:
         while True:
             await self._work.wait()
             self._work.clear()
-            if entries := self._take():
-                await self._send(Flight(entries))
-            self._go_on()
+            if self._flight is None:  # otherwise a caller sends alone, and will wake us
+                if entries := self._take():
+                    await self._send(Flight(entries))
+                self._go_on()
 
     def _take(self) -> list[Entry]:
         """The entries of the next request: those that came first, as many as fit."""
@@ -232,7 +234,7 @@ class Combiner:
         except Exception as error:
             _log.exception("a request could not be built or read")
             for entry in flight.entries:
-                entry.fail(MeshError(f"an unexpected fault: {error}"))
+                entry.fail(_told(MeshError(f"an unexpected fault: {error}"), entry, flight))
         else:
             self._settle(flight, verdicts)
         finally:
@@ -255,6 +257,7 @@ class Combiner:
                 verdicts += await self._together([script], flight)
             except ScriptFailed as error:
                 verdicts.append(error)
+            flight.doubt()  # should it end here, some of it has been applied
         return verdicts
 
     async def _together(self, scripts: Sequence[Script], flight: Flight) -> list[Verdict]:
@@ -280,14 +283,19 @@ class Combiner:
         async def attempt() -> list[Verdict]:
             flight.is_out = True
             try:
-                result = await self._run(request.batch)
+                return request.verdicts(await self._run(request.batch))
             except DatabaseUnavailable as fault:
                 flight.fault = fault
-                flight.is_doubtful = flight.is_doubtful or isinstance(fault, NoAnswer)
+                if isinstance(fault, NoAnswer):
+                    flight.doubt()
+                raise
+            except (MeshError, RolledBack):
+                raise
+            except BaseException:
+                flight.doubt()  # cut off, or something unforeseen: the request was on its way
                 raise
             finally:
                 flight.is_out = False
-            return request.verdicts(result)
 
         return await self._carrier.carry(attempt, lambda: flight.is_wanted)
 
@@ -298,8 +306,8 @@ class Combiner:
             end = start + len(entry.scripts)
             told = entry.settle(verdicts[start:end])
             # Whoever was not told, and the spool, may send the same keys again: those must be remembered.
-            if told and not (flight.is_doubtful or entry.is_replay or entry.is_spooled):
-                answered += [script.key for script in entry.scripts]
+            if told:
+                answered += [script.key for script in entry.scripts if not script.may_come_again]
             start = end
         self._ledger.answered(answered)
         if self._detour is not None:
@@ -319,14 +327,17 @@ class Combiner:
             return
         if under_way is None:
             under_way = self._flight.entries if self._flight else ()
-        leaving = [entry for entry in under_way if entry.may_detour and not entry.future.done()]
+        leaving = [entry for entry in under_way if entry.may_detour and entry.is_waiting]
+        goes_on = any(entry.is_waiting and not entry.may_detour for entry in under_way)
+        in_doubt = self._flight is not None and (self._flight.is_in_doubt or goes_on)
+        for entry in leaving:
+            entry.is_in_doubt = in_doubt
         staying: deque[Entry] = deque()
         for entry in self._queue:
-            (leaving if entry.may_detour and not entry.future.done() else staying).append(entry)
+            (leaving if entry.may_detour and entry.is_waiting else staying).append(entry)
         self._queue = staying
         for entry in leaving:
             entry.is_spooled = True
-            entry.is_in_doubt = entry in under_way and self._flight is not None and self._flight.is_in_doubt
         if leaving:
             self._detour.take(leaving)
 
@@ -342,31 +353,33 @@ class Combiner:
         now = self._loop.time()
         flight = self._flight
         under_way = flight.entries if flight is not None else ()
-        late = [e for e in (*under_way, *self._queue) if e.deadline <= now and not e.future.done()]
+        late = [e for e in (*under_way, *self._queue) if e.deadline <= now and e.is_waiting]
         if any(entry.may_detour for entry in late):
             self.detour()
         for entry in late:
-            if entry.future.done() or (self._detour is not None and entry.may_detour):
-                continue
             entry.fail(self._lateness(entry, flight if entry in under_way else None, now))
         if flight is not None and not flight.is_wanted:
             self._give_up()
-        waiting = [e.deadline for e in (*under_way, *self._queue) if not e.future.done() and e.deadline > now]
+        waiting = [e.deadline for e in (*under_way, *self._queue) if e.is_waiting and e.deadline > now]
         if waiting:
             self._watch_deadline(min(waiting))
 
     def _give_up(self) -> None:
         """Abandon the request under way: nobody wants it any more."""
-        if not self._giving_up:
-            self._giving_up = True
-            self._pilot.cancel()
+        if self._giving_up or self._flight is None:
+            return
+        if self._flight.is_out:
+            self._carrier.note(NoAnswer("no answer came before the deadline"))
+        self._giving_up = True
+        self._pilot.cancel()
 
     def _lateness(self, entry: Entry, flight: Flight | None, now: float) -> MeshError:
         # What goes on for its neighbours carries this caller's scripts too, byte for byte.
         if flight is not None and (flight.is_in_doubt or flight.outlives(now)):
             return _unknown(entry)
-        if flight is not None and flight.fault is not None:
-            return flight.fault
+        if self._flight is not None and self._flight.fault is not None:
+            # Its own request, or the one it waits behind, does not get through.
+            return Unreachable(f"the database could not be reached in time: {self._flight.fault}")
         return Overloaded(
             "the write was still queued at its deadline", hint="write less at once, or raise VOX_DB_DEADLINE"
         )

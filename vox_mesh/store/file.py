@@ -136,11 +136,12 @@ class FileEngine:
 
     async def close(self) -> None:
         """End the threads and close the file."""
-        await self._reader.stop()
-        await self._writer.stop()
-        self._reading.close()
-        self._writing.close()
-        self._turn.close()
+        # What a thread still works with stays open, and ends with the process.
+        if await self._reader.stop():
+            self._reading.close()
+        if await self._writer.stop():
+            self._writing.close()
+            self._turn.close()
 
 
 def _not_opened(path: Path, error: BaseException) -> BaseException:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from vox_mesh.errors import DatabaseUnavailable, MeshError
+from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown
 from vox_mesh.store.request import Verdict
-from vox_mesh.store.script import Script
+from vox_mesh.store.script import Outcome, Script
 
 
 class Entry:
@@ -35,16 +35,33 @@ class Entry:
         """Whether the spool may keep these scripts instead."""
         return not self.is_replay and all(script.appendable for script in self.scripts)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request is to answer this caller; what the spool took over, the spool answers."""
+        return not (self.is_spooled or self.future.done())
+
     def settle(self, verdicts: list[Verdict]) -> bool:
         """Hand the caller what became of its scripts, if it still waits; whether it did."""
-        if self.future.done():
+        if not self.is_waiting:
             return False
         self.future.set_result(verdicts)
         return True
 
     def fail(self, error: MeshError) -> None:
         """Tell the caller, if it still waits."""
-        if not self.future.done():
+        if self.is_waiting:
+            self.future.set_exception(error)
+
+    def kept(self, error: MeshError | None) -> None:
+        """The spool's word: the scripts are on disk, or could not be kept."""
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result([Outcome(script.key, spooled=True) for script in self.scripts])
+        elif self.is_in_doubt:
+            reason = f"no answer came in time, and {error}"
+            self.future.set_exception(OutcomeUnknown(reason, key=self.scripts[0].key))
+        else:
             self.future.set_exception(error)
 
 
@@ -54,13 +71,20 @@ class Flight:
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
         self.is_out = False
-        self.is_doubtful = False
+        self.is_doubtful = False  # set by `doubt`
         self.fault: DatabaseUnavailable | None = None
+
+    def doubt(self) -> None:
+        """An answer got lost: from now on these scripts may turn up at the database at any time."""
+        self.is_doubtful = True
+        for entry in self.entries:
+            for script in entry.scripts:
+                script.may_come_again = True
 
     @property
     def is_wanted(self) -> bool:
         """Whether anybody still waits for it; what the spool has taken over does not."""
-        return any(not (entry.is_spooled or entry.future.done()) for entry in self.entries)
+        return any(entry.is_waiting for entry in self.entries)
 
     @property
     def is_in_doubt(self) -> bool:
@@ -69,6 +93,4 @@ class Flight:
 
     def outlives(self, now: float) -> bool:
         """Whether it goes on, and may be sent again, for others than those who are late now."""
-        return any(
-            not entry.future.done() and (entry.is_spooled or entry.deadline > now) for entry in self.entries
-        )
+        return any(entry.is_waiting and entry.deadline > now for entry in self.entries)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiohttp
 
 from vox_mesh.errors import DriverMissing, NoAnswer, Unreachable
-from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, Verdict
+from vox_mesh.store.batch import DONE, Batch, BatchResult, StepEnd, StepError, StepResult, StepRows
 from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.hrana import codec
 from vox_mesh.store.hrana.token import is_read_only
@@ -57,7 +57,7 @@ class LibsqlClientEngine:
 
     async def _walk(self, transaction: Any, batch: Batch) -> BatchResult:
         """The package begins by itself; the first statement is a write, so the write lock comes with it."""
-        verdicts: list[Verdict] = [True]
+        verdicts: list[StepEnd] = [True]
         results: list[StepResult] = [DONE]
         try:
             for step in batch.steps[1:]:

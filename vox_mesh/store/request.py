@@ -13,7 +13,15 @@ from typing import Final, NamedTuple, Protocol
 
 import orjson
 
-from vox_mesh.errors import BadStatement, ConstraintFailed, DatabaseBusy, DatabaseFault, Refused, ScriptFailed
+from vox_mesh.errors import (
+    BadStatement,
+    ConstraintFailed,
+    DatabaseBusy,
+    DatabaseFault,
+    NoAnswer,
+    Refused,
+    ScriptFailed,
+)
 from vox_mesh.store.batch import (
     All,
     AnyOf,
@@ -147,6 +155,8 @@ class IsolatedRequest:
         by_key = _by_key(answers.rows)
         verdicts: list[Verdict] = []
         for script, taken in zip(self._scripts, self._taken, strict=True):
+            if script.key not in failures:
+                raise NoAnswer("the database answered only in part")  # sent again, it answers in full
             failed = failures[script.key]
             if isinstance(failed, int):
                 error = result.steps[taken + 1 + failed]

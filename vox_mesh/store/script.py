@@ -70,7 +70,7 @@ class Script:
     spool and replayed later.
     """
 
-    __slots__ = ("answer", "appendable", "item", "key", "shape", "statements", "weight")
+    __slots__ = ("answer", "appendable", "item", "key", "may_come_again", "shape", "statements", "weight")
 
     def __init__(
         self,
@@ -85,6 +85,8 @@ class Script:
             raise BadValue("a script has statements, or a shape")
         if appendable and (answer is not None or (shape is not None and shape.answer is not None)):
             raise BadValue("an appendable script may have to wait on disk, so it can't have an answer")
+        # Whoever chose a key may send it again, so it is remembered for longer.
+        self.may_come_again = key is not None
         if key is None:
             key = new_key()
         elif not is_ulid(key):

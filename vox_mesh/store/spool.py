@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import os
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from vox_mesh.errors import MeshError, SpoolFull
+from vox_mesh.errors import DatabaseFault, MeshError, SpoolFull
 from vox_mesh.store import sqlite
 from vox_mesh.store.script import Script, Statement, shape_named
 from vox_mesh.store.values import Value
@@ -61,31 +61,51 @@ class Spool:
                 f"the spool holds {self._bytes} of {self._max_bytes} bytes and has no room for {added} more",
                 hint="bring the database back, or raise VOX_SPOOL_MAX_BYTES",
             )
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             self._connection.executemany("INSERT INTO kept (script) VALUES (?)", lines)
-            self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise SpoolFull(f"the spool can't be written: {error}", hint="free some disk space") from None
         self._bytes += added
 
-    def first(self, count: int) -> list[tuple[int, Script]]:
-        """The oldest scripts with their numbers."""
-        rows = self._connection.execute("SELECT seq, script FROM kept ORDER BY seq LIMIT ?", (count,))
-        return [(seq, decode(line)) for seq, line in rows]
+    def first(self, count: int, max_bytes: int) -> list[tuple[int, Script]]:
+        """The oldest scripts with their numbers: at least one, and as many as fit."""
+        found: list[tuple[int, Script]] = []
+        size = 0
+        for seq, line in self._connection.execute(
+            "SELECT seq, script FROM kept ORDER BY seq LIMIT ?", (count,)
+        ):
+            size += len(line)
+            if found and size > max_bytes:
+                break
+            found.append((seq, decode(line)))
+        return found
 
     def done(self, up_to: int, refused: Sequence[tuple[int, str]]) -> None:
         """The database has answered for all scripts up to this number; these it refused, and why."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        for seq, reason in refused:
-            self._connection.execute(
-                "INSERT OR REPLACE INTO refused SELECT seq, script, ? FROM kept WHERE seq = ?", (reason, seq)
-            )
-        self._connection.execute("DELETE FROM kept WHERE seq <= ?", (up_to,))
-        self._connection.execute("COMMIT")
-        self._bytes = _status(self._connection).bytes
+        with self._transaction():
+            for seq, reason in refused:
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO refused SELECT seq, script, ? FROM kept WHERE seq = ?",
+                    (reason, seq),
+                )
+            gone = self._connection.execute(
+                "SELECT coalesce(sum(length(script)), 0) FROM kept WHERE seq <= ?", (up_to,)
+            ).fetchone()
+            self._connection.execute("DELETE FROM kept WHERE seq <= ?", (up_to,))
+        self._bytes -= gone[0]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All of it or nothing, also when the disk is full."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                hint = "free some disk space"
+                raise SpoolFull(f"the spool can't be written: {error}", hint=hint) from None
+            raise
 
     def status(self) -> SpoolStatus:
         """What waits here."""
@@ -98,8 +118,16 @@ class Spool:
 
 def status_of(path: Path) -> SpoolStatus:
     """What waits in a spool file, which another process may own."""
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
-        return _status(connection)
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(address, uri=True, timeout=5.0)) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'refused'").fetchone():
+                return SpoolStatus(0, 0, None, 0)  # its owner has only just begun to make it
+            return _status(connection)
+    except sqlite3.Error as error:
+        raise DatabaseFault(
+            f"the spool {path} can't be read: {error}", hint="if it is damaged, move it away"
+        ) from None
 
 
 def _status(connection: sqlite3.Connection) -> SpoolStatus:

@@ -6,7 +6,7 @@ import sqlite3
 from typing import Final
 
 from vox_mesh.errors import BadStatement, ConstraintFailed, DatabaseBusy, DatabaseFault, MeshError
-from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, Verdict
+from vox_mesh.store.batch import DONE, Batch, BatchResult, StepEnd, StepError, StepResult, StepRows
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
 
@@ -26,7 +26,7 @@ def connect(path: str, *, busy_timeout_s: float = 0.0) -> sqlite3.Connection:
 
 def walk(connection: sqlite3.Connection, batch: Batch) -> BatchResult:
     """Run the steps whose conditions hold, as a server would."""
-    verdicts: list[Verdict] = []
+    verdicts: list[StepEnd] = []
     results: list[StepResult] = []
     cursor = connection.cursor()
     execute = cursor.execute

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from vox_mesh.errors import DatabaseBusy, DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
+from vox_mesh.errors import BadValue, DatabaseBusy, DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
 from vox_mesh.model.homes import Home
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.batch import Batch, BatchResult
@@ -20,7 +21,7 @@ from vox_mesh.store.engine import Engine, EngineFacts
 from vox_mesh.store.ledger import Ledger
 from vox_mesh.store.request import Tenant, Verdict
 from vox_mesh.store.schema import ensure_schema
-from vox_mesh.store.script import Outcome, Script, Statement
+from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement
 from vox_mesh.store.slots import Slot
 from vox_mesh.store.spool import SpoolStatus
 from vox_mesh.store.values import Rows, Value
@@ -94,6 +95,11 @@ class Store:
         self._refuse_if_closed()
         if not scripts:
             return []
+        if sum(script.weight for script in scripts) > MAX_SCRIPT_BYTES:
+            raise BadValue(
+                f"the scripts' values take more than {MAX_SCRIPT_BYTES} bytes in all",
+                hint="write them in parts",
+            )
         return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
 
     async def _run(self, batch: Batch) -> BatchResult:
@@ -124,7 +130,10 @@ class Store:
             async with asyncio.timeout_at(deadline):
                 return await self._carrier.carry(attempt, lambda: loop.time() < deadline)
         except TimeoutError:
-            raise fault or NoAnswer("no answer came before the deadline") from None
+            if fault is None:
+                fault = NoAnswer("no answer came before the deadline")
+                self._carrier.note(fault)
+            raise fault from None
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -177,14 +186,15 @@ class Store:
         if self._closed:
             return
         self._closed = True
-        if self._agent_queue is not None:
-            await self._agent_queue.stop_replaying()
-        await self._combiner.close(_CLOSE_S)
-        if self._agent_queue is not None:
-            await self._agent_queue.close()
-        await self._engine.close()
-        if self._slot is not None:
-            self._slot.release()
+        async with AsyncExitStack() as ending:  # in reverse, and each one whatever became of the others
+            if self._slot is not None:
+                ending.callback(self._slot.release)
+            ending.push_async_callback(self._engine.close)
+            if self._agent_queue is not None:
+                ending.push_async_callback(self._agent_queue.close)
+            ending.push_async_callback(self._combiner.close, _CLOSE_S)
+            if self._agent_queue is not None:
+                ending.push_async_callback(self._agent_queue.stop_replaying)
 
     async def __aenter__(self) -> Self:
         return self

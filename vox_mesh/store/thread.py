@@ -27,10 +27,11 @@ class SerialThread:
         self._jobs.put((work, future))
         return future
 
-    async def stop(self, timeout: float = 5.0) -> None:
-        """Finish what was given, then end; wait so long at the most."""
+    async def stop(self, timeout: float = 5.0) -> bool:
+        """Finish what was given, then end; wait so long at the most. Whether it has ended."""
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join, timeout)
+        return not self._thread.is_alive()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -25,6 +25,7 @@ def check_values(values: Iterable[Value]) -> int:
         if isinstance(value, str):
             weight += len(value)
             if not value.isascii():
+                weight += 3 * len(value)
                 _check_text(value)
         elif isinstance(value, int):
             weight += 8

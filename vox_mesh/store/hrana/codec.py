@@ -7,7 +7,15 @@ from typing import Any
 
 import orjson
 
-from vox_mesh.errors import DatabaseBusy, DatabaseFault, MeshError, ServerFull, Unauthorized
+from vox_mesh.errors import (
+    DatabaseBusy,
+    DatabaseFault,
+    MeshError,
+    NoAnswer,
+    ServerFull,
+    TooLarge,
+    Unauthorized,
+)
 from vox_mesh.store.batch import (
     DONE,
     All,
@@ -51,6 +59,17 @@ def decode_batch(result: dict[str, Any]) -> BatchResult:
     return BatchResult([_step(done, failed) for done, failed in steps])
 
 
+def parse(body: str | bytes) -> dict[str, Any]:
+    """A message as JSON; anything else is no answer, since what it answers may have been done."""
+    try:
+        message = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        message = None
+    if not isinstance(message, dict):
+        raise NoAnswer("the server answered with something that is not Hrana")
+    return message
+
+
 def decode_rows(result: dict[str, Any]) -> Rows:
     """The rows of a query."""
     columns, rows = _rows(result)
@@ -60,15 +79,17 @@ def decode_rows(result: dict[str, Any]) -> Rows:
 def request_error(error: dict[str, Any]) -> MeshError:
     """A request that the server refused as a whole: nothing of it was run."""
     failed = _error(error)
+    if failed.is_busy:
+        return DatabaseBusy(f"the database is busy: {failed.message}")
+    if failed.code.startswith(("SQLITE_", "SQL_", "ARGS_")):
+        return query_error(failed)
     text = f"{failed.code} {failed.message}".lower()
+    if "too large" in text:
+        return TooLarge(f"the server would not have it: {failed.message}", statement=0, hint="ask for less")
     if any(word in text for word in ("auth", "jwt", "unauthorized", "forbidden", "blocked", "readonly")):
         return unauthorized(failed.message)
     if "too many" in text or "connection limit" in text:
         return server_full()
-    if failed.is_busy:
-        return DatabaseBusy(f"the database is busy: {failed.message}")
-    if failed.code.startswith("SQLITE_") or failed.code == "SQL_PARSE_ERROR":
-        return query_error(failed)
     return DatabaseFault(f"the server refused the request: {failed.message}")
 
 

@@ -19,6 +19,7 @@ from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
 
 _VERSIONS: Final = ("v3", "v2")
+_LATER: Final = frozenset({408, 425, 429})  # refused before it was looked at: to be tried again
 _CLOSE: Final = {"type": "close"}
 
 
@@ -120,14 +121,19 @@ def _pipeline(status: int, body: bytes) -> dict[str, Any]:
         raise codec.unauthorized(_message(body))
     if status >= 500:
         raise NoAnswer(f"the server failed with status {status}: {_message(body)}")
+    if status < 400 and status != 200:
+        raise Unreachable(f"the server answered with status {status}", hint="check VOX_DB_URL")
+    if status in _LATER:
+        raise Unreachable(f"the server has no time for us, with status {status}: {_message(body)}")
     if status != 200:
         reason = f"the server refused the request with status {status}: {_message(body)}"
         raise BadStatement(reason, statement=0)
-    answer: dict[str, Any] = orjson.loads(body)
-    return answer
+    return codec.parse(body)
 
 
 def _first_response(answer: dict[str, Any]) -> dict[str, Any]:
+    if not answer.get("results"):
+        raise NoAnswer("the server answered without a result")
     result = answer["results"][0]
     if result["type"] != "ok":
         raise codec.request_error(result["error"])

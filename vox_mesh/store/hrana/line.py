@@ -15,7 +15,7 @@ _PROTOCOL: Final = "hrana3"
 _STREAM: Final = 1
 _MAX_MESSAGE: Final = 64 * 2**20
 _CLOSE_S: Final = 0.2  # a server that hangs must not make us wait to leave it
-_BUSY_GATEWAY: Final = frozenset({502, 503, 504})
+_NO_UPGRADE: Final = frozenset({200, 400, 404, 405, 426, 501, 505})
 
 
 class HungUp(Exception):
@@ -56,9 +56,9 @@ class Line:
         except TimeoutError:
             raise Unreachable(f"{endpoint} did not answer within {timeout:g} s") from None
         except aiohttp.WSServerHandshakeError as error:
-            if error.status in _BUSY_GATEWAY:
-                raise Unreachable(f"{endpoint} answered with status {error.status}") from None
-            raise _no_websocket(endpoint) from None
+            if error.status in _NO_UPGRADE:
+                raise _no_websocket(endpoint) from None
+            raise Unreachable(f"{endpoint} answered with status {error.status}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(f"{endpoint} can't be reached: {error}") from None
         line = cls(socket, timeout)
@@ -102,7 +102,7 @@ class Line:
         if answer.type is not aiohttp.WSMsgType.TEXT:
             await self.close()
             raise NoAnswer("the server closed the connection")
-        message = orjson.loads(answer.data)
+        message = codec.parse(answer.data)
         if message.get("request_id") != self._last_id:
             await self.close()
             raise NoAnswer("the server answered something else")
@@ -122,7 +122,7 @@ async def _greet(socket: aiohttp.ClientWebSocketResponse, endpoint: str, token: 
     reply = await socket.receive()
     if reply.type is not aiohttp.WSMsgType.TEXT:
         raise Unreachable(f"{endpoint} closed the connection at once")
-    message = orjson.loads(reply.data)
+    message = codec.parse(reply.data)
     if message["type"] != "hello_ok":
         await socket.close()
         raise codec.unauthorized(message.get("error", {}).get("message", "no reason given"))

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 
+from vox_mesh.errors import MeshError
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.hrana import codec
@@ -65,7 +66,11 @@ class WsEngine:
         if self._is_read_only:
             raise codec.unauthorized("it may only read")
         line = await self._writing.get()
-        response = await line.ask({"type": "batch", "batch": codec.encode_batch(batch)})
+        try:
+            response = await line.ask({"type": "batch", "batch": codec.encode_batch(batch)})
+        except MeshError:
+            await line.close()  # cut off in the middle, a batch may have left its transaction open
+            raise
         result = codec.decode_batch(response["result"])
         if not result.is_over:
             await line.close()
