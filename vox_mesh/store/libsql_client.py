@@ -113,6 +113,8 @@ class LibsqlClientEngine:
                 raise codec.request_error({"code": error.code, "message": error.explanation}) from None
             await self._drop()
             raise self._told(error) from None
+        except asyncio.CancelledError:
+            raise  # a write may be under way on the same client
         except BaseException as error:
             await self._drop()
             raise self._told(error) from None

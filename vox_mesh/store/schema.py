@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
-from vox_mesh.errors import BackupRefused, DatabaseBusy, DatabaseFault, SchemaTooNew, Unauthorized
+from vox_mesh.errors import BackupRefused, DatabaseBusy, DatabaseFault, SchemaTooNew
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Ask, Engine
 from vox_mesh.store.script import Statement
@@ -20,6 +21,7 @@ UNFINISHED: Final = 2**31 - 1
 """The version of a database while a restore into it is not finished: no code is new enough for it."""
 
 _SQL: Final = named("schema")
+_CREATE_S: Final = 30.0
 
 
 async def ensure_schema(engine: Engine) -> int:
@@ -33,6 +35,18 @@ async def ensure_schema(engine: Engine) -> int:
         )
     if version >= VERSION:
         return version
+    try:
+        async with asyncio.timeout(_CREATE_S):
+            await _create(engine)
+    except TimeoutError:
+        raise DatabaseBusy(
+            f"another process has kept the schema from being created for {_CREATE_S:g} s",
+            hint="is a process that writes to the database stopped or hanging?",
+        ) from None
+    return VERSION
+
+
+async def _create(engine: Engine) -> None:
     batch = Batch()
     for statement in ddl():
         batch.add(statement)
@@ -43,10 +57,7 @@ async def ensure_schema(engine: Engine) -> int:
         message = error.message if error else "the transaction was cut short"
         if error is not None and error.is_busy:
             raise DatabaseBusy(f"the database is busy: {message}")
-        if error is not None and "write" in message.lower() and "BLOCKED" in error.code:
-            raise Unauthorized(f"the schema can't be created: {message}", hint="use a token that may write")
         raise DatabaseFault(f"the schema can't be created: {message}", hint="run `vox-mesh doctor`")
-    return VERSION
 
 
 async def versions_at(ask: Ask) -> tuple[int, int]:
