@@ -6,8 +6,8 @@ INSERT INTO script_results (scope_id, repository_id, script_key, writer) VALUES 
 
 -- name: remember_keys
 -- The same for all scripts of a request: one statement instead of one each.
-INSERT INTO script_results (scope_id, repository_id, script_key, writer)
-SELECT ?1, ?2, value, ?3 FROM json_each(?4)
+INSERT INTO script_results (scope_id, repository_id, script_key, writer, since_s)
+SELECT ?1, ?2, value, ?3, CAST(strftime('%s', 'now') AS INTEGER) FROM json_each(?4)
 
 -- name: remember_failure
 -- Which statement failed, so that the script fails the same way when it is sent again.

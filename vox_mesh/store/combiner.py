@@ -302,14 +302,18 @@ class Combiner:
     def _settle(self, flight: Flight, verdicts: list[Verdict]) -> None:
         start = 0
         answered: list[str] = []
+        with_rows: list[str] = []
         for entry in flight.entries:
             end = start + len(entry.scripts)
-            told = entry.settle(verdicts[start:end])
             # Whoever was not told, and the spool, may send the same keys again: those must be remembered.
-            if told:
-                answered += [script.key for script in entry.scripts if not script.may_come_again]
+            if entry.settle(verdicts[start:end]):
+                for script in entry.scripts:
+                    if not script.may_come_again:
+                        answered.append(script.key)
+                        if script.has_answer:
+                            with_rows.append(script.key)
             start = end
-        self._ledger.answered(answered)
+        self._ledger.answered(answered, with_rows=with_rows)
         if self._detour is not None:
             self._detour.nudge()
 

@@ -28,12 +28,14 @@ class Ledger:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._answered: deque[tuple[float, str]] = deque()
+        self._with_rows: set[str] = set()
         self._looked_back = monotonic() - _LOOK_BACK_SECONDS
 
-    def answered(self, keys: Iterable[str]) -> None:
-        """These were sent once, and their answers have come."""
+    def answered(self, keys: Iterable[str], *, with_rows: Iterable[str] = ()) -> None:
+        """These were sent once, and their answers have come; those of some had rows, which are kept too."""
         now = self._monotonic()
         self._answered.extend([(now, key) for key in keys])
+        self._with_rows.update(with_rows)
 
     def due(self, *, may_look_back: bool) -> Forgetting:
         """What the next request may forget. `may_look_back`: no key of ours waits in a spool."""
@@ -43,7 +45,8 @@ class Ledger:
         if not count and not looks_back:
             return _NOTHING
         keys = [key for _, key in islice(self._answered, count)]
-        return Forgetting(keys, _LEFT_BEHIND_S if looks_back else None)
+        with_rows = [key for key in keys if key in self._with_rows]
+        return Forgetting(keys, with_rows, _LEFT_BEHIND_S if looks_back else None)
 
     def _due_count(self, now: float) -> int:
         answered = self._answered
@@ -58,5 +61,6 @@ class Ledger:
         """A request with these was applied."""
         for _ in forgetting.keys:
             self._answered.popleft()
+        self._with_rows.difference_update(forgetting.with_rows)
         if forgetting.older_than_s is not None:
             self._looked_back = self._monotonic()

@@ -52,9 +52,13 @@ class Tenant(NamedTuple):
 
 
 class Forgetting(NamedTuple):
-    """Keys that need not be remembered any longer, and the age in seconds at which any of ours may go."""
+    """Keys that need not be remembered any longer, and the age in seconds at which any of ours may go.
+
+    `with_rows` are those of the keys that had rows to answer with.
+    """
 
     keys: Sequence[str] = ()
+    with_rows: Sequence[str] = ()
     older_than_s: int | None = None
 
 
@@ -264,10 +268,10 @@ def _rows(script: Script, by_key: dict[Value, list[Sequence[Value]]]) -> Rows:
 
 
 def _forget(batch: Batch, tenant: Tenant, forgetting: Forgetting) -> None:
+    if forgetting.with_rows:
+        batch.add(_SQL["forget_answers"], (*tenant[:2], orjson.dumps(forgetting.with_rows).decode()))
     if forgetting.keys:
-        keys = orjson.dumps(forgetting.keys).decode()
-        batch.add(_SQL["forget_answers"], (*tenant[:2], keys))
-        batch.add(_SQL["forget_keys"], (*tenant[:2], keys))
+        batch.add(_SQL["forget_keys"], (*tenant[:2], orjson.dumps(forgetting.keys).decode()))
     if forgetting.older_than_s is not None:
         batch.add(_SQL["forget_old_answers"], (*tenant, forgetting.older_than_s))
         batch.add(_SQL["forget_old_keys"], (*tenant, forgetting.older_than_s))

@@ -70,7 +70,17 @@ class Script:
     spool and replayed later.
     """
 
-    __slots__ = ("answer", "appendable", "item", "key", "may_come_again", "shape", "statements", "weight")
+    __slots__ = (
+        "answer",
+        "appendable",
+        "has_answer",
+        "item",
+        "key",
+        "may_come_again",
+        "shape",
+        "statements",
+        "weight",
+    )
 
     def __init__(
         self,
@@ -83,7 +93,8 @@ class Script:
     ) -> None:
         if bool(statements) is (shape is not None):
             raise BadValue("a script has statements, or a shape")
-        if appendable and (answer is not None or (shape is not None and shape.answer is not None)):
+        self.has_answer = answer is not None or (shape is not None and shape.answer is not None)
+        if appendable and self.has_answer:
             raise BadValue("an appendable script may have to wait on disk, so it can't have an answer")
         # Whoever chose a key may send it again, so it is remembered for longer.
         self.may_come_again = key is not None

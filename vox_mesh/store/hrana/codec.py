@@ -55,8 +55,15 @@ def encode_statement(statement: Statement) -> dict[str, Any]:
 
 def decode_batch(result: dict[str, Any]) -> BatchResult:
     """What became of each step."""
-    steps = zip(result["step_results"], result["step_errors"], strict=True)
-    return BatchResult([_step(done, failed) for done, failed in steps])
+    steps: list[StepResult] = []
+    for done, failed in zip(result["step_results"], result["step_errors"], strict=True):
+        if failed is not None:
+            steps.append(_error(failed))
+        elif done is None:
+            steps.append(None)
+        else:
+            steps.append(StepRows(*_rows(done)) if done["cols"] else DONE)
+    return BatchResult(steps)
 
 
 def parse(body: str | bytes) -> dict[str, Any]:
@@ -147,14 +154,6 @@ def _condition(condition: Condition) -> dict[str, Any]:
         return {"type": "not", "cond": _condition(condition.condition)}
     kind = "and" if isinstance(condition, All) else "or"
     return {"type": kind, "conds": [_condition(each) for each in condition.conditions]}
-
-
-def _step(done: dict[str, Any] | None, failed: dict[str, Any] | None) -> StepResult:
-    if failed is not None:
-        return _error(failed)
-    if done is None:
-        return None
-    return StepRows(*_rows(done)) if done["cols"] else DONE
 
 
 def _rows(result: dict[str, Any]) -> tuple[tuple[str, ...], list[list[Value]]]:
