@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
@@ -43,8 +44,9 @@ class Carrier:
 
     async def carry(self, attempt: Callable[[], Awaitable[T]], wanted: Callable[[], bool]) -> T:
         """Make the call; after a passing fault make it again while it is `wanted`."""
+        call = attempt if self.breaker is None else partial(_guarded, self.breaker, attempt)
         try:
-            return await self._once(attempt)  # the usual case, without the machinery of retrying
+            return await call()  # the usual case, without the machinery of retrying
         except _PASSING as fault:
             if not wanted():
                 raise
@@ -58,19 +60,18 @@ class Carrier:
             reraise=True,
         ):
             with turn:
-                return await self._once(attempt)
+                return await call()
         raise AssertionError("unreachable: the last attempt returns or raises")
-
-    async def _once(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        if self.breaker is None:
-            return await attempt()
-        with self.breaker.passing():
-            return await attempt()
 
     def note(self, fault: MeshError) -> None:
         """Count a fault that nobody waited for any longer: a call that was cut off at its deadline."""
         if self.breaker is not None:
             self.breaker.note(fault)
+
+
+async def _guarded(breaker: Breaker, attempt: Callable[[], Awaitable[T]]) -> T:
+    with breaker.passing():
+        return await attempt()
 
 
 class _Pauses:

@@ -84,7 +84,8 @@ class OptimisticRequest:
         self.batch = batch = Batch()
         _forget(batch, tenant, forgetting)
         if len(scripts) == 1:
-            batch.add(_SQL["remember_key"], (*tenant[:2], scripts[0].key, tenant.writer))
+            scope_id, repository_id, writer = tenant
+            batch.add(_SQL["remember_key"], (scope_id, repository_id, scripts[0].key, writer))
         else:
             keys = orjson.dumps([script.key for script in scripts]).decode()
             batch.add(_SQL["remember_keys"], (*tenant, keys))

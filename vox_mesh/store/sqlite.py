@@ -37,7 +37,7 @@ def walk(connection: sqlite3.Connection, batch: Batch) -> BatchResult:
             continue
         try:
             execute(sql, params)
-            if wants_rows or cursor.description is not None:
+            if wants_rows or cursor.description is not None:  # to its last row, where it may still fail
                 rows = cursor.fetchall()
                 columns = tuple(column[0] for column in cursor.description)
                 results.append(StepRows(columns, rows))

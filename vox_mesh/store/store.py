@@ -82,7 +82,8 @@ class Store:
 
     async def write(self, script: Script, *, timeout: float | None = None) -> Outcome:
         """Apply the script, whole and once; raise what kept it from being applied."""
-        (verdict,) = await self.write_all((script,), timeout=timeout)
+        self._refuse_if_closed()
+        (verdict,) = await self._combiner.submit((script,), self._timeout if timeout is None else timeout)
         if isinstance(verdict, MeshError):
             raise verdict
         return verdict
