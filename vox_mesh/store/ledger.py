@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -31,11 +31,12 @@ class Ledger:
         self._with_rows: set[str] = set()
         self._looked_back = monotonic() - _LOOK_BACK_SECONDS
 
-    def answered(self, keys: Iterable[str], *, with_rows: Iterable[str] = ()) -> None:
+    def answered(self, keys: Iterable[str], *, with_rows: Sequence[str] = ()) -> None:
         """These were sent once, and their answers have come; those of some had rows, which are kept too."""
         now = self._monotonic()
         self._answered.extend([(now, key) for key in keys])
-        self._with_rows.update(with_rows)
+        if with_rows:
+            self._with_rows.update(with_rows)
 
     def due(self, *, may_look_back: bool) -> Forgetting:
         """What the next request may forget. `may_look_back`: no key of ours waits in a spool."""

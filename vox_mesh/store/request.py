@@ -39,6 +39,7 @@ from vox_mesh.store.statements import named
 from vox_mesh.store.values import NO_ROWS, Rows, Value
 
 _SQL: Final = named("scripts")
+_ALONE: Final = ([0],)
 
 Verdict = Outcome | ScriptFailed
 
@@ -89,7 +90,7 @@ class OptimisticRequest:
         else:
             keys = orjson.dumps([script.key for script in scripts]).decode()
             batch.add(_SQL["remember_keys"], (*tenant, keys))
-        for run in _runs(scripts):
+        for run in _runs(scripts) if len(scripts) > 1 else _ALONE:
             answer = _add_statements(batch, tenant, [scripts[index] for index in run])
             if answer is not None:
                 self._answers.append((answer, run))
