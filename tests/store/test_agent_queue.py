@@ -7,16 +7,19 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.clocks import Clock
 from tests.support.combining import LONG_S, adding
-from tests.support.examples import column
+from tests.support.examples import column, few
 from tests.support.gate import GatedEngine
 from vox_mesh import Outcome, Script, Statement, Store
-from vox_mesh.errors import CircuitOpen, MeshError, NoAnswer, SpoolFull, Unreachable
+from vox_mesh.errors import CircuitOpen, MeshError, NoAnswer, OutcomeUnknown, SpoolFull, Unreachable
 from vox_mesh.model.homes import Home
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.breaker import Breaker
@@ -306,3 +309,46 @@ async def test_large_scripts_are_replayed_in_parts(tmp_path: Path) -> None:
         assert await a.ids() == list(range(12))
         largest = max(sum(len(str(step.params)) for step in batch.steps) for batch in a.gate.batches)
         assert largest < 2 * 2**20
+
+
+@few
+@given(st.lists(st.sampled_from(["append", "write", "leave", "return", "lose"]), min_size=3, max_size=12))
+def test_whatever_happens_to_the_database_everyone_was_told_the_truth(actions: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        asyncio.run(_live_through(actions, Path(folder)))
+
+
+async def _live_through(actions: list[str], folder: Path) -> None:
+    told: dict[int, type] = {}
+    appended: list[int] = []
+    async with away(folder, bell=Bell(listens=True)) as a:
+        for number, action in enumerate(actions):
+            if action == "leave":
+                a.leave()
+            elif action == "return":
+                a.gate.before.clear()
+            elif action == "lose":
+                a.gate.after.append(NoAnswer("lost on the way back"))
+            else:
+                script = adding(number, appendable=action == "append")
+                try:
+                    await a.store.write(script, timeout=SHORT_S)
+                    told[number] = Outcome
+                except MeshError as error:
+                    told[number] = type(error)
+                if action == "append":
+                    appended.append(number)
+        a.gate.before.clear()
+        a.gate.after.clear()
+        await a.store.write(adding(1_000))
+        await asyncio.wait_for(a.store.drained(), 30)
+        ids = await a.ids()
+        assert len(ids) == len(set(ids))
+        for number, ending in told.items():
+            if ending is Outcome:
+                assert number in ids, "told that it was applied or kept"
+            elif ending is not OutcomeUnknown:
+                assert number not in ids, f"told {ending.__name__}, which means that it was not applied"
+        kept = [number for number in ids if number in appended]
+        assert kept == sorted(kept), "appended in this order"
+        assert all(told[number] is Outcome for number in appended)
