@@ -26,7 +26,7 @@ bench: $(TOOLS) sqld ## measure: a table for people, JSON lines in bench/results
 	@$(BIN)/python -m bench
 
 soak: $(TOOLS) sqld ## the long runs of the tests, at full length
-	@VOX_SOAK=1 $(BIN)/python -m pytest -m soak
+	@VOX_SOAK=1 $(BIN)/python -m pytest -m soak -s
 
 sqld: $(TOOLS)
 	@$(BIN)/python -m tools.install_sqld > /dev/null
