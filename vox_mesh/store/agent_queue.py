@@ -58,11 +58,10 @@ class AgentQueue:
         self._wait = wait
         self._disk = SerialThread("vox-mesh-spool")
         self._keeping: set[asyncio.Future[None]] = set()
-        self._status = spool.status()
         self._answered = asyncio.Event()
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
-        if self._status.depth:
+        if spool.status().depth:
             self._filled.set()
         else:
             self._emptied.set()
