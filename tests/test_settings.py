@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from vox_mesh import Settings, load_settings
 from vox_mesh.errors import BadSettings
-from vox_mesh.model.homes import Driver, Home
+from vox_mesh.model.homes import Driver, Home, ReplicaChoice
 from vox_mesh.settings import EXAMPLES, is_loopback, variable_of
 
 SECRET = "s3cr3t-t0k3n"
@@ -29,6 +29,8 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_DB_TOKEN": ("db_token", SECRET, SecretStr(SECRET)),
     "VOX_DB_PATH": ("db_path", "/var/vox.db", Path("/var/vox.db")),
     "VOX_DB_DRIVER": ("db_driver", "libsql-client", Driver.LIBSQL_CLIENT),
+    "VOX_DB_REPLICA": ("db_replica", "off", ReplicaChoice.OFF),
+    "VOX_DB_MAX_STALE_MS": ("db_max_stale_ms", "250", 250),
     "VOX_DB_CIRCUIT_BREAKER": ("db_circuit_breaker", "true", True),
     "VOX_DB_ALLOW_PLAINTEXT": ("db_allow_plaintext", "yes", True),
     "VOX_DB_DEADLINE": ("db_deadline", "1500ms", 1.5),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tools.sqld import Server
 from vox_mesh import Settings, load_settings
-from vox_mesh.model.homes import Driver, Home
+from vox_mesh.model.homes import Driver, Home, ReplicaChoice
 from vox_mesh.store.script import new_key
 
 
@@ -18,9 +18,12 @@ class HomeCase:
 
     home: Home
     driver: Driver = Driver.AUTO
+    replica: ReplicaChoice = ReplicaChoice.OFF
 
     def __str__(self) -> str:
-        return self.home.value if self.home is not Home.MESH else f"mesh-{self.driver.value}"
+        if self.home is not Home.MESH:
+            return self.home.value
+        return f"mesh-{self.driver.value}" + ("" if self.replica is ReplicaChoice.OFF else "-replica")
 
     @property
     def needs_server(self) -> bool:
@@ -37,12 +40,14 @@ class HomeCase:
         }
         if server is not None:
             values |= {"db_url": server.url, "db_token": server.token, "db_driver": self.driver}
+            values["db_replica"] = self.replica
         return load_settings(_env_file=None, **(values | more))
 
 
 MEMORY: Final = HomeCase(Home.MEMORY)
 FILE: Final = HomeCase(Home.FILE)
 MESH: Final = HomeCase(Home.MESH, Driver.WS)
+MESH_REPLICA: Final = HomeCase(Home.MESH, Driver.WS, ReplicaChoice.AUTO)
 MESH_HTTP: Final = HomeCase(Home.MESH, Driver.HTTP)
 MESH_LIBSQL_CLIENT: Final = HomeCase(Home.MESH, Driver.LIBSQL_CLIENT)
-ALL_HOMES: Final = (MEMORY, FILE, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT)
+ALL_HOMES: Final = (MEMORY, FILE, MESH, MESH_REPLICA, MESH_HTTP, MESH_LIBSQL_CLIENT)

@@ -154,6 +154,18 @@ class Unauthorized(MeshError):
     code = "unauthorized"
 
 
+class SyncRefused(MeshError):
+    """The server does not push its log, so that no replica of ours can follow it."""
+
+    code = "sync_refused"
+
+
+class ReplicaOff(MeshError):
+    """The replica can't be used here: its file is not ours, in use, or the disk is full."""
+
+    code = "replica_off"
+
+
 class SchemaTooNew(MeshError):
     """The database was written by a newer version that this one can't work with."""
 

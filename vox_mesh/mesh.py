@@ -5,13 +5,19 @@ from __future__ import annotations
 import hashlib
 import time
 from enum import StrEnum
+from pathlib import Path
 
 from vox_mesh.errors import DatabaseUnavailable
-from vox_mesh.model.homes import Driver, Home
+from vox_mesh.model.homes import Driver, Home, ReplicaChoice
 from vox_mesh.settings import Settings
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.breaker import Breaker
-from vox_mesh.store.engine import Engine
+from vox_mesh.store.changes import Changes
+from vox_mesh.store.engine import Engine, Note, unnoted
+from vox_mesh.store.listening import Listener, WalListener
+from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.replica.mark import replica_path
+from vox_mesh.store.replica.replica import Replica
 from vox_mesh.store.request import Tenant
 from vox_mesh.store.script import new_key
 from vox_mesh.store.slots import Slot, take_slot
@@ -36,7 +42,9 @@ async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
     writer = slot.writer if slot is not None else f"command:{new_key()}"
     tenant = Tenant(settings.scope_id, settings.repository_id, writer)
     try:
-        engine = await open_engine(settings)
+        floor = Floor(time.monotonic) if settings.home is Home.MESH else None
+        changes = Changes()
+        engine = await open_engine(settings, unnoted if floor is None else floor.note)
         breaker = Breaker(time.monotonic) if settings.db_circuit_breaker else None
         timeout = settings.db_deadline
         queue = _agent_queue(settings, slot, timeout, engine.max_scripts)
@@ -45,7 +53,17 @@ async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
             slot.release()
         raise
     store = Store(
-        settings.home, engine, tenant, timeout=timeout, breaker=breaker, agent_queue=queue, slot=slot
+        settings.home,
+        engine,
+        tenant,
+        timeout=timeout,
+        breaker=breaker,
+        agent_queue=queue,
+        slot=slot,
+        changes=changes,
+        listener=_listener(settings, engine, changes),
+        floor=floor,
+        replica=_replica(settings, slot, floor, changes),
     )
     try:
         await store.begin()
@@ -74,7 +92,40 @@ def _agent_queue(
     return AgentQueue(spool, timeout=timeout, max_scripts=max_scripts)
 
 
-async def open_engine(settings: Settings) -> Engine:
+def _listener(settings: Settings, engine: Engine, changes: Changes) -> Listener | None:
+    """What tells of other processes' commits on the file home; in memory there are no others."""
+    if settings.home is not Home.FILE:
+        return None
+    from vox_mesh.store.file import FileEngine
+
+    assert isinstance(engine, FileEngine)
+    wal = Path(f"{settings.file_path}-wal").absolute()
+    return WalListener(wal, engine.data_version, changes)
+
+
+def _replica(settings: Settings, slot: Slot | None, floor: Floor | None, changes: Changes) -> Replica | None:
+    """A node's copy of the primary. Where there can be none, the primary answers reads."""
+    if slot is None or floor is None or settings.db_replica is ReplicaChoice.OFF:
+        return None
+    from vox_mesh.store.replica.choice import Origin, open_replica
+
+    origin = Origin(
+        path=replica_path(settings.db_path, slot.name),
+        endpoint=settings.endpoint,
+        token=_token(settings),
+        timeout=settings.db_request_timeout,
+        floor=floor,
+        changes=changes,
+        max_stale_s=settings.db_max_stale_ms / 1_000,
+    )
+    return open_replica(settings.db_replica, origin)
+
+
+def _token(settings: Settings) -> str | None:
+    return None if settings.db_token is None else settings.db_token.get_secret_value()
+
+
+async def open_engine(settings: Settings, note: Note = unnoted) -> Engine:
     """Open what lies below the store: for work on the database as a whole, such as backup and restore."""
     # Imported where they are needed: a command on the file home never loads the network.
     if settings.home is Home.MEMORY:
@@ -85,8 +136,7 @@ async def open_engine(settings: Settings) -> Engine:
         from vox_mesh.store.file import FileEngine
 
         return await FileEngine.open(settings.file_path)
-    token = settings.db_token.get_secret_value() if settings.db_token is not None else None
-    arguments = settings.endpoint, token, settings.db_request_timeout
+    arguments = settings.endpoint, _token(settings), settings.db_request_timeout, note
     match settings.db_driver:
         case Driver.WS:
             from vox_mesh.store.hrana.ws import WsEngine

@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from vox_mesh.errors import BadSettings
 from vox_mesh.model import durations
-from vox_mesh.model.homes import Driver, Home
+from vox_mesh.model.homes import Driver, Home, ReplicaChoice
 
 _REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": False, "ws": False}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -91,6 +91,8 @@ class Settings(BaseSettings):
     )
     db_path: Path = Field(Path(".vox/cache/db/local.db"), validation_alias="VOX_DB_PATH")
     db_driver: Driver = Field(Driver.AUTO, validation_alias="VOX_DB_DRIVER")
+    db_replica: ReplicaChoice = Field(ReplicaChoice.AUTO, validation_alias="VOX_DB_REPLICA")
+    db_max_stale_ms: int = Field(5_000, validation_alias="VOX_DB_MAX_STALE_MS", ge=0, le=3_600_000)
     db_circuit_breaker: bool = Field(False, validation_alias="VOX_DB_CIRCUIT_BREAKER")
     db_allow_plaintext: bool = Field(False, validation_alias="VOX_DB_ALLOW_PLAINTEXT")
     db_deadline: Seconds = Field(
@@ -141,6 +143,8 @@ EXAMPLES: Final = {
     "VOX_DB_TOKEN": "eyJ...",
     "VOX_DB_PATH": ".vox/cache/db/local.db",
     "VOX_DB_DRIVER": "auto",
+    "VOX_DB_REPLICA": "auto",
+    "VOX_DB_MAX_STALE_MS": "5000",
     "VOX_DB_CIRCUIT_BREAKER": "1",
     "VOX_DB_ALLOW_PLAINTEXT": "1",
     "VOX_DB_DEADLINE": "10s",

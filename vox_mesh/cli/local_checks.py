@@ -16,8 +16,9 @@ from dotenv import dotenv_values
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
 from vox_mesh.model.homes import Home
 from vox_mesh.settings import EXAMPLES, Settings
-from vox_mesh.store.file import REPLICA_MARK, refuse_unless_ours
+from vox_mesh.store.file import refuse_unless_ours
 from vox_mesh.store.probe import all_spools
+from vox_mesh.store.replica.mark import SUFFIX, mark_of
 from vox_mesh.store.slots import spools
 
 _OTHER_VARIABLES: Final = frozenset({"VOX_DEBUG"})
@@ -126,7 +127,7 @@ async def spool(patient: Patient) -> Finding:
 async def replica_mark(patient: Patient) -> Finding | None:
     """Marks of replicas that are gone; the file home refuses a path with one."""
     path = patient.settings.file_path
-    marks = [*path.parent.glob(f"{path.name}.replica-*{REPLICA_MARK}"), Path(f"{path}{REPLICA_MARK}")]
+    marks = [*path.parent.glob(f"{path.name}.replica-*{SUFFIX}"), mark_of(path)]
     left = [mark for mark in marks if mark.exists() and not mark.with_suffix("").exists()]
     if not left:
         return ok("no mark without its replica")

@@ -13,6 +13,18 @@ class Home(StrEnum):
     MESH = "mesh"
 
 
+class ReplicaChoice(StrEnum):
+    """Which embedded replica a node of the mesh home keeps.
+
+    `auto` takes the pushed one, and the native one where that is refused and the package is installed.
+    """
+
+    AUTO = "auto"
+    PUSHED = "pushed"
+    NATIVE = "native"
+    OFF = "off"
+
+
 class Driver(StrEnum):
     """How the mesh home talks to its server."""
 

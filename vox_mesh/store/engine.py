@@ -24,6 +24,16 @@ class EngineFacts:
 Ask = Callable[[Statement], Awaitable[Rows]]
 """Answers a query."""
 
+Note = Callable[[int | None, int], None]
+"""Is told, with every answer of a server, the last frame of its log and over which connection it came.
+
+`None`: it did not say. 0: the connection is not kept.
+"""
+
+
+def unnoted(_frame: int | None, _connection: int) -> None:
+    """For those who have no use for it."""
+
 
 class Engine(Protocol):
     """One database, seen by one process.

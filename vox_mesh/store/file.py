@@ -16,23 +16,22 @@ from vox_mesh.errors import DatabaseBusy, DatabaseFault, WrongHome
 from vox_mesh.store import sqlite
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts
+from vox_mesh.store.replica.mark import mark_of
 from vox_mesh.store.script import Statement
 from vox_mesh.store.thread import SerialThread
 from vox_mesh.store.values import Rows
-
-REPLICA_MARK: Final = ".mark"
-"""A replica `x` carries the file `x.mark` beside it; so marked, it is nobody's primary."""
 
 _REPLICA_NAME: Final = re.compile(r".+\.replica-[^/]+")
 _BUSY_TIMEOUT_S: Final = 5.0
 _OPEN_S: Final = 10.0
 _PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
+_DATA_VERSION: Final = Statement("PRAGMA data_version")
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 
 
 def refuse_unless_ours(path: Path) -> None:
     """Raise `WrongHome` for a replica, and for what is no database at all."""
-    if Path(f"{path}{REPLICA_MARK}").exists() or _REPLICA_NAME.fullmatch(path.name):
+    if mark_of(path).exists() or _REPLICA_NAME.fullmatch(path.name):
         raise WrongHome(
             f"{path} is a replica of another database",
             hint="set VOX_DB_PATH to another file, or VOX_DB_URL to the replica's primary",
@@ -115,6 +114,11 @@ class FileEngine:
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""
         return await self._reader.do(lambda: sqlite.query(self._reading, statement))
+
+    async def data_version(self) -> int:
+        """A number that changes with every commit of another connection, in this process or any other."""
+        version: int = (await self.query(_DATA_VERSION)).value
+        return version
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:

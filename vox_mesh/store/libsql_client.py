@@ -11,8 +11,9 @@ import aiohttp
 
 from vox_mesh.errors import DriverMissing, NoAnswer, Unreachable
 from vox_mesh.store.batch import DONE, Batch, BatchResult, StepEnd, StepError, StepResult, StepRows
-from vox_mesh.store.engine import Ask, EngineFacts
+from vox_mesh.store.engine import Ask, EngineFacts, Note, unnoted
 from vox_mesh.store.hrana import codec
+from vox_mesh.store.hrana.line import Line
 from vox_mesh.store.hrana.token import is_read_only
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
@@ -30,13 +31,14 @@ class LibsqlClientEngine:
 
     max_scripts = 16  # a transaction here lasts a round trip per step, and the server ends it after 5 s
 
-    def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
+    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = unnoted) -> None:
         if libsql_client is None:
             raise DriverMissing(
                 "VOX_DB_DRIVER: the package libsql-client is not installed",
                 hint="pip install 'vox-mesh[libsql-client]', or VOX_DB_DRIVER=auto",
             )
         self._endpoint = endpoint
+        self._note = note
         self._token = token
         self._is_read_only = is_read_only(token)
         self._timeout = timeout
@@ -50,10 +52,12 @@ class LibsqlClientEngine:
         client = await self._connected()
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._walk(client.transaction(), batch)
+                result = await self._walk(client.transaction(), batch)
         except BaseException as error:
             await self._drop()
             raise self._told(error) from None
+        self._note(None, 0)  # the package does not pass the frame on
+        return result
 
     async def _walk(self, transaction: Any, batch: Batch) -> BatchResult:
         """The package begins by itself; the first statement is a write, so the write lock comes with it."""
@@ -89,7 +93,9 @@ class LibsqlClientEngine:
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""
-        return await self._query(await self._connected(), statement)
+        rows = await self._query(await self._connected(), statement)
+        self._note(None, 0)
+        return rows
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
@@ -135,10 +141,18 @@ class LibsqlClientEngine:
         except BaseException as error:
             await _close(client)
             told = self._told(error)
-            if isinstance(told, NoAnswer):
-                raise Unreachable(f"{self._endpoint} can't be reached: {told}") from None
-            raise told from None
+            if not isinstance(told, NoAnswer):
+                raise told from None
+            if isinstance(error, aiohttp.ClientConnectionResetError):
+                await self._raise_refusal()
+            raise Unreachable(f"{self._endpoint} can't be reached: {told}") from None
         return client
+
+    async def _raise_refusal(self) -> None:
+        """Raise why the server hung up, if it says so: the package may write on before it has read that."""
+        async with aiohttp.ClientSession() as session:
+            line = await Line.open(session, self._endpoint, self._token, self._timeout)
+            await line.close()
 
     def _told(self, error: BaseException) -> BaseException:
         if isinstance(error, TimeoutError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,17 +16,24 @@ from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.breaker import Breaker
 from vox_mesh.store.carrier import Carrier
+from vox_mesh.store.changes import Change, Changes
 from vox_mesh.store.combiner import Combiner
 from vox_mesh.store.engine import Engine, EngineFacts
 from vox_mesh.store.ledger import Ledger
+from vox_mesh.store.listening import Listener, Pulse
+from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
 from vox_mesh.store.request import Tenant, Verdict
 from vox_mesh.store.schema import ensure_schema
 from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement
 from vox_mesh.store.slots import Slot
 from vox_mesh.store.spool import SpoolStatus
+from vox_mesh.store.statements import named
 from vox_mesh.store.values import Rows, Value
 
 _CLOSE_S: Final = 5.0
+_AGAIN_S: Final = 1.0
+_PING: Final = Statement(named("probe")["ping"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,7 @@ class StoreStatus:
     breaker: str
     waiting: int
     spool: SpoolStatus | None
+    replica: ReplicaStatus | None
 
 
 class Store:
@@ -54,6 +62,10 @@ class Store:
         breaker: Breaker | None = None,
         agent_queue: AgentQueue | None = None,
         slot: Slot | None = None,
+        changes: Changes | None = None,
+        listener: Listener | None = None,
+        floor: Floor | None = None,
+        replica: Replica | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.home = home
@@ -64,6 +76,12 @@ class Store:
         self._carrier = Carrier(breaker)
         self._agent_queue = agent_queue
         self._slot = slot
+        self._replica = replica
+        self._changes = Changes() if changes is None else changes
+        self._listener = listener
+        if floor is not None:  # a server, which may or may not push its commits
+            self._listener = Pulse(self._ping, lambda: self._is_pushed, floor, self._changes)
+        self._listening: asyncio.Task[None] | None = None
         self._schema_version = 0
         self._preparing = asyncio.Lock()
         self._closed = False
@@ -106,14 +124,30 @@ class Store:
     async def _run(self, batch: Batch) -> BatchResult:
         if not self._schema_version:
             await self._prepare()
-        return await self._engine.run(batch)
+        result = await self._engine.run(batch)
+        if result.committed and not self._is_pushed:
+            self._changes.bump()
+        return result
 
     # --- reading ---------------------------------------------------------------------------------
 
-    async def read(self, sql: str, params: Sequence[Value] = (), *, timeout: float | None = None) -> Rows:
-        """Answer a query from what is committed."""
+    async def read(
+        self, sql: str, params: Sequence[Value] = (), *, fresh: bool = False, timeout: float | None = None
+    ) -> Rows:
+        """Answer a query from what is committed, never less than this process has seen before.
+
+        The replica answers, where there is one that is up to date; with `fresh` the database itself.
+        """
         self._refuse_if_closed()
         statement = Statement(sql, params)
+        if self._replica is not None and not fresh and self._schema_version:
+            rows = await self._replica.answer(statement)
+            if rows is not None:
+                return rows
+        return await self._ask(statement, timeout)
+
+    async def _ask(self, statement: Statement, timeout: float | None) -> Rows:
+        """Have the database itself answer."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._timeout if timeout is None else timeout)
         fault: DatabaseUnavailable | None = None
@@ -135,6 +169,58 @@ class Store:
                 fault = NoAnswer("no answer came before the deadline")
                 self._carrier.note(fault)
             raise fault from None
+
+    async def _ping(self) -> Rows:
+        return await self._ask(_PING, None)
+
+    # --- watching --------------------------------------------------------------------------------
+
+    @property
+    def change_count(self) -> int:
+        """A number that rises with every commit we know of: take it before reading, then wait for another."""
+        return self._changes.count
+
+    async def changed(self, since: int) -> int:
+        """Wait until something was committed, by anybody, after the count was `since`; the count now.
+
+        It may rise without reason, but never stays when there was a commit.
+        """
+        self._refuse_if_closed()
+        if self._listening is None and self._listener is not None:
+            self._listening = asyncio.create_task(self._listener.listen(), name="vox-mesh-listener")
+        count = await self._changes.after(since)
+        self._refuse_if_closed()
+        return count
+
+    async def watch(self, sql: str, params: Sequence[Value] = ()) -> AsyncIterator[Change]:
+        """The query's answer now, and again whenever it has changed, or touch with the database was lost.
+
+        Whoever takes long sees the latest answer next, not those in between. While the database is away
+        there is no new answer; the watch goes on when it is back.
+        """
+        last: Change | None = None
+        while True:
+            seen = self._changes.count
+            now, away = last, False
+            try:
+                rows = await self.read(sql, params)
+                now = Change(rows, in_touch=not rows.age_s or self._is_pushed)
+            except DatabaseUnavailable:
+                away = True
+                if last is not None:
+                    now = Change(last.rows, in_touch=False)
+            if now is not None and now != last:
+                last = now
+                yield now
+            try:
+                async with asyncio.timeout(_AGAIN_S if away else None):
+                    await self.changed(seen)
+            except TimeoutError:
+                continue
+
+    @property
+    def _is_pushed(self) -> bool:
+        return self._replica is not None and self._replica.is_pushed
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -166,6 +252,11 @@ class Store:
         if self._agent_queue is not None:
             await self._agent_queue.drained()
 
+    async def synced(self, progress: Progress = lambda done, total: None) -> None:
+        """Wait until the replica holds all that was committed before now; at once where there is none."""
+        if self._replica is not None:
+            await self._replica.caught_up(progress)
+
     async def status(self) -> StoreStatus:
         """How the store stands."""
         breaker = self._carrier.breaker
@@ -176,6 +267,7 @@ class Store:
             breaker="off" if breaker is None else breaker.state,
             waiting=self._combiner.depth,
             spool=None if self._agent_queue is None else await self._agent_queue.status(),
+            replica=None if self._replica is None else self._replica.status(),
         )
 
     def _refuse_if_closed(self) -> None:
@@ -191,11 +283,16 @@ class Store:
             if self._slot is not None:
                 ending.callback(self._slot.release)
             ending.push_async_callback(self._engine.close)
+            if self._replica is not None:
+                ending.push_async_callback(self._replica.close)
             if self._agent_queue is not None:
                 ending.push_async_callback(self._agent_queue.close)
             ending.push_async_callback(self._combiner.close, _CLOSE_S)
             if self._agent_queue is not None:
                 ending.push_async_callback(self._agent_queue.stop_replaying)
+            if self._listening is not None:
+                ending.push_async_callback(_ended, self._listening)
+            self._changes.bump()  # those who wait find the store closed
 
     async def __aenter__(self) -> Self:
         return self
@@ -204,3 +301,8 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -76,12 +76,16 @@ def _row_type(columns: tuple[str, ...]) -> type[Row]:
 
 
 class Rows(Sequence[Row]):
-    """The rows of an answer, in order, with their column names."""
+    """The rows of an answer, in order, with their column names.
 
-    __slots__ = ("_rows", "columns")
+    `age_s` is how old the answer may be at the most; 0 when the database itself gave it.
+    """
+
+    __slots__ = ("_rows", "age_s", "columns")
 
     def __init__(self, columns: tuple[str, ...], rows: Iterable[Iterable[Value]]) -> None:
         self.columns = columns
+        self.age_s = 0.0
         self._rows: list[Row] = list(map(_row_type(columns), rows))
 
     def __getitem__(self, index: Any) -> Any:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from vox_mesh.errors import UpgradeRefused
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import Ask, Engine, EngineFacts
+from vox_mesh.store.engine import Ask, Engine, EngineFacts, Note, unnoted
 from vox_mesh.store.hrana.http import HttpEngine
 from vox_mesh.store.hrana.ws import WsEngine
 from vox_mesh.store.script import Statement
@@ -20,9 +20,9 @@ class AutoEngine:
 
     max_scripts = 256
 
-    def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
-        self._ws = WsEngine(endpoint, token, timeout)
-        self._http = HttpEngine(endpoint, token, timeout)
+    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = unnoted) -> None:
+        self._ws = WsEngine(endpoint, token, timeout, note)
+        self._http = HttpEngine(endpoint, token, timeout, note)
         self._chosen: Engine | None = None
         self._choosing = asyncio.Lock()
 

@@ -66,6 +66,12 @@ def decode_batch(result: dict[str, Any]) -> BatchResult:
     return BatchResult(steps)
 
 
+def last_frame(result: dict[str, Any]) -> int | None:
+    """The last frame of the server's log that this result has seen."""
+    index = result.get("replication_index")
+    return None if index is None else int(index)
+
+
 def parse(body: str | bytes) -> dict[str, Any]:
     """A message as JSON; anything else is no answer, since what it answers may have been done."""
     try:

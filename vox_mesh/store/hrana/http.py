@@ -13,7 +13,7 @@ import orjson
 
 from vox_mesh.errors import BadStatement, MeshError, NoAnswer, Unreachable
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import Ask, EngineFacts
+from vox_mesh.store.engine import Ask, EngineFacts, Note, unnoted
 from vox_mesh.store.hrana import codec
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
@@ -28,8 +28,9 @@ class HttpEngine:
 
     max_scripts = 256
 
-    def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
+    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = unnoted) -> None:
         self._endpoint = endpoint
+        self._note = note
         self._headers = {"content-type": "application/json"}
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
@@ -39,12 +40,11 @@ class HttpEngine:
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
-        response = await self._request({"type": "batch", "batch": codec.encode_batch(batch)})
-        return codec.decode_batch(response["result"])
+        return codec.decode_batch(await self._result({"type": "batch", "batch": codec.encode_batch(batch)}))
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""
-        return codec.decode_rows((await self._request(_execute(statement)))["result"])
+        return codec.decode_rows(await self._result(_execute(statement)))
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
@@ -65,8 +65,10 @@ class HttpEngine:
                 with suppress(MeshError):
                     await self._exchange([_CLOSE], baton)
 
-    async def _request(self, request: dict[str, Any]) -> dict[str, Any]:
-        return _first_response(await self._exchange([request, _CLOSE]))
+    async def _result(self, request: dict[str, Any]) -> dict[str, Any]:
+        result: dict[str, Any] = _first_response(await self._exchange([request, _CLOSE]))["result"]
+        self._note(codec.last_frame(result), 0)
+        return result
 
     async def _exchange(self, requests: list[dict[str, Any]], baton: str | None = None) -> dict[str, Any]:
         body = orjson.dumps({"baton": baton, "requests": requests})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import Any, Final
 
 import aiohttp
@@ -15,6 +16,7 @@ _PROTOCOL: Final = "hrana3"
 _STREAM: Final = 1
 _MAX_MESSAGE: Final = 64 * 2**20
 _CLOSE_S: Final = 0.2  # a server that hangs must not make us wait to leave it
+_numbers: Final = count(1)
 _NO_UPGRADE: Final = frozenset({200, 400, 404, 405, 426, 501, 505})
 
 
@@ -29,6 +31,7 @@ class Line:
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, timeout: float) -> None:
+        self.number = next(_numbers)
         self._socket = socket
         self._timeout = timeout
         self._last_id = 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import aiohttp
 
 from vox_mesh.errors import MeshError
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import Ask, EngineFacts
+from vox_mesh.store.engine import Ask, EngineFacts, Note, unnoted
 from vox_mesh.store.hrana import codec
 from vox_mesh.store.hrana.line import HungUp, Line
 from vox_mesh.store.hrana.token import is_read_only
@@ -54,8 +55,9 @@ class WsEngine:
 
     max_scripts = 256
 
-    def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
+    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = unnoted) -> None:
         self._endpoint = endpoint
+        self._note = note
         self._is_read_only = is_read_only(token)
         self._destination = endpoint, token, timeout
         self._writing = StandingLine(*self._destination)
@@ -71,6 +73,7 @@ class WsEngine:
         except MeshError:
             await line.close()  # cut off in the middle, a batch may have left its transaction open
             raise
+        self._note(codec.last_frame(response["result"]), line.number)
         result = codec.decode_batch(response["result"])
         if not result.is_over:
             await line.close()
@@ -80,7 +83,10 @@ class WsEngine:
         """Answer a query."""
         while True:
             with suppress(HungUp):  # by a query before this one that failed: no fault of the server
-                return await _query(await self._reading.get(), statement)
+                line = await self._reading.get()
+                result = await _query(line, statement)
+                self._note(codec.last_frame(result), line.number)
+                return codec.decode_rows(result)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
@@ -90,7 +96,7 @@ class WsEngine:
             try:
 
                 async def ask(statement: Statement) -> Rows:
-                    return await _query(line, statement)
+                    return codec.decode_rows(await _query(line, statement))
 
                 await ask(Statement("BEGIN"))
                 yield ask
@@ -112,6 +118,7 @@ class WsEngine:
         await self._reading.close()
 
 
-async def _query(line: Line, statement: Statement) -> Rows:
+async def _query(line: Line, statement: Statement) -> dict[str, Any]:
     response = await line.ask({"type": "execute", "stmt": codec.encode_statement(statement)})
-    return codec.decode_rows(response["result"])
+    result: dict[str, Any] = response["result"]
+    return result

@@ -1,0 +1,121 @@
+"""Choosing the replica: the pushed one, or where the primary refuses that, the native one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vox_mesh.errors import DriverMissing, ReplicaOff, SyncRefused
+from vox_mesh.model.homes import ReplicaChoice
+from vox_mesh.store.changes import Changes
+from vox_mesh.store.replica.copy import Copy
+from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.replica.log import PrimaryLog
+from vox_mesh.store.replica.mark import Mark
+from vox_mesh.store.replica.pushed import PushedReplica
+from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
+from vox_mesh.store.script import Statement
+from vox_mesh.store.values import Rows
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a replica is of, where it lies, and what it must not fall behind."""
+
+    path: Path
+    endpoint: str
+    token: str | None
+    timeout: float
+    floor: Floor
+    changes: Changes
+    max_stale_s: float
+
+
+def open_replica(choice: ReplicaChoice, origin: Origin) -> Replica | None:
+    """Open the replica that is chosen; `None`, with a warning, if it can't be had."""
+    try:
+        match choice:
+            case ReplicaChoice.OFF:
+                return None
+            case ReplicaChoice.NATIVE:
+                return _native(origin)
+            case ReplicaChoice.PUSHED:
+                return _pushed(origin, lambda refusal: None)
+            case ReplicaChoice.AUTO:
+                return AutoReplica(lambda refused: _pushed(origin, refused), lambda: _native(origin))
+    except (ReplicaOff, DriverMissing) as error:
+        _log.warning("the replica is off, reads go to the primary: %s", error.line)
+    except OSError as error:
+        _log.warning("the replica is off, reads go to the primary: its file can't be opened: %s", error)
+    return None
+
+
+def _pushed(origin: Origin, refused: Callable[[SyncRefused], None]) -> Replica:
+    mark = Mark.take(origin.path, PushedReplica.driver, origin.endpoint)
+    try:
+        copy = Copy(origin.path, mark)
+    except OSError:
+        mark.release()
+        raise
+    return PushedReplica(
+        copy,
+        mark,
+        PrimaryLog(origin.endpoint, origin.token, origin.timeout),
+        origin.floor,
+        origin.changes,
+        max_stale_s=origin.max_stale_s,
+        refused=refused,
+    )
+
+
+def _native(origin: Origin) -> Replica:
+    raise DriverMissing("not yet")
+
+
+class AutoReplica:
+    """Begins with the pushed one, and stays with it unless the primary does not push."""
+
+    def __init__(
+        self, pushed: Callable[[Callable[[SyncRefused], None]], Replica], native: Callable[[], Replica]
+    ) -> None:
+        self._native = native
+        self._changing_over: asyncio.Task[None] | None = None
+        self._chosen = pushed(self._refused)
+
+    def _refused(self, _: SyncRefused) -> None:
+        self._changing_over = asyncio.create_task(self._change_over())
+
+    async def _change_over(self) -> None:
+        await self._chosen.close()  # they would share a file
+        try:
+            self._chosen = self._native()
+        except (DriverMissing, ReplicaOff, OSError) as error:
+            _log.warning("there is no other replica: %s", error)
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether commits come by themselves."""
+        return self._chosen.is_pushed
+
+    async def answer(self, statement: Statement) -> Rows | None:
+        """Answer a query, if the chosen one can."""
+        return await self._chosen.answer(statement)
+
+    async def caught_up(self, progress: Progress) -> None:
+        """Wait until the chosen one holds all that was committed before now."""
+        await self._chosen.caught_up(progress)
+
+    def status(self) -> ReplicaStatus:
+        """How the chosen one stands."""
+        return self._chosen.status()
+
+    async def close(self) -> None:
+        """Close the chosen one."""
+        if self._changing_over is not None:
+            await asyncio.wait([self._changing_over])
+        await self._chosen.close()

@@ -1,0 +1,70 @@
+"""The floor: what this process has seen of the primary, below which no read may fall.
+
+An answer of the primary names the last frame it saw. A frame number means something only in its log, and
+answers do not name that; but all answers over one connection come from one log. So a connection is placed in
+a log by a hello that was said while it was open, and then each of its answers has a position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+_KEPT: Final = 16
+
+
+class Position(NamedTuple):
+    """A place in a log, and when it was seen."""
+
+    log_id: str
+    frame: int
+    seen_at: float
+
+
+class Floor:
+    """Rises with every answer of the primary, to a write or to a read."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._position: Position | None = None
+        self._unplaced_at: float | None = None
+        self._logs: dict[int, str] = {}
+        self._unknown: dict[int, float] = {}
+        self.latest: tuple[int | None, int] = (None, 0)
+
+    def note(self, frame: int | None, connection: int) -> None:
+        """The primary has answered: as of `frame`, over this connection (0: one that is not kept)."""
+        now = self._monotonic()
+        self.latest = frame, connection
+        log_id = self._logs.get(connection)
+        if frame is None or log_id is None:
+            self._unplaced_at = now
+            if connection:
+                self._unknown.setdefault(connection, now)
+        elif self._position is None or self._position.log_id != log_id or self._position.frame <= frame:
+            self._position = Position(log_id, frame, now)
+
+    def place(self, log_id: str, asked_at: float) -> None:
+        """The primary said hello to a question of that moment: connections known before then are its own."""
+        for connection in [key for key, seen_at in self._unknown.items() if seen_at < asked_at]:
+            del self._unknown[connection]
+            self._logs[connection] = log_id
+        while len(self._logs) > _KEPT:
+            del self._logs[next(iter(self._logs))]
+
+    def is_met_by(self, log_id: str, next_frame: int, as_of: float) -> bool:
+        """Whether a copy that has come to this frame, and holds every commit before `as_of`, will do."""
+        if self._unplaced_at is not None and as_of < self._unplaced_at:
+            return False
+        position = self._position
+        return (
+            position is None
+            or as_of >= position.seen_at
+            or (log_id == position.log_id and next_frame > position.frame)
+        )
+
+    def needs_hello(self, log_id: str, as_of: float) -> bool:
+        """Whether such a copy can only meet the floor by a hello: it is not a matter of frames."""
+        if self._unplaced_at is not None and as_of < self._unplaced_at:
+            return True
+        return self._position is not None and self._position.log_id != log_id

@@ -1,0 +1,157 @@
+"""The primary's write-ahead log, read over the ordinary port with the ordinary token."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import unquote
+
+import aiohttp
+
+from vox_mesh.errors import NoAnswer, SyncRefused, Unauthorized, Unreachable
+from vox_mesh.store.replica import wire
+from vox_mesh.store.replica.wire import Frame, Hello, Trailers
+
+_SERVICE: Final = "wal_log.ReplicationLog"
+_HANDSHAKE: Final = 1
+_NAMESPACE: Final = base64.b64encode(b"default").rstrip(b"=").decode()
+_READ_AHEAD: Final = 2**18
+_OK, _FAILED_PRECONDITION, _UNIMPLEMENTED = 0, 9, 12
+_NOT_ALLOWED: Final = frozenset({7, 16})
+_NOT_OFFERED: Final = frozenset({404, 405, 410, 415, 426, 501, 505})
+
+
+class NeedsSnapshot(Exception):
+    """The frame that was asked for is not in the log any more: a snapshot has what it became."""
+
+
+class NoSnapshot(Exception):
+    """The primary has no snapshot that begins there, or none yet."""
+
+
+class SessionOver(Exception):
+    """The primary does not know us: it has been started again since we said hello."""
+
+
+class PrimaryLog:
+    """Calls of the replication service. Every call but the push stream has a deadline.
+
+    A call that brings frames brings them from `first` on; those that came in together come together.
+    """
+
+    def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
+        self._endpoint = endpoint
+        self._timeout = timeout
+        self._headers = {"content-type": "application/grpc-web", "x-namespace-bin": _NAMESPACE}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
+        self._http: aiohttp.ClientSession | None = None
+
+    async def hello(self, timeout: float) -> Hello:
+        """Ask which log the primary has, and its last frame; the calls that follow belong to this session."""
+        try:
+            async with asyncio.timeout(timeout), self._call("Hello", _HANDSHAKE) as chunks:
+                answers = [wire.hello(message) async for messages in chunks for message in messages]
+        except TimeoutError:
+            raise NoAnswer(f"the primary did not answer our hello within {timeout:g} s") from None
+        if not answers:
+            raise NoAnswer("the primary said nothing to our hello")
+        self._headers["x-session-token"] = answers[0].session
+        return answers[0]
+
+    async def snapshot(self, first: int) -> AsyncGenerator[list[Frame], None]:
+        """Pages as frames since `first` left them, the newest first; the last one has `size_after`."""
+        async with self._call("Snapshot", first) as chunks:
+            async for messages in chunks:
+                yield [wire.frame(each) for each in messages]
+
+    async def follow(self, first: int) -> AsyncGenerator[list[Frame], None]:
+        """Frames: those that are in the log, then each as it is committed, while the connection lasts."""
+        async with self._call("LogEntries", first, may_be_silent=True) as chunks:
+            async for messages in chunks:
+                yield [wire.frame(each) for each in messages]
+
+    @asynccontextmanager
+    async def _call(
+        self, method: str, number: int, *, may_be_silent: bool = False
+    ) -> AsyncIterator[AsyncIterator[list[memoryview]]]:
+        if self._http is None:
+            self._http = aiohttp.ClientSession(read_bufsize=_READ_AHEAD)
+        silence = None if may_be_silent else self._timeout
+        try:
+            async with self._http.post(
+                f"{self._endpoint}/{_SERVICE}/{method}",
+                data=wire.request(number),
+                headers=self._headers,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=silence),
+            ) as response:
+                self._check(response)
+                yield _messages(response)
+        except TimeoutError:
+            raise NoAnswer("the primary did not answer in time") from None
+        except aiohttp.ClientConnectorError as error:
+            raise Unreachable(f"{self._endpoint} can't be reached: {error}") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoAnswer(f"the connection to the primary broke: {error}") from None
+        except wire.BadWire as error:
+            raise NoAnswer(f"the primary sent something else than its log: {error}") from None
+
+    def _check(self, response: aiohttp.ClientResponse) -> None:
+        """A call that failed at once says so in its headers."""
+        if response.status in _NOT_OFFERED or (
+            response.status == 200 and not response.content_type.startswith("application/grpc-web")
+        ):
+            raise SyncRefused(f"{self._endpoint} does not push its log (status {response.status})")
+        if response.status != 200:
+            raise NoAnswer(f"the primary answered with status {response.status}")
+        if (status := response.headers.get("grpc-status", "")).isdigit():
+            _judge(Trailers(int(status), response.headers.get("grpc-message", "")))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._http is not None:
+            await self._http.close()
+
+
+async def _messages(response: aiohttp.ClientResponse) -> AsyncIterator[list[memoryview]]:
+    """The messages of a call, those together that came in together."""
+    parts = wire.Parts()
+    async for chunk in response.content.iter_any():
+        messages: list[memoryview] = []
+        ending: Trailers | None = None
+        for part in parts.feed(chunk):
+            if isinstance(part, Trailers):
+                ending = part
+            else:
+                messages.append(part)
+        if messages:
+            yield messages
+        if ending is not None:
+            _judge(ending)
+            return
+    raise NoAnswer("the primary ended the call in the middle")
+
+
+def _judge(ending: Trailers) -> None:
+    """Raise what an ending other than success means."""
+    if ending.status == _OK:
+        return
+    message = unquote(ending.message)
+    if ending.status == _FAILED_PRECONDITION and message == "NEED_SNAPSHOT":
+        raise NeedsSnapshot
+    if ending.status == _FAILED_PRECONDITION and message == "NO_HELLO":
+        raise SessionOver
+    if message == "snapshot not found":
+        raise NoSnapshot
+    if ending.status == _UNIMPLEMENTED or "deprecated" in message:
+        raise SyncRefused(f"the primary does not push its log: {message or 'not implemented'}")
+    if ending.status in _NOT_ALLOWED:
+        raise Unauthorized(
+            f"the primary refused the token for its log: {message}",
+            hint="check that VOX_DB_TOKEN is valid",
+        )
+    raise NoAnswer(f"the primary failed with status {ending.status}: {message}")

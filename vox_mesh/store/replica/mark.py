@@ -1,0 +1,122 @@
+"""The mark beside a replica: it says that the file is one, and how far it has come.
+
+A database without a mark is nobody's replica and never overwritten; one with it is nobody's primary.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+import orjson
+
+from vox_mesh.errors import ReplicaOff
+
+SUFFIX: Final = ".mark"
+_SIZE: Final = 1_024
+_READS: Final = 3
+_MAX_ERROR: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How the replica stands. `digest` tells the right pages of this position from any others.
+
+    `as_of_ms` is the moment, by this machine's clock, up to which it is known to hold every commit.
+    """
+
+    driver: str
+    primary: str
+    log_id: str = ""
+    next_frame: int = 0
+    pages: int = 0
+    digest: int = 0
+    as_of_ms: int = 0
+    error: str = ""
+
+
+def replica_path(database: Path, slot: str) -> Path:
+    """Where the replica of a slot lies."""
+    return Path(f"{database}.replica-{slot}")
+
+
+def mark_of(path: Path) -> Path:
+    """Where the mark of a replica lies."""
+    return Path(f"{path}{SUFFIX}")
+
+
+def read_record(path: Path) -> Record | None:
+    """What the mark of the replica at `path` says; `None` if there is none, or nothing readable in it."""
+    try:
+        descriptor = os.open(mark_of(path), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        for _ in range(_READS):  # its owner may be writing it just now
+            if (record := _decoded(os.pread(descriptor, _SIZE, 0))) is not None:
+                return record
+    finally:
+        os.close(descriptor)
+    return None
+
+
+class Mark:
+    """The mark of a replica that this process owns: an OS lock on it, gone with the process."""
+
+    def __init__(self, descriptor: int, record: Record) -> None:
+        self._descriptor = descriptor
+        self.record = record
+
+    @classmethod
+    def take(cls, path: Path, driver: str, primary: str) -> Self:
+        """Make the replica at `path` ours; raise `ReplicaOff` if it is no replica or another process's."""
+        marker = mark_of(path)
+        if path.exists() and not marker.exists():
+            raise ReplicaOff(
+                f"{path} is not marked as a replica, so it is left alone",
+                hint="move it away, or set VOX_DB_PATH to another file",
+            )
+        descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ReplicaOff(
+                f"{path} is in use by another process",
+                hint="give each VOX_MESH_HOME a VOX_DB_PATH of its own",
+            ) from None
+        found = _decoded(os.pread(descriptor, _SIZE, 0))
+        fresh = Record(driver, primary)
+        if found is None or (found.driver, found.primary) != (driver, primary):
+            found = fresh
+        return cls(descriptor, found)
+
+    def update(self, **changes: Any) -> None:
+        """Change and write the record, in one piece."""
+        if "error" in changes:
+            changes["error"] = changes["error"][:_MAX_ERROR]
+        self.record = replace(self.record, **changes)
+        os.pwrite(self._descriptor, _encoded(self.record), 0)
+
+    def release(self) -> None:
+        """Let another process own the replica."""
+        os.close(self._descriptor)
+
+
+def _encoded(record: Record) -> bytes:
+    text = orjson.dumps(record)
+    return f"{zlib.crc32(text):08x} ".encode() + text.ljust(_SIZE - 10) + b"\n"
+
+
+def _decoded(data: bytes) -> Record | None:
+    check, _, text = data.rstrip().partition(b" ")
+    if f"{zlib.crc32(text):08x}".encode() != check:
+        return None
+    try:
+        return Record(**orjson.loads(text))
+    except (orjson.JSONDecodeError, TypeError):
+        return None

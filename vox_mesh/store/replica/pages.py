@@ -1,0 +1,263 @@
+"""The replica's file: pages of the primary, changed by whole transactions only.
+
+A change is written to the redo file first, then to the pages, then to the mark. Cut off at any instant,
+either the pages are still those of the mark or the redo file completes them. A digest of all pages, kept in
+the mark, tells on opening whether that is so; what it can't explain is dropped and fetched again.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from vox_mesh.store.replica.mark import Mark
+from vox_mesh.store.replica.wire import PAGE, Frame
+
+_HEADER: Final = struct.Struct("<8s36sQQIIQ")
+_CHECK: Final = struct.Struct("<I")
+_MAGIC: Final = b"VOXREDO1"
+_ENTRIES_AT: Final = 128
+_NUMBER: Final = struct.Struct("<I")
+_ENTRY: Final = _NUMBER.size + PAGE
+_PIECE: Final = 256
+"""How many pages are read or written at a time."""
+
+_KEEP_REDO: Final = 16 * 2**20
+_DIGEST: Final = 2**64
+_NO_PAGE: Final = bytes(PAGE)
+_LOCK_PAGE: Final = 2**30 // PAGE + 1
+"""The one page that SQLite never writes."""
+
+_OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+
+
+class Incomplete(Exception):
+    """A first snapshot that lacks pages."""
+
+
+def _sum(page_number: int, page: bytes | memoryview) -> int:
+    """A checksum that also depends on where the page lies."""
+    return zlib.crc32(page, page_number)
+
+
+class PageFile:
+    """The pages and where in the primary's log they stand. All calls block; one thread at a time."""
+
+    def __init__(self, path: Path, mark: Mark) -> None:
+        self.path = path
+        self._redo_path = Path(f"{path}.redo")
+        self._mark = mark
+        self._open()
+        self._sums = array("I")
+        self._pending: dict[int, int] = {}  # the checksums of the pages in the redo file
+        self._entries = 0
+        self._signature: tuple[int, int, int] | None = None
+
+    def _open(self) -> None:
+        self._file = os.open(self.path, _OPEN, 0o600)
+        self._redo = os.open(self._redo_path, _OPEN, 0o600)
+
+    @property
+    def log_id(self) -> str:
+        """Whose frames these are."""
+        return self._mark.record.log_id
+
+    @property
+    def next_frame(self) -> int:
+        """The number of the first frame that has not been applied."""
+        return self._mark.record.next_frame
+
+    @property
+    def size(self) -> int:
+        """The size of the database in bytes."""
+        return self._mark.record.pages * PAGE
+
+    # --- opening ---------------------------------------------------------------------------------
+
+    def recover(self) -> bool:
+        """Check all pages, complete what was cut off; whether the file is what the mark says."""
+        self._sums = array("I", (_sum(number, page) for number, page in self._read_pages()))
+        record = self._mark.record
+        if record.log_id and self._is(record.pages, record.digest):
+            self._sign()
+            return True
+        redo = self._read_header()
+        if redo is not None and redo[:2] == (record.log_id, record.next_frame):
+            _, _, next_frame, size_after, entries, digest = redo
+            self._entries = entries
+            self._replay(size_after)
+            if self._is(size_after, digest):
+                self._settle(next_frame, size_after)
+                return True
+        return False
+
+    def _read_pages(self) -> Iterator[tuple[int, memoryview]]:
+        number = 0
+        while piece := os.pread(self._file, _PIECE * PAGE, number * PAGE):
+            view = memoryview(piece)
+            for at in range(0, len(view), PAGE):
+                number += 1
+                yield number, view[at : at + PAGE]
+
+    def _is(self, pages: int, digest: int) -> bool:
+        return (
+            len(self._sums) == pages
+            and os.fstat(self._file).st_size == pages * PAGE
+            and sum(self._sums) % _DIGEST == digest
+        )
+
+    def start_over(self, log_id: str) -> None:
+        """Drop all pages; what comes next are those of this log, from its first frame."""
+        self._mark.update(log_id=log_id, next_frame=0, pages=0, digest=0, as_of_ms=0)
+        self.forget_pending()
+        self._sums = array("I")
+        # New files: what lies at these paths now may be somebody else's doing.
+        self.close()
+        self.path.unlink(missing_ok=True)
+        self._redo_path.unlink(missing_ok=True)
+        self._open()
+        self._sign()
+
+    # --- applying --------------------------------------------------------------------------------
+
+    def forget_pending(self) -> None:
+        """Drop the beginning of a transaction whose end never came."""
+        self._pending.clear()
+        self._entries = 0
+
+    def add(self, frames: Sequence[Frame]) -> None:
+        """Keep frames of a transaction, or of several, until they are applied."""
+        for start in range(0, len(frames), _PIECE):
+            piece = frames[start : start + _PIECE]
+            parts: list[bytes | memoryview] = []
+            for _, page_number, _, page in piece:
+                parts += (_NUMBER.pack(page_number), page)
+                self._pending[page_number] = _sum(page_number, page)
+            _write(self._redo, b"".join(parts), _ENTRIES_AT + self._entries * _ENTRY)
+            self._entries += len(piece)
+
+    def add_older(self, frames: Sequence[Frame]) -> None:
+        """The same for frames that come newest first: of each page, the first one counts."""
+        newest: dict[int, Frame] = {}
+        for frame in frames:
+            if frame.page_number not in self._pending:
+                newest.setdefault(frame.page_number, frame)
+        self.add(list(newest.values()))
+
+    def apply(self, next_frame: int, size_after: int) -> None:
+        """Make what was added take effect: the frames before `next_frame`, a database of so many pages."""
+        digest = self._digest_after(size_after)
+        log_id = self.log_id.encode()
+        header = _HEADER.pack(_MAGIC, log_id, self.next_frame, next_frame, size_after, self._entries, digest)
+        _write(self._redo, header + _CHECK.pack(zlib.crc32(header)), 0)
+        self._replay(size_after)
+        self._settle(next_frame, size_after, digest)
+
+    def apply_snapshot(self, next_frame: int, size_after: int) -> None:
+        """The same for a snapshot, which must be whole: of an empty file it must bring every page."""
+        if not self.next_frame and len(self._pending) < size_after - (size_after >= _LOCK_PAGE):
+            raise Incomplete(f"{len(self._pending)} of {size_after} pages")
+        self.apply(next_frame, size_after)
+
+    def _digest_after(self, size_after: int) -> int:
+        digest, sums, known = self._mark.record.digest, self._sums, len(self._sums)
+        for number, value in self._pending.items():
+            if number <= size_after:
+                digest += value - (sums[number - 1] if number <= known else 0)
+        digest -= sum(sums[size_after:])
+        # Pages that the database has grown by without writing them are holes in the file.
+        digest += sum(_sum(n, _NO_PAGE) for n in range(known + 1, size_after + 1) if n not in self._pending)
+        return digest % _DIGEST
+
+    def _replay(self, size_after: int) -> None:
+        """Copy the redo file's pages to where they belong."""
+        sums = self._sums
+        del sums[size_after:]
+        sums.extend(_sum(number, _NO_PAGE) for number in range(len(sums) + 1, size_after + 1))
+        for start in range(0, self._entries, _PIECE):
+            count = min(_PIECE, self._entries - start)
+            piece = memoryview(os.pread(self._redo, count * _ENTRY, _ENTRIES_AT + start * _ENTRY))
+            pages: dict[int, memoryview] = {}
+            for at in range(0, len(piece), _ENTRY):
+                (number,) = _NUMBER.unpack_from(piece, at)
+                if 0 < number <= size_after:
+                    pages[number] = page = piece[at + _NUMBER.size : at + _ENTRY]
+                    sums[number - 1] = _sum(number, page)
+            for first, run in _runs(pages):
+                _write(self._file, b"".join(run), (first - 1) * PAGE)
+        os.ftruncate(self._file, size_after * PAGE)
+
+    def _settle(self, next_frame: int, size_after: int, digest: int | None = None) -> None:
+        digest = sum(self._sums) % _DIGEST if digest is None else digest
+        self._mark.update(next_frame=next_frame, pages=size_after, digest=digest)
+        if self._entries * _ENTRY > _KEEP_REDO:
+            os.ftruncate(self._redo, 0)
+        self.forget_pending()
+        self._sign()
+
+    def _read_header(self) -> tuple[str, int, int, int, int, int] | None:
+        data = os.pread(self._redo, _HEADER.size + _CHECK.size, 0)
+        header, check = data[: _HEADER.size], data[_HEADER.size :]
+        if not header.startswith(_MAGIC) or check != _CHECK.pack(zlib.crc32(header)):
+            return None
+        _, log_id, base, next_frame, size_after, entries, digest = _HEADER.unpack(header)
+        if os.fstat(self._redo).st_size < _ENTRIES_AT + entries * _ENTRY:
+            return None
+        return log_id.decode(errors="replace"), base, next_frame, size_after, entries, digest
+
+    # --- trust -----------------------------------------------------------------------------------
+
+    def _sign(self) -> None:
+        """Date the file by its position: whoever else writes to it dates it to the present."""
+        os.utime(self._file, (self.next_frame, self.next_frame))
+        self._signature = _signature(os.fstat(self._file))
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the file at our path is ours, and as we left it."""
+        try:
+            return _signature(self.path.stat()) == self._signature
+        except OSError:
+            return False
+
+    def discard(self) -> None:
+        """Give the disk space back; what there was can be fetched again."""
+        os.ftruncate(self._file, 0)
+        os.ftruncate(self._redo, 0)
+        self._mark.update(log_id="", next_frame=0, pages=0, digest=0, as_of_ms=0)
+
+    def close(self) -> None:
+        """Close the files."""
+        os.close(self._file)
+        os.close(self._redo)
+
+
+def _signature(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _runs(pages: dict[int, memoryview]) -> Iterator[tuple[int, list[memoryview]]]:
+    """Pages that lie side by side: the first one's number, and their contents."""
+    run: list[memoryview] = []
+    first = 0
+    for number in sorted(pages):
+        if run and number == first + len(run):
+            run.append(pages[number])
+            continue
+        if run:
+            yield first, run
+        first, run = number, [pages[number]]
+    if run:
+        yield first, run
+
+
+def _write(descriptor: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written

@@ -1,0 +1,56 @@
+"""What a replica is to the store: a copy that answers if it can, and says how it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from vox_mesh.store.script import Statement
+from vox_mesh.store.values import Rows
+
+Progress = Callable[[int, int], None]
+"""Is told how much is done, and of how much."""
+
+
+class State(StrEnum):
+    """What a replica is at. Out of touch, it goes on trying; off, it does not."""
+
+    CATCHING_UP = "catching up"
+    IN_TOUCH = "in touch"
+    OUT_OF_TOUCH = "out of touch"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """How a replica stands. `age_ms`: for how long it has not been known to hold every commit."""
+
+    driver: str
+    state: State
+    frame: int | None
+    lag_frames: int | None
+    age_ms: int | None
+    bytes: int
+    error: str
+
+
+class Replica(Protocol):
+    """A local copy of the primary. It begins to follow when it is made, and until it is closed."""
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether commits reach it by themselves, now: then nobody need ask for them."""
+
+    async def answer(self, statement: Statement) -> Rows | None:
+        """Answer a query, no less than this process has seen before; `None`: ask the primary."""
+
+    async def caught_up(self, progress: Progress) -> None:
+        """Wait until it holds all that was committed before now; raise if it never will."""
+
+    def status(self) -> ReplicaStatus:
+        """How it stands."""
+
+    async def close(self) -> None:
+        """Stop following."""

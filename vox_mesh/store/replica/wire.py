@@ -1,0 +1,165 @@
+"""The replication protocol as bytes: gRPC-web around three small protobuf messages.
+
+A gRPC-web body is a run of parts: a flag, the length as four bytes, and a message; the last part holds the
+trailers. Of protobuf only two wire types occur here, and all fields that we read are of these two.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+PAGE: Final = 4_096
+"""The size of a page; a server has no other."""
+
+_PART: Final = struct.Struct(">BI")
+_FRAME: Final = struct.Struct("<QQII")
+_TRAILERS: Final = 0x80
+_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
+
+
+class BadWire(ValueError):
+    """Bytes that are not what the protocol says."""
+
+
+class Frame(NamedTuple):
+    """A page as a transaction left it; `size_after` is the database's size in pages, on the last one."""
+
+    number: int
+    page_number: int
+    size_after: int
+    page: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What the primary says of its log: which one it is, and the number that its next frame will have."""
+
+    log_id: str
+    session: str
+    next_frame: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trailers:
+    """How a call ended: gRPC's status and its reason."""
+
+    status: int
+    message: str
+
+
+def request(number: int) -> bytes:
+    """Any request of ours: one number, which is the handshake's version or the next frame wanted."""
+    body = b"\x08" + _varint(number)
+    return _PART.pack(0, len(body)) + body
+
+
+def hello(message: memoryview) -> Hello:
+    """The answer to the handshake."""
+    found = dict(_fields(message))
+    log_id, session, last_frame = found.get(3), found.get(4), found.get(5, -1)  # no frame: an empty log
+    if not isinstance(log_id, memoryview) or not isinstance(session, memoryview):
+        raise BadWire("the primary's hello lacks its log or session")
+    if not isinstance(last_frame, int):
+        raise BadWire("the primary's hello has something else for a frame")
+    return Hello(bytes(log_id).decode(), bytes(session).decode(), last_frame + 1)
+
+
+def frame(message: memoryview) -> Frame:
+    """A frame, as the push stream and a snapshot send them."""
+    for field, value in _fields(message):
+        if field == 1 and isinstance(value, memoryview):
+            if len(value) != _FRAME.size + PAGE:
+                raise BadWire(f"a frame of {len(value)} bytes")
+            number, _, page_number, size_after = _FRAME.unpack_from(value)
+            if not page_number:
+                raise BadWire("a frame for page 0")
+            return Frame(number, page_number, size_after, value[_FRAME.size :])
+    raise BadWire("a message without a frame")
+
+
+def trailers(message: memoryview) -> Trailers:
+    """How the call ended, as the body's last part says it."""
+    lines = bytes(message).decode(errors="replace").split("\r\n")
+    pairs = (line.partition(":") for line in lines)
+    found = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    status = found.get("grpc-status", "")
+    if not status.isdigit():
+        raise BadWire("trailers without a status")
+    return Trailers(int(status), found.get("grpc-message", ""))
+
+
+class Parts:
+    """Cuts a stream of bytes, however it comes in, into parts."""
+
+    def __init__(self) -> None:
+        self._waiting: list[bytes] = []
+        self._have = 0
+        self._need = _PART.size
+
+    def feed(self, data: bytes) -> Iterator[memoryview | Trailers]:
+        """The messages that are whole now, and at the end the trailers."""
+        self._waiting.append(data)
+        self._have += len(data)
+        if self._have < self._need:
+            return
+        buffer = memoryview(b"".join(self._waiting) if len(self._waiting) > 1 else data)
+        at = 0
+        while True:
+            self._need = _PART.size
+            if len(buffer) - at >= _PART.size:
+                flag, length = _PART.unpack_from(buffer, at)
+                self._need += length
+                if len(buffer) - at >= self._need:
+                    message = buffer[at + _PART.size : at + self._need]
+                    at += self._need
+                    yield trailers(message) if flag & _TRAILERS else message
+                    continue
+            break
+        rest = bytes(buffer[at:])
+        self._waiting, self._have = [rest], len(rest)
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    at, end = 0, len(message)
+    while at < end:
+        key, at = _read_varint(message, at)
+        kind = key & 7
+        if kind == _VARINT:
+            value, at = _read_varint(message, at)
+            yield key >> 3, value
+            continue
+        if kind == _BYTES:
+            length, at = _read_varint(message, at)
+        elif kind in (_FIXED_32, _FIXED_64):
+            length = 4 if kind == _FIXED_32 else 8
+        else:
+            raise BadWire(f"wire type {kind}")
+        if at + length > end:
+            raise BadWire("a field that ends beyond its message")
+        yield key >> 3, message[at : at + length]
+        at += length
+
+
+def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(message) or shift > 63:
+            raise BadWire("a number that does not end")
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
