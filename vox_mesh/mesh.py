@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vox_mesh.errors import DatabaseUnavailable
+from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
 from vox_mesh.model.homes import Driver, Home, ReplicaChoice
 from vox_mesh.settings import Settings
 from vox_mesh.store.agent_queue import AgentQueue
@@ -23,6 +25,11 @@ from vox_mesh.store.script import new_key
 from vox_mesh.store.slots import Slot, take_slot
 from vox_mesh.store.spool import Spool
 from vox_mesh.store.store import Store
+
+if TYPE_CHECKING:
+    from vox_mesh.store.replica.log import PrimaryLog
+
+_log = logging.getLogger(__name__)
 
 
 class Role(StrEnum):
@@ -103,10 +110,17 @@ def _listener(settings: Settings, engine: Engine, changes: Changes) -> Listener 
     return WalListener(wal, engine.data_version, changes)
 
 
-def _replica(settings: Settings, slot: Slot | None, floor: Floor | None, changes: Changes) -> Replica | None:
-    """A node's copy of the primary. Where there can be none, the primary answers reads."""
-    if slot is None or floor is None or settings.db_replica is ReplicaChoice.OFF:
-        return None
+def primary_log(settings: Settings) -> PrimaryLog:
+    """The log that replicas follow."""
+    from vox_mesh.store.replica.log import PrimaryLog
+
+    return PrimaryLog(settings.endpoint, _token(settings), settings.db_request_timeout)
+
+
+def open_slot_replica(
+    settings: Settings, slot: Slot, floor: Floor | None = None, changes: Changes | None = None
+) -> Replica:
+    """Open a slot's copy of the primary, or raise why there can be none."""
     from vox_mesh.store.replica.choice import Origin, open_replica
 
     origin = Origin(
@@ -114,11 +128,22 @@ def _replica(settings: Settings, slot: Slot | None, floor: Floor | None, changes
         endpoint=settings.endpoint,
         token=_token(settings),
         timeout=settings.db_request_timeout,
-        floor=floor,
-        changes=changes,
+        floor=Floor(time.monotonic) if floor is None else floor,
+        changes=Changes() if changes is None else changes,
         max_stale_s=settings.db_max_stale_ms / 1_000,
     )
     return open_replica(settings.db_replica, origin)
+
+
+def _replica(settings: Settings, slot: Slot | None, floor: Floor | None, changes: Changes) -> Replica | None:
+    """A node's replica. Where there can be none, the primary answers reads."""
+    if slot is None or floor is None or settings.db_replica is ReplicaChoice.OFF:
+        return None
+    try:
+        return open_slot_replica(settings, slot, floor, changes)
+    except (ReplicaOff, DriverMissing) as error:
+        _log.warning("the replica is off, reads go to the primary: %s", error.line)
+        return None
 
 
 def _token(settings: Settings) -> str | None:

@@ -8,9 +8,11 @@ from typing import Final
 
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
 from vox_mesh.cli.start import opened_engine
-from vox_mesh.errors import MeshError, Unauthorized
-from vox_mesh.model.homes import Home
+from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
+from vox_mesh.mesh import primary_log
+from vox_mesh.model.homes import Home, ReplicaChoice
 from vox_mesh.store import probe
+from vox_mesh.store.replica.native import require_package
 from vox_mesh.store.schema import VERSION, versions_at
 
 _ROUNDS: Final = 5
@@ -102,6 +104,24 @@ async def server_flags(patient: Patient) -> Finding | None:
     return ok("checkpoints by interval")
 
 
+async def replica(patient: Patient) -> Finding | None:
+    """Which embedded replica a node here can keep."""
+    settings = patient.settings
+    if settings.home is not Home.MESH:
+        return None
+    if settings.db_replica is ReplicaChoice.OFF:
+        return warn("off: the server answers every read", "set VOX_DB_REPLICA=auto for local reads")
+    log = primary_log(settings)
+    try:
+        hello = await log.hello(settings.db_request_timeout)
+    except SyncRefused:
+        require_package()
+        return ok("native: the server does not push its log, the package libsql pulls from it")
+    finally:
+        await log.close()
+    return ok(f"pushed: the server's log has {hello.next_frame} frames")
+
+
 CHECKS: Final[tuple[Check, ...]] = (
     reachability,
     schema,
@@ -109,4 +129,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     write_access,
     clock,
     server_flags,
+    replica,
 )

@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from vox_mesh.cli.output import json_option, show_lines, show_one
+from vox_mesh.cli.progress import ProgressBar
+from vox_mesh.cli.replicas import replica_reports, sync_replica
 from vox_mesh.cli.start import opened_engine, start, start_shared
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.mesh import Role, open_store
@@ -61,7 +63,7 @@ async def _init(settings: Settings) -> dict[str, Any]:
 @db.command()
 @json_option
 def status(as_json: bool) -> None:
-    """Show where the data lives, its versions and row counts, the spool and the breaker.
+    """Show where the data lives, its versions and row counts, the replicas, the spool and the breaker.
 
     \b
     Example:
@@ -85,13 +87,15 @@ async def _status(settings: Settings) -> tuple[dict[str, Any], DatabaseUnavailab
         "scope_id": settings.scope_id,
         "repository_id": settings.repository_id,
     }
-    spool = {"spool": asdict(await asyncio.to_thread(all_spools, settings.home_dir))}
+    kept: dict[str, Any] = {"spool": asdict(await asyncio.to_thread(all_spools, settings.home_dir))}
+    if settings.home is Home.MESH:
+        kept["replicas"] = [asdict(report) for report in await replica_reports(settings)]
     try:
         async with await open_store(settings, Role.COMMAND) as store:
             status = await store.status()
             rows = await row_counts(store)
     except DatabaseUnavailable as fault:
-        return here | spool, fault
+        return here | kept, fault
     there = {
         "driver": status.engine.driver,
         "address": status.engine.address,
@@ -99,7 +103,24 @@ async def _status(settings: Settings) -> tuple[dict[str, Any], DatabaseUnavailab
         "schema_version": status.schema_version,
         "breaker": status.breaker,
     }
-    return here | there | spool | {"rows": rows}, None
+    return here | there | kept | {"rows": rows}, None
+
+
+@db.command()
+@json_option
+def sync(as_json: bool) -> None:
+    """Bring this node's replica up to date, or wait until the node that runs has done so.
+
+    For a first copy before a node starts, and to know that reads there miss nothing.
+
+    \b
+    Example:
+      vox-mesh db sync
+    """
+    settings = start_shared("db sync")
+    with ProgressBar() as bar:
+        record = asyncio.run(sync_replica(settings, bar.show))
+    show_one(asdict(record), as_json=as_json)
 
 
 @db.command()

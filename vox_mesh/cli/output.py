@@ -37,12 +37,17 @@ def show_lines(lines: Sequence[str]) -> None:
 
 
 def fields(record: Record, indent: str = "") -> list[str]:
-    """A line for each name and value, aligned; what a value contains follows it, indented."""
+    """A line for each name and value, aligned; what a value contains follows it, indented.
+
+    A sequence is one of things that all have the same names.
+    """
     width = max((len(name) for name in record), default=0)
     lines: list[str] = []
     for name, value in record.items():
         if isinstance(value, Mapping):
             lines += [f"{indent}{name}", *fields(value, indent + "  ")]
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            lines += [f"{indent}{name}", *(f"{indent}  {line}" for line in table(value))]
         else:
             lines.append(f"{indent}{name:<{width}}  {_text(value)}")
     return lines

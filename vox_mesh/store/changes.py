@@ -24,6 +24,11 @@ class Changes:
         self._next = asyncio.Event()
         self._waiting = 0
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody waits."""
+        return self._waiting > 0
+
     def bump(self) -> None:
         """Something was committed, or may have been."""
         self.count += 1

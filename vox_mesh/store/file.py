@@ -16,6 +16,7 @@ from vox_mesh.errors import DatabaseBusy, DatabaseFault, WrongHome
 from vox_mesh.store import sqlite
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts
+from vox_mesh.store.folders import make_private
 from vox_mesh.store.replica.mark import mark_of
 from vox_mesh.store.script import Statement
 from vox_mesh.store.thread import SerialThread
@@ -162,9 +163,7 @@ def _not_opened(path: Path, error: BaseException) -> BaseException:
 
 
 def _open_file(path: Path) -> tuple[Turn, sqlite3.Connection, sqlite3.Connection]:
-    # One by one, because `parents=True` would leave those in between open to all.
-    for folder in (*reversed(path.parent.parents), path.parent):
-        folder.mkdir(exist_ok=True, mode=0o700)
+    make_private(path.parent)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     turn = Turn(Path(f"{path}.turn"))
     # Switching a new file to WAL needs it alone: processes that start together take turns at that too.

@@ -75,17 +75,23 @@ class WalListener:
     async def listen(self) -> None:
         """Listen to the log."""
         with self._events() as events:
-            seen = await self._data_version()
+            seen = await self._version()
             self._changes.bump()
             pause = _LOOK_S
             while True:
                 touched = await events.touched(pause)
-                version = await self._data_version()
+                version = await self._version()
                 if version != seen:
                     seen = version
                     self._changes.bump()
                     await asyncio.sleep(_FIRST_LOOK_S)  # those that commit in a burst are seen together
                 pause = _FIRST_LOOK_S if touched else min(2 * pause, _LOOK_S)
+
+    async def _version(self) -> int | None:
+        try:
+            return await self._data_version()
+        except MeshError:
+            return None  # those who watch are to find out for themselves
 
     def _events(self) -> Events:
         try:
@@ -110,10 +116,10 @@ class Pulse:
         self._changes = changes
 
     async def listen(self) -> None:
-        """Ask every second, but not while commits come by themselves."""
+        """Ask every second, but not while commits come by themselves or nobody waits for them."""
         seen: object = None
         while True:
-            if not self._is_pushed():
+            if self._changes.is_awaited and not self._is_pushed():
                 seen = await self._look(seen)
             await asyncio.sleep(_LOOK_S)
 
@@ -121,7 +127,9 @@ class Pulse:
         try:
             await self._ask()
         except MeshError:
-            return None  # away: its return is a change
+            if seen is not None:
+                self._changes.bump()
+            return None  # away, and both that and its return are changes
         latest = self._floor.latest
         if latest != seen or latest[0] is None:
             self._changes.bump()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from vox_mesh.errors import BadSettings, SlotInUse
+from vox_mesh.store.folders import make_private
 from vox_mesh.store.script import new_key
 
 _FOLDER: Final = "slots"
@@ -37,8 +38,7 @@ class Slot:
 def take_slot(home: Path, name: str | None = None) -> Slot:
     """Take the slot of that name, or the first that is free."""
     try:
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (home / _FOLDER).mkdir(exist_ok=True, mode=0o700)
+        make_private(home / _FOLDER)
         if name is not None:
             slot = _try(home / _FOLDER / name)
             if slot is None:

@@ -154,6 +154,7 @@ class Store:
 
         async def attempt() -> Rows:
             nonlocal fault
+            self._refuse_if_closed()  # meanwhile: nothing is opened again
             try:
                 await self._prepare()
                 return await self._engine.query(statement)
@@ -255,7 +256,7 @@ class Store:
     async def synced(self, progress: Progress = lambda done, total: None) -> None:
         """Wait until the replica holds all that was committed before now; at once where there is none."""
         if self._replica is not None:
-            await self._replica.caught_up(progress)
+            await self._replica.caught_up(progress, self._timeout)
 
     async def status(self) -> StoreStatus:
         """How the store stands."""

@@ -15,6 +15,7 @@ from vox_mesh.store.replica.copy import Copy
 from vox_mesh.store.replica.floor import Floor
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import Mark
+from vox_mesh.store.replica.native import NativeReplica, Source, require_package
 from vox_mesh.store.replica.pushed import PushedReplica
 from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
 from vox_mesh.store.script import Statement
@@ -36,23 +37,23 @@ class Origin:
     max_stale_s: float
 
 
-def open_replica(choice: ReplicaChoice, origin: Origin) -> Replica | None:
-    """Open the replica that is chosen; `None`, with a warning, if it can't be had."""
+def open_replica(choice: ReplicaChoice, origin: Origin) -> Replica:
+    """Open the replica that is chosen, or raise why it can't be had."""
     try:
         match choice:
             case ReplicaChoice.OFF:
-                return None
+                raise ReplicaOff("VOX_DB_REPLICA is off", hint="for example VOX_DB_REPLICA=auto")
             case ReplicaChoice.NATIVE:
                 return _native(origin)
             case ReplicaChoice.PUSHED:
                 return _pushed(origin, lambda refusal: None)
             case ReplicaChoice.AUTO:
                 return AutoReplica(lambda refused: _pushed(origin, refused), lambda: _native(origin))
-    except (ReplicaOff, DriverMissing) as error:
-        _log.warning("the replica is off, reads go to the primary: %s", error.line)
     except OSError as error:
-        _log.warning("the replica is off, reads go to the primary: its file can't be opened: %s", error)
-    return None
+        raise ReplicaOff(
+            f"{origin.path} can't be opened: {error.strerror}",
+            hint="check VOX_DB_PATH and the folder's permissions",
+        ) from None
 
 
 def _pushed(origin: Origin, refused: Callable[[SyncRefused], None]) -> Replica:
@@ -74,7 +75,15 @@ def _pushed(origin: Origin, refused: Callable[[SyncRefused], None]) -> Replica:
 
 
 def _native(origin: Origin) -> Replica:
-    raise DriverMissing("not yet")
+    require_package()
+    return NativeReplica(
+        Source(origin.path, origin.endpoint, origin.token, origin.timeout),
+        Mark.take(origin.path, NativeReplica.driver, origin.endpoint),
+        origin.floor,
+        origin.changes,
+        max_stale_s=origin.max_stale_s,
+        refused=lambda refusal: None,
+    )
 
 
 class AutoReplica:
@@ -106,9 +115,9 @@ class AutoReplica:
         """Answer a query, if the chosen one can."""
         return await self._chosen.answer(statement)
 
-    async def caught_up(self, progress: Progress) -> None:
+    async def caught_up(self, progress: Progress, patience_s: float) -> None:
         """Wait until the chosen one holds all that was committed before now."""
-        await self._chosen.caught_up(progress)
+        await self._chosen.caught_up(progress, patience_s)
 
     def status(self) -> ReplicaStatus:
         """How the chosen one stands."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Final, TypeVar
 
 from vox_mesh.errors import NoAnswer
 from vox_mesh.store.replica.gate import Gate
+from vox_mesh.store.replica.interruptions import Restarted
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.pages import PageFile
-from vox_mesh.store.replica.reader import Reader, TooLong, asks_the_time
+from vox_mesh.store.replica.reader import QUICK_S, SLOW_S, Reader, TooLong
 from vox_mesh.store.replica.wire import Frame
 from vox_mesh.store.script import Statement
 from vox_mesh.store.thread import SerialThread
@@ -22,8 +24,6 @@ from vox_mesh.store.values import Rows
 T = TypeVar("T")
 
 _INLINE_FRAMES: Final = 64
-_QUICK_S: Final = 0.002
-_SLOW_S: Final = 0.1
 
 
 class Copy:
@@ -35,6 +35,7 @@ class Copy:
         self._gate = Gate()
         self._thread = SerialThread("vox-mesh-replica")
         self._arrived = 0  # the number of the next frame to come in
+        self._turn_began_at: float | None = None  # when this turn of the event loop had its first read
         self.is_readable = False
         """Whether it holds a state of the primary that may be shown; whoever follows the log says so."""
         self.is_damaged = False
@@ -92,6 +93,7 @@ class Copy:
         pages = {frame.page_number: frame for frame in frames[: last + 1]}
 
         def apply() -> None:
+            self._refuse_if_touched()
             self._file.add(list(pages.values()))
             self._file.apply(frames[last].number + 1, frames[last].size_after)
             self._file.add(frames[last + 1 :])
@@ -105,8 +107,18 @@ class Copy:
 
     async def apply_snapshot(self, next_frame: int, size_after: int) -> None:
         """Apply the pages of a snapshot, once they are all there."""
-        await self._change(lambda: self._file.apply_snapshot(next_frame, size_after))
+
+        def apply() -> None:
+            self._refuse_if_touched()
+            self._file.apply_snapshot(next_frame, size_after)
+
+        await self._change(apply)
         self._arrived = next_frame
+
+    def _refuse_if_touched(self) -> None:
+        """Applying would make it look as we left it: what somebody else did to it must be seen before."""
+        if not self._is_trusted():
+            raise Restarted("the file was changed by somebody else")
 
     async def _aside(self, work: Callable[[], T]) -> T:
         """Do it in the thread, to the end: it can't be stopped in the middle."""
@@ -130,24 +142,38 @@ class Copy:
 
     async def read(self, statement: Statement) -> Rows | None:
         """Answer a query from whole transactions; `None`: it is for the primary to answer."""
-        if asks_the_time(statement.sql):
-            return None
+        await self._give_way()
         while self._gate.is_changing:
             await self._gate.unchanging()
         if not self.is_readable:
             return None
         if not self._reader.is_long(statement):
             try:
-                return self._trusted(lambda: self._reader.quickly(statement, _QUICK_S))
+                return self._trusted(lambda: self._reader.quickly(statement, QUICK_S))
             except TooLong:
                 pass
         return await self._read_aside(statement)
+
+    async def _give_way(self) -> None:
+        """Let the event loop go on, when it has done nothing but read here for long enough.
+
+        A quick read pauses nowhere: without this a loop of them would stop everything else, the log as well.
+        """
+        now = time.perf_counter()
+        if self._turn_began_at is None:
+            self._turn_began_at = now
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        elif now - self._turn_began_at > QUICK_S:
+            await asyncio.sleep(0)
+
+    def _end_turn(self) -> None:
+        self._turn_began_at = None
 
     async def _read_aside(self, statement: Statement) -> Rows | None:
         async with self._gate.reading():
             if not self.is_readable:
                 return None
-            reading = partial(self._reader.slowly, statement, _SLOW_S)
+            reading = partial(self._reader.slowly, statement, SLOW_S)
             try:
                 return await asyncio.to_thread(self._trusted, reading)
             except TooLong:
@@ -158,12 +184,14 @@ class Copy:
         try:
             rows = reading()
         except (sqlite3.Error, sqlite3.Warning):
-            rows = None  # a wrong statement, an older SQLite, a damaged page: the primary knows better
-        if self._file.is_untouched:
-            return rows
-        self.is_damaged = True
-        self.is_readable = False
-        return None
+            rows = None  # wrong, about the time, for a newer SQLite, a damaged page: the primary knows better
+        return rows if self._is_trusted() else None
+
+    def _is_trusted(self) -> bool:
+        if not self._file.is_untouched:
+            self.is_damaged = True
+            self.is_readable = False
+        return not self.is_damaged
 
     # --- the end ---------------------------------------------------------------------------------
 

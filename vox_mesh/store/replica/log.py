@@ -13,6 +13,7 @@ import aiohttp
 
 from vox_mesh.errors import NoAnswer, SyncRefused, Unauthorized, Unreachable
 from vox_mesh.store.replica import wire
+from vox_mesh.store.replica.interruptions import NeedsSnapshot, NoSnapshot, SessionOver
 from vox_mesh.store.replica.wire import Frame, Hello, Trailers
 
 _SERVICE: Final = "wal_log.ReplicationLog"
@@ -22,18 +23,6 @@ _READ_AHEAD: Final = 2**18
 _OK, _FAILED_PRECONDITION, _UNIMPLEMENTED = 0, 9, 12
 _NOT_ALLOWED: Final = frozenset({7, 16})
 _NOT_OFFERED: Final = frozenset({404, 405, 410, 415, 426, 501, 505})
-
-
-class NeedsSnapshot(Exception):
-    """The frame that was asked for is not in the log any more: a snapshot has what it became."""
-
-
-class NoSnapshot(Exception):
-    """The primary has no snapshot that begins there, or none yet."""
-
-
-class SessionOver(Exception):
-    """The primary does not know us: it has been started again since we said hello."""
 
 
 class PrimaryLog:
@@ -108,8 +97,8 @@ class PrimaryLog:
             raise SyncRefused(f"{self._endpoint} does not push its log (status {response.status})")
         if response.status != 200:
             raise NoAnswer(f"the primary answered with status {response.status}")
-        if (status := response.headers.get("grpc-status", "")).isdigit():
-            _judge(Trailers(int(status), response.headers.get("grpc-message", "")))
+        if (status := response.headers.get("grpc-status")) is not None:
+            _judge(wire.ending(status, response.headers.get("grpc-message", "")))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -142,11 +131,11 @@ def _judge(ending: Trailers) -> None:
         return
     message = unquote(ending.message)
     if ending.status == _FAILED_PRECONDITION and message == "NEED_SNAPSHOT":
-        raise NeedsSnapshot
+        raise NeedsSnapshot("the frame is not in the log any more")
     if ending.status == _FAILED_PRECONDITION and message == "NO_HELLO":
-        raise SessionOver
+        raise SessionOver("the primary was started again")
     if message == "snapshot not found":
-        raise NoSnapshot
+        raise NoSnapshot("the primary has no such snapshot")
     if ending.status == _UNIMPLEMENTED or "deprecated" in message:
         raise SyncRefused(f"the primary does not push its log: {message or 'not implemented'}")
     if ending.status in _NOT_ALLOWED:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Final, Self
 import orjson
 
 from vox_mesh.errors import ReplicaOff
+from vox_mesh.store.folders import make_private
 
 SUFFIX: Final = ".mark"
 _SIZE: Final = 1_024
@@ -26,7 +28,8 @@ _MAX_ERROR: Final = 300
 class Record:
     """How the replica stands. `digest` tells the right pages of this position from any others.
 
-    `as_of_ms` is the moment, by this machine's clock, up to which it is known to hold every commit.
+    `as_of_ms` is the moment, by this machine's clock, up to which it is known to hold every commit; `pid` the
+    process that keeps it up, 0 when there is none.
     """
 
     driver: str
@@ -36,7 +39,9 @@ class Record:
     pages: int = 0
     digest: int = 0
     as_of_ms: int = 0
+    state: str = ""
     error: str = ""
+    pid: int = 0
 
 
 def replica_path(database: Path, slot: str) -> Path:
@@ -69,6 +74,7 @@ class Mark:
 
     def __init__(self, descriptor: int, record: Record) -> None:
         self._descriptor = descriptor
+        self._updating = threading.Lock()  # pages are applied in one thread, hellos heard in another
         self.record = record
 
     @classmethod
@@ -80,6 +86,7 @@ class Mark:
                 f"{path} is not marked as a replica, so it is left alone",
                 hint="move it away, or set VOX_DB_PATH to another file",
             )
+        make_private(path.parent)
         descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,21 +97,27 @@ class Mark:
                 hint="give each VOX_MESH_HOME a VOX_DB_PATH of its own",
             ) from None
         found = _decoded(os.pread(descriptor, _SIZE, 0))
-        fresh = Record(driver, primary)
         if found is None or (found.driver, found.primary) != (driver, primary):
-            found = fresh
-        return cls(descriptor, found)
+            found = Record(driver, primary)
+        mark = cls(descriptor, found)
+        mark.update(pid=os.getpid())
+        return mark
 
     def update(self, **changes: Any) -> None:
         """Change and write the record, in one piece."""
         if "error" in changes:
-            changes["error"] = changes["error"][:_MAX_ERROR]
-        self.record = replace(self.record, **changes)
-        os.pwrite(self._descriptor, _encoded(self.record), 0)
+            # Whatever was in it, it must fit, and be fit to be written.
+            changes["error"] = changes["error"].encode("unicode_escape").decode()[:_MAX_ERROR]
+        with self._updating:
+            self.record = replace(self.record, **changes)
+            os.pwrite(self._descriptor, _encoded(self.record), 0)
 
     def release(self) -> None:
         """Let another process own the replica."""
-        os.close(self._descriptor)
+        try:
+            self.update(pid=0)
+        finally:
+            os.close(self._descriptor)
 
 
 def _encoded(record: Record) -> bytes:

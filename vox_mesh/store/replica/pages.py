@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from vox_mesh.store.replica.interruptions import Incomplete
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.wire import PAGE, Frame
 
@@ -34,10 +35,6 @@ _LOCK_PAGE: Final = 2**30 // PAGE + 1
 """The one page that SQLite never writes."""
 
 _OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-
-
-class Incomplete(Exception):
-    """A first snapshot that lacks pages."""
 
 
 def _sum(page_number: int, page: bytes | memoryview) -> int:
@@ -161,7 +158,7 @@ class PageFile:
     def apply_snapshot(self, next_frame: int, size_after: int) -> None:
         """The same for a snapshot, which must be whole: of an empty file it must bring every page."""
         if not self.next_frame and len(self._pending) < size_after - (size_after >= _LOCK_PAGE):
-            raise Incomplete(f"{len(self._pending)} of {size_after} pages")
+            raise Incomplete(f"the snapshot has {len(self._pending)} of {size_after} pages")
         self.apply(next_frame, size_after)
 
     def _digest_after(self, size_after: int) -> int:

@@ -46,8 +46,8 @@ class Replica(Protocol):
     async def answer(self, statement: Statement) -> Rows | None:
         """Answer a query, no less than this process has seen before; `None`: ask the primary."""
 
-    async def caught_up(self, progress: Progress) -> None:
-        """Wait until it holds all that was committed before now; raise if it never will."""
+    async def caught_up(self, progress: Progress, patience_s: float) -> None:
+        """Wait until it holds all that was committed before now; raise if it stands still for so long."""
 
     def status(self) -> ReplicaStatus:
         """How it stands."""

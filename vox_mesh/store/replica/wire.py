@@ -6,6 +6,7 @@ trailers. Of protobuf only two wire types occur here, and all fields that we rea
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -64,7 +65,14 @@ def hello(message: memoryview) -> Hello:
         raise BadWire("the primary's hello lacks its log or session")
     if not isinstance(last_frame, int):
         raise BadWire("the primary's hello has something else for a frame")
-    return Hello(bytes(log_id).decode(), bytes(session).decode(), last_frame + 1)
+    return Hello(_name(log_id), _name(session), last_frame + 1)
+
+
+def _name(value: memoryview) -> str:
+    name = bytes(value).decode(errors="replace")
+    if not (name and name.isascii() and name.isprintable()):
+        raise BadWire("the primary's hello has something else for a name")
+    return name
 
 
 def frame(message: memoryview) -> Frame:
@@ -85,10 +93,14 @@ def trailers(message: memoryview) -> Trailers:
     lines = bytes(message).decode(errors="replace").split("\r\n")
     pairs = (line.partition(":") for line in lines)
     found = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    status = found.get("grpc-status", "")
-    if not status.isdigit():
-        raise BadWire("trailers without a status")
-    return Trailers(int(status), found.get("grpc-message", ""))
+    return ending(found.get("grpc-status", ""), found.get("grpc-message", ""))
+
+
+def ending(status: str, message: str) -> Trailers:
+    """The same from what stands in the headers of a call that failed at once."""
+    if not re.fullmatch(r"[0-9]{1,9}", status):
+        raise BadWire("no status that is a number")
+    return Trailers(int(status), message)
 
 
 class Parts:

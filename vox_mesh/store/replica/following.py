@@ -1,0 +1,247 @@
+"""What every replica does: one task that follows the primary, and answers for as long as that goes well."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import ClassVar, Final, NamedTuple
+
+from vox_mesh.errors import DatabaseUnavailable, ReplicaOff, SyncRefused, Unauthorized, Unreachable
+from vox_mesh.store.carrier import backoff_s
+from vox_mesh.store.changes import Changes
+from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.replica.interruptions import Interrupted, Restarted
+from vox_mesh.store.replica.mark import Mark
+from vox_mesh.store.replica.replica import Progress, ReplicaStatus, State
+from vox_mesh.store.script import Statement
+from vox_mesh.store.values import Rows
+
+_log = logging.getLogger(__name__)
+
+_ASK_S: Final = 2.0
+_FLOOR_S: Final = 0.05
+"""How long a read waits for what was seen before it; then the primary answers."""
+
+_NEVER: Final = -float("inf")
+
+
+class Held(NamedTuple):
+    """What a copy holds: the frames of this log before `next_frame`, of `end` that there are.
+
+    One that knows nothing of frames has no log.
+    """
+
+    log_id: str
+    next_frame: int
+    end: int
+    bytes: int
+
+
+class Following(ABC):
+    """Keeps touch with the primary, and says so.
+
+    `as_of` is the moment up to which the copy holds every commit: when the primary was last asked where it
+    stood, and the copy has come as far. Nothing is concluded from silence.
+    """
+
+    driver: ClassVar[str]
+
+    def __init__(
+        self,
+        mark: Mark,
+        floor: Floor,
+        changes: Changes,
+        *,
+        max_stale_s: float,
+        refused: Callable[[SyncRefused], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mark = mark
+        self._floor = floor
+        self._changes = changes
+        self._max_stale_s = max_stale_s
+        self._ask_s = min(_ASK_S, max(max_stale_s / 2, _FLOOR_S))
+        self._refused = refused
+        self._monotonic = monotonic
+        self._state = State.CATCHING_UP
+        self._error = ""
+        self._as_of = _NEVER
+        self._progress = Changes()
+        self._asked = asyncio.Event()
+        self._is_closed = False
+        self._task = asyncio.create_task(self._follow_for_ever(), name="vox-mesh-replica")
+
+    # --- what differs ----------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def _held(self) -> Held:
+        """What the copy holds."""
+
+    @property
+    def _arrived(self) -> int:
+        """How many frames have come in, applied or not."""
+        return self._held.next_frame
+
+    @abstractmethod
+    async def _prepare(self) -> None:
+        """Look at what there is, before the first session."""
+
+    @abstractmethod
+    async def _session(self) -> None:
+        """Follow the primary for as long as it goes well."""
+
+    @abstractmethod
+    async def _read(self, statement: Statement) -> Rows | None:
+        """Answer from the copy; `None`: it can't."""
+
+    @abstractmethod
+    async def _discard(self) -> None:
+        """Give the disk space back."""
+
+    @abstractmethod
+    async def _release(self) -> None:
+        """Close files and connections."""
+
+    # --- answering -------------------------------------------------------------------------------
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether commits come by themselves."""
+        return False
+
+    async def answer(self, statement: Statement) -> Rows | None:
+        """Answer a query, no less than this process has seen before; `None`: ask the primary."""
+        if self._monotonic() - self._as_of > self._max_stale_s:
+            return None
+        if not self._meets_floor and not await self._reach_floor():
+            return None
+        rows = await self._read(statement)
+        if rows is not None:
+            rows.age_s = self._monotonic() - self._as_of
+        return rows
+
+    @property
+    def _meets_floor(self) -> bool:
+        held = self._held
+        return self._floor.is_met_by(held.log_id, held.next_frame, self._as_of)
+
+    async def _reach_floor(self) -> bool:
+        """Wait for what has been seen elsewhere, but not for long."""
+        if self._state is not State.IN_TOUCH:
+            return False
+        if self._floor.needs_hello(self._held.log_id, self._as_of):
+            self._asked.set()
+        try:
+            async with asyncio.timeout(_FLOOR_S):
+                while not self._meets_floor:
+                    await self._progress.after(self._progress.count)
+        except TimeoutError:
+            return False
+        return True
+
+    # --- following -------------------------------------------------------------------------------
+
+    async def _follow_for_ever(self) -> None:
+        failed = 0
+        try:
+            await self._prepare()
+            while True:
+                try:
+                    await self._session()
+                except (Interrupted, DatabaseUnavailable, Unauthorized) as fault:
+                    failed = 1 if self._state is State.IN_TOUCH else failed + 1
+                    self._lose(fault)
+                    if failed > 1 or not isinstance(fault, Restarted):
+                        await asyncio.sleep(backoff_s(failed, random.random))
+        except SyncRefused as error:
+            self._turn_off(error)
+            self._refused(error)
+        except OSError as error:
+            self._turn_off(ReplicaOff(f"its file can't be written: {error}"))
+            with suppress(OSError):
+                await self._discard()
+        except Exception as error:
+            _log.exception("the replica failed")
+            self._turn_off(error)
+
+    async def _wait_to_ask(self) -> None:
+        """Wait until it is time to ask the primary again, or a reader wants to know."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._ask_s):
+                await self._asked.wait()
+        self._asked.clear()
+
+    def _hold_all_until(self, moment: float) -> None:
+        """The copy has come as far as the primary was at that moment."""
+        if moment > self._as_of:
+            self._as_of = moment
+            self._mark.update(as_of_ms=round((time.time() - self._monotonic() + moment) * 1_000))
+            if self._state is not State.IN_TOUCH:
+                self._enter(State.IN_TOUCH)
+
+    def _lose(self, fault: Exception) -> None:
+        told = str(fault) or type(fault).__name__
+        state = State.CATCHING_UP if isinstance(fault, Restarted) else State.OUT_OF_TOUCH
+        if self._state is not state:
+            _log.warning("the replica is %s: %s", state, told)
+        self._enter(state, told)
+
+    def _turn_off(self, error: Exception) -> None:
+        _log.warning("the replica is off, reads go to the primary: %s", error)
+        self._as_of = _NEVER
+        with suppress(OSError):  # of a full disk, too
+            self._enter(State.OFF, str(error))
+        self._progress.bump()
+
+    def _enter(self, state: State, error: str = "") -> None:
+        """Change the state; whoever watches is to know."""
+        is_news = state is not self._state
+        self._state, self._error = state, error
+        if is_news:
+            self._changes.bump()
+        self._mark.update(state=state, error=error)
+
+    # --- how it stands ---------------------------------------------------------------------------
+
+    async def caught_up(self, progress: Progress, patience_s: float) -> None:
+        """Wait until it holds all that was committed before now; raise if it stands still for so long."""
+        since = self._monotonic()
+        self._asked.set()
+        while self._as_of < since:
+            if self._state is State.OFF:
+                raise ReplicaOff(f"the replica is off: {self._error}", hint="see `vox-mesh db status`")
+            progress(self._arrived, self._held.end)
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._progress.after(self._progress.count)
+            except TimeoutError:
+                raise Unreachable(f"the replica does not get on: {self._error or self._state}") from None
+        progress(self._held.end, self._held.end)
+
+    def status(self) -> ReplicaStatus:
+        """How it stands."""
+        held = self._held
+        return ReplicaStatus(
+            driver=self.driver,
+            state=self._state,
+            frame=held.next_frame - 1 if held.log_id else None,
+            lag_frames=max(0, held.end - held.next_frame) if held.log_id else None,
+            age_ms=round((self._monotonic() - self._as_of) * 1_000) if self._as_of != _NEVER else None,
+            bytes=held.bytes,
+            error=self._error,
+        )
+
+    async def close(self) -> None:
+        """Stop following. May be called twice."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            await self._release()
+            self._mark.release()
