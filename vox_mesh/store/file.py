@@ -105,12 +105,11 @@ class FileEngine:
 
         def work() -> BatchResult:
             with self._turn:
-                if running.cancelled():  # given up while it waited for the turn: it must not happen any more
+                if self._writer.is_given_up:  # while it waited for the turn: it must not happen any more
                     raise asyncio.CancelledError
                 return sqlite.walk(self._writing, batch)
 
-        running = self._writer.do(work)
-        return await running
+        return await self._writer.do(work)
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""

@@ -17,6 +17,7 @@ class SerialThread:
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._under_way: asyncio.Future[Any] | None = None
         # A daemon: a job stuck in the kernel must not keep the process from ending.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -26,6 +27,11 @@ class SerialThread:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.put((work, future))
         return future
+
+    @property
+    def is_given_up(self) -> bool:
+        """For the work itself to ask: whether whoever wanted it has been cancelled meanwhile."""
+        return self._under_way is not None and self._under_way.cancelled()
 
     async def stop(self, timeout: float = 5.0) -> bool:
         """Finish what was given, then end; wait so long at the most. Whether it has ended."""
@@ -38,6 +44,7 @@ class SerialThread:
             work, future = job
             if future.cancelled():
                 continue
+            self._under_way = future
             try:
                 result, error = work(), None
             except (Exception, asyncio.CancelledError) as raised:
