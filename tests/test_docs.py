@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 
+from tools.sqld import Server
+
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _PAGES: Final = sorted([_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")])
 _BLOCK: Final = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -43,7 +45,9 @@ def shape(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
-def test_what_a_page_shows_still_works_in_the_order_shown(page: Path, tmp_path: Path) -> None:
+def test_what_a_page_shows_still_works_in_the_order_shown(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     env = environment(tmp_path)
     for kind, text in blocks(page):
         if kind == "python":
@@ -60,6 +64,9 @@ def test_what_a_page_shows_still_works_in_the_order_shown(page: Path, tmp_path: 
             if command.startswith("export "):
                 name, _, value = command.removeprefix("export ").partition("=")
                 env[name] = value
+                if name == "VOX_DB_URL":  # a server of the test's own stands in for the reader's
+                    server: Server = request.getfixturevalue("server")
+                    env |= {"VOX_DB_URL": server.url, "VOX_DB_TOKEN": server.token}
             elif command.startswith("make "):
                 assert re.search(
                     rf"^{command.split()[1]}:.*##", (_ROOT / "Makefile").read_text(), re.MULTILINE

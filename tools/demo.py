@@ -18,7 +18,6 @@ _VICTIM: Final = "coder"
 _COUNT: Final = 8_000
 _FOLDER: Final = Path(".vox/demo")
 _DEADLINE_S: Final = 60.0
-_LOOK_S: Final = 0.1
 
 
 class Writer:
@@ -86,17 +85,14 @@ async def run() -> bool:
 async def _write_with_a_kill(store: Store, writers: list[Writer]) -> list[int]:
     await asyncio.gather(*(writer.start() for writer in writers))
     victim = next(writer for writer in writers if writer.name == _VICTIM)
-    while (done := await _written(store, _VICTIM)) < _COUNT // 3:  # noqa: ASYNC110 - it is another process
-        await asyncio.sleep(_LOOK_S)
+    async for change in store.watch("SELECT count(*) FROM demo_writes WHERE writer = ?", (_VICTIM,)):
+        done = change.rows.value
+        if done >= _COUNT // 3:
+            break
     await victim.kill()
     _say(f"{_VICTIM:<9} is killed with -9 in the middle of its work, {done:,} writes in")
     await victim.start()
     return await asyncio.gather(*(writer.result() for writer in writers))
-
-
-async def _written(store: Store, writer: str) -> int:
-    counted = await store.read("SELECT count(*) FROM demo_writes WHERE writer = ?", (writer,))
-    return int(counted.value)
 
 
 async def _report(store: Store, writers: list[Writer], resent: list[int], seconds: float) -> bool:
