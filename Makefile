@@ -42,4 +42,6 @@ $(READY): pyproject.toml
 
 $(TOOLS): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@# For the native replica, where there is a wheel; 0.1.8 is the last one that also syncs from sqld.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary libsql libsql==0.1.8 2>/dev/null || true
 	@touch $@

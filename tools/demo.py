@@ -20,6 +20,10 @@ _FOLDER: Final = Path(".vox/demo")
 _DEADLINE_S: Final = 60.0
 
 
+class Failed(Exception):
+    """The demo can't go on."""
+
+
 class Writer:
     """A writing process, and what became of it."""
 
@@ -46,7 +50,7 @@ class Writer:
         assert self._process is not None
         output, _ = await self._process.communicate()
         if self._process.returncode != 0:
-            raise SystemExit(f"{self.name} failed with exit code {self._process.returncode}")
+            raise Failed(f"{self.name} failed with exit code {self._process.returncode}")
         return int(output)
 
     def stop(self) -> None:
@@ -130,5 +134,7 @@ if __name__ == "__main__":
         raise SystemExit(0 if asyncio.run(run()) else 1)
     except MeshError as error:
         raise SystemExit(f"demo: {error.line}") from None
+    except (Failed, TimeoutError) as error:
+        raise SystemExit(f"demo: {error or 'it took too long'}") from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -103,7 +103,9 @@ class AutoReplica:
         await self._chosen.close()  # they would share a file
         try:
             self._chosen = self._native()
-        except (DriverMissing, ReplicaOff, OSError) as error:
+        except (DriverMissing, ReplicaOff) as error:
+            _log.warning("there is no other replica: %s", error.line)
+        except OSError as error:
             _log.warning("there is no other replica: %s", error)
 
     @property

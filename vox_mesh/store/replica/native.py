@@ -32,7 +32,7 @@ _OPEN_S: Final = 120
 _END_S: Final = 2.0
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # Isolated: nothing that lies beside the program is taken for a module.
-_COMMAND: Final = (sys.executable, "-I", str(Path(__file__).with_name("native_sync.py")))
+COMMAND: Final = (sys.executable, "-I", str(Path(__file__).with_name("native_sync.py")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class NativeReplica(Following):
         *,
         max_stale_s: float,
         refused: Callable[[SyncRefused], None],
-        command: Sequence[str] = _COMMAND,
+        command: Sequence[str] = COMMAND,
     ) -> None:
         super().__init__(mark, floor, changes, max_stale_s=max_stale_s, refused=refused)
         self._source = source

@@ -29,7 +29,7 @@ def main() -> int:
         try:
             signal.alarm(order["open_s"] if connection is None else order["sync_s"])
             if connection is None:
-                import libsql  # type: ignore[import-not-found,import-untyped,unused-ignore]
+                import libsql
 
                 connection = libsql.connect(
                     order["path"], sync_url=order["url"], auth_token=order["token"], isolation_level=None
