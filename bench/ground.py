@@ -88,6 +88,6 @@ def writing(store: Store, script: Callable[[], Script]) -> Call:
     return lambda: store.write(script())
 
 
-def reading(store: Store) -> Call:
+def reading(store: Store, *, fresh: bool = False) -> Call:
     """A caller's read of one row."""
-    return lambda: store.read(workload.SELECT, workload.FIRST)
+    return lambda: store.read(workload.SELECT, workload.FIRST, fresh=fresh)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench import workload
+from bench import replica_lines, watch_lines, workload
 from bench.figures import Figure, Of, Target, at_least, at_most
 from bench.fleet import FleetRound, fleet
 from bench.ground import Ground, Rounds, writing
@@ -194,6 +194,12 @@ LINES: Final = (
     Line("read-memory", "a point query, in memory", _read_memory),
     Line("read-file", "a point query, in a file", _read_file),
     Line("read-sqld", "a point query, on a server", _read_sqld, needs_server=True),
+    Line("read-replica", "a point query, on the replica", replica_lines.read_replica, needs_server=True),
+    Line("first-copy", "a replica from nothing", replica_lines.first_copy, needs_server=True),
+    Line("following", "a replica that follows", replica_lines.following, needs_server=True),
+    Line("visible-mesh", "a commit seen by another process", watch_lines.visible_mesh, needs_server=True),
+    Line("visible-file", "a commit seen by another process, in a file", watch_lines.visible_file),
+    Line("idle", "waiting for a commit", watch_lines.idle, needs_server=True),
 )
 
 

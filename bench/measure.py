@@ -15,16 +15,19 @@ Call = Callable[[], Awaitable[object]]
 class Pace(NamedTuple):
     """How long to measure: `rounds` of each side, of so many seconds each; `settled` as after a long run.
 
-    A store that is not settled has not yet begun to forget old keys, and is faster than it will be.
+    A store that is not settled has not yet begun to forget old keys, and is faster than it will be. `idle_s`
+    is for how long nothing happens where that is what is measured, `copied_mb` how much a first copy copies.
     """
 
     rounds: int
     seconds: float
     settled: bool
+    idle_s: float
+    copied_mb: int
 
 
-FULL: Final = Pace(rounds=7, seconds=0.5, settled=True)
-QUICK: Final = Pace(rounds=3, seconds=0.05, settled=False)
+FULL: Final = Pace(rounds=7, seconds=0.5, settled=True, idle_s=20.0, copied_mb=100)
+QUICK: Final = Pace(rounds=3, seconds=0.05, settled=False, idle_s=3.0, copied_mb=20)
 
 
 async def alternate(sides: Mapping[str, Callable[[], Awaitable[T]]], rounds: int) -> dict[str, list[T]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from time import perf_counter
 from typing import Any, Final
 
@@ -13,10 +14,14 @@ import orjson
 
 from bench.workload import CREATE, FIRST, INSERT, SELECT, VALUES
 from tools.sqld import Server
+from vox_mesh.store.replica import wire
 from vox_mesh.store.values import Value
 
 _PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
 _STREAM: Final = 1
+_NAMESPACE: Final = base64.b64encode(b"default").rstrip(b"=").decode()
+_READ_AHEAD: Final = 2**18
+_FRAME: Final = wire.PAGE + 24 + 3 + 5  # the page, its numbers, and the heads of both messages around them
 
 
 class RawFile:
@@ -151,6 +156,47 @@ async def raw_http(server: Server) -> AsyncIterator[RawHttp]:
     """A session with connections that are kept alive."""
     async with aiohttp.ClientSession() as session:
         yield RawHttp(session, server)
+
+
+class RawLog:
+    """The primary's log as bytes, read and dropped."""
+
+    def __init__(self, session: aiohttp.ClientSession, server: Server) -> None:
+        self._session = session
+        self._url = f"{server.url}/wal_log.ReplicationLog"
+        self._headers = {
+            "authorization": f"Bearer {server.token}",
+            "content-type": "application/grpc-web",
+            "x-namespace-bin": _NAMESPACE,
+        }
+
+    async def next_frame(self) -> int:
+        """Say hello; the number of frames that were written so far."""
+        parts = wire.Parts()
+        async with self._post("Hello", 1) as response:
+            answer = next(parts.feed(await response.read()))
+        assert isinstance(answer, memoryview)
+        hello = wire.hello(answer)
+        self._headers["x-session-token"] = hello.session
+        return hello.next_frame
+
+    async def stream(self, first: int) -> AsyncGenerator[int, None]:
+        """Read frames from this one on, for ever; after each piece, how many have come so far."""
+        size = 0
+        async with self._post("LogEntries", first) as response:
+            while True:
+                size += len(await response.content.readany())
+                yield size // _FRAME
+
+    def _post(self, method: str, number: int) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self._session.post(f"{self._url}/{method}", data=wire.request(number), headers=self._headers)
+
+
+@asynccontextmanager
+async def raw_log(server: Server) -> AsyncIterator[RawLog]:
+    """A session of its own."""
+    async with aiohttp.ClientSession(read_bufsize=_READ_AHEAD) as session:
+        yield RawLog(session, server)
 
 
 def _raise_unless_busy(error: dict[str, Any]) -> None:

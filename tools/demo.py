@@ -134,7 +134,9 @@ if __name__ == "__main__":
         raise SystemExit(0 if asyncio.run(run()) else 1)
     except MeshError as error:
         raise SystemExit(f"demo: {error.line}") from None
-    except (Failed, TimeoutError) as error:
-        raise SystemExit(f"demo: {error or 'it took too long'}") from None
+    except Failed as error:
+        raise SystemExit(f"demo: {error}") from None
+    except TimeoutError:
+        raise SystemExit(f"demo: it is not done after {_DEADLINE_S:g} s") from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

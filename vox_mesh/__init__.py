@@ -5,10 +5,11 @@ from __future__ import annotations
 from vox_mesh.errors import MeshError
 from vox_mesh.mesh import Role, open_store
 from vox_mesh.settings import Settings, load_settings
-from vox_mesh.store import Answer, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
+from vox_mesh.store import Answer, Change, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
 
 __all__ = [
     "Answer",
+    "Change",
     "MeshError",
     "Outcome",
     "Role",

@@ -141,7 +141,9 @@ class Store:
         self._refuse_if_closed()
         statement = Statement(sql, params)
         if self._replica is not None and not fresh and self._schema_version:
-            rows = await self._replica.answer(statement)
+            rows = self._replica.answer_now(statement)
+            if rows is None:
+                rows = await self._replica.answer(statement)
             if rows is not None:
                 return rows
         return await self._ask(statement, timeout)

@@ -113,13 +113,25 @@ class AutoReplica:
         """Whether commits come by themselves."""
         return self._chosen.is_pushed
 
+    def answer_now(self, statement: Statement) -> Rows | None:
+        """Answer a query, if the chosen one can without waiting."""
+        return self._chosen.answer_now(statement)
+
     async def answer(self, statement: Statement) -> Rows | None:
         """Answer a query, if the chosen one can."""
         return await self._chosen.answer(statement)
 
     async def caught_up(self, progress: Progress, patience_s: float) -> None:
         """Wait until the chosen one holds all that was committed before now."""
-        await self._chosen.caught_up(progress, patience_s)
+        first = self._chosen
+        try:
+            await first.caught_up(progress, patience_s)
+        except ReplicaOff:
+            if self._changing_over is not None:
+                await asyncio.wait([self._changing_over])
+            if self._chosen is first:
+                raise
+            await self._chosen.caught_up(progress, patience_s)
 
     def status(self) -> ReplicaStatus:
         """How the chosen one stands."""

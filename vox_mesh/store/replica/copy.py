@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -71,7 +70,7 @@ class Copy:
         """Drop everything, and begin with the first frame of this log."""
         self.is_readable = False
         await self._change(lambda: self._file.start_over(log_id))
-        self.is_damaged = False
+        self.is_damaged = self._reader.found_damage = False
 
     def expect(self) -> int:
         """Forget what was not applied; the number of the frame that must come next."""
@@ -85,9 +84,13 @@ class Copy:
             if frame.number != self._arrived:
                 raise NoAnswer(f"the log skipped from frame {self._arrived} to {frame.number}")
             self._arrived += 1
+        is_short = len(frames) <= _INLINE_FRAMES
         last = next((at for at in reversed(range(len(frames))) if frames[at].size_after), None)
         if last is None:
-            await self._aside(lambda: self._file.add(frames))
+            if is_short:
+                self._file.add(frames)
+            else:
+                await self._aside(lambda: self._file.add(frames))
             return False
         # Of a page that several of these transactions changed, only the last state counts.
         pages = {frame.page_number: frame for frame in frames[: last + 1]}
@@ -98,7 +101,7 @@ class Copy:
             self._file.apply(frames[last].number + 1, frames[last].size_after)
             self._file.add(frames[last + 1 :])
 
-        await self._change(apply, inline=len(frames) <= _INLINE_FRAMES)
+        await self._change(apply, inline=is_short)
         return True
 
     async def take_older(self, frames: Sequence[Frame]) -> None:
@@ -122,12 +125,7 @@ class Copy:
 
     async def _aside(self, work: Callable[[], T]) -> T:
         """Do it in the thread, to the end: it can't be stopped in the middle."""
-        doing = self._thread.do(work)
-        try:
-            return await asyncio.shield(doing)
-        except asyncio.CancelledError:
-            await asyncio.wait([doing])
-            raise
+        return await _to_the_end(self._thread.do(work))
 
     async def _change(self, work: Callable[[], T], *, inline: bool = False) -> T:
         """Change the file while nobody reads it."""
@@ -140,22 +138,33 @@ class Copy:
 
     # --- answering -------------------------------------------------------------------------------
 
+    def read_now(self, statement: Statement) -> Rows | None:
+        """Answer a query here and now, if that takes but a moment; `None`: it can't be done so."""
+        if not self.is_readable or self._gate.is_changing or not self._may_go_on():
+            return None
+        reader = self._reader
+        if reader.is_long(statement):
+            return None
+        was_open = reader.is_open
+        try:
+            rows = reader.quickly(statement, QUICK_S)
+        except TooLong:
+            rows = None
+        return rows if self._is_trusted(was_open) else None
+
     async def read(self, statement: Statement) -> Rows | None:
         """Answer a query from whole transactions; `None`: it is for the primary to answer."""
-        await self._give_way()
+        if not self._may_go_on():
+            await asyncio.sleep(0)
         while self._gate.is_changing:
             await self._gate.unchanging()
-        if not self.is_readable:
-            return None
-        if not self._reader.is_long(statement):
-            try:
-                return self._trusted(lambda: self._reader.quickly(statement, QUICK_S))
-            except TooLong:
-                pass
-        return await self._read_aside(statement)
+        rows = self.read_now(statement)
+        if rows is None and self._reader.is_long(statement):
+            rows = await self._read_aside(statement)
+        return rows
 
-    async def _give_way(self) -> None:
-        """Let the event loop go on, when it has done nothing but read here for long enough.
+    def _may_go_on(self) -> bool:
+        """Whether this turn of the event loop has not been spent on reading alone.
 
         A quick read pauses nowhere: without this a loop of them would stop everything else, the log as well.
         """
@@ -163,8 +172,7 @@ class Copy:
         if self._turn_began_at is None:
             self._turn_began_at = now
             asyncio.get_running_loop().call_soon(self._end_turn)
-        elif now - self._turn_began_at > QUICK_S:
-            await asyncio.sleep(0)
+        return now - self._turn_began_at <= QUICK_S
 
     def _end_turn(self) -> None:
         self._turn_began_at = None
@@ -173,22 +181,21 @@ class Copy:
         async with self._gate.reading():
             if not self.is_readable:
                 return None
-            reading = partial(self._reader.slowly, statement, SLOW_S)
-            try:
-                return await asyncio.to_thread(self._trusted, reading)
-            except TooLong:
-                return None
+            reading = asyncio.to_thread(self._reader.slowly, statement, SLOW_S)
+            rows: Rows | None = None
+            with suppress(TooLong):
+                rows = await _to_the_end(asyncio.ensure_future(reading))
+            return rows if self._is_trusted() else None
 
-    def _trusted(self, reading: Callable[[], Rows]) -> Rows | None:
-        """What was read, if the file is as we left it."""
-        try:
-            rows = reading()
-        except (sqlite3.Error, sqlite3.Warning):
-            rows = None  # wrong, about the time, for a newer SQLite, a damaged page: the primary knows better
-        return rows if self._is_trusted() else None
+    def check(self) -> None:
+        """See whether somebody else has been at the file."""
+        if not self._gate.is_changing:
+            self._is_trusted()
 
-    def _is_trusted(self) -> bool:
-        if not self._file.is_untouched:
+    def _is_trusted(self, has_it_open: bool = False) -> bool:
+        """Whether the file is as we left it; for whoever `has_it_open`, it may lie elsewhere now."""
+        is_ours = self._file.is_unwritten if has_it_open else self._file.is_untouched
+        if not is_ours or self._reader.found_damage:
             self.is_damaged = True
             self.is_readable = False
         return not self.is_damaged
@@ -201,6 +208,21 @@ class Copy:
 
     async def close(self) -> None:
         """Close the file, when what is under way is done."""
+        self.is_readable = False
         self._reader.forget()
         if await self._thread.stop():
             self._file.close()
+
+
+async def _to_the_end(doing: asyncio.Future[T]) -> T:
+    """Wait for what another thread does, however often we are cancelled: it has its place at the gate."""
+    cancelled: asyncio.CancelledError | None = None
+    while not doing.done():
+        try:
+            await asyncio.wait([doing])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        doing.exception()  # nobody is left to be told of it
+        raise cancelled
+    return doing.result()

@@ -54,17 +54,17 @@ class Floor:
 
     def is_met_by(self, log_id: str, next_frame: int, as_of: float) -> bool:
         """Whether a copy that has come to this frame, and holds every commit before `as_of`, will do."""
-        if self._unplaced_at is not None and as_of < self._unplaced_at:
+        if self._unplaced_at is not None and as_of <= self._unplaced_at:
             return False
         position = self._position
         return (
             position is None
-            or as_of >= position.seen_at
+            or as_of > position.seen_at
             or (log_id == position.log_id and next_frame > position.frame)
         )
 
     def needs_hello(self, log_id: str, as_of: float) -> bool:
         """Whether such a copy can only meet the floor by a hello: it is not a matter of frames."""
-        if self._unplaced_at is not None and as_of < self._unplaced_at:
+        if self._unplaced_at is not None and as_of <= self._unplaced_at:
             return True
         return self._position is not None and self._position.log_id != log_id

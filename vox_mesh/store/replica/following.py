@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from typing import ClassVar, Final, NamedTuple
 
 from vox_mesh.errors import DatabaseUnavailable, ReplicaOff, SyncRefused, Unauthorized, Unreachable
@@ -65,7 +66,7 @@ class Following(ABC):
         self._floor = floor
         self._changes = changes
         self._max_stale_s = max_stale_s
-        self._ask_s = min(_ASK_S, max(max_stale_s / 2, _FLOOR_S))
+        self._ask_s = min(_ASK_S, max(max_stale_s / 2, _FLOOR_S)) if max_stale_s else _ASK_S
         self._refused = refused
         self._monotonic = monotonic
         self._state = State.CATCHING_UP
@@ -97,6 +98,10 @@ class Following(ABC):
         """Follow the primary for as long as it goes well."""
 
     @abstractmethod
+    def _read_now(self, statement: Statement) -> Rows | None:
+        """Answer from the copy, if that takes but a moment."""
+
+    @abstractmethod
     async def _read(self, statement: Statement) -> Rows | None:
         """Answer from the copy; `None`: it can't."""
 
@@ -115,31 +120,41 @@ class Following(ABC):
         """Whether commits come by themselves."""
         return False
 
+    def answer_now(self, statement: Statement) -> Rows | None:
+        """Answer a query without waiting for anything; `None`: that can't be done."""
+        age_s = self._monotonic() - self._as_of
+        if age_s > self._max_stale_s or not self._meets(self._floor):
+            return None
+        rows = self._read_now(statement)
+        if rows is not None:
+            rows.age_s = age_s
+        return rows
+
     async def answer(self, statement: Statement) -> Rows | None:
         """Answer a query, no less than this process has seen before; `None`: ask the primary."""
         if self._monotonic() - self._as_of > self._max_stale_s:
             return None
-        if not self._meets_floor and not await self._reach_floor():
+        if not self._meets(self._floor) and not await self._reach_floor():
             return None
         rows = await self._read(statement)
         if rows is not None:
             rows.age_s = self._monotonic() - self._as_of
         return rows
 
-    @property
-    def _meets_floor(self) -> bool:
-        held = self._held
-        return self._floor.is_met_by(held.log_id, held.next_frame, self._as_of)
+    def _meets(self, floor: Floor) -> bool:
+        record = self._mark.record
+        return floor.is_met_by(record.log_id, record.next_frame, self._as_of)
 
     async def _reach_floor(self) -> bool:
         """Wait for what has been seen elsewhere, but not for long."""
         if self._state is not State.IN_TOUCH:
             return False
-        if self._floor.needs_hello(self._held.log_id, self._as_of):
+        floor = copy(self._floor)  # as it is now: what others see while this read waits need not be in it
+        if floor.needs_hello(self._held.log_id, self._as_of):
             self._asked.set()
         try:
             async with asyncio.timeout(_FLOOR_S):
-                while not self._meets_floor:
+                while not self._meets(floor):
                     await self._progress.after(self._progress.count)
         except TimeoutError:
             return False
@@ -152,10 +167,12 @@ class Following(ABC):
         try:
             await self._prepare()
             while True:
+                before = self._held.next_frame
                 try:
                     await self._session()
                 except (Interrupted, DatabaseUnavailable, Unauthorized) as fault:
-                    failed = 1 if self._state is State.IN_TOUCH else failed + 1
+                    got_on = self._state is State.IN_TOUCH or self._held.next_frame != before
+                    failed = 1 if got_on else failed + 1
                     self._lose(fault)
                     if failed > 1 or not isinstance(fault, Restarted):
                         await asyncio.sleep(backoff_s(failed, random.random))

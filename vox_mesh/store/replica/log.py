@@ -22,6 +22,7 @@ _NAMESPACE: Final = base64.b64encode(b"default").rstrip(b"=").decode()
 _READ_AHEAD: Final = 2**18
 _OK, _FAILED_PRECONDITION, _UNIMPLEMENTED = 0, 9, 12
 _NOT_ALLOWED: Final = frozenset({7, 16})
+_NO_AUTH: Final = "Error parsing auth header"
 _NOT_OFFERED: Final = frozenset({404, 405, 410, 415, 426, 501, 505})
 
 
@@ -138,7 +139,7 @@ def _judge(ending: Trailers) -> None:
         raise NoSnapshot("the primary has no such snapshot")
     if ending.status == _UNIMPLEMENTED or "deprecated" in message:
         raise SyncRefused(f"the primary does not push its log: {message or 'not implemented'}")
-    if ending.status in _NOT_ALLOWED:
+    if ending.status in _NOT_ALLOWED or message.startswith(_NO_AUTH):
         raise Unauthorized(
             f"the primary refused the token for its log: {message}",
             hint="check that VOX_DB_TOKEN is valid",

@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import json
 import logging
-import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,7 +29,6 @@ PACKAGE: Final = "libsql"
 _FILES: Final = ("", "-wal", "-shm", "-info", "-client_wal_index", ".redo")
 _OPEN_S: Final = 120
 _END_S: Final = 2.0
-_DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # Isolated: nothing that lies beside the program is taken for a module.
 COMMAND: Final = (sys.executable, "-I", str(Path(__file__).with_name("native_sync.py")))
 
@@ -74,7 +72,6 @@ class NativeReplica(Following):
         self._source = source
         self._command = command
         self._reader = Reader(source.path, "mode=ro")
-        self._is_damaged = False
 
     @property
     def _held(self) -> Held:
@@ -86,9 +83,9 @@ class NativeReplica(Following):
             self._remove()  # left by another driver, of another primary, or never finished
 
     async def _session(self) -> None:
-        if self._is_damaged:
+        if self._reader.found_damage:
             self._remove()
-            self._is_damaged = False
+            self._reader.found_damage = False
         self._mark.update(log_id="", next_frame=0, pages=0, digest=0)
         async with Syncing(self._command, self._source) as syncing:
             while True:
@@ -97,22 +94,23 @@ class NativeReplica(Following):
                 self._hold_all_until(asked_at)
                 self._progress.bump()
                 await self._wait_to_ask()
-                if self._is_damaged:
+                if self._reader.found_damage:
                     raise Restarted("the file is damaged")
 
-    async def _read(self, statement: Statement) -> Rows | None:
-        try:
+    def _read_now(self, statement: Statement) -> Rows | None:
+        with suppress(TooLong):
             if not self._reader.is_long(statement):
-                with suppress(TooLong):
-                    return self._reader.quickly(statement, QUICK_S)
-            return await asyncio.to_thread(self._reader.slowly, statement, SLOW_S)
-        except (TooLong, sqlite3.Warning):
-            return None
-        except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
-                self._is_damaged = True
-                self._asked.set()
-            return None
+                return self._reader.quickly(statement, QUICK_S)
+        return None
+
+    async def _read(self, statement: Statement) -> Rows | None:
+        rows = self._read_now(statement)
+        if rows is None and self._reader.is_long(statement):
+            with suppress(TooLong):
+                rows = await asyncio.to_thread(self._reader.slowly, statement, SLOW_S)
+        if self._reader.found_damage:
+            self._asked.set()  # for the task to see it now
+        return rows
 
     async def _discard(self) -> None:
         self._remove()

@@ -56,8 +56,13 @@ class PageFile:
         self._signature: tuple[int, int, int] | None = None
 
     def _open(self) -> None:
-        self._file = os.open(self.path, _OPEN, 0o600)
-        self._redo = os.open(self._redo_path, _OPEN, 0o600)
+        file = os.open(self.path, _OPEN, 0o600)
+        try:
+            self._redo = os.open(self._redo_path, _OPEN, 0o600)
+        except OSError:
+            os.close(file)
+            raise
+        self._file = file
 
     @property
     def log_id(self) -> str:
@@ -114,10 +119,12 @@ class PageFile:
         self.forget_pending()
         self._sums = array("I")
         # New files: what lies at these paths now may be somebody else's doing.
-        self.close()
         self.path.unlink(missing_ok=True)
         self._redo_path.unlink(missing_ok=True)
-        self._open()
+        old = self._file, self._redo
+        self._open()  # if it fails we keep the old ones: closed, their numbers would be another file's
+        for descriptor in old:
+            os.close(descriptor)
         self._sign()
 
     # --- applying --------------------------------------------------------------------------------
@@ -157,8 +164,9 @@ class PageFile:
 
     def apply_snapshot(self, next_frame: int, size_after: int) -> None:
         """The same for a snapshot, which must be whole: of an empty file it must bring every page."""
-        if not self.next_frame and len(self._pending) < size_after - (size_after >= _LOCK_PAGE):
-            raise Incomplete(f"the snapshot has {len(self._pending)} of {size_after} pages")
+        found = sum(number <= size_after for number in self._pending)
+        if not self.next_frame and found < size_after - (size_after >= _LOCK_PAGE):
+            raise Incomplete(f"the snapshot has {found} of {size_after} pages")
         self.apply(next_frame, size_after)
 
     def _digest_after(self, size_after: int) -> int:
@@ -221,6 +229,12 @@ class PageFile:
             return _signature(self.path.stat()) == self._signature
         except OSError:
             return False
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether our file is as we left it, wherever it lies now: enough for whoever has it open."""
+        found = os.fstat(self._file)
+        return (found.st_ino, found.st_size, found.st_mtime_ns) == self._signature
 
     def discard(self) -> None:
         """Give the disk space back; what there was can be fetched again."""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final
 
 from vox_mesh.errors import NoAnswer, SyncRefused
@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 _HELLO_S: Final = 2.0
 """How long a hello may stay unanswered, and a frame that it named not come."""
 
+_SNAPSHOT_S: Final = 0.02
+_SNAPSHOT_TRIES: Final = 50
 _MAX_PROMISES: Final = 64
 _NEVER: Final = -float("inf")
 
@@ -69,6 +71,9 @@ class PushedReplica(Following):
     @property
     def _arrived(self) -> int:
         return self._copy.arrived
+
+    def _read_now(self, statement: Statement) -> Rows | None:
+        return self._copy.read_now(statement)
 
     async def _read(self, statement: Statement) -> Rows | None:
         rows = await self._copy.read(statement)
@@ -114,14 +119,14 @@ class PushedReplica(Following):
                 await self._take_snapshot()
 
     async def _take_snapshot(self) -> None:
-        """Fetch what the log has lost by compaction."""
+        """Fetch what the log has lost by compaction. The snapshot comes after that: it may take a moment."""
         first = self._copy.expect()
-        try:
-            await self._take_snapshot_from(first)
-        except NoSnapshot:
-            if first:
-                raise
-            await self._take_snapshot_from(1)  # what began with frame 0 may be kept as beginning with 1
+        for _ in range(_SNAPSHOT_TRIES):
+            for start in (first,) if first else (0, 1):  # what began with frame 0 may be kept as from 1
+                with suppress(NoSnapshot):
+                    return await self._take_snapshot_from(start)
+            await asyncio.sleep(_SNAPSHOT_S)
+        raise NoSnapshot("the primary has no such snapshot")
 
     async def _take_snapshot_from(self, first: int) -> None:
         newest = size_after = 0
@@ -139,6 +144,7 @@ class PushedReplica(Following):
     async def _keep_in_touch(self) -> None:
         while True:
             await self._wait_to_ask()
+            self._copy.check()
             if self._copy.is_damaged:
                 raise Restarted("the file was changed by somebody else")
             asked_at, held = self._monotonic(), self._copy.next_frame

@@ -26,6 +26,10 @@ _TIME: Final = frozenset(
     | {"current_date", "current_time", "current_timestamp"}
 )
 
+# What is more than a query, a PRAGMA or a BEGIN, would stick to a connection that others read from.
+_QUERY: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
+_DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
 
 class TooLong(Exception):
     """The query did not end within its time."""
@@ -37,34 +41,61 @@ class Reader:
     def __init__(self, path: Path, mode: str = "immutable=1&mode=ro") -> None:
         self._uri = f"file:{quote(str(path.absolute()))}?{mode}"
         self._connection: sqlite3.Connection | None = None
+        self._cursor: sqlite3.Cursor | None = None
+        self._columns: dict[str, tuple[str, ...]] = {}  # of the queries that the kept connection has seen
+        self._refused: set[str] = set()  # and those that it would not answer
         self._until = 0.0
+        self.found_damage = False
+        """Whether SQLite has come upon a page that can't be right."""
         self._long: dict[str, float] = {}  # queries that took longer than this before, the oldest first
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection that is kept."""
+        return self._cursor is not None
 
     def is_long(self, statement: Statement) -> bool:
         """Whether this query took too long before."""
         return statement.sql in self._long
 
-    def quickly(self, statement: Statement, limit_s: float) -> Rows:
-        """Answer here and now, on a connection that is kept, or raise `TooLong`."""
-        connection = self._connection
-        if connection is None:
-            connection = self._connection = self._connect()
-            connection.set_progress_handler(self._is_late, _STEPS)
+    def quickly(self, statement: Statement, limit_s: float) -> Rows | None:
+        """Answer here and now, on a connection that is kept, or raise `TooLong`.
+
+        `None`: it is no query, asks the time, is wrong, or needs a newer SQLite; the primary knows better.
+        """
+        sql = statement.sql
+        if sql in self._refused:
+            return None
+        cursor = self._cursor
+        if cursor is None:
+            cursor = self._open()
         self._until = time.perf_counter() + limit_s
         try:
-            return _rows(connection, statement)
+            return _rows(cursor, statement, self._columns)
+        except TooLong:
+            self.forget()  # Python 3.11 would prepare the interrupted query anew at every read
+            raise
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            self._look_at(error)
+            if _code(error) == sqlite3.SQLITE_AUTH and len(self._refused) < _MAX_KNOWN:
+                self._refused.add(sql)
+            return None
         finally:
-            if self._is_late():  # in the end, too: a count is a single instruction, however long it takes
+            if time.perf_counter() > self._until:  # in the end, too: a count is a single instruction
                 if len(self._long) >= _MAX_KNOWN:
                     del self._long[next(iter(self._long))]
-                self._long[statement.sql] = limit_s
+                self._long[sql] = limit_s
 
-    def slowly(self, statement: Statement, limit_s: float) -> Rows:
+    def slowly(self, statement: Statement, limit_s: float) -> Rows | None:
         """Answer on a connection of its own, in whichever thread this is called, or raise `TooLong`."""
         began = time.perf_counter()
         with closing(self._connect()) as connection:
             connection.set_progress_handler(lambda: time.perf_counter() > began + limit_s, _STEPS)
-            rows = _rows(connection, statement)
+            try:
+                rows = _rows(connection.cursor(), statement, {})
+            except (sqlite3.Error, sqlite3.Warning) as error:
+                self._look_at(error)
+                return None
         if time.perf_counter() - began < self._long.get(statement.sql, 0.0):
             self._long.pop(statement.sql, None)  # the machine was busy, or the table has shrunk
         return rows
@@ -73,7 +104,19 @@ class Reader:
         """Close the kept connection: it would go on answering from the pages it has seen."""
         if self._connection is not None:
             self._connection.close()
-            self._connection = None
+            self._connection = self._cursor = None
+            self._columns.clear()
+            self._refused.clear()
+
+    def _open(self) -> sqlite3.Cursor:
+        self._connection = self._connect()
+        self._connection.set_progress_handler(self._is_late, _STEPS)
+        self._cursor = self._connection.cursor()
+        return self._cursor
+
+    def _look_at(self, error: Exception) -> None:
+        if _code(error) & 0xFF in _DAMAGE:
+            self.found_damage = True
 
     def _is_late(self) -> bool:
         return time.perf_counter() > self._until
@@ -86,21 +129,30 @@ class Reader:
             check_same_thread=False,
             cached_statements=_CACHED_STATEMENTS,
         )
-        connection.set_authorizer(_refuse_time)
+        connection.set_authorizer(_only_queries)
         return connection
 
 
-def _refuse_time(action: int, _: str | None, function: str | None, *__: str | None) -> int:
-    refused = action == sqlite3.SQLITE_FUNCTION and function in _TIME
-    return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
+def _only_queries(action: int, _: str | None, function: str | None, *__: str | None) -> int:
+    is_allowed = action in _QUERY or (action == sqlite3.SQLITE_FUNCTION and function not in _TIME)
+    return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
-def _rows(connection: sqlite3.Connection, statement: Statement) -> Rows:
+def _code(error: Exception) -> int:
+    """SQLite's number for a failure; 0 for one of Python's own."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code
+
+
+def _rows(cursor: sqlite3.Cursor, statement: Statement, known: dict[str, tuple[str, ...]]) -> Rows:
+    sql = statement.sql
     try:
-        cursor = connection.execute(statement.sql, statement.params)
-        columns = tuple(column[0] for column in cursor.description or ())
+        cursor.execute(sql, statement.params)
+        columns = known.get(sql)
+        if columns is None:
+            columns = known[sql] = tuple(column[0] for column in cursor.description or ())
         return Rows(columns, cursor.fetchall())
     except sqlite3.OperationalError as error:
-        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+        if _code(error) == sqlite3.SQLITE_INTERRUPT:
             raise TooLong from None
         raise

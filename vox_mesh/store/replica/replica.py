@@ -43,6 +43,9 @@ class Replica(Protocol):
     def is_pushed(self) -> bool:
         """Whether commits reach it by themselves, now: then nobody need ask for them."""
 
+    def answer_now(self, statement: Statement) -> Rows | None:
+        """Answer a query without waiting for anything; `None`: that can't be done."""
+
     async def answer(self, statement: Statement) -> Rows | None:
         """Answer a query, no less than this process has seen before; `None`: ask the primary."""
 

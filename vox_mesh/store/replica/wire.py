@@ -17,6 +17,11 @@ PAGE: Final = 4_096
 
 _PART: Final = struct.Struct(">BI")
 _FRAME: Final = struct.Struct("<QQII")
+_USUAL: Final = b"\x0a\x98\x20"
+"""How nearly every frame begins: field 1, of as many bytes as a frame has."""
+
+_NOTHING: Final = memoryview(b"")
+_MAX_PART: Final = 2**20
 _TRAILERS: Final = 0x80
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
@@ -77,15 +82,17 @@ def _name(value: memoryview) -> str:
 
 def frame(message: memoryview) -> Frame:
     """A frame, as the push stream and a snapshot send them."""
-    for field, value in _fields(message):
-        if field == 1 and isinstance(value, memoryview):
-            if len(value) != _FRAME.size + PAGE:
-                raise BadWire(f"a frame of {len(value)} bytes")
-            number, _, page_number, size_after = _FRAME.unpack_from(value)
-            if not page_number:
-                raise BadWire("a frame for page 0")
-            return Frame(number, page_number, size_after, value[_FRAME.size :])
-    raise BadWire("a message without a frame")
+    if bytes(message[: len(_USUAL)]) == _USUAL:  # it comes first: then the rest need not be looked at
+        value = message[len(_USUAL) : len(_USUAL) + _FRAME.size + PAGE]
+    else:
+        first = (value for field, value in _fields(message) if field == 1)
+        value = next((each for each in first if isinstance(each, memoryview)), _NOTHING)
+    if len(value) != _FRAME.size + PAGE:
+        raise BadWire(f"a frame of {len(value)} bytes")
+    number, _, page_number, size_after = _FRAME.unpack_from(value)
+    if not page_number:
+        raise BadWire("a frame for page 0")
+    return Frame(number, page_number, size_after, value[_FRAME.size :])
 
 
 def trailers(message: memoryview) -> Trailers:
@@ -123,6 +130,8 @@ class Parts:
             self._need = _PART.size
             if len(buffer) - at >= _PART.size:
                 flag, length = _PART.unpack_from(buffer, at)
+                if length > _MAX_PART:
+                    raise BadWire(f"a part of {length} bytes")
                 self._need += length
                 if len(buffer) - at >= self._need:
                     message = buffer[at + _PART.size : at + self._need]

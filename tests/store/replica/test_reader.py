@@ -1,0 +1,189 @@
+"""Reading a replica's file: in its time or not at all, and never by this machine's clock."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from vox_mesh import Statement
+from vox_mesh.store.replica.reader import Reader, TooLong
+
+LONG_S = 60.0
+"""A limit that no test reaches."""
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database whose name means something in a URL."""
+    path = tmp_path / "copy #1 50%?.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a)")
+        connection.execute("INSERT INTO t VALUES (1, 'one'), (2, NULL), (3, x'00ff')")
+        connection.execute("CREATE VIEW clock AS SELECT datetime('now') AS at")
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def reader(path: Path) -> Iterator[Reader]:
+    """A reader of it."""
+    reader = Reader(path)
+    yield reader
+    reader.forget()
+
+
+def one(rows: Rows | None) -> object:
+    """The answer's first value; there must be one."""
+    assert rows is not None
+    value: object = rows.value
+    return value
+
+
+def test_rows_come_with_their_columns_both_ways(reader: Reader) -> None:
+    statement = Statement("SELECT id, a FROM t WHERE id <> ? ORDER BY id", (2,))
+    quick, slow = reader.quickly(statement, LONG_S), reader.slowly(statement, LONG_S)
+    assert quick is not None
+    assert quick == slow
+    assert quick.columns == ("id", "a")
+    assert [tuple(row) for row in quick] == [(1, "one"), (3, b"\x00\xff")]
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 0.01])
+def test_a_query_that_does_not_end_in_its_time_is_broken_off(reader: Reader, limit_s: float) -> None:
+    statement = Statement(ENDLESS)
+    with pytest.raises(TooLong):
+        reader.slowly(statement, limit_s)
+    assert not reader.is_long(statement), "only a quick try says that"
+    with pytest.raises(TooLong):
+        reader.quickly(statement, limit_s)
+    assert reader.is_long(statement)
+    short = Statement("SELECT count(*) FROM t")
+    assert one(reader.quickly(short, LONG_S)) == 3, "the kept connection is good for the next query"
+    assert not reader.is_long(short)
+
+
+def test_only_so_many_long_queries_are_remembered(reader: Reader) -> None:
+    for number in range(1_100):
+        with pytest.raises(TooLong):
+            reader.quickly(Statement(f"{ENDLESS} WHERE i <> {number}"), 0.0)
+    assert len(reader._long) == 1_024
+    assert not reader.is_long(Statement(f"{ENDLESS} WHERE i <> 0"))
+    assert reader.is_long(Statement(f"{ENDLESS} WHERE i <> 1099"))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT datetime('now')",
+        "SELECT DATETIME('NOW')",
+        'SELECT datetime("now")',
+        "SELECT date(?)",
+        "SELECT strftime('%s')",
+        "SELECT strftime ( '%Y', 'now')",
+        "SELECT julianday()",
+        "SELECT time(/* what time is it? */)",
+        "SELECT CURRENT_TIMESTAMP",
+        "SELECT current_date",
+        "SELECT current_time",
+        "SELECT unixepoch('subsec')",
+        "SELECT id FROM t WHERE a < datetime('now', '-1 day')",
+        "SELECT at FROM clock",
+        "WITH c AS (SELECT * FROM clock) SELECT count(*) FROM c",
+    ],
+)
+def test_the_time_is_not_told_by_this_machine(reader: Reader, sql: str) -> None:
+    statement = Statement(sql, ("now",) if "?" in sql else ())
+    for read in (reader.quickly, reader.quickly, reader.slowly):
+        assert read(statement, LONG_S) is None
+    assert not reader.found_damage
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT 'now'", "SELECT a AS time FROM t", "SELECT id AS current FROM t -- datetime('now')"]
+)
+def test_to_speak_of_time_is_not_to_ask_for_it(reader: Reader, sql: str) -> None:
+    assert reader.quickly(Statement(sql), LONG_S)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELEC 1",
+        "SELECT no_such_function(1)",
+        "SELECT * FROM missing",
+        "SELECT ?",
+        "SELECT 1; SELECT 2",
+        "SELECT 1\0",
+        "SELECT CAST(x'ff' AS TEXT)",
+        "INSERT INTO t VALUES (9, 9)",
+        "DELETE FROM t",
+        "CREATE TABLE u (a)",
+        "CREATE TEMP TABLE u (a)",
+        "PRAGMA cache_size = 1",
+        "BEGIN",
+        "ATTACH ':memory:' AS other",
+    ],
+)
+def test_what_can_not_be_answered_here_is_left_to_the_primary_and_changes_nothing(
+    reader: Reader, path: Path, sql: str
+) -> None:
+    before = path.read_bytes()
+    for read in (reader.quickly, reader.slowly):
+        assert read(Statement(sql), LONG_S) is None
+    assert path.read_bytes() == before
+    assert reader.quickly(Statement("SELECT count(*) FROM t"), LONG_S).value == 3
+
+
+def test_after_forgetting_the_file_is_read_anew(reader: Reader, path: Path) -> None:
+    counting = Statement("SELECT count(*) FROM t")
+    assert one(reader.quickly(counting, LONG_S)) == 3
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM t")
+    connection.close()
+    reader.forget()
+    assert one(reader.quickly(counting, LONG_S)) == 0
+    reader.forget()
+    reader.forget()
+
+
+def test_slow_queries_run_in_any_thread_beside_quick_ones(reader: Reader) -> None:
+    found: list[object] = []
+    statement = Statement("SELECT count(*) FROM t, t, t, t")
+    threads = [Thread(target=lambda: found.append(one(reader.slowly(statement, LONG_S)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert one(reader.quickly(statement, LONG_S)) == 81
+    for thread in threads:
+        thread.join(LONG_S)
+    assert found == [81] * 4
+
+
+def test_a_query_that_was_broken_off_costs_the_next_one_no_preparing(reader: Reader) -> None:
+    counting = Statement("SELECT count(*) FROM t")
+    with pytest.raises(TooLong):
+        reader.quickly(Statement(ENDLESS), 0.0)
+    assert one(reader.quickly(counting, LONG_S)) == 3
+    assert reader._connection is not None
+    prepared: list[int] = []
+    reader._connection.set_authorizer(lambda action, *_: prepared.append(action) or sqlite3.SQLITE_OK)
+    assert one(reader.quickly(counting, LONG_S)) == 3  # a new authorizer makes it prepare once
+    prepared.clear()
+    for _ in range(3):
+        assert one(reader.quickly(counting, LONG_S)) == 3
+    assert prepared == []
+
+
+def test_a_page_that_cannot_be_right_is_told(path: Path) -> None:
+    page = bytearray(path.read_bytes())
+    page[4_096:4_196] = bytes(100)
+    path.write_bytes(page)
+    reader = Reader(path)
+    assert reader.quickly(Statement("SELECT a FROM t"), LONG_S) is None
+    assert reader.found_damage
+    reader.forget()
