@@ -26,3 +26,15 @@ REPLAYED: Final = 512 * (REPLAY_KILLS + 1)
 """Enough that something is left after every kill."""
 
 WRITER_KILLS: Final = 20 if SOAK else 5
+
+REPLICA_ROUNDS: Final = 3 if SOAK else 1
+"""Times that a replica is compared with its primary, each after a stretch of faults."""
+
+REPLICA_FAULTS: Final = 4 if SOAK else 2
+"""Faults in such a stretch."""
+
+HISTORY_FAULTS: Final = 18 if SOAK else 4
+MOVING_S: Final = 30.0 if SOAK else 3.0
+
+IDLE_S: Final = 60.0 if SOAK else 6.0
+"""For how long a watching node is counted doing nothing."""

@@ -50,13 +50,15 @@ class Writer:
         self._hearing = asyncio.create_task(self._hear())
 
     @classmethod
-    async def start(cls, settings: Settings, job: Job, log: Path) -> Writer:
-        """Start a process of its own for the job."""
+    async def start(
+        cls, settings: Settings, job: Job, log: Path, module: str = "tests.support.writers"
+    ) -> Writer:
+        """Start a process of its own for the job, with the program that does such jobs."""
         inherited = {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
         with log.open("wb") as stderr:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "tests.support.writers", job.argument),
+                *("-m", module, job.argument),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,

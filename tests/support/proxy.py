@@ -14,6 +14,7 @@ from tools.sqld import free_port
 _HOST: Final = "127.0.0.1"
 _CHUNK: Final = 2**20
 _LINGER_S: Final = 1.0
+_PUSH_ASKED: Final = b"/LogEntries "
 
 
 class Fault(StrEnum):
@@ -25,11 +26,22 @@ class Fault(StrEnum):
     HOLD_ANSWER = "hold the answer back"
 
 
+class PushFault(StrEnum):
+    """What can be done to a stream down which a server sends by itself."""
+
+    CUT = "cut in the middle of a frame"
+    SWALLOW = "swallow everything, and leave the connection open"
+
+
+_OF_ANSWERS: Final = (Fault.DROP_ANSWER, Fault.CUT_ANSWER, Fault.HOLD_ANSWER)
+_OF_PUSHES: Final = (*_OF_ANSWERS, *PushFault)
+
+
 @dataclass
 class Order:
     """A fault for the next messages: for so many, on connections that have had so many answers."""
 
-    fault: Fault
+    fault: Fault | PushFault
     times: int
     after: int
 
@@ -41,6 +53,9 @@ class Link:
         self.client = client
         self.server = server
         self.answers = 0
+        self.is_pushed = False
+        """Whether the last that was asked for is a stream of pushes."""
+        self.is_mute = False
         self.unwanted = asyncio.Event()
         self.closed = asyncio.Event()
 
@@ -68,7 +83,7 @@ class Proxy:
         self._listener: asyncio.Server | None = None
         self._links: set[Link] = set()
 
-    def spoil(self, fault: Fault, *, times: int = 1, after: int = 0) -> None:
+    def spoil(self, fault: Fault | PushFault, *, times: int = 1, after: int = 0) -> None:
         """Carry out a fault `times` times, each on a connection that has had `after` answers before."""
         self._released.clear()
         self._order = Order(fault, times, after)
@@ -91,7 +106,7 @@ class Proxy:
             link.unwanted.set()
             await link.closed.wait()
 
-    def _due(self, link: Link, *faults: Fault) -> Fault | None:
+    def _due(self, link: Link, *faults: Fault | PushFault) -> Fault | PushFault | None:
         order = self._order
         if order is None or order.fault not in faults or link.answers < order.after:
             return None
@@ -124,6 +139,8 @@ class Proxy:
     async def _pass_requests(self, reader: asyncio.StreamReader, link: Link) -> None:
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
+                if data.startswith(b"POST "):
+                    link.is_pushed = _PUSH_ASKED in data
                 if self._due(link, Fault.CUT_REQUEST):
                     link.server.write(data[: len(data) // 2])
                     return
@@ -133,14 +150,18 @@ class Proxy:
     async def _pass_answers(self, reader: asyncio.StreamReader, link: Link) -> None:
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
-                match self._due(link, Fault.DROP_ANSWER, Fault.CUT_ANSWER, Fault.HOLD_ANSWER):
+                match self._due(link, *(_OF_PUSHES if link.is_pushed else _OF_ANSWERS)):
                     case Fault.DROP_ANSWER:
                         return
-                    case Fault.CUT_ANSWER:
+                    case Fault.CUT_ANSWER | PushFault.CUT:
                         link.client.write(data[: len(data) // 2])
                         return
                     case Fault.HOLD_ANSWER:
                         await self._released.wait()
+                    case PushFault.SWALLOW:
+                        link.is_mute = True
+                if link.is_mute:
+                    continue
                 link.answers += 1
                 link.client.write(data)
                 await link.client.drain()

@@ -89,7 +89,7 @@ async def told(store: Store, script: Script, timeout: float | None = None) -> st
     return "applied"
 
 
-async def _stop_asked() -> None:
+async def stop_asked() -> None:
     """Wait until the test closes our stdin."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
@@ -119,7 +119,7 @@ async def mixed(job: Job) -> None:
 
 async def stream(job: Job) -> None:
     """Pairs of rows from every caller, until asked to stop."""
-    stopping = asyncio.create_task(_stop_asked())
+    stopping = asyncio.create_task(stop_asked())
 
     async def call(store: Store, caller: int) -> None:
         timeout = job.timeouts[caller % len(job.timeouts)]
@@ -142,7 +142,7 @@ async def load(job: Job) -> None:
     """As many pairs of rows as go, for some seconds; only the sum of it is told."""
     async with await open_store(load_settings()) as store:
         report(ready=True)
-        await _stop_asked()
+        await stop_asked()
         end = time.monotonic() + job.seconds
 
         async def call(caller: int) -> None:
@@ -162,7 +162,7 @@ async def spool(job: Job) -> None:
         for n in range(job.scripts):
             outcome = await store.write(Script(part(job, 0, n, 1), appendable=True))
             report(n=n, spooled=outcome.spooled)
-        await _stop_asked()
+        await stop_asked()
 
 
 async def drain(job: Job) -> None:
@@ -176,7 +176,7 @@ async def drain(job: Job) -> None:
 async def start(job: Job) -> None:
     """Open the store when asked to, as a command, which needs the database at once; then write."""
     report(ready=True)
-    await _stop_asked()
+    await stop_asked()
     async with await open_store(load_settings(), Role.COMMAND) as store:
         report(told=await told(store, Script(Statement("SELECT 1"))))
 

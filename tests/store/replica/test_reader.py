@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from vox_mesh import Statement
+from vox_mesh import Rows, Statement
 from vox_mesh.store.replica.reader import Reader, TooLong
 
 LONG_S = 60.0
@@ -137,7 +137,7 @@ def test_what_can_not_be_answered_here_is_left_to_the_primary_and_changes_nothin
     for read in (reader.quickly, reader.slowly):
         assert read(Statement(sql), LONG_S) is None
     assert path.read_bytes() == before
-    assert reader.quickly(Statement("SELECT count(*) FROM t"), LONG_S).value == 3
+    assert one(reader.quickly(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
 
 
 def test_after_forgetting_the_file_is_read_anew(reader: Reader, path: Path) -> None:
@@ -171,7 +171,12 @@ def test_a_query_that_was_broken_off_costs_the_next_one_no_preparing(reader: Rea
     assert one(reader.quickly(counting, LONG_S)) == 3
     assert reader._connection is not None
     prepared: list[int] = []
-    reader._connection.set_authorizer(lambda action, *_: prepared.append(action) or sqlite3.SQLITE_OK)
+
+    def note(action: int, *_: str | None) -> int:
+        prepared.append(action)
+        return sqlite3.SQLITE_OK
+
+    reader._connection.set_authorizer(note)
     assert one(reader.quickly(counting, LONG_S)) == 3  # a new authorizer makes it prepare once
     prepared.clear()
     for _ in range(3):

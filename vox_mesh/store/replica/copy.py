@@ -38,7 +38,9 @@ class Copy:
         self.is_readable = False
         """Whether it holds a state of the primary that may be shown; whoever follows the log says so."""
         self.is_damaged = False
-        """Whether somebody else has been at the file."""
+        """Whether somebody else has been at the file, or the primary's log is not the one it was."""
+        self.is_checking = False
+        """Whether the last frame is to come once more, to see if it is the same log."""
 
     @property
     def log_id(self) -> str:
@@ -72,10 +74,14 @@ class Copy:
         await self._change(lambda: self._file.start_over(log_id))
         self.is_damaged = self._reader.found_damage = False
 
-    def expect(self) -> int:
-        """Forget what was not applied; the number of the frame that must come next."""
+    def expect(self, *, again: bool = False) -> int:
+        """Forget what was not applied; the number of the frame that must come next.
+
+        With `again`, the last one that was applied: it shows whether the log is still the one it was from.
+        """
         self._file.forget_pending()
-        self._arrived = self.next_frame
+        self.is_checking = again and self._file.checksum != 0
+        self._arrived = self.next_frame - self.is_checking
         return self._arrived
 
     async def take(self, frames: Sequence[Frame]) -> bool:
@@ -84,6 +90,13 @@ class Copy:
             if frame.number != self._arrived:
                 raise NoAnswer(f"the log skipped from frame {self._arrived} to {frame.number}")
             self._arrived += 1
+        if self.is_checking and frames:
+            self.is_checking = False
+            if frames[0].checksum != self._file.checksum:
+                self.is_damaged = True
+                self.is_readable = False
+                raise Restarted("the primary has another past than this copy")
+            frames = frames[1:]
         is_short = len(frames) <= _INLINE_FRAMES
         last = next((at for at in reversed(range(len(frames))) if frames[at].size_after), None)
         if last is None:
@@ -98,7 +111,7 @@ class Copy:
         def apply() -> None:
             self._refuse_if_touched()
             self._file.add(list(pages.values()))
-            self._file.apply(frames[last].number + 1, frames[last].size_after)
+            self._file.apply(frames[last].number + 1, frames[last].size_after, frames[last].checksum)
             self._file.add(frames[last + 1 :])
 
         await self._change(apply, inline=is_short)
@@ -108,12 +121,12 @@ class Copy:
         """Take in pages of a snapshot, which come newest first."""
         await self._aside(lambda: self._file.add_older(frames))
 
-    async def apply_snapshot(self, next_frame: int, size_after: int) -> None:
+    async def apply_snapshot(self, next_frame: int, size_after: int, checksum: int = 0) -> None:
         """Apply the pages of a snapshot, once they are all there."""
 
         def apply() -> None:
             self._refuse_if_touched()
-            self._file.apply_snapshot(next_frame, size_after)
+            self._file.apply_snapshot(next_frame, size_after, checksum)
 
         await self._change(apply)
         self._arrived = next_frame

@@ -26,8 +26,9 @@ _MAX_ERROR: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How the replica stands. `digest` tells the right pages of this position from any others.
+    """How the replica stands.
 
+    `digest` tells the right pages of this position from any others, `checksum` the right log up to it.
     `as_of_ms` is the moment, by this machine's clock, up to which it is known to hold every commit; `pid` the
     process that keeps it up, 0 when there is none.
     """
@@ -38,6 +39,7 @@ class Record:
     next_frame: int = 0
     pages: int = 0
     digest: int = 0
+    checksum: int = 0
     as_of_ms: int = 0
     state: str = ""
     error: str = ""

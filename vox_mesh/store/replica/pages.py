@@ -13,13 +13,13 @@ import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vox_mesh.store.replica.interruptions import Incomplete
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.wire import PAGE, Frame
 
-_HEADER: Final = struct.Struct("<8s36sQQIIQ")
+_HEADER: Final = struct.Struct("<8s36sQQIIQQ")
 _CHECK: Final = struct.Struct("<I")
 _MAGIC: Final = b"VOXREDO1"
 _ENTRIES_AT: Final = 128
@@ -35,6 +35,16 @@ _LOCK_PAGE: Final = 2**30 // PAGE + 1
 """The one page that SQLite never writes."""
 
 _OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+
+
+class Target(NamedTuple):
+    """What the pages become when the redo file's entries are in their places."""
+
+    next_frame: int
+    size_after: int
+    entries: int
+    digest: int
+    checksum: int
 
 
 def _sum(page_number: int, page: bytes | memoryview) -> int:
@@ -75,6 +85,11 @@ class PageFile:
         return self._mark.record.next_frame
 
     @property
+    def checksum(self) -> int:
+        """That of the log up to there; 0 if it is not known."""
+        return self._mark.record.checksum
+
+    @property
     def size(self) -> int:
         """The size of the database in bytes."""
         return self._mark.record.pages * PAGE
@@ -88,15 +103,15 @@ class PageFile:
         if record.log_id and self._is(record.pages, record.digest):
             self._sign()
             return True
-        redo = self._read_header()
-        if redo is not None and redo[:2] == (record.log_id, record.next_frame):
-            _, _, next_frame, size_after, entries, digest = redo
-            self._entries = entries
-            self._replay(size_after)
-            if self._is(size_after, digest):
-                self._settle(next_frame, size_after)
-                return True
-        return False
+        target = self._read_header()
+        if target is None:
+            return False
+        self._entries = target.entries
+        self._replay(target.size_after)
+        if not self._is(target.size_after, target.digest):
+            return False
+        self._settle(target)
+        return True
 
     def _read_pages(self) -> Iterator[tuple[int, memoryview]]:
         number = 0
@@ -115,7 +130,7 @@ class PageFile:
 
     def start_over(self, log_id: str) -> None:
         """Drop all pages; what comes next are those of this log, from its first frame."""
-        self._mark.update(log_id=log_id, next_frame=0, pages=0, digest=0, as_of_ms=0)
+        self._mark.update(log_id=log_id, next_frame=0, pages=0, digest=0, checksum=0, as_of_ms=0)
         self.forget_pending()
         self._sums = array("I")
         # New files: what lies at these paths now may be somebody else's doing.
@@ -139,7 +154,7 @@ class PageFile:
         for start in range(0, len(frames), _PIECE):
             piece = frames[start : start + _PIECE]
             parts: list[bytes | memoryview] = []
-            for _, page_number, _, page in piece:
+            for _, page_number, _, page, _ in piece:
                 parts += (_NUMBER.pack(page_number), page)
                 self._pending[page_number] = _sum(page_number, page)
             _write(self._redo, b"".join(parts), _ENTRIES_AT + self._entries * _ENTRY)
@@ -153,21 +168,20 @@ class PageFile:
                 newest.setdefault(frame.page_number, frame)
         self.add(list(newest.values()))
 
-    def apply(self, next_frame: int, size_after: int) -> None:
+    def apply(self, next_frame: int, size_after: int, checksum: int = 0) -> None:
         """Make what was added take effect: the frames before `next_frame`, a database of so many pages."""
-        digest = self._digest_after(size_after)
-        log_id = self.log_id.encode()
-        header = _HEADER.pack(_MAGIC, log_id, self.next_frame, next_frame, size_after, self._entries, digest)
+        target = Target(next_frame, size_after, self._entries, self._digest_after(size_after), checksum)
+        header = _HEADER.pack(_MAGIC, self.log_id.encode(), self.next_frame, *target)
         _write(self._redo, header + _CHECK.pack(zlib.crc32(header)), 0)
         self._replay(size_after)
-        self._settle(next_frame, size_after, digest)
+        self._settle(target)
 
-    def apply_snapshot(self, next_frame: int, size_after: int) -> None:
+    def apply_snapshot(self, next_frame: int, size_after: int, checksum: int = 0) -> None:
         """The same for a snapshot, which must be whole: of an empty file it must bring every page."""
         found = sum(number <= size_after for number in self._pending)
         if not self.next_frame and found < size_after - (size_after >= _LOCK_PAGE):
             raise Incomplete(f"the snapshot has {found} of {size_after} pages")
-        self.apply(next_frame, size_after)
+        self.apply(next_frame, size_after, checksum)
 
     def _digest_after(self, size_after: int) -> int:
         digest, sums, known = self._mark.record.digest, self._sums, len(self._sums)
@@ -197,23 +211,29 @@ class PageFile:
                 _write(self._file, b"".join(run), (first - 1) * PAGE)
         os.ftruncate(self._file, size_after * PAGE)
 
-    def _settle(self, next_frame: int, size_after: int, digest: int | None = None) -> None:
-        digest = sum(self._sums) % _DIGEST if digest is None else digest
-        self._mark.update(next_frame=next_frame, pages=size_after, digest=digest)
+    def _settle(self, target: Target) -> None:
+        self._mark.update(
+            next_frame=target.next_frame,
+            pages=target.size_after,
+            digest=target.digest,
+            checksum=target.checksum,
+        )
         if self._entries * _ENTRY > _KEEP_REDO:
             os.ftruncate(self._redo, 0)
         self.forget_pending()
         self._sign()
 
-    def _read_header(self) -> tuple[str, int, int, int, int, int] | None:
+    def _read_header(self) -> Target | None:
+        """What the redo file leads to, if it is whole and leads on from where the mark is."""
         data = os.pread(self._redo, _HEADER.size + _CHECK.size, 0)
         header, check = data[: _HEADER.size], data[_HEADER.size :]
         if not header.startswith(_MAGIC) or check != _CHECK.pack(zlib.crc32(header)):
             return None
-        _, log_id, base, next_frame, size_after, entries, digest = _HEADER.unpack(header)
-        if os.fstat(self._redo).st_size < _ENTRIES_AT + entries * _ENTRY:
-            return None
-        return log_id.decode(errors="replace"), base, next_frame, size_after, entries, digest
+        _, log_id, base, *fields = _HEADER.unpack(header)
+        target = Target(*fields)
+        is_next = (log_id, base) == (self.log_id.encode(), self.next_frame)
+        is_whole = os.fstat(self._redo).st_size >= _ENTRIES_AT + target.entries * _ENTRY
+        return target if is_next and is_whole else None
 
     # --- trust -----------------------------------------------------------------------------------
 
@@ -240,7 +260,7 @@ class PageFile:
         """Give the disk space back; what there was can be fetched again."""
         os.ftruncate(self._file, 0)
         os.ftruncate(self._redo, 0)
-        self._mark.update(log_id="", next_frame=0, pages=0, digest=0, as_of_ms=0)
+        self._mark.update(log_id="", next_frame=0, pages=0, digest=0, checksum=0, as_of_ms=0)
 
     def close(self) -> None:
         """Close the files."""

@@ -95,6 +95,7 @@ class PushedReplica(Following):
         if not is_ours or self._copy.is_damaged:
             await self._copy.start_over(hello.log_id)
         self._promises.clear()
+        self._copy.expect(again=True)
         self._hear(asked_at, self._copy.next_frame, hello)
         tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._keep_in_touch())]
         try:
@@ -106,9 +107,12 @@ class PushedReplica(Following):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self) -> None:
+        again = True  # beginning with what we have: is it still the same log?
         while True:
             try:
-                async with aclosing(self._log.follow(self._copy.expect())) as chunks:
+                first = self._copy.expect(again=again)
+                self._redeem()
+                async with aclosing(self._log.follow(first)) as chunks:
                     async for frames in chunks:
                         applied = await self._copy.take(frames)
                         self._received()
@@ -116,7 +120,9 @@ class PushedReplica(Following):
                             self._applied()
                 raise NoAnswer("the primary ended the push stream")
             except NeedsSnapshot:
-                await self._take_snapshot()
+                if not again:
+                    await self._take_snapshot()
+                again = False
 
     async def _take_snapshot(self) -> None:
         """Fetch what the log has lost by compaction. The snapshot comes after that: it may take a moment."""
@@ -129,16 +135,18 @@ class PushedReplica(Following):
         raise NoSnapshot("the primary has no such snapshot")
 
     async def _take_snapshot_from(self, first: int) -> None:
-        newest = size_after = 0
+        newest = size_after = checksum = 0
         async with aclosing(self._log.snapshot(first)) as chunks:
             async for frames in chunks:
-                newest = max(newest, frames[0].number)
+                if frames[0].number > newest:
+                    newest, checksum = frames[0].number, frames[0].checksum
                 size_after = frames[-1].size_after
                 await self._copy.take_older(frames)
                 self._received()
         if not size_after:
             raise NoAnswer("the snapshot came without its end")
-        await self._copy.apply_snapshot(newest + 1, size_after)
+        await self._copy.apply_snapshot(newest + 1, size_after, checksum)
+        self._received()
         self._applied()
 
     async def _keep_in_touch(self) -> None:
@@ -165,17 +173,16 @@ class PushedReplica(Following):
     def _received(self) -> None:
         """Something has come in, if only a part of a transaction."""
         self._heard_at = self._monotonic()
-        self._progress.bump()
+        self._redeem()
 
     def _applied(self) -> None:
         """A commit has come in."""
-        self._redeem()
         if self._copy.is_readable:
             self._changes.bump()
 
     def _redeem(self) -> None:
         """See which hellos the copy has caught up with."""
-        while self._promises and self._promises[0][1] <= self._copy.next_frame:
+        while not self._copy.is_checking and self._promises and self._promises[0][1] <= self._copy.next_frame:
             asked_at, _ = self._promises.popleft()
             self._copy.is_readable = True
             self._hold_all_until(asked_at)

@@ -31,12 +31,16 @@ class BadWire(ValueError):
 
 
 class Frame(NamedTuple):
-    """A page as a transaction left it; `size_after` is the database's size in pages, on the last one."""
+    """A page as a transaction left it; `size_after` is the database's size in pages, on the last one.
+
+    The checksum is that of the log up to here, so it tells whether two logs are one so far. 0: not known.
+    """
 
     number: int
     page_number: int
     size_after: int
     page: memoryview
+    checksum: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,10 @@ def frame(message: memoryview) -> Frame:
         value = next((each for each in first if isinstance(each, memoryview)), _NOTHING)
     if len(value) != _FRAME.size + PAGE:
         raise BadWire(f"a frame of {len(value)} bytes")
-    number, _, page_number, size_after = _FRAME.unpack_from(value)
+    number, checksum, page_number, size_after = _FRAME.unpack_from(value)
     if not page_number:
         raise BadWire("a frame for page 0")
-    return Frame(number, page_number, size_after, value[_FRAME.size :])
+    return Frame(number, page_number, size_after, value[_FRAME.size :], checksum)
 
 
 def trailers(message: memoryview) -> Trailers:
