@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from contextlib import AsyncExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,30 +49,27 @@ async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
     slot = take_slot(settings.home_dir, settings.node_id) if is_node else None
     writer = slot.writer if slot is not None else f"command:{new_key()}"
     tenant = Tenant(settings.scope_id, settings.repository_id, writer)
-    try:
-        floor = Floor(time.monotonic) if settings.home is Home.MESH else None
-        changes = Changes()
-        engine = await open_engine(settings, unnoted if floor is None else floor.note)
-        breaker = Breaker(time.monotonic) if settings.db_circuit_breaker else None
-        timeout = settings.db_deadline
-        queue = _agent_queue(settings, slot, timeout, engine.max_scripts)
-    except BaseException:
+    floor = Floor(time.monotonic) if settings.home is Home.MESH else None
+    changes = Changes()
+    async with AsyncExitStack() as undoing:  # of what was opened, should the rest fail
         if slot is not None:
-            slot.release()
-        raise
-    store = Store(
-        settings.home,
-        engine,
-        tenant,
-        timeout=timeout,
-        breaker=breaker,
-        agent_queue=queue,
-        slot=slot,
-        changes=changes,
-        listener=_listener(settings, engine, changes),
-        floor=floor,
-        replica=_replica(settings, slot, floor, changes),
-    )
+            undoing.callback(slot.release)
+        engine = await open_engine(settings, unnoted if floor is None else floor.note)
+        undoing.push_async_callback(engine.close)
+        store = Store(
+            settings.home,
+            engine,
+            tenant,
+            timeout=settings.db_deadline,
+            breaker=Breaker(time.monotonic) if settings.db_circuit_breaker else None,
+            agent_queue=_agent_queue(settings, slot, engine.max_scripts),
+            slot=slot,
+            changes=changes,
+            listener=_listener(settings, engine, changes),
+            floor=floor,
+            replica=_replica(settings, slot, floor, changes),
+        )
+        undoing.pop_all()
     try:
         await store.begin()
     except DatabaseUnavailable:
@@ -84,9 +82,7 @@ async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
     return store
 
 
-def _agent_queue(
-    settings: Settings, slot: Slot | None, timeout: float, max_scripts: int
-) -> AgentQueue | None:
+def _agent_queue(settings: Settings, slot: Slot | None, max_scripts: int) -> AgentQueue | None:
     """A node's queue for the time when its server is away; the other homes can't be away.
 
     The spool is for this database and mesh: what waits for another one waits in another file.
@@ -96,7 +92,7 @@ def _agent_queue(
     target = "\n".join((settings.endpoint, settings.scope_id, settings.repository_id))
     name = hashlib.sha256(target.encode()).hexdigest()[:12]
     spool = Spool(slot.folder / f"spool-{name}.db", settings.spool_max_bytes)
-    return AgentQueue(spool, timeout=timeout, max_scripts=max_scripts)
+    return AgentQueue(spool, timeout=settings.db_deadline, max_scripts=max_scripts)
 
 
 def _listener(settings: Settings, engine: Engine, changes: Changes) -> Listener | None:
@@ -106,7 +102,7 @@ def _listener(settings: Settings, engine: Engine, changes: Changes) -> Listener 
     from vox_mesh.store.file import FileEngine
 
     assert isinstance(engine, FileEngine)
-    wal = Path(f"{settings.file_path}-wal").absolute()
+    wal = Path(f"{settings.file_path.resolve()}-wal")  # it lies beside the file itself, not beside a link
     return WalListener(wal, engine.data_version, changes)
 
 

@@ -15,6 +15,7 @@ from tests.support import lengths
 from tests.support.proxy import Fault, Proxy
 from tests.support.tables import make_table
 from tests.support.tally import applied, assert_accounted_for
+from tests.support.transport import transport
 from tests.support.writers import COLUMNS, Job, pair, told
 from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
@@ -117,7 +118,7 @@ async def test_a_caller_is_never_told_that_nothing_was_sent_when_the_answers_are
     store: Store, proxy: Proxy
 ) -> None:
     counter = await Counter.make(store)
-    over_websocket = "WebSocket" in (await store.status()).engine.driver
+    over_websocket = "WebSocket" in await transport(store)
     # A WebSocket's first answers are the upgrade, the greeting and the stream; those are let through.
     proxy.spoil(Fault.DROP_ANSWER, times=1_000, after=3 if over_websocket else 0)
     script = counter.script()
@@ -193,4 +194,4 @@ async def test_the_transport_is_chosen_when_the_server_is_first_met(
             await store.read("SELECT 1", timeout=0.2)
         await proxy.accept()
         assert (await store.read("SELECT 1", timeout=_PATIENT_S)).value == 1
-        assert (await store.status()).engine.driver == "hrana over WebSocket"
+        assert await transport(store) == "hrana over WebSocket"

@@ -402,6 +402,7 @@ async def test_status_tells_home_driver_and_schema(store: Store, settings: Setti
         Driver.LIBSQL_CLIENT: "libsql-client",
     }
     assert status.home is settings.home
+    assert status.engine is not None
     assert status.engine.driver == drivers.get(settings.db_driver, "sqlite")
     assert "SQLite 3." in status.engine.server
     assert (status.schema_version, status.breaker, status.waiting) == (1, "off", 0)

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from tests.support.gateways import gateway
 from tests.support.tables import make_table
+from tests.support.transport import transport
 from tools.homes import MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeCase
 from tools.sqld import Server, free_port
 from vox_mesh import Answer, Outcome, Role, Script, Settings, Statement, Store, load_settings, open_store
@@ -191,7 +192,7 @@ async def _use(store: Store) -> str:
         *(store.write(Script(Statement(f"INSERT INTO {table} (a) VALUES ('x')"))) for _ in range(10))
     )
     assert (await store.read(f"SELECT count(*) FROM {table}")).value == 10
-    return (await store.status()).engine.driver
+    return await transport(store)
 
 
 async def test_a_server_that_offers_websocket_is_talked_to_that_way(

@@ -111,10 +111,15 @@ async def replica(patient: Patient) -> Finding | None:
         return None
     if settings.db_replica is ReplicaChoice.OFF:
         return warn("off: the server answers every read", "set VOX_DB_REPLICA=auto for local reads")
+    if settings.db_replica is ReplicaChoice.NATIVE:
+        require_package()
+        return ok("native: the package libsql pulls from the server")
     log = primary_log(settings)
     try:
         hello = await log.hello(settings.db_request_timeout)
     except SyncRefused:
+        if settings.db_replica is ReplicaChoice.PUSHED:
+            raise
         require_package()
         return ok("native: the server does not push its log, the package libsql pulls from it")
     finally:

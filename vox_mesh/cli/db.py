@@ -96,13 +96,8 @@ async def _status(settings: Settings) -> tuple[dict[str, Any], DatabaseUnavailab
             rows = await row_counts(store)
     except DatabaseUnavailable as fault:
         return here | kept, fault
-    there = {
-        "driver": status.engine.driver,
-        "address": status.engine.address,
-        "server": status.engine.server,
-        "schema_version": status.schema_version,
-        "breaker": status.breaker,
-    }
+    facts = {} if status.engine is None else asdict(status.engine)
+    there = facts | {"schema_version": status.schema_version, "breaker": status.breaker}
     return here | there | kept | {"rows": rows}, None
 
 

@@ -18,7 +18,8 @@ from vox_mesh.model.homes import Home
 from vox_mesh.settings import EXAMPLES, Settings
 from vox_mesh.store.file import refuse_unless_ours
 from vox_mesh.store.probe import all_spools
-from vox_mesh.store.replica.mark import SUFFIX, mark_of
+from vox_mesh.store.replica.mark import mark_of
+from vox_mesh.store.replica.report import replicas_beside
 from vox_mesh.store.slots import spools
 
 _OTHER_VARIABLES: Final = frozenset({"VOX_DEBUG"})
@@ -127,8 +128,8 @@ async def spool(patient: Patient) -> Finding:
 async def replica_mark(patient: Patient) -> Finding | None:
     """Marks of replicas that are gone; the file home refuses a path with one."""
     path = patient.settings.file_path
-    marks = [*path.parent.glob(f"{path.name}.replica-*{SUFFIX}"), mark_of(path)]
-    left = [mark for mark in marks if mark.exists() and not mark.with_suffix("").exists()]
+    replicas = [path, *(replica for _, replica in replicas_beside(path))]
+    left = [mark_of(each) for each in replicas if mark_of(each).exists() and not each.exists()]
     if not left:
         return ok("no mark without its replica")
     named = " ".join(map(str, left))

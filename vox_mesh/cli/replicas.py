@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Final
 
-from vox_mesh.errors import BadSettings, MeshError, NoAnswer, SlotInUse
+from vox_mesh.errors import BadSettings, MeshError, NoAnswer, ReplicaOff, SlotInUse
 from vox_mesh.mesh import open_slot_replica, primary_log
 from vox_mesh.model.homes import Home, ReplicaChoice
 from vox_mesh.settings import Settings
@@ -18,11 +18,13 @@ from vox_mesh.store.slots import take_slot
 
 _FIRST_SLOT: Final = "1"
 _LOOK_S: Final = 0.02
+_HELLO_S: Final = 2.0
 
 
 async def replica_reports(settings: Settings) -> list[ReplicaReport]:
     """How the replicas beside `VOX_DB_PATH` stand, as far as that can be known now."""
-    return reports(settings.db_path, await _hello(settings), settings.db_max_stale_ms)
+    hello = await _hello(settings)
+    return reports(settings.db_path, settings.endpoint, hello, settings.db_max_stale_ms)
 
 
 async def sync_replica(settings: Settings, progress: Progress) -> ReplicaReport:
@@ -46,7 +48,10 @@ async def sync_replica(settings: Settings, progress: Progress) -> ReplicaReport:
                 await replica.close()
         finally:
             slot.release()
-    return next(report for report in await replica_reports(settings) if report.slot == name)
+    for report in await replica_reports(settings):
+        if report.slot == name:
+            return report
+    raise ReplicaOff(f"the replica of {name} was removed meanwhile", hint="run `vox-mesh db sync` again")
 
 
 async def _wait_for_owner(settings: Settings, name: str, progress: Progress) -> None:
@@ -76,7 +81,7 @@ async def _hello(settings: Settings) -> Hello | None:
     """Where the primary stands; `None` if it is away or does not tell."""
     log = primary_log(settings)
     try:
-        return await log.hello(settings.db_request_timeout)
+        return await log.hello(min(_HELLO_S, settings.db_request_timeout))
     except MeshError:
         return None
     finally:

@@ -114,6 +114,8 @@ class Pulse:
         self._is_pushed = is_pushed
         self._floor = floor
         self._changes = changes
+        self.is_away = False
+        """Whether the last question was not answered."""
 
     async def listen(self) -> None:
         """Ask every second, but not while commits come by themselves or nobody waits for them."""
@@ -124,13 +126,18 @@ class Pulse:
             await asyncio.sleep(_LOOK_S)
 
     async def _look(self, seen: object) -> object:
+        if seen is not None and self._floor.latest[0] is None:
+            self._changes.bump()  # it never says where its log ends: whoever watches asks for himself
+            return seen
         try:
             await self._ask()
         except MeshError:
-            if seen is not None:
+            if not self.is_away:
+                self.is_away = True
                 self._changes.bump()
-            return None  # away, and both that and its return are changes
+            return None  # and its return will be a change
+        self.is_away = False
         latest = self._floor.latest
-        if latest != seen or latest[0] is None:
+        if latest != seen:
             self._changes.bump()
         return latest

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -31,17 +32,20 @@ from vox_mesh.store.spool import SpoolStatus
 from vox_mesh.store.statements import named
 from vox_mesh.store.values import Rows, Value
 
+_log = logging.getLogger(__name__)
+
 _CLOSE_S: Final = 5.0
 _AGAIN_S: Final = 1.0
+_PING_S: Final = 2.0
 _PING: Final = Statement(named("probe")["ping"])
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """How the store stands: for `db status` and for monitoring."""
+    """How the store stands: for `db status` and for monitoring. No `engine`: the database does not answer."""
 
     home: Home
-    engine: EngineFacts
+    engine: EngineFacts | None
     schema_version: int
     breaker: str
     waiting: int
@@ -78,9 +82,10 @@ class Store:
         self._slot = slot
         self._replica = replica
         self._changes = Changes() if changes is None else changes
-        self._listener = listener
+        self._pulse: Pulse | None = None
         if floor is not None:  # a server, which may or may not push its commits
-            self._listener = Pulse(self._ping, lambda: self._is_pushed, floor, self._changes)
+            self._pulse = Pulse(self._ping, lambda: self._is_pushed, floor, self._changes)
+        self._listener: Listener | None = self._pulse or listener
         self._listening: asyncio.Task[None] | None = None
         self._schema_version = 0
         self._preparing = asyncio.Lock()
@@ -140,18 +145,23 @@ class Store:
         """
         self._refuse_if_closed()
         statement = Statement(sql, params)
-        if self._replica is not None and not fresh and self._schema_version:
-            rows = self._replica.answer_now(statement)
-            if rows is None:
-                rows = await self._replica.answer(statement)
-            if rows is not None:
-                return rows
-        return await self._ask(statement, timeout)
+        replica = self._replica if self._schema_version and not fresh else None
+        rows = None if replica is None else replica.answer_now(statement)
+        if rows is not None:
+            return rows
+        deadline = self._deadline(timeout)
+        if replica is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    rows = await replica.answer(statement)
+        return await self._ask(statement, deadline) if rows is None else rows
 
-    async def _ask(self, statement: Statement, timeout: float | None) -> Rows:
+    def _deadline(self, timeout: float | None) -> float:
+        return asyncio.get_running_loop().time() + (self._timeout if timeout is None else timeout)
+
+    async def _ask(self, statement: Statement, deadline: float) -> Rows:
         """Have the database itself answer."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self._timeout if timeout is None else timeout)
         fault: DatabaseUnavailable | None = None
 
         async def attempt() -> Rows:
@@ -174,7 +184,7 @@ class Store:
             raise fault from None
 
     async def _ping(self) -> Rows:
-        return await self._ask(_PING, None)
+        return await self._ask(_PING, self._deadline(_PING_S))
 
     # --- watching --------------------------------------------------------------------------------
 
@@ -190,10 +200,19 @@ class Store:
         """
         self._refuse_if_closed()
         if self._listening is None and self._listener is not None:
-            self._listening = asyncio.create_task(self._listener.listen(), name="vox-mesh-listener")
+            self._listening = asyncio.create_task(self._listen(self._listener), name="vox-mesh-listener")
         count = await self._changes.after(since)
         self._refuse_if_closed()
         return count
+
+    async def _listen(self, listener: Listener) -> None:
+        """Listen for ever: without it, those who wait would wait in vain."""
+        while True:
+            try:
+                await listener.listen()
+            except Exception:
+                _log.exception("listening for changes failed; it is begun again")
+            await asyncio.sleep(_AGAIN_S)
 
     async def watch(self, sql: str, params: Sequence[Value] = ()) -> AsyncIterator[Change]:
         """The query's answer now, and again whenever it has changed, or touch with the database was lost.
@@ -204,26 +223,34 @@ class Store:
         last: Change | None = None
         while True:
             seen = self._changes.count
-            now, away = last, False
-            try:
-                rows = await self.read(sql, params)
-                now = Change(rows, in_touch=not rows.age_s or self._is_pushed)
-            except DatabaseUnavailable:
-                away = True
-                if last is not None:
-                    now = Change(last.rows, in_touch=False)
+            now = last if self._is_away else await self._look(sql, params)
+            is_away = now is None or self._is_away
+            if is_away and last is not None:
+                now = Change(last.rows, in_touch=False)
             if now is not None and now != last:
                 last = now
                 yield now
-            try:
-                async with asyncio.timeout(_AGAIN_S if away else None):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_S if is_away else None):
                     await self.changed(seen)
-            except TimeoutError:
-                continue
+
+    async def _look(self, sql: str, params: Sequence[Value]) -> Change | None:
+        """The query's answer now; `None` while the database is away."""
+        try:
+            rows = await self.read(sql, params)
+        except DatabaseUnavailable:
+            return None
+        is_in_touch = self._replica is None or self._replica.is_in_touch
+        return Change(rows, in_touch=not rows.age_s or is_in_touch)
 
     @property
     def _is_pushed(self) -> bool:
         return self._replica is not None and self._replica.is_pushed
+
+    @property
+    def _is_away(self) -> bool:
+        """Whether we know that the database does not answer: then nobody need wait to find out."""
+        return self._pulse is not None and self._pulse.is_away and not self._is_pushed
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -263,9 +290,12 @@ class Store:
     async def status(self) -> StoreStatus:
         """How the store stands."""
         breaker = self._carrier.breaker
+        facts: EngineFacts | None = None
+        with suppress(DatabaseUnavailable):
+            facts = await self._engine.facts()
         return StoreStatus(
             home=self.home,
-            engine=await self._engine.facts(),
+            engine=facts,
             schema_version=self._schema_version,
             breaker="off" if breaker is None else breaker.state,
             waiting=self._combiner.depth,

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import MeshError, StoreClosed
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts, Note, unnoted
 from vox_mesh.store.hrana import codec
@@ -29,6 +29,7 @@ class StandingLine:
         self._session: aiohttp.ClientSession | None = None
         self._line: Line | None = None
         self._opening = asyncio.Lock()
+        self._is_given_up = False
 
     async def get(self) -> Line:
         """The open line, or a new one."""
@@ -36,11 +37,19 @@ class StandingLine:
         if line is not None and line.is_open:
             return line
         async with self._opening:
+            if self._is_given_up:
+                raise StoreClosed("the store is closed")
             if self._line is None or not self._line.is_open:
                 await self.close()
                 self._session = aiohttp.ClientSession()
                 self._line = await Line.open(self._session, self._endpoint, self._token, self._timeout)
             return self._line
+
+    async def give_up(self) -> None:
+        """Hang up for good."""
+        async with self._opening:
+            self._is_given_up = True
+            await self.close()
 
     async def close(self) -> None:
         """Hang up."""
@@ -114,8 +123,8 @@ class WsEngine:
 
     async def close(self) -> None:
         """Hang up."""
-        await self._writing.close()
-        await self._reading.close()
+        await self._writing.give_up()
+        await self._reading.give_up()
 
 
 async def _query(line: Line, statement: Statement) -> dict[str, Any]:

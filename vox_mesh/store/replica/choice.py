@@ -100,13 +100,18 @@ class AutoReplica:
         self._changing_over = asyncio.create_task(self._change_over())
 
     async def _change_over(self) -> None:
-        await self._chosen.close()  # they would share a file
         try:
+            await self._chosen.close()  # they would share a file
             self._chosen = self._native()
         except (DriverMissing, ReplicaOff) as error:
             _log.warning("there is no other replica: %s", error.line)
-        except OSError as error:
+        except Exception as error:
             _log.warning("there is no other replica: %s", error)
+
+    @property
+    def is_in_touch(self) -> bool:
+        """Whether the primary answered when it was last asked."""
+        return self._chosen.is_in_touch
 
     @property
     def is_pushed(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from vox_mesh.errors import NoAnswer
 from vox_mesh.store.replica.gate import Gate
-from vox_mesh.store.replica.interruptions import Restarted
+from vox_mesh.store.replica.interruptions import Restarted, Spoiled
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.pages import PageFile
 from vox_mesh.store.replica.reader import QUICK_S, SLOW_S, Reader, TooLong
@@ -23,6 +23,10 @@ from vox_mesh.store.values import Rows
 T = TypeVar("T")
 
 _INLINE_FRAMES: Final = 64
+_SLOW_READS: Final = 2
+"""How many long queries may keep changes waiting at the same time."""
+
+_WAIT_S: Final = 0.05
 
 
 class Copy:
@@ -32,6 +36,7 @@ class Copy:
         self._file = PageFile(path, mark)
         self._reader = Reader(path)
         self._gate = Gate()
+        self._slow = asyncio.Semaphore(_SLOW_READS)
         self._thread = SerialThread("vox-mesh-replica")
         self._arrived = 0  # the number of the next frame to come in
         self._turn_began_at: float | None = None  # when this turn of the event loop had its first read
@@ -84,6 +89,12 @@ class Copy:
         self._arrived = self.next_frame - self.is_checking
         return self._arrived
 
+    def distrust_if_unchecked(self) -> None:
+        """The last frame can't be shown once more: whether this is still the same log, nobody knows."""
+        if self.is_checking:
+            self._distrust()
+            raise Restarted("the log does not go back to where this copy ends")
+
     async def take(self, frames: Sequence[Frame]) -> bool:
         """Take in the next frames of the log; whether a transaction among them was applied."""
         for frame in frames:
@@ -93,11 +104,10 @@ class Copy:
         if self.is_checking and frames:
             self.is_checking = False
             if frames[0].checksum != self._file.checksum:
-                self.is_damaged = True
-                self.is_readable = False
+                self._distrust()
                 raise Restarted("the primary has another past than this copy")
             frames = frames[1:]
-        is_short = len(frames) <= _INLINE_FRAMES
+        is_short = self._file.entries + len(frames) <= _INLINE_FRAMES
         last = next((at for at in reversed(range(len(frames))) if frames[at].size_after), None)
         if last is None:
             if is_short:
@@ -136,18 +146,26 @@ class Copy:
         if not self._is_trusted():
             raise Restarted("the file was changed by somebody else")
 
+    def _distrust(self) -> None:
+        self.is_damaged = True
+        self.is_readable = False
+
     async def _aside(self, work: Callable[[], T]) -> T:
         """Do it in the thread, to the end: it can't be stopped in the middle."""
         return await _to_the_end(self._thread.do(work))
 
     async def _change(self, work: Callable[[], T], *, inline: bool = False) -> T:
         """Change the file while nobody reads it."""
-        if inline and self._gate.is_free:
-            self._reader.forget()
-            return work()
-        async with self._gate.changing():
-            self._reader.forget()
-            return await self._aside(work)
+        try:
+            if inline and self._gate.is_free:
+                self._reader.forget()
+                return work()
+            async with self._gate.changing():
+                self._reader.forget()
+                return await self._aside(work)
+        except Spoiled:
+            self._distrust()
+            raise
 
     # --- answering -------------------------------------------------------------------------------
 
@@ -167,14 +185,23 @@ class Copy:
 
     async def read(self, statement: Statement) -> Rows | None:
         """Answer a query from whole transactions; `None`: it is for the primary to answer."""
-        if not self._may_go_on():
-            await asyncio.sleep(0)
-        while self._gate.is_changing:
-            await self._gate.unchanging()
-        rows = self.read_now(statement)
-        if rows is None and self._reader.is_long(statement):
-            rows = await self._read_aside(statement)
-        return rows
+        if not self.is_readable:
+            return None
+        try:
+            while not self._may_go_on() or self._gate.is_changing:
+                async with asyncio.timeout(_WAIT_S):
+                    await (self._gate.unchanging() if self._gate.is_changing else asyncio.sleep(0))
+            rows = self.read_now(statement)
+            if rows is not None or not self._reader.is_long(statement):
+                return rows
+            async with asyncio.timeout(_WAIT_S):
+                await self._slow.acquire()
+        except TimeoutError:
+            return None
+        try:
+            return await self._read_aside(statement)
+        finally:
+            self._slow.release()
 
     def _may_go_on(self) -> bool:
         """Whether this turn of the event loop has not been spent on reading alone.
@@ -191,6 +218,8 @@ class Copy:
         self._turn_began_at = None
 
     async def _read_aside(self, statement: Statement) -> Rows | None:
+        if self._reader.is_hopeless(statement):
+            return None
         async with self._gate.reading():
             if not self.is_readable:
                 return None
@@ -209,8 +238,7 @@ class Copy:
         """Whether the file is as we left it; for whoever `has_it_open`, it may lie elsewhere now."""
         is_ours = self._file.is_unwritten if has_it_open else self._file.is_untouched
         if not is_ours or self._reader.found_damage:
-            self.is_damaged = True
-            self.is_readable = False
+            self._distrust()
         return not self.is_damaged
 
     # --- the end ---------------------------------------------------------------------------------

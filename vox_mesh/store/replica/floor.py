@@ -2,13 +2,13 @@
 
 An answer of the primary names the last frame it saw. A frame number means something only in its log, and
 answers do not name that; but all answers over one connection come from one log. So a connection is placed in
-a log by a hello that was said while it was open, and then each of its answers has a position.
+a log by a hello that was said after its first answer, and then each of its answers has a position.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 _KEPT: Final = 16
 
@@ -41,6 +41,7 @@ class Floor:
             self._unplaced_at = now
             if connection:
                 self._unknown.setdefault(connection, now)
+                _forget_oldest(self._unknown)
         elif self._position is None or self._position.log_id != log_id or self._position.frame <= frame:
             self._position = Position(log_id, frame, now)
 
@@ -49,8 +50,7 @@ class Floor:
         for connection in [key for key, seen_at in self._unknown.items() if seen_at < asked_at]:
             del self._unknown[connection]
             self._logs[connection] = log_id
-        while len(self._logs) > _KEPT:
-            del self._logs[next(iter(self._logs))]
+        _forget_oldest(self._logs)
 
     def is_met_by(self, log_id: str, next_frame: int, as_of: float) -> bool:
         """Whether a copy that has come to this frame, and holds every commit before `as_of`, will do."""
@@ -68,3 +68,8 @@ class Floor:
         if self._unplaced_at is not None and as_of <= self._unplaced_at:
             return True
         return self._position is not None and self._position.log_id != log_id
+
+
+def _forget_oldest(connections: dict[int, Any]) -> None:
+    while len(connections) > _KEPT:
+        del connections[next(iter(connections))]

@@ -71,10 +71,11 @@ class Following(ABC):
         self._monotonic = monotonic
         self._state = State.CATCHING_UP
         self._error = ""
+        self._fault: Exception | None = None
         self._as_of = _NEVER
         self._progress = Changes()
         self._asked = asyncio.Event()
-        self._is_closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._follow_for_ever(), name="vox-mesh-replica")
 
     # --- what differs ----------------------------------------------------------------------------
@@ -116,6 +117,11 @@ class Following(ABC):
     # --- answering -------------------------------------------------------------------------------
 
     @property
+    def is_in_touch(self) -> bool:
+        """Whether the primary answered when it was last asked."""
+        return self._state is State.IN_TOUCH
+
+    @property
     def is_pushed(self) -> bool:
         """Whether commits come by themselves."""
         return False
@@ -136,9 +142,10 @@ class Following(ABC):
             return None
         if not self._meets(self._floor) and not await self._reach_floor():
             return None
+        as_of = self._as_of  # it may rise while we read, and what we read would not have that
         rows = await self._read(statement)
         if rows is not None:
-            rows.age_s = self._monotonic() - self._as_of
+            rows.age_s = self._monotonic() - as_of
         return rows
 
     def _meets(self, floor: Floor) -> bool:
@@ -200,14 +207,17 @@ class Following(ABC):
             self._as_of = moment
             self._mark.update(as_of_ms=round((time.time() - self._monotonic() + moment) * 1_000))
             if self._state is not State.IN_TOUCH:
+                self._fault = None
                 self._enter(State.IN_TOUCH)
 
     def _lose(self, fault: Exception) -> None:
+        self._fault = fault
         told = str(fault) or type(fault).__name__
         state = State.CATCHING_UP if isinstance(fault, Restarted) else State.OUT_OF_TOUCH
         if self._state is not state:
             _log.warning("the replica is %s: %s", state, told)
         self._enter(state, told)
+        self._progress.bump()
 
     def _turn_off(self, error: Exception) -> None:
         _log.warning("the replica is off, reads go to the primary: %s", error)
@@ -230,12 +240,18 @@ class Following(ABC):
         """Wait until it holds all that was committed before now; raise if it stands still for so long."""
         since = self._monotonic()
         self._asked.set()
+        loop = asyncio.get_running_loop()
+        seen, deadline = (-1, 0), 0.0
         while self._as_of < since:
             if self._state is State.OFF:
                 raise ReplicaOff(f"the replica is off: {self._error}", hint="see `vox-mesh db status`")
-            progress(self._arrived, self._held.end)
+            if isinstance(self._fault, Unauthorized):
+                raise self._fault
+            if (now := (self._arrived, self._held.end)) != seen:
+                seen, deadline = now, loop.time() + patience_s
+                progress(*now)
             try:
-                async with asyncio.timeout(patience_s):
+                async with asyncio.timeout_at(deadline):
                     await self._progress.after(self._progress.count)
             except TimeoutError:
                 raise Unreachable(f"the replica does not get on: {self._error or self._state}") from None
@@ -255,10 +271,15 @@ class Following(ABC):
         )
 
     async def close(self) -> None:
-        """Stop following. May be called twice."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """Stop following. May be called twice, and whoever is cancelled meanwhile leaves it to go on."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        try:
             await self._release()
+        finally:
             self._mark.release()

@@ -11,6 +11,10 @@ class Restarted(Interrupted):
     """The primary has another log now, or the file is not what it was: all is fetched again, at once."""
 
 
+class Spoiled(Restarted):
+    """Somebody else has been at the files while they were being changed."""
+
+
 class NeedsSnapshot(Interrupted):
     """The frame that was asked for is not in the log any more: a snapshot has what it became."""
 

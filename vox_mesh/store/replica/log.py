@@ -27,7 +27,7 @@ _NOT_OFFERED: Final = frozenset({404, 405, 410, 415, 426, 501, 505})
 
 
 class PrimaryLog:
-    """Calls of the replication service. Every call but the push stream has a deadline.
+    """Calls of the replication service. Nothing but the push stream may be silent for long.
 
     A call that brings frames brings them from `first` on; those that came in together come together.
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from vox_mesh.store.folders import make_private
 SUFFIX: Final = ".mark"
 _SIZE: Final = 1_024
 _READS: Final = 3
+_TRIES: Final = 5
+_LOOK_S: Final = 0.005
 _MAX_ERROR: Final = 300
 
 
@@ -29,8 +32,7 @@ class Record:
     """How the replica stands.
 
     `digest` tells the right pages of this position from any others, `checksum` the right log up to it.
-    `as_of_ms` is the moment, by this machine's clock, up to which it is known to hold every commit; `pid` the
-    process that keeps it up, 0 when there is none.
+    `as_of_ms` is the moment, by this machine's clock, up to which it is known to hold every commit.
     """
 
     driver: str
@@ -43,7 +45,6 @@ class Record:
     as_of_ms: int = 0
     state: str = ""
     error: str = ""
-    pid: int = 0
 
 
 def replica_path(database: Path, slot: str) -> Path:
@@ -71,6 +72,28 @@ def read_record(path: Path) -> Record | None:
     return None
 
 
+def is_owned(path: Path) -> bool:
+    """Whether a process keeps the replica at `path`."""
+    try:
+        descriptor = os.open(mark_of(path), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    """Lock the mark, if nobody else has it locked; after a moment otherwise, since some only look."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(_LOOK_S)
+        return False
+    return True
+
+
 class Mark:
     """The mark of a replica that this process owns: an OS lock on it, gone with the process."""
 
@@ -91,18 +114,19 @@ class Mark:
         make_private(path.parent)
         descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            if not any(_lock(descriptor, fcntl.LOCK_EX) for _ in range(_TRIES)):
+                raise ReplicaOff(
+                    f"{path} is in use by another process",
+                    hint="give each VOX_MESH_HOME a VOX_DB_PATH of its own",
+                )
+            found = _decoded(os.pread(descriptor, _SIZE, 0))
+            if found is None or (found.driver, found.primary) != (driver, primary):
+                found = Record(driver, primary)
+            mark = cls(descriptor, found)
+            mark.update()
+        except BaseException:
             os.close(descriptor)
-            raise ReplicaOff(
-                f"{path} is in use by another process",
-                hint="give each VOX_MESH_HOME a VOX_DB_PATH of its own",
-            ) from None
-        found = _decoded(os.pread(descriptor, _SIZE, 0))
-        if found is None or (found.driver, found.primary) != (driver, primary):
-            found = Record(driver, primary)
-        mark = cls(descriptor, found)
-        mark.update(pid=os.getpid())
+            raise
         return mark
 
     def update(self, **changes: Any) -> None:
@@ -116,10 +140,7 @@ class Mark:
 
     def release(self) -> None:
         """Let another process own the replica."""
-        try:
-            self.update(pid=0)
-        finally:
-            os.close(self._descriptor)
+        os.close(self._descriptor)
 
 
 def _encoded(record: Record) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,8 +30,10 @@ PACKAGE: Final = "libsql"
 _FILES: Final = ("", "-wal", "-shm", "-info", "-client_wal_index", ".redo")
 _OPEN_S: Final = 120
 _END_S: Final = 2.0
-# Isolated: nothing that lies beside the program is taken for a module.
-COMMAND: Final = (sys.executable, "-I", str(Path(__file__).with_name("native_sync.py")))
+_NOT_OFFERED: Final = re.compile(r"status=404\b")
+_NOT_ALLOWED: Final = re.compile(r"status=40[13]\b|invalid auth header")
+# Safe: nothing that lies beside the program is taken for a module.
+COMMAND: Final = (sys.executable, "-P", str(Path(__file__).with_name("native_sync.py")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class NativeReplica(Following):
             while True:
                 asked_at = self._monotonic()
                 await syncing.sync()
+                self._reader.forget()  # tables may have other columns now
                 self._hold_all_until(asked_at)
                 self._progress.bump()
                 await self._wait_to_ask()
@@ -105,7 +109,7 @@ class NativeReplica(Following):
 
     async def _read(self, statement: Statement) -> Rows | None:
         rows = self._read_now(statement)
-        if rows is None and self._reader.is_long(statement):
+        if rows is None and self._reader.is_long(statement) and not self._reader.is_hopeless(statement):
             with suppress(TooLong):
                 rows = await asyncio.to_thread(self._reader.slowly, statement, SLOW_S)
         if self._reader.found_damage:
@@ -134,12 +138,15 @@ class Syncing:
         self._is_open = False
 
     async def __aenter__(self) -> Syncing:
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise Unreachable(f"the process that syncs can't be started: {error}") from None
         order = {
             "path": str(self._source.path.absolute()),
             "url": self._source.endpoint,
@@ -147,7 +154,11 @@ class Syncing:
             "open_s": _OPEN_S,
             "sync_s": max(1, round(self._source.timeout)),
         }
-        await self._say(json.dumps(order))
+        try:
+            await self._say(json.dumps(order))
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def sync(self) -> None:
@@ -179,16 +190,18 @@ class Syncing:
         try:
             async with asyncio.timeout(_END_S):
                 await self._process.wait()
-        except TimeoutError:
+        except BaseException as error:
             self._process.kill()
             await self._process.wait()
+            if not isinstance(error, TimeoutError):
+                raise
 
 
 def _told(error: str) -> Exception:
     """The package knows one kind of error, and tells them apart by their text alone."""
     text = " ".join(error.split())
-    if "404" in text:
+    if _NOT_OFFERED.search(text):
         return SyncRefused(f"the server does not know this package's protocol: {text}")
-    if "401" in text or "403" in text or "auth" in text:
+    if _NOT_ALLOWED.search(text):
         return Unauthorized(f"the server refused the token: {text}", hint="check that VOX_DB_TOKEN is valid")
     return Unreachable(f"the sync failed: {text}")

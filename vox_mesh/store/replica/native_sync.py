@@ -19,6 +19,7 @@ def main() -> int:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the package logs to stdout
     os.environ["RUST_LOG"] = "off"
+    os.umask(0o077)
     # The alarm's default is the end of the process, whatever Python is doing.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vox_mesh.store.replica.interruptions import Incomplete
+from vox_mesh.store.replica.interruptions import Incomplete, Spoiled
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.wire import PAGE, Frame
 
@@ -88,6 +88,11 @@ class PageFile:
     def checksum(self) -> int:
         """That of the log up to there; 0 if it is not known."""
         return self._mark.record.checksum
+
+    @property
+    def entries(self) -> int:
+        """How many pages wait to be applied."""
+        return self._entries
 
     @property
     def size(self) -> int:
@@ -174,6 +179,8 @@ class PageFile:
         header = _HEADER.pack(_MAGIC, self.log_id.encode(), self.next_frame, *target)
         _write(self._redo, header + _CHECK.pack(zlib.crc32(header)), 0)
         self._replay(size_after)
+        if any(self._sums[n - 1] != value for n, value in self._pending.items() if n <= size_after):
+            raise Spoiled("the redo file was changed by somebody else")
         self._settle(target)
 
     def apply_snapshot(self, next_frame: int, size_after: int, checksum: int = 0) -> None:
@@ -201,6 +208,8 @@ class PageFile:
         for start in range(0, self._entries, _PIECE):
             count = min(_PIECE, self._entries - start)
             piece = memoryview(os.pread(self._redo, count * _ENTRY, _ENTRIES_AT + start * _ENTRY))
+            if len(piece) < count * _ENTRY:
+                return  # cut off by somebody else: the sums will tell
             pages: dict[int, memoryview] = {}
             for at in range(0, len(piece), _ENTRY):
                 (number,) = _NUMBER.unpack_from(piece, at)

@@ -18,7 +18,6 @@ from vox_mesh.store.replica.following import Following, Held
 from vox_mesh.store.replica.interruptions import NeedsSnapshot, NoSnapshot, Restarted
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import Mark
-from vox_mesh.store.replica.replica import State
 from vox_mesh.store.replica.wire import Hello
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
@@ -61,7 +60,7 @@ class PushedReplica(Following):
     @property
     def is_pushed(self) -> bool:
         """Whether the primary's commits come in."""
-        return self._state is State.IN_TOUCH
+        return self.is_in_touch
 
     @property
     def _held(self) -> Held:
@@ -120,8 +119,8 @@ class PushedReplica(Following):
                             self._applied()
                 raise NoAnswer("the primary ended the push stream")
             except NeedsSnapshot:
-                if not again:
-                    await self._take_snapshot()
+                self._copy.distrust_if_unchecked()
+                await self._take_snapshot()
                 again = False
 
     async def _take_snapshot(self) -> None:
@@ -194,5 +193,7 @@ class PushedReplica(Following):
         await self._copy.discard()
 
     async def _release(self) -> None:
-        await self._log.close()
-        await self._copy.close()
+        try:
+            await self._log.close()
+        finally:
+            await self._copy.close()

@@ -17,6 +17,10 @@ SLOW_S: Final = 0.1
 _STEPS: Final = 500
 """How many instructions of SQLite's machine run between two looks at the clock."""
 
+_STEPS_ASIDE: Final = 50_000
+"""The same in another thread, which has to wait for Python's lock with every look."""
+
+_HOPELESS_S: Final = 60.0
 _CACHED_STATEMENTS: Final = 256
 _MAX_KNOWN: Final = 1_024
 # The database's clock decides, never this machine's. Whether such a function asks for the time can hang on a
@@ -47,6 +51,9 @@ class Reader:
         self._until = 0.0
         self.found_damage = False
         """Whether SQLite has come upon a page that can't be right."""
+        self._hopeless: dict[
+            str, float
+        ] = {}  # those that took too long even aside, and until when that counts
         self._long: dict[str, float] = {}  # queries that took longer than this before, the oldest first
 
     @property
@@ -58,6 +65,10 @@ class Reader:
         """Whether this query took too long before."""
         return statement.sql in self._long
 
+    def is_hopeless(self, statement: Statement) -> bool:
+        """Whether it took too long even aside, not long ago."""
+        return self._hopeless.get(statement.sql, 0.0) > time.perf_counter()
+
     def quickly(self, statement: Statement, limit_s: float) -> Rows | None:
         """Answer here and now, on a connection that is kept, or raise `TooLong`.
 
@@ -66,11 +77,11 @@ class Reader:
         sql = statement.sql
         if sql in self._refused:
             return None
-        cursor = self._cursor
-        if cursor is None:
-            cursor = self._open()
         self._until = time.perf_counter() + limit_s
         try:
+            cursor = self._cursor
+            if cursor is None:
+                cursor = self._open()
             return _rows(cursor, statement, self._columns)
         except TooLong:
             self.forget()  # Python 3.11 would prepare the interrupted query anew at every read
@@ -89,13 +100,18 @@ class Reader:
     def slowly(self, statement: Statement, limit_s: float) -> Rows | None:
         """Answer on a connection of its own, in whichever thread this is called, or raise `TooLong`."""
         began = time.perf_counter()
-        with closing(self._connect()) as connection:
-            connection.set_progress_handler(lambda: time.perf_counter() > began + limit_s, _STEPS)
-            try:
+        try:
+            with closing(self._connect()) as connection:
+                connection.set_progress_handler(lambda: time.perf_counter() > began + limit_s, _STEPS_ASIDE)
                 rows = _rows(connection.cursor(), statement, {})
-            except (sqlite3.Error, sqlite3.Warning) as error:
-                self._look_at(error)
-                return None
+        except TooLong:
+            if len(self._hopeless) >= _MAX_KNOWN:
+                self._hopeless.clear()
+            self._hopeless[statement.sql] = began + _HOPELESS_S
+            raise
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            self._look_at(error)
+            return None
         if time.perf_counter() - began < self._long.get(statement.sql, 0.0):
             self._long.pop(statement.sql, None)  # the machine was busy, or the table has shrunk
         return rows

@@ -40,6 +40,10 @@ class Replica(Protocol):
     """A local copy of the primary. It begins to follow when it is made, and until it is closed."""
 
     @property
+    def is_in_touch(self) -> bool:
+        """Whether the primary answered when it was last asked."""
+
+    @property
     def is_pushed(self) -> bool:
         """Whether commits reach it by themselves, now: then nobody need ask for them."""
 

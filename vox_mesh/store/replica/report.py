@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import glob
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.store.replica.mark import SUFFIX, Record, read_record, replica_path
+from vox_mesh.store.replica.mark import SUFFIX, Record, is_owned, read_record, replica_path
 from vox_mesh.store.replica.replica import State
 from vox_mesh.store.replica.wire import Hello
 
@@ -27,7 +27,7 @@ class ReplicaReport:
     driver: str
     state: str
     reads: str
-    frame: int
+    frame: int | None
     lag_frames: int | None
     lag_ms: int | None
     bytes: int
@@ -36,21 +36,24 @@ class ReplicaReport:
 
 def replicas_beside(database: Path) -> Iterator[tuple[str, Path]]:
     """The slot and the path of every replica that lies beside the database's path."""
-    for mark in sorted(database.parent.glob(f"{replica_path(database, '*').name}{SUFFIX}")):
+    stem = replica_path(database, "").name
+    for mark in sorted(database.parent.glob(f"{glob.escape(stem)}*{SUFFIX}")):
         path = mark.with_name(mark.name.removesuffix(SUFFIX))
-        yield path.name.removeprefix(replica_path(database, "").name), path
+        yield path.name.removeprefix(stem), path
 
 
-def reports(database: Path, hello: Hello | None, max_stale_ms: int) -> list[ReplicaReport]:
-    """How all of them stand, compared to the primary's hello if there was one."""
+def reports(database: Path, primary: str, hello: Hello | None, max_stale_ms: int) -> list[ReplicaReport]:
+    """How all replicas of the primary stand, compared to its hello if there was one."""
     found = ((slot, path, read_record(path)) for slot, path in replicas_beside(database))
     return [
-        _report(slot, path, record, hello, max_stale_ms) for slot, path, record in found if record is not None
+        _report(slot, path, record, hello, max_stale_ms)
+        for slot, path, record in found
+        if record is not None and record.primary == primary
     ]
 
 
 def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stale_ms: int) -> ReplicaReport:
-    state = record.state if _is_alive(record.pid) else STOPPED
+    state = record.state if is_owned(path) else STOPPED
     age_ms = max(0, time.time_ns() // 1_000_000 - record.as_of_ms) if record.as_of_ms else None
     lag_frames = None
     if hello is not None and hello.log_id == record.log_id:
@@ -62,21 +65,9 @@ def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stal
         driver=record.driver,
         state=state,
         reads="" if state == STOPPED else "replica" if answers else "primary",
-        frame=record.next_frame - 1,
+        frame=record.next_frame - 1 if record.next_frame else None,
         lag_frames=lag_frames,
         lag_ms=0 if is_current else age_ms,
         bytes=path.stat().st_size if path.exists() else 0,
         error=record.error,
     )
-
-
-def _is_alive(pid: int) -> bool:
-    if not pid:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
