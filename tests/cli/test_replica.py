@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pty
@@ -173,6 +174,33 @@ def test_the_doctor_says_which_replica_there_can_be(mesh: Vox) -> None:
 
     assert check(mesh)["found"].startswith("pushed: ")
     assert check(mesh.having(VOX_DB_REPLICA="off"))["state"] == "warn"
+
+
+def test_the_doctor_goes_by_what_is_chosen(mesh: Vox) -> None:
+    ended = mesh.having(VOX_DB_REPLICA="native")("doctor", "--json")
+    found = next(each for each in ended.document if each["check"] == "replica")
+    assert ("native" in found["found"]) is (importlib.util.find_spec("libsql") is not None)
+    assert "pushed" not in found["found"]
+
+
+def test_a_path_with_brackets_is_a_path_like_any_other(mesh: Vox) -> None:
+    odd = mesh.having(VOX_DB_PATH="a[1]*.db")
+    assert odd("db", "sync", "--json").document["lag_frames"] == 0
+    assert [replica["slot"] for replica in replicas(odd)] == ["1"]
+
+
+def test_sync_with_a_wrong_token_says_so_at_once(mesh: Vox, server: Server) -> None:
+    with Server() as other:
+        forged = other.token
+    ended = mesh.at(server, forged)("db", "sync")
+    assert ended.code == 1
+    assert "refused the token" in ended.err.splitlines()[-1]
+
+
+def test_a_replica_of_another_server_is_not_shown_as_one_of_this(mesh: Vox) -> None:
+    assert mesh("db", "sync").code == 0
+    with Server() as other:
+        assert replicas(mesh.at(other)) == []
 
 
 def test_a_replica_that_cannot_be_opened_is_named_with_its_reason(mesh: Vox, tmp_path: Path) -> None:

@@ -88,10 +88,19 @@ async def test_it_catches_up_when_its_line_falls_silent_for_ever(tmp_path: Path,
         await stage.compare_with_files()
 
 
-@pytest.mark.parametrize("further", [0, 6, 20], ids=["behind us", "as far as we are", "past us"])
+@pytest.mark.parametrize(
+    ("flags", "further"),
+    [(SAFE_FLAGS, 0), (SAFE_FLAGS, 6), (SAFE_FLAGS, 20), (COMPACTING_FLAGS, 600)],
+    ids=["behind us", "as far as we are", "past us", "past us and compacted"],
+)
 async def test_a_primary_put_back_to_an_older_state_is_noticed(
-    tmp_path: Path, server: Server, further: int
+    tmp_path: Path, flags: tuple[str, ...], further: int
 ) -> None:
+    with Server(flags=flags) as server:
+        await _put_back(tmp_path, server, further)
+
+
+async def _put_back(tmp_path: Path, server: Server, further: int) -> None:
     def insert(text: str) -> Script:
         return Script(Statement("INSERT INTO put_back (a) VALUES (?)", (text,)))
 

@@ -254,7 +254,7 @@ async def test_a_frozen_server_is_noticed_in_time_and_found_again(tmp_path: Path
         assert standing(store).error == ""
         await store.synced()
         assert 0 < (await store.read("SELECT 1")).age_s < _NOTICED_S
-        await watch.aclose()  # type: ignore[attr-defined]
+        await watch.aclose()
 
 
 async def _answers_until(store: Store, moment: float) -> AsyncIterator[Rows]:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 
@@ -18,7 +18,7 @@ from tools.sqld import Server
 from vox_mesh import Rows, Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import BadStatement, StoreClosed
 from vox_mesh.model.homes import Home
-from vox_mesh.store.changes import Change
+from vox_mesh.store.changes import Change, Changes
 from vox_mesh.store.memory import MemoryEngine
 from vox_mesh.store.request import Tenant
 
@@ -44,7 +44,7 @@ async def _insert(store: Store, table: str) -> None:
 
 
 def _watch(store: Store, sql: str) -> AsyncGenerator[Change, None]:
-    return cast("AsyncGenerator[Change, None]", store.watch(sql))
+    return store.watch(sql)
 
 
 async def _next(watch: AsyncGenerator[Change, None]) -> Any:
@@ -273,6 +273,43 @@ async def test_without_a_replica_a_watch_tells_that_touch_was_lost(
         change = await asyncio.wait_for(anext(watch), _PATIENCE_S)
         assert (change.rows.value, change.in_touch) == ("still here", True)
         await watch.aclose()
+
+
+async def test_without_a_replica_a_frozen_server_is_noticed_within_five_seconds(
+    tmp_path: Path, server: Server
+) -> None:
+    async with await open_store(MESH.settings(tmp_path, server)) as store:
+        watch = _watch(store, "SELECT 'still here'")
+        assert (await anext(watch)).in_touch
+        waiting = asyncio.ensure_future(anext(watch))
+        await store.changed(store.change_count)  # the server has been asked a first time
+        server.freeze()
+        try:
+            change = await asyncio.wait_for(waiting, 5)
+        finally:
+            server.thaw()
+        assert (change.rows.value, change.in_touch) == ("still here", False)
+        await watch.aclose()
+
+
+async def test_listening_that_fails_is_begun_again(caplog: pytest.LogCaptureFixture) -> None:
+    changes = Changes()
+    failed = asyncio.Event()
+
+    class Listener:
+        async def listen(self) -> None:
+            if not failed.is_set():
+                failed.set()
+                raise KeyError("what nobody thought of")
+            changes.bump()
+            await asyncio.Event().wait()
+
+    tenant = Tenant("", "default", "writer")
+    async with Store(
+        Home.MEMORY, MemoryEngine(), tenant, timeout=10, changes=changes, listener=Listener()
+    ) as store:
+        assert await asyncio.wait_for(store.changed(0), _PATIENCE_S) == 1
+    assert "begun again" in caplog.text
 
 
 # --- doing nothing --------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 _CLOSE_S: Final = 5.0
 _AGAIN_S: Final = 1.0
 _PING_S: Final = 2.0
+_LOOK_S: Final = 3.0  # whoever watches is to know within 5 s that the database is away
 _PING: Final = Statement(named("probe")["ping"])
 
 
@@ -214,7 +215,7 @@ class Store:
                 _log.exception("listening for changes failed; it is begun again")
             await asyncio.sleep(_AGAIN_S)
 
-    async def watch(self, sql: str, params: Sequence[Value] = ()) -> AsyncIterator[Change]:
+    async def watch(self, sql: str, params: Sequence[Value] = ()) -> AsyncGenerator[Change, None]:
         """The query's answer now, and again whenever it has changed, or touch with the database was lost.
 
         Whoever takes long sees the latest answer next, not those in between. While the database is away
@@ -237,7 +238,7 @@ class Store:
     async def _look(self, sql: str, params: Sequence[Value]) -> Change | None:
         """The query's answer now; `None` while the database is away."""
         try:
-            rows = await self.read(sql, params)
+            rows = await self.read(sql, params, timeout=min(_LOOK_S, self._timeout))
         except DatabaseUnavailable:
             return None
         is_in_touch = self._replica is None or self._replica.is_in_touch
