@@ -89,7 +89,7 @@ REFUSED: list[Any] = [
     datetime.date(2024, 1, 1),
     bytearray(b"x"),
     [1],
-    object(),
+    range(3),
 ]
 
 

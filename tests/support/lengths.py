@@ -16,7 +16,7 @@ LOST_ANSWERS: Final = 20 if SOAK else 4
 SPOILED_STREAM: Final = 40 if SOAK else 6
 """Faults that a proxy puts into a stream of concurrent writes."""
 
-LOAD_S: Final = 60.0 if SOAK else 10.0
+LOAD_S: Final = 60.0 if SOAK else 6.0
 SHORTER_LOAD_S: Final = 20.0 if SOAK else 4.0
 CHECKPOINT_INTERVAL_S: Final = 20 if SOAK else 5
 

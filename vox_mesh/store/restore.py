@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from vox_mesh.errors import BackupRefused, DatabaseBusy, MeshError
+from vox_mesh.errors import BackupRefused, BadStatement, DatabaseBusy, MeshError
 from vox_mesh.store import sqlite
 from vox_mesh.store.backup import weight_of
 from vox_mesh.store.batch import Batch, StepError
@@ -269,7 +269,12 @@ class _Restore:
         """How many rows of this file are in; `None` when no restore is under way."""
         if not await self._ask(_SQL["is_unfinished"]):
             return None
-        row = (await self._ask(_SQL["progress"]))[0]
+        try:
+            row = (await self._ask(_SQL["progress"]))[0]
+        except BadStatement:
+            if await self._ask(_SQL["is_unfinished"]):
+                raise
+            return None  # another restore of this file came to its end just now
         if row["fingerprint"] != self._backup.fingerprint:
             raise BackupRefused(
                 "the database holds a part of another backup: its restore was not finished",

@@ -192,7 +192,7 @@ class Copy:
                 async with asyncio.timeout(_WAIT_S):
                     await (self._gate.unchanging() if self._gate.is_changing else asyncio.sleep(0))
             rows = self.read_now(statement)
-            if rows is not None or not self._reader.is_long(statement):
+            if rows is not None or not self._reader.is_worth_a_thread(statement):
                 return rows
             async with asyncio.timeout(_WAIT_S):
                 await self._slow.acquire()
@@ -218,8 +218,6 @@ class Copy:
         self._turn_began_at = None
 
     async def _read_aside(self, statement: Statement) -> Rows | None:
-        if self._reader.is_hopeless(statement):
-            return None
         async with self._gate.reading():
             if not self.is_readable:
                 return None

@@ -109,7 +109,7 @@ class NativeReplica(Following):
 
     async def _read(self, statement: Statement) -> Rows | None:
         rows = self._read_now(statement)
-        if rows is None and self._reader.is_long(statement) and not self._reader.is_hopeless(statement):
+        if rows is None and self._reader.is_worth_a_thread(statement):
             with suppress(TooLong):
                 rows = await asyncio.to_thread(self._reader.slowly, statement, SLOW_S)
         if self._reader.found_damage:

@@ -65,9 +65,10 @@ class Reader:
         """Whether this query took too long before."""
         return statement.sql in self._long
 
-    def is_hopeless(self, statement: Statement) -> bool:
-        """Whether it took too long even aside, not long ago."""
-        return self._hopeless.get(statement.sql, 0.0) > time.perf_counter()
+    def is_worth_a_thread(self, statement: Statement) -> bool:
+        """Whether it took too long before, but not too long even aside, a short while ago."""
+        is_hopeless = self._hopeless.get(statement.sql, 0.0) > time.perf_counter()
+        return self.is_long(statement) and not is_hopeless
 
     def quickly(self, statement: Statement, limit_s: float) -> Rows | None:
         """Answer here and now, on a connection that is kept, or raise `TooLong`.
