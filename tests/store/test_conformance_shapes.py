@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.support.examples import column, exactly, few
@@ -130,6 +130,7 @@ async def test_shapes_and_plain_scripts_keep_their_order(store: Store) -> None:
 @example(a=2**53 + 1)
 @example(a='"quoted" \\ \x01 \U0001f600')
 async def test_the_values_of_an_item_come_back_exactly(store: Store, a: str | int | None) -> None:
+    assume(a != "forbidden")  # which the shape refuses
     table = await make_table(store)
     shape = note_shape(table)
     outcome = await store.write(Script.of(shape, {"id": 1, "a": a}))

@@ -199,7 +199,9 @@ class Copy:
         except TimeoutError:
             return None
         try:
-            return await self._read_aside(statement)
+            if not self._reader.is_long(statement):  # somebody else has found out meanwhile
+                rows = self.read_now(statement)
+            return await self._read_aside(statement) if rows is None else rows
         finally:
             self._slow.release()
 

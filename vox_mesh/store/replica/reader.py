@@ -49,6 +49,7 @@ class Reader:
         self._columns: dict[str, tuple[str, ...]] = {}  # of the queries that the kept connection has seen
         self._refused: set[str] = set()  # and those that it would not answer
         self._until = 0.0
+        self._late_before = ""
         self.found_damage = False
         """Whether SQLite has come upon a page that can't be right."""
         self._hopeless: dict[
@@ -85,6 +86,7 @@ class Reader:
                 cursor = self._open()
             return _rows(cursor, statement, self._columns)
         except TooLong:
+            self._late_before = sql
             self.forget()  # Python 3.11 would prepare the interrupted query anew at every read
             raise
         except (sqlite3.Error, sqlite3.Warning) as error:
@@ -94,9 +96,11 @@ class Reader:
             return None
         finally:
             if time.perf_counter() > self._until:  # in the end, too: a count is a single instruction
-                if len(self._long) >= _MAX_KNOWN:
-                    del self._long[next(iter(self._long))]
-                self._long[sql] = limit_s
+                if self._late_before == sql:  # once may be the machine's fault
+                    if len(self._long) >= _MAX_KNOWN:
+                        del self._long[next(iter(self._long))]
+                    self._long[sql] = limit_s
+                self._late_before = sql
 
     def slowly(self, statement: Statement, limit_s: float) -> Rows | None:
         """Answer on a connection of its own, in whichever thread this is called, or raise `TooLong`."""
