@@ -131,7 +131,7 @@ class Store:
         if not self._schema_version:
             await self._prepare()
         result = await self._engine.run(batch)
-        if result.committed and not self._is_pushed:
+        if self._replica is None or not self._replica.is_pushed:
             self._changes.bump()
         return result
 
