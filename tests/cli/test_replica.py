@@ -17,22 +17,11 @@ from typing import Any, Final
 import pytest
 
 from tests.cli.conftest import Vox
+from tests.support.programs import NODE
 from tools.sqld import Server, free_port
 from vox_mesh.store.replica.mark import replica_path
 
 _PATIENCE_S: Final = 30.0
-_NODE: Final = """
-import asyncio, sys
-from vox_mesh import load_settings, open_store
-
-async def main():
-    async with await open_store(load_settings()) as store:
-        await store.synced()
-        print("ready", flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-
-asyncio.run(main())
-"""
 
 
 @pytest.fixture
@@ -47,7 +36,7 @@ def mesh(vox: Vox, server: Server) -> Vox:
 def node(vox: Vox) -> Iterator[None]:
     """A node that runs beside the commands, and has caught up."""
     with subprocess.Popen(
-        [sys.executable, "-c", _NODE],
+        [sys.executable, "-c", NODE],
         cwd=vox.folder,
         env=vox.environment,
         stdin=subprocess.PIPE,
@@ -58,7 +47,7 @@ def node(vox: Vox) -> Iterator[None]:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            assert process.stdout.readline() == "ready\n"
+            assert process.stdout.readline() == "in touch\n"
             yield
             process.stdin.close()
             assert process.wait(_PATIENCE_S) == 0

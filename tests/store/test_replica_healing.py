@@ -19,7 +19,7 @@ from typing import Final
 import pytest
 
 from tests.support.counting import WAL_LOG, counting
-from tests.support.programs import program
+from tests.support.programs import NODE, program
 from tests.support.standing import replica_file, standing, until
 from tests.support.tables import make_table
 from tools.homes import FILE, MESH_REPLICA
@@ -252,24 +252,10 @@ async def test_a_database_without_our_mark_is_never_overwritten(
     assert f"{file} is not marked as a replica" in warning.getMessage()
 
 
-_OPEN_AND_WAIT: Final = """
-import asyncio, sys
-from vox_mesh import load_settings, open_store
-
-async def main():
-    async with await open_store(load_settings()) as store:
-        await store.synced()
-        print("in touch", flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-
-asyncio.run(main())
-"""
-
-
 async def test_a_second_process_at_the_same_file_works_without_a_replica_and_says_why(
     node: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with program(_OPEN_AND_WAIT, settings=node) as (said, _):
+    with program(NODE, settings=node) as (said, _):
         assert said == "in touch"
         second = node.model_copy(update={"home_dir": tmp_path / "another"})
         async with await open_store(second) as store:

@@ -16,6 +16,20 @@ from vox_mesh import Settings
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PATIENCE_S: Final = 60.0
 
+NODE: Final = """
+import asyncio, sys
+from vox_mesh import load_settings, open_store
+
+async def main():
+    async with await open_store(load_settings()) as store:
+        await store.synced()
+        print("in touch", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main())
+"""
+"""For `program`: a node that says when its replica is in touch."""
+
 
 @contextmanager
 def program(code: str, *arguments: object, settings: Settings | None = None) -> Iterator[tuple[str, int]]:

@@ -25,7 +25,7 @@ class Floor:
     """Rises with every answer of the primary, to a write or to a read."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._position: Position | None = None
         self._unplaced_at: float | None = None
         self._logs: dict[int, str] = {}
@@ -34,7 +34,7 @@ class Floor:
 
     def note(self, frame: int | None, connection: int) -> None:
         """The primary has answered: as of `frame`, over this connection (0: one that is not kept)."""
-        now = self._monotonic()
+        now = self.monotonic()
         self.latest = frame, connection
         log_id = self._logs.get(connection)
         if frame is None or log_id is None:

@@ -60,7 +60,6 @@ class Following(ABC):
         *,
         max_stale_s: float,
         refused: Callable[[SyncRefused], None],
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mark = mark
         self._floor = floor
@@ -68,7 +67,7 @@ class Following(ABC):
         self._max_stale_s = max_stale_s
         self._ask_s = min(_ASK_S, max(max_stale_s / 2, _FLOOR_S)) if max_stale_s else _ASK_S
         self._refused = refused
-        self._monotonic = monotonic
+        self._monotonic = floor.monotonic  # what the floor has seen is compared with it
         self._state = State.CATCHING_UP
         self._error = ""
         self._fault: Exception | None = None

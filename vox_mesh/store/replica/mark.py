@@ -85,11 +85,10 @@ def is_owned(path: Path) -> bool:
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    """Lock the mark, if nobody else has it locked; after a moment otherwise, since some only look."""
+    """Lock the mark, if nobody else has it locked; whether that was so."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        time.sleep(_LOOK_S)
         return False
     return True
 
@@ -114,11 +113,15 @@ class Mark:
         make_private(path.parent)
         descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if not any(_lock(descriptor, fcntl.LOCK_EX) for _ in range(_TRIES)):
-                raise ReplicaOff(
-                    f"{path} is in use by another process",
-                    hint="give each VOX_MESH_HOME a VOX_DB_PATH of its own",
-                )
+            tries = _TRIES
+            while not _lock(descriptor, fcntl.LOCK_EX):
+                tries -= 1
+                if not tries:
+                    raise ReplicaOff(
+                        f"{path} is in use by another process",
+                        hint="give each VOX_MESH_HOME a VOX_DB_PATH of its own",
+                    )
+                time.sleep(_LOOK_S)  # some only look whether it is owned
             found = _decoded(os.pread(descriptor, _SIZE, 0))
             if found is None or (found.driver, found.primary) != (driver, primary):
                 found = Record(driver, primary)

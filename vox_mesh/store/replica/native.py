@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import logging
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -23,8 +22,6 @@ from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.reader import QUICK_S, SLOW_S, Reader, TooLong
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
-
-_log = logging.getLogger(__name__)
 
 PACKAGE: Final = "libsql"
 _FILES: Final = ("", "-wal", "-shm", "-info", "-client_wal_index", ".redo")
@@ -89,7 +86,6 @@ class NativeReplica(Following):
         if self._reader.found_damage:
             self._remove()
             self._reader.found_damage = False
-        self._mark.update(log_id="", next_frame=0, pages=0, digest=0)
         async with Syncing(self._command, self._source) as syncing:
             while True:
                 asked_at = self._monotonic()

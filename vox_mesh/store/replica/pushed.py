@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing, suppress
@@ -48,9 +47,8 @@ class PushedReplica(Following):
         *,
         max_stale_s: float,
         refused: Callable[[SyncRefused], None],
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(mark, floor, changes, max_stale_s=max_stale_s, refused=refused, monotonic=monotonic)
+        super().__init__(mark, floor, changes, max_stale_s=max_stale_s, refused=refused)
         self._copy = copy
         self._log = log
         self._heard_at = _NEVER
