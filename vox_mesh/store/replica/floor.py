@@ -42,8 +42,13 @@ class Floor:
             if connection:
                 self._unknown.setdefault(connection, now)
                 _forget_oldest(self._unknown)
-        elif self._position is None or self._position.log_id != log_id or self._position.frame <= frame:
+        elif self._position is None or self._position.log_id != log_id:
+            if self._position is not None:
+                self._unplaced_at = now  # what was seen in the other log is not forgotten: a hello covers it
             self._position = Position(log_id, frame, now)
+        else:
+            # The higher frame may be a dead server's, met by a hello since; this answer is seen only now.
+            self._position = Position(log_id, max(frame, self._position.frame), now)
 
     def place(self, log_id: str, asked_at: float) -> None:
         """The primary said hello to a question of that moment: connections known before then are its own."""
