@@ -19,6 +19,7 @@ from vox_mesh.store.ledger import Ledger
 from vox_mesh.store.memory import MemoryEngine
 from vox_mesh.store.request import Tenant, Verdict
 from vox_mesh.store.schema import ensure_schema
+from vox_mesh.store.sender import Sender
 
 LONG_S = 30.0
 """A deadline that no test waits for."""
@@ -67,10 +68,10 @@ async def combining(path: Path | None = None, **options: Any) -> AsyncIterator[C
     gate = GatedEngine(engine)
     await ensure_schema(gate)
     ledger = Ledger(time.monotonic)
+    carrier = Carrier(None, sleep=at_once)
     combiner = Combiner(
-        gate.run,
-        Carrier(None, sleep=at_once),
-        Tenant("", "default", "writer"),
+        Sender(gate.run, carrier, Tenant("", "default", "writer"), ledger),
+        carrier,
         ledger,
         **({"max_scripts": gate.max_scripts} | options),
     )

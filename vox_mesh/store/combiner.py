@@ -5,41 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from vox_mesh.errors import (
     CircuitOpen,
-    DatabaseUnavailable,
     MeshError,
     NoAnswer,
     OutcomeUnknown,
     Overloaded,
-    ScriptFailed,
     StoreClosed,
     Unreachable,
 )
-from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.carrier import Carrier
 from vox_mesh.store.flight import Entry, Flight
 from vox_mesh.store.ledger import Ledger
-from vox_mesh.store.request import (
-    IsolatedRequest,
-    OptimisticRequest,
-    Request,
-    RolledBack,
-    Tenant,
-    Verdict,
-)
+from vox_mesh.store.request import Verdict
 from vox_mesh.store.script import Script
+from vox_mesh.store.sender import Sender
 
 _log = logging.getLogger(__name__)
 
 _MAX_WAITING: Final = 4_096
 _MAX_REQUEST_BYTES: Final = 2**20
-# A failing script costs an optimistic request its whole transaction: above this share it does not pay.
-_FAILING_SHARE: Final = 0.02
-_MEMORY: Final = 0.8
 
 
 class Detour(Protocol):
@@ -65,18 +53,16 @@ class Combiner:
 
     def __init__(
         self,
-        run: Callable[[Batch], Awaitable[BatchResult]],
+        sender: Sender,
         carrier: Carrier,
-        tenant: Tenant,
         ledger: Ledger,
         *,
         max_scripts: int,
         detour: Detour | None = None,
         max_waiting: int = _MAX_WAITING,
     ) -> None:
-        self._run = run
+        self._sender = sender
         self._carrier = carrier
-        self._tenant = tenant
         self._ledger = ledger
         self._max_scripts = max_scripts
         self._detour = detour
@@ -88,7 +74,6 @@ class Combiner:
         self._work = asyncio.Event()
         self._flight: Flight | None = None
         self._is_quiet = True  # the last request was one caller's alone
-        self._failing_share = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._giving_up = False
         self._closing: asyncio.Event | None = None
@@ -242,62 +227,9 @@ class Combiner:
             self._is_quiet = len(flight.entries) == 1
 
     async def _verdicts(self, flight: Flight) -> list[Verdict]:
-        """What became of the scripts: in one request, unless the server can't read it."""
         scripts = [script for entry in flight.entries for script in entry.scripts]
-        try:
-            return await self._together(scripts, flight)
-        except ScriptFailed as error:
-            if len(scripts) == 1:
-                return [error]
-        # A server reads all statements of a request before it runs any, so that one which it can't read
-        # fails them all. Alone, each script fails or succeeds by itself.
-        verdicts: list[Verdict] = []
-        for script in scripts:
-            try:
-                verdicts += await self._together([script], flight)
-            except ScriptFailed as error:
-                verdicts.append(error)
-            flight.doubt()  # should it end here, some of it has been applied
-        return verdicts
-
-    async def _together(self, scripts: Sequence[Script], flight: Flight) -> list[Verdict]:
-        """What became of the scripts: in one go if that works, else each in its own savepoint."""
-        forgetting = self._ledger.due(may_look_back=self._detour is None or self._detour.is_empty)
-        if self._failing_share <= _FAILING_SHARE:
-            try:
-                request: Request = OptimisticRequest(self._tenant, scripts, forgetting)
-                verdicts = await self._carry(request, flight)
-            except RolledBack:
-                pass
-            else:
-                self._ledger.forgot(forgetting)
-                self._failing_share *= _MEMORY
-                return verdicts
-        verdicts = await self._carry(IsolatedRequest(self._tenant, scripts, forgetting), flight)
-        self._ledger.forgot(forgetting)
-        failed = sum(1 for verdict in verdicts if isinstance(verdict, MeshError))
-        self._failing_share = _MEMORY * self._failing_share + (1 - _MEMORY) * failed / len(scripts)
-        return verdicts
-
-    async def _carry(self, request: Request, flight: Flight) -> list[Verdict]:
-        async def attempt() -> list[Verdict]:
-            flight.is_out = True
-            try:
-                return request.verdicts(await self._run(request.batch))
-            except DatabaseUnavailable as fault:
-                flight.fault = fault
-                if isinstance(fault, NoAnswer):
-                    flight.doubt()
-                raise
-            except (MeshError, RolledBack):
-                raise
-            except BaseException:
-                flight.doubt()  # cut off, or something unforeseen: the request was on its way
-                raise
-            finally:
-                flight.is_out = False
-
-        return await self._carrier.carry(attempt, lambda: flight.is_wanted)
+        may_look_back = self._detour is None or self._detour.is_empty
+        return await self._sender.send(scripts, flight, may_look_back=may_look_back)
 
     def _settle(self, flight: Flight, verdicts: list[Verdict]) -> None:
         start = 0

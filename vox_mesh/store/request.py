@@ -34,6 +34,8 @@ from vox_mesh.store.batch import (
     StepError,
     StepRows,
 )
+from vox_mesh.store.engine import Engine
+from vox_mesh.store.frame import NO_FRAME, Frame, Unbound
 from vox_mesh.store.script import Outcome, Script, Shape
 from vox_mesh.store.statements import named
 from vox_mesh.store.values import NO_ROWS, Rows, Value
@@ -68,21 +70,57 @@ class RolledBack(Exception):
 
 
 class Request(Protocol):
-    """A batch and how to read its result."""
+    """A batch and how to read its result. `verdicts` raises `Unbound` if the frame did not fit."""
 
     batch: Batch
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """The outcome of each script, in order."""
 
+    def entries(self, result: BatchResult) -> Sequence[Sequence[Value]]:
+        """The rows that the frame's entries returned."""
 
-class OptimisticRequest:
+
+class _Framed:
+    """A batch that begins with a frame's preface and, after the scripts, has its entries."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._entries: int | None = None
+        self.batch = Batch()
+        for statement in frame.preface:
+            self.batch.add(statement.sql, statement.params)
+
+    def _add_entries(self, after: Condition | None = None) -> None:
+        entries = self._frame.entries
+        if entries is not None:
+            self._entries = self.batch.add(entries.sql, entries.params, after=after, wants_rows=True)
+
+    def entries(self, result: BatchResult) -> Sequence[Sequence[Value]]:
+        """The rows that the frame's entries returned."""
+        answered = None if self._entries is None else result.steps[self._entries]
+        return answered.rows if isinstance(answered, StepRows) else ()
+
+    def _raise_if_unbound(self, result: BatchResult) -> None:
+        if result.committed:
+            return
+        own = [*range(1, 1 + len(self._frame.preface))]
+        if self._entries is not None:
+            own.append(self._entries)
+        if any(isinstance(result.steps[step], StepError) for step in own):
+            raise Unbound(result.error.message if result.error else "")
+
+
+class OptimisticRequest(_Framed):
     """All scripts in one go; raises `RolledBack` from `verdicts` if any of them failed."""
 
-    def __init__(self, tenant: Tenant, scripts: Sequence[Script], forgetting: Forgetting) -> None:
+    def __init__(
+        self, tenant: Tenant, scripts: Sequence[Script], forgetting: Forgetting, frame: Frame = NO_FRAME
+    ) -> None:
+        super().__init__(frame)
         self._scripts = scripts
         self._answers: list[tuple[int, list[int]]] = []  # (step, the scripts whose rows it returns)
-        self.batch = batch = Batch()
+        batch = self.batch
         _forget(batch, tenant, forgetting)
         if len(scripts) == 1:
             scope_id, repository_id, writer = tenant
@@ -94,11 +132,13 @@ class OptimisticRequest:
             answer = _add_statements(batch, tenant, [scripts[index] for index in run])
             if answer is not None:
                 self._answers.append((answer, run))
+        self._add_entries()
         batch.seal()
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """The outcome of each script; nothing was applied if this raises."""
         _raise_if_down(result)
+        self._raise_if_unbound(result)
         if not result.committed:
             raise RolledBack
         scripts = self._scripts
@@ -109,26 +149,31 @@ class OptimisticRequest:
             by_key = _by_key(sorted(answered.rows, key=_number))
             for index in run:
                 script = scripts[index]
-                verdicts[index] = Outcome(script.key, _rows(script, by_key))
+                verdicts[index] = Outcome(script.key, answered_rows(script, by_key))
         return verdicts
 
 
-class IsolatedRequest:
+class IsolatedRequest(_Framed):
     """Each script in a savepoint of its own, with its outcome or failure written beside its key.
 
     What is answered is what was stored, so a script that ran before answers as it did then.
     """
 
-    def __init__(self, tenant: Tenant, scripts: Sequence[Script], forgetting: Forgetting) -> None:
+    def __init__(
+        self, tenant: Tenant, scripts: Sequence[Script], forgetting: Forgetting, frame: Frame = NO_FRAME
+    ) -> None:
+        super().__init__(frame)
         self._scripts = scripts
-        self.batch = batch = Batch()
+        batch = self.batch
         _forget(batch, tenant, forgetting)
         self._taken: list[int] = []  # the step that takes each script's key; its statements follow
         closed: Condition = Ok(len(batch.steps) - 1)
         for script in scripts:
             closed = self._isolate(tenant, script, closed)
+        self._add_entries(after=closed)
         keys = orjson.dumps([script.key for script in scripts]).decode()
-        batch.add(_SQL["outcomes_of"], (*tenant[:2], keys), after=closed, wants_rows=True)
+        recorded = closed if self._entries is None else Ok(self._entries)
+        batch.add(_SQL["outcomes_of"], (*tenant[:2], keys), after=recorded, wants_rows=True)
         batch.add(_SQL["answers_of"], (*tenant[:2], keys), wants_rows=True)
         batch.seal()
 
@@ -153,6 +198,7 @@ class IsolatedRequest:
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """The outcome of each script."""
         _raise_if_down(result)
+        self._raise_if_unbound(result)
         stored, answers = result.steps[-4], result.steps[-3]
         if not result.committed or not isinstance(stored, StepRows) or not isinstance(answers, StepRows):
             reason = result.error.message if result.error else "the transaction was cut short"
@@ -169,8 +215,17 @@ class IsolatedRequest:
                 verdicts.append(_failure(script, failed, error if isinstance(error, StepError) else None))
             else:
                 repeated = isinstance(result.steps[taken], StepError)
-                verdicts.append(Outcome(script.key, _rows(script, by_key), repeated=repeated))
+                verdicts.append(Outcome(script.key, answered_rows(script, by_key), repeated=repeated))
         return verdicts
+
+
+async def apply_alone(engine: Engine, tenant: Tenant, script: Script) -> Outcome:
+    """Apply one script in a request of its own; for those who must not wait behind others."""
+    request = IsolatedRequest(tenant, [script], Forgetting())
+    (verdict,) = request.verdicts(await engine.run(request.batch))
+    if isinstance(verdict, ScriptFailed):
+        raise verdict
+    return verdict
 
 
 def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
@@ -243,12 +298,6 @@ def _keeping(query: str, answered: str, columns: str, owner: str) -> str:
     )
 
 
-def _columns(script: Script) -> tuple[str, ...]:
-    if script.shape is not None:
-        return script.shape.columns
-    return script.answer.columns if script.answer is not None else ()
-
-
 def _number(row: Sequence[Value]) -> int:
     number = row[1]
     assert isinstance(number, int)
@@ -263,8 +312,8 @@ def _by_key(rows: Sequence[Sequence[Value]]) -> dict[Value, list[Sequence[Value]
     return by_key
 
 
-def _rows(script: Script, by_key: dict[Value, list[Sequence[Value]]]) -> Rows:
-    columns = _columns(script)
+def answered_rows(script: Script, by_key: dict[Value, list[Sequence[Value]]]) -> Rows:
+    columns = script.columns
     own = by_key.get(script.key)
     return Rows(columns, [row[2 : 2 + len(columns)] for row in own]) if own else NO_ROWS
 
@@ -290,11 +339,7 @@ def _raise_if_down(result: BatchResult) -> None:
 
 
 def _failure(script: Script, statement: int, error: StepError | None) -> ScriptFailed:
-    refusals = (
-        script.shape.refusals
-        if script.shape is not None
-        else {i: each.refusal for i, each in enumerate(script.statements) if each.refusal is not None}
-    )
+    refusals = script.refusals
     if statement in refusals and (error is None or error.is_constraint):
         return Refused(refusals[statement], statement=statement)
     if error is None:

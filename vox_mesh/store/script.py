@@ -15,6 +15,7 @@ from vox_mesh.store.values import NO_ROWS, Rows, Value, check_values
 
 MAX_ANSWER_COLUMNS: Final = 12
 MAX_SCRIPT_BYTES: Final = 8 * 2**20
+_OP_BYTES: Final = 512  # an entry of the log, without its payload
 
 new_key: Final = UlidSource(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
 """Makes the key of a script that was given none."""
@@ -63,8 +64,21 @@ class Answer:
             raise BadValue(f"an answer has 1 to {MAX_ANSWER_COLUMNS} columns, not {len(self.columns)}")
 
 
+class Op(NamedTuple):
+    """What a script is in the log: its kind, its payload as canonical JSON, the ops it depends on.
+
+    `signed`: it gets a signature of its own. `remark`: the reason that is noted when it is accepted.
+    """
+
+    kind: str
+    payload: str
+    deps: tuple[str, ...] = ()
+    signed: bool = False
+    remark: str | None = None
+
+
 class Script:
-    """Statements that take effect together, once, under a key.
+    """Statements that take effect together, once, under a key; with an op, the log tells what became of them.
 
     `appendable` scripts only add rows and need no answer: while the database is away they are kept in the
     spool and replayed later.
@@ -77,6 +91,7 @@ class Script:
         "item",
         "key",
         "may_come_again",
+        "op",
         "shape",
         "statements",
         "weight",
@@ -90,9 +105,10 @@ class Script:
         appendable: bool = False,
         shape: Shape | None = None,
         item: Item | None = None,
+        op: Op | None = None,
     ) -> None:
-        if bool(statements) is (shape is not None):
-            raise BadValue("a script has statements, or a shape")
+        if (bool(statements) and shape is not None) or not (statements or shape or op):
+            raise BadValue("a script has statements, or a shape, or is nothing but an op")
         self.has_answer = answer is not None or (shape is not None and shape.answer is not None)
         if appendable and self.has_answer:
             raise BadValue("an appendable script may have to wait on disk, so it can't have an answer")
@@ -108,16 +124,41 @@ class Script:
         self.appendable = appendable
         self.shape = shape
         self.item: Item = {} if item is None else item
+        self.op = op
         self.weight = _check_item(self.item) if shape is not None else 0
         for statement in statements:
             self.weight += statement.weight
+        if op is not None:
+            self.weight += 2 * len(op.payload) + _OP_BYTES
         if self.weight > MAX_SCRIPT_BYTES:
             raise BadValue(f"the script's values take {self.weight} bytes; at most {MAX_SCRIPT_BYTES} fit")
 
     @classmethod
-    def of(cls, shape: Shape, item: Item, *, key: str | None = None, appendable: bool = False) -> Script:
+    def of(
+        cls,
+        shape: Shape,
+        item: Item,
+        *,
+        key: str | None = None,
+        appendable: bool = False,
+        op: Op | None = None,
+    ) -> Script:
         """A script of a given shape: a run of them merges into few statements for all."""
-        return cls(shape=shape, item=item, key=key, appendable=appendable)
+        return cls(shape=shape, item=item, key=key, appendable=appendable, op=op)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns that it answers with."""
+        if self.shape is not None:
+            return self.shape.columns
+        return () if self.answer is None else self.answer.columns
+
+    @property
+    def refusals(self) -> Mapping[int, str]:
+        """Which of its statements are guards, and the reasons that they give."""
+        if self.shape is not None:
+            return self.shape.refusals
+        return {i: each.refusal for i, each in enumerate(self.statements) if each.refusal is not None}
 
     def __repr__(self) -> str:
         what = self.shape.name if self.shape else list(self.statements)

@@ -15,7 +15,7 @@ import orjson
 
 from vox_mesh.errors import DatabaseFault, MeshError, SpoolFull
 from vox_mesh.store import sqlite
-from vox_mesh.store.script import Script, Statement, shape_named
+from vox_mesh.store.script import Op, Script, Statement, shape_named
 from vox_mesh.store.values import Value
 
 _DDL: Final = """
@@ -141,6 +141,8 @@ def _status(connection: sqlite3.Connection) -> SpoolStatus:
 def encode(script: Script) -> bytes:
     """A script as bytes that `decode` turns back into the same script, key included."""
     record: dict[str, Any] = {"key": script.key}
+    if script.op is not None:
+        record["op"] = list(script.op)
     if script.shape is not None:
         record |= {"shape": script.shape.name, "item": dict(script.item)}
     else:
@@ -154,6 +156,7 @@ def decode(line: bytes) -> Script:
     """The script that `encode` wrote."""
     record = orjson.loads(line)
     key = record["key"]
+    op = _op(*record["op"]) if "op" in record else None
     if "shape" in record:
         shape = shape_named(record["shape"])
         if shape is None:
@@ -161,12 +164,16 @@ def decode(line: bytes) -> Script:
                 f"the spool holds a script of the unknown shape {record['shape']!r}",
                 hint="start the version of the program that wrote it",
             )
-        return Script.of(shape, record["item"], key=key, appendable=True)
+        return Script.of(shape, record["item"], key=key, appendable=True, op=op)
     statements = [
         Statement(sql, [_unpacked(value) for value in params], refusal=refusal)
         for sql, params, refusal in record["statements"]
     ]
-    return Script(*statements, key=key, appendable=True)
+    return Script(*statements, key=key, appendable=True, op=op)
+
+
+def _op(kind: str, payload: str, deps: list[str], signed: bool, remark: str | None) -> Op:
+    return Op(kind, payload, tuple(deps), signed, remark)
 
 
 def _packed(value: Value) -> Any:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+_NOW_MS: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
@@ -39,5 +40,6 @@ def ddl() -> tuple[str, ...]:
 
 
 def _bare(text: str) -> str:
-    """The statement without comments and needless space: shorter to send, and still the same."""
-    return " ".join(re.sub(r"--[^\n]*", "", text).split()).rstrip(";")
+    """The statement without comments and needless space; `NOW_MS` is the database's clock in milliseconds."""
+    bare = " ".join(re.sub(r"--[^\n]*", "", text).split()).rstrip(";")
+    return bare.replace("NOW_MS", _NOW_MS)

@@ -20,6 +20,7 @@ from vox_mesh.store.carrier import Carrier
 from vox_mesh.store.changes import Change, Changes
 from vox_mesh.store.combiner import Combiner
 from vox_mesh.store.engine import Engine, EngineFacts
+from vox_mesh.store.journal import Desk, Journal
 from vox_mesh.store.ledger import Ledger
 from vox_mesh.store.listening import Listener, Pulse
 from vox_mesh.store.replica.floor import Floor
@@ -27,6 +28,7 @@ from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
 from vox_mesh.store.request import Tenant, Verdict
 from vox_mesh.store.schema import ensure_schema
 from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement
+from vox_mesh.store.sender import Sender
 from vox_mesh.store.slots import Slot
 from vox_mesh.store.spool import SpoolStatus
 from vox_mesh.store.statements import named
@@ -71,6 +73,7 @@ class Store:
         listener: Listener | None = None,
         floor: Floor | None = None,
         replica: Replica | None = None,
+        journal: Journal | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.home = home
@@ -91,11 +94,12 @@ class Store:
         self._schema_version = 0
         self._preparing = asyncio.Lock()
         self._closed = False
+        ledger = Ledger(monotonic)
+        desk = Desk(engine, tenant, self._prepare)
         self._combiner = Combiner(
-            self._run,
+            Sender(self._run, self._carrier, tenant, ledger, journal=journal, desk=desk),
             self._carrier,
-            tenant,
-            Ledger(monotonic),
+            ledger,
             max_scripts=engine.max_scripts,
             detour=agent_queue,
         )

@@ -1,0 +1,78 @@
+-- Nodes: their start, their ticks and their end.
+
+-- name: refuse_if_in_use
+-- Alive, and not in our place: there the OS lock says that whoever it was has ended.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+    SELECT 1 FROM mesh_heartbeats
+    WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND left_ms IS NULL AND place <> ?4
+      AND last_seen_ms > NOW_MS - ?5 * tick_ms
+)
+
+-- name: refuse_unless_key
+-- The newest key that is known for this node is this one, or there is none.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <> (
+    SELECT public_key FROM node_keys
+    WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 ORDER BY from_seq DESC LIMIT 1
+)
+
+-- name: raise_incarnation
+INSERT INTO node_incarnations (scope_id, repository_id, node_id, incarnation) VALUES (?1, ?2, ?3, 1)
+ON CONFLICT DO UPDATE SET incarnation = incarnation + 1
+
+-- name: incarnation
+SELECT incarnation, NOW_MS FROM node_incarnations
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+
+-- name: request_key
+INSERT INTO node_key_requests (scope_id, repository_id, node_id, public_key, host, pid, requested_ms)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, NOW_MS)
+ON CONFLICT DO UPDATE SET
+    public_key = excluded.public_key, host = excluded.host, pid = excluded.pid,
+    requested_ms = excluded.requested_ms
+
+-- name: beat
+INSERT INTO mesh_heartbeats (
+    scope_id, repository_id, node_id, agent_id, incarnation, last_seen_ms, consuming_ms, progressing_ms,
+    left_ms, started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity,
+    load, clock_distance_ms, machine_id, place
+)
+SELECT ?1, ?2, ?3, ?4, incarnation, NOW_MS, ?5, ?6,
+    NULL, NOW_MS, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
+    ?16, ?17, ?18, ?19
+FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+ON CONFLICT DO UPDATE SET
+    agent_id = excluded.agent_id,
+    started_ms = CASE WHEN incarnation = excluded.incarnation THEN started_ms ELSE excluded.started_ms END,
+    incarnation = excluded.incarnation, last_seen_ms = excluded.last_seen_ms,
+    consuming_ms = excluded.consuming_ms, progressing_ms = excluded.progressing_ms, left_ms = NULL,
+    tick_ms = excluded.tick_ms, activity = excluded.activity, host = excluded.host, pid = excluded.pid,
+    version = excluded.version, control_addr = excluded.control_addr, public_key = excluded.public_key,
+    kinds = excluded.kinds, capacity = excluded.capacity, load = excluded.load,
+    clock_distance_ms = excluded.clock_distance_ms, machine_id = excluded.machine_id,
+    place = excluded.place
+
+-- name: leave
+UPDATE mesh_heartbeats SET left_ms = NOW_MS, last_seen_ms = NOW_MS, load = 0
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+
+-- name: now
+SELECT NOW_MS
+
+-- name: all
+SELECT node_id, agent_id, incarnation, last_seen_ms, consuming_ms, progressing_ms, left_ms, started_ms,
+    tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
+    clock_distance_ms, machine_id, place
+FROM mesh_heartbeats WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id
+
+-- name: live
+SELECT node_id, agent_id, incarnation, last_seen_ms, consuming_ms, progressing_ms, left_ms, started_ms,
+    tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
+    clock_distance_ms, machine_id, place
+FROM mesh_heartbeats
+WHERE scope_id = ?1 AND repository_id = ?2 AND left_ms IS NULL AND last_seen_ms >= ?3 ORDER BY node_id
+
+-- name: one
+SELECT node_id, agent_id, incarnation, last_seen_ms, consuming_ms, progressing_ms, left_ms, started_ms,
+    tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
+    clock_distance_ms, machine_id, place
+FROM mesh_heartbeats WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3

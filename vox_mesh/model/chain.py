@@ -1,0 +1,121 @@
+"""The chain of a log: entries that each hold the hash of the one before, and seals over their verdicts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from vox_mesh.model.canonical import canonical
+
+NO_HASH: Final = "0" * 64
+"""What the first entry of a chain holds in place of a hash before it."""
+
+SEAL: Final = "Seal"
+ANCHOR: Final = "Anchor"
+
+_VERSION: Final = 1
+_SIGNED: Final = b"vox-mesh op\n"
+
+
+class Entry(NamedTuple):
+    """One entry as the log holds it. `payload` is canonical JSON, `causal_deps` the ids it depends on."""
+
+    id: int
+    node_id: str
+    seq: int
+    op_id: str
+    kind: str
+    hlc: str
+    causal_deps: Sequence[str]
+    payload: str
+    repository_id: str
+    prev: str
+    hash: str
+    signature: str | None
+    accepted: int
+    reason: str | None
+    result: str | None
+
+    @property
+    def true_hash(self) -> str:
+        """The hash that its contents have."""
+        return hash_of(
+            node=self.node_id,
+            seq=self.seq,
+            op_id=self.op_id,
+            kind=self.kind,
+            hlc=self.hlc,
+            deps=self.causal_deps,
+            payload=self.payload,
+            repository=self.repository_id,
+            prev=self.prev,
+        )
+
+
+def hash_of(
+    *,
+    node: str,
+    seq: int,
+    op_id: str,
+    kind: str,
+    hlc: str,
+    deps: Sequence[str],
+    payload: str,
+    repository: str,
+    prev: str,
+) -> str:
+    """The hash of an entry whose payload is given as its canonical text."""
+    # The canonical form of the whole: the keys are in order, and only text and a small number surround
+    # the payload, which the fast encoder writes as the standard wants them.
+    head = orjson.dumps({"deps": deps, "hlc": hlc, "kind": kind, "node": node, "op_id": op_id})
+    tail = orjson.dumps({"prev": prev, "repository": repository, "seq": seq, "v": _VERSION})
+    return hashlib.sha3_256(b'%b,"payload":%b,%b' % (head[:-1], payload.encode(), tail[1:])).hexdigest()
+
+
+def signed_text(entry_hash: str) -> bytes:
+    """What a signature of an entry signs: its hash, and that it is one of an op."""
+    return _SIGNED + entry_hash.encode()
+
+
+class Verdict(NamedTuple):
+    """What became of an op, and where it was put: what a seal vouches for."""
+
+    id: int
+    seq: int
+    accepted: int
+    reason: str | None
+    result: str | None
+    signature: str | None
+
+
+class Sealing:
+    """Folds the verdicts since the last seal, that seal's own included, into one digest."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha3_256()
+        self._first: int | None = None
+        self.is_due = False
+
+    def add(self, kind: str, verdict: Verdict) -> None:
+        """Fold in the verdict of the next entry; a seal begins anew with itself."""
+        if kind == SEAL:
+            self._digest = hashlib.sha3_256()
+            self._first = None
+            self.is_due = False
+        else:
+            self.is_due = True  # a seal of nothing but the seal before it would say nothing
+        if self._first is None:
+            self._first = verdict.seq
+        self._digest.update(orjson.dumps(tuple(verdict)) + b"\n")
+
+    def payload(self, seq: int) -> str:
+        """The payload of a seal that is to be the next entry, with this number."""
+        return canonical(self.claim(seq))
+
+    def claim(self, seq: int) -> dict[str, Any]:
+        """What a seal with this number says: which entries it covers, and the digest of their verdicts."""
+        first = seq if self._first is None else self._first
+        return {"from": first, "to": seq - 1, "verdicts": self._digest.hexdigest()}

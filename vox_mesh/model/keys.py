@@ -1,0 +1,51 @@
+"""Ed25519 keys and signatures as text: `ed25519:<hex>`."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from vox_mesh.errors import BadValue
+
+_PREFIX: Final = "ed25519:"
+_PUBLIC: Final = re.compile(r"ed25519:[0-9a-f]{64}")
+_SIGNATURE: Final = re.compile(r"ed25519:[0-9a-f]{128}")
+
+
+class SigningKey:
+    """A private key: it signs, and tells its public half."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public: Final = _PREFIX + key.public_key().public_bytes_raw().hex()
+
+    def sign(self, message: bytes) -> str:
+        """The signature of the message."""
+        return _PREFIX + self._key.sign(message).hex()
+
+
+def is_public_key(text: str) -> bool:
+    """Whether `text` is a public key."""
+    return _PUBLIC.fullmatch(text) is not None
+
+
+def is_signed(message: bytes, signature: str, public_key: str) -> bool:
+    """Whether the signature is that of the message by this key."""
+    if not _SIGNATURE.fullmatch(signature):
+        return False
+    try:
+        _public(public_key).verify(bytes.fromhex(signature[len(_PREFIX) :]), message)
+    except InvalidSignature:
+        return False
+    return True
+
+
+@lru_cache(maxsize=1_024)
+def _public(text: str) -> Ed25519PublicKey:
+    if not is_public_key(text):
+        raise BadValue(f"{text!r} is no public key", hint="ed25519:<64 hexadecimal digits>")
+    return Ed25519PublicKey.from_public_bytes(bytes.fromhex(text[len(_PREFIX) :]))

@@ -1,0 +1,24 @@
+"""A frame: what stands around the scripts of one request, in its transaction."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from vox_mesh.store.script import Statement
+
+
+class Frame(NamedTuple):
+    """`preface` runs before the scripts: should it fail, nothing is applied. `entries` follows them.
+
+    `entries` notes, outside the scripts' savepoints, what became of each; its rows go back to the journal.
+    """
+
+    preface: tuple[Statement, ...] = ()
+    entries: Statement | None = None
+
+
+NO_FRAME: Final = Frame()
+
+
+class Unbound(Exception):
+    """The frame no longer fits the database, so nothing was applied: it must be made anew."""

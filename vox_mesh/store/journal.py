@@ -1,0 +1,45 @@
+"""A journal: keeps a log of what became of scripts, in the transactions that apply them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from vox_mesh.store.engine import Engine
+from vox_mesh.store.frame import Frame
+from vox_mesh.store.request import Tenant, Verdict, apply_alone
+from vox_mesh.store.script import Outcome, Script, Statement
+from vox_mesh.store.values import Rows, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """The database itself, past the queue: for what a journal must know or do before a request can go."""
+
+    engine: Engine
+    tenant: Tenant
+    prepare: Callable[[], Awaitable[None]]
+
+    async def ask(self, statement: Statement) -> Rows:
+        """Answer a query from what is committed."""
+        await self.prepare()
+        return await self.engine.query(statement)
+
+    async def apply(self, script: Script) -> Outcome:
+        """Apply a script in a request of its own."""
+        await self.prepare()
+        return await apply_alone(self.engine, self.tenant, script)
+
+
+class Journal(Protocol):
+    """Called by whoever sends requests, for one request after another, never for two at once."""
+
+    async def bind(self, scripts: Sequence[Script], desk: Desk) -> Frame:
+        """The frame of a request with these scripts. Until `settled`, its fate is unknown."""
+
+    def settled(self, rows: Sequence[Sequence[Value]]) -> None:
+        """The request bound last was applied, and its entries returned these rows."""
+
+    async def recall(self, scripts: Sequence[Script], desk: Desk) -> Mapping[str, Verdict]:
+        """What the log says of those of the scripts that are in it already, by their keys."""

@@ -1,0 +1,153 @@
+"""The sender: one request after another, each in the way that costs least and leaves neighbours alone."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from vox_mesh.errors import DatabaseUnavailable, MeshError, NoAnswer, Overloaded, ScriptFailed
+from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.carrier import Carrier
+from vox_mesh.store.flight import Flight
+from vox_mesh.store.frame import NO_FRAME, Frame, Unbound
+from vox_mesh.store.journal import Desk, Journal
+from vox_mesh.store.ledger import Ledger
+from vox_mesh.store.request import IsolatedRequest, OptimisticRequest, Request, RolledBack, Tenant, Verdict
+from vox_mesh.store.script import Script
+
+T = TypeVar("T")
+
+# A failing script costs an optimistic request its whole transaction: above this share it does not pay.
+_FAILING_SHARE: Final = 0.02
+_MEMORY: Final = 0.8
+_REBINDINGS: Final = 64
+
+
+class Sender:
+    """Sends the scripts of a flight and says what became of each."""
+
+    def __init__(
+        self,
+        run: Callable[[Batch], Awaitable[BatchResult]],
+        carrier: Carrier,
+        tenant: Tenant,
+        ledger: Ledger,
+        *,
+        journal: Journal | None = None,
+        desk: Desk | None = None,
+    ) -> None:
+        self._run = run
+        self._carrier = carrier
+        self._tenant = tenant
+        self._ledger = ledger
+        self._journal = journal
+        self._desk = desk
+        self._failing_share = 0.0
+
+    async def send(self, scripts: Sequence[Script], flight: Flight, *, may_look_back: bool) -> list[Verdict]:
+        """What became of the scripts: in one request, unless the server can't read it."""
+        try:
+            return await self._together(scripts, flight, may_look_back)
+        except ScriptFailed as error:
+            if len(scripts) == 1:
+                return [error]
+        # A server reads all statements of a request before it runs any, so that one which it can't read
+        # fails them all. Alone, each script fails or succeeds by itself.
+        verdicts: list[Verdict] = []
+        for script in scripts:
+            try:
+                verdicts += await self._together([script], flight, may_look_back)
+            except ScriptFailed as error:
+                verdicts.append(error)
+            flight.doubt()  # should it end here, some of it has been applied
+        return verdicts
+
+    async def _together(
+        self, scripts: Sequence[Script], flight: Flight, may_look_back: bool
+    ) -> list[Verdict]:
+        """What became of the scripts; those that the log knows already are answered from it."""
+        known: dict[str, Verdict] = {}
+        for _ in range(_REBINDINGS):
+            left = [script for script in scripts if script.key not in known] if known else scripts
+            if not left:
+                return [known[script.key] for script in scripts]
+            try:
+                verdicts = await self._framed(left, flight, may_look_back)
+            except Unbound:
+                known |= await self._recalled(left, flight)
+                continue
+            if not known:
+                return verdicts
+            known |= {script.key: verdict for script, verdict in zip(left, verdicts, strict=True)}
+        raise Overloaded(
+            "others appended to the same chain each time this was tried", hint="run fewer commands at once"
+        )
+
+    async def _framed(self, scripts: Sequence[Script], flight: Flight, may_look_back: bool) -> list[Verdict]:
+        """What became of the scripts: in one go if that works, else each in its own savepoint."""
+        frame = await self._bound(scripts, flight)
+        forgetting = self._ledger.due(may_look_back=may_look_back)
+        if self._failing_share <= _FAILING_SHARE:
+            try:
+                verdicts = await self._carry(
+                    OptimisticRequest(self._tenant, scripts, forgetting, frame), flight
+                )
+            except RolledBack:
+                pass
+            else:
+                self._ledger.forgot(forgetting)
+                self._failing_share *= _MEMORY
+                return verdicts
+        verdicts = await self._carry(IsolatedRequest(self._tenant, scripts, forgetting, frame), flight)
+        self._ledger.forgot(forgetting)
+        failed = sum(1 for verdict in verdicts if isinstance(verdict, MeshError))
+        self._failing_share = _MEMORY * self._failing_share + (1 - _MEMORY) * failed / len(scripts)
+        return verdicts
+
+    async def _bound(self, scripts: Sequence[Script], flight: Flight) -> Frame:
+        journal, desk = self._journal, self._desk
+        if journal is None or desk is None:
+            return NO_FRAME
+        return await self._reach(lambda: journal.bind(scripts, desk), flight)
+
+    async def _recalled(self, scripts: Sequence[Script], flight: Flight) -> dict[str, Verdict]:
+        journal, desk = self._journal, self._desk
+        assert journal is not None
+        assert desk is not None
+        return dict(await self._reach(lambda: journal.recall(scripts, desk), flight))
+
+    async def _reach(self, call: Callable[[], Awaitable[T]], flight: Flight) -> T:
+        """Make a call that applies nothing of the flight's."""
+
+        async def attempt() -> T:
+            try:
+                return await call()
+            except DatabaseUnavailable as fault:
+                flight.fault = fault
+                raise
+
+        return await self._carrier.carry(attempt, lambda: flight.is_wanted)
+
+    async def _carry(self, request: Request, flight: Flight) -> list[Verdict]:
+        async def attempt() -> list[Verdict]:
+            flight.is_out = True
+            try:
+                result = await self._run(request.batch)
+                verdicts = request.verdicts(result)
+                if self._journal is not None:
+                    self._journal.settled(request.entries(result))
+            except DatabaseUnavailable as fault:
+                flight.fault = fault
+                if isinstance(fault, NoAnswer):
+                    flight.doubt()
+                raise
+            except (MeshError, RolledBack, Unbound):
+                raise
+            except BaseException:
+                flight.doubt()  # cut off, or something unforeseen: the request was on its way
+                raise
+            finally:
+                flight.is_out = False
+            return verdicts
+
+        return await self._carrier.carry(attempt, lambda: flight.is_wanted)
