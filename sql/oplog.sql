@@ -43,12 +43,16 @@ SELECT ?1, ?2, ?3, value ->> 'seq', value ->> 'op_id', value ->> 'kind', value -
         WHEN failed_statement IS NULL THEN value ->> 'remark'
         ELSE coalesce(value -> 'refusals' ->> failed_statement, 'failed')
     END,
-    CASE WHEN failed_statement IS NULL AND value ->> 'columns' IS NOT NULL THEN (
-        SELECT json_group_object(name.value, CASE typeof(c) WHEN 'blob' THEN hex(c) ELSE c END)
-        FROM json_each(entry.value -> 'columns') AS name, (
-            SELECT 0 AS k, c0 AS c, n FROM script_answers AS a WHERE a.scope_id = ?1 AND a.repository_id = ?2
-                AND a.script_key = entry.value ->> 'op_id' AND n = 1
-        ) AS cell WHERE cell.k = name.key
+    CASE WHEN failed_statement IS NULL AND value -> 'columns' IS NOT NULL THEN (
+        SELECT json_group_object(label, CASE typeof(cell) WHEN 'blob' THEN hex(cell) ELSE cell END) FROM (
+            SELECT name.value AS label, CASE name.key
+                WHEN 0 THEN c0 WHEN 1 THEN c1 WHEN 2 THEN c2 WHEN 3 THEN c3 WHEN 4 THEN c4 WHEN 5 THEN c5
+                WHEN 6 THEN c6 WHEN 7 THEN c7 WHEN 8 THEN c8 WHEN 9 THEN c9 WHEN 10 THEN c10 ELSE c11
+            END AS cell
+            FROM script_answers AS answer, json_each(entry.value, '$.columns') AS name
+            WHERE answer.scope_id = ?1 AND answer.repository_id = ?2
+              AND answer.script_key = entry.value ->> 'op_id' AND answer.n = 1
+        )
     ) END
 FROM json_each(?4) AS entry LEFT JOIN script_results ON script_results.scope_id = ?1
     AND script_results.repository_id = ?2 AND script_key = value ->> 'op_id'
@@ -58,3 +62,81 @@ RETURNING id, seq, accepted, reason, result, NOW_MS
 -- name: last_seal
 SELECT seq FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND kind = 'Seal'
 ORDER BY seq DESC LIMIT 1
+
+-- name: chain_from
+-- The end of a chain from some entry on, as its author must know it to go on.
+SELECT id, seq, kind, hlc, hash, accepted, reason, result, signature FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq >= ?4 ORDER BY seq LIMIT ?5
+
+-- name: verdicts_of
+SELECT op_id, accepted, reason FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND op_id IN (SELECT value FROM json_each(?3))
+
+-- name: entries_of
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result
+FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND op_id IN (SELECT value FROM json_each(?3))
+
+-- name: tail
+-- The last entries, of one kind or of all, newest first. They are found by `id`: no index is in its order.
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result
+FROM agent_oplog NOT INDEXED
+WHERE scope_id = ?1 AND repository_id = ?2 AND (?3 IS NULL OR kind = ?3)
+ORDER BY id DESC LIMIT ?4
+
+-- name: chain_tail
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result
+FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND (?4 IS NULL OR kind = ?4)
+ORDER BY seq DESC LIMIT ?5
+
+-- name: after
+-- The entries that were committed after some other, oldest first.
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result
+FROM agent_oplog NOT INDEXED
+WHERE scope_id = ?1 AND repository_id = ?2 AND id > ?3
+  AND (?4 IS NULL OR node_id = ?4) AND (?5 IS NULL OR kind = ?5)
+ORDER BY id LIMIT ?6
+
+-- name: last_id
+SELECT id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id DESC LIMIT 1
+
+-- name: chain_page
+-- Chain by chain, each in order: a page from some place on.
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result
+FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND (node_id, seq) > (?3, ?4) AND (?5 IS NULL OR node_id = ?5)
+ORDER BY node_id, seq LIMIT ?6
+
+-- name: of_kind
+-- All that were accepted of a kind that the index knows, latest first.
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result
+FROM agent_oplog INDEXED BY agent_oplog_of_owner
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = ?3
+  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1
+ORDER BY hlc DESC
+
+-- name: heads
+-- The last entry of each chain; a chain with entries has a key.
+SELECT head.node_id, head.seq, head.hash, head.hlc
+FROM (SELECT DISTINCT node_id FROM node_keys WHERE scope_id = ?1 AND repository_id = ?2) AS chain
+JOIN agent_oplog AS head ON head.scope_id = ?1 AND head.repository_id = ?2 AND head.node_id = chain.node_id
+    AND head.seq = (
+        SELECT max(seq) FROM agent_oplog AS o
+        WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.node_id = chain.node_id
+    )
+ORDER BY head.node_id
+
+-- name: keys
+SELECT node_id, from_seq, public_key FROM node_keys
+WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id, from_seq
+
+-- name: newest_key
+SELECT public_key FROM node_keys
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 ORDER BY from_seq DESC LIMIT 1

@@ -185,6 +185,43 @@ class SpoolFull(MeshError):
     retryable = True
 
 
+class NodeInUse(MeshError):
+    """Another live process, in another place, is this node."""
+
+    code = "node_in_use"
+
+
+class KeyRefused(MeshError):
+    """This node is known with another key."""
+
+    code = "key_refused"
+
+
+class StaleIncarnation(MeshError):
+    """A newer process has become this node: nothing that this one writes is accepted any more."""
+
+    code = "stale_incarnation"
+
+
+class ChainBroken(MeshError):
+    """The database does not hold what it had acknowledged of this node's log."""
+
+    code = "chain_broken"
+
+
+class ClockOff(MeshError):
+    """This machine's clock is so far from the database's that nothing new may be authored by it."""
+
+    code = "clock_off"
+    retryable = True
+
+
+class NotKnown(MeshError):
+    """There is no such node, op or key."""
+
+    code = "not_known"
+
+
 class SlotInUse(MeshError):
     """Another live process has this identity."""
 

@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import time
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
+from vox_mesh.coordination.author import Author
+from vox_mesh.coordination.clock import MeshClock, Surroundings
+from vox_mesh.coordination.deferral import Deferral
+from vox_mesh.coordination.heartbeat import Heartbeat
+from vox_mesh.coordination.identity import (
+    Identity,
+    command_identity,
+    node_identity,
+    passing_identity,
+    place_of,
+)
+from vox_mesh.coordination.kinds import Kinds
+from vox_mesh.coordination.nodes import Nodes
+from vox_mesh.coordination.oplog import OpLog
+from vox_mesh.coordination.presence import Activity, Presence
+from vox_mesh.coordination.roles import Roles
+from vox_mesh.errors import (
+    DatabaseUnavailable,
+    DriverMissing,
+    MeshError,
+    OutcomeUnknown,
+    Overloaded,
+    Refused,
+    ReplicaOff,
+    StaleIncarnation,
+    StoreClosed,
+)
 from vox_mesh.model.homes import Driver, Home, ReplicaChoice
-from vox_mesh.settings import Settings
+from vox_mesh.settings import Settings, load_settings
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.breaker import Breaker
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.engine import Engine, Note, unnoted
+from vox_mesh.store.journal import Journal
 from vox_mesh.store.listening import Listener, WalListener
 from vox_mesh.store.replica.floor import Floor
 from vox_mesh.store.replica.mark import replica_path
 from vox_mesh.store.replica.replica import Replica
 from vox_mesh.store.request import Tenant
 from vox_mesh.store.script import new_key
-from vox_mesh.store.slots import Slot, take_slot
+from vox_mesh.store.slots import Slot, slot_folder, take_slot
 from vox_mesh.store.spool import Spool
 from vox_mesh.store.store import Store
 
@@ -31,6 +60,10 @@ if TYPE_CHECKING:
     from vox_mesh.store.replica.log import PrimaryLog
 
 _log = logging.getLogger(__name__)
+
+_LOCAL: Final = "local"  # a node that nobody else can see needs no better name
+_CALM_S: Final = 0.05
+_AGAIN_S: Final = 1.0
 
 
 class Role(StrEnum):
@@ -40,15 +73,200 @@ class Role(StrEnum):
     COMMAND = "command"
 
 
+class Mesh:
+    """A node of the mesh, or a command beside one: `async with Mesh.open(settings) as mesh`."""
+
+    def __init__(self, store: Store, author: Author, clock: MeshClock, kinds: Kinds) -> None:
+        self.store = store
+        self.clock = clock
+        self.nodes = Nodes(store, clock)
+        self.roles = Roles(store, author, self.nodes)
+        self.deferral = Deferral(store, clock, kinds)
+        self.oplog = OpLog(store, author, clock, kinds, self.roles, self.deferral)
+        self._author = author
+
+    @property
+    def identity(self) -> Identity:
+        """Who this is in the mesh."""
+        return self._author.identity
+
+    @property
+    def incarnation(self) -> int | None:
+        """How often this node has begun; `None` before the database has heard of it, and for commands."""
+        return self._author.incarnation
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, settings: Settings | None = None, surroundings: Surroundings | None = None
+    ) -> AsyncIterator[MeshNode]:
+        """Join the mesh that the settings choose, as a node that ticks until the end."""
+        settings = load_settings() if settings is None else settings
+        surroundings = Surroundings() if surroundings is None else surroundings
+        node = await _open_node(settings, surroundings)
+        try:
+            yield node
+        finally:
+            await node.close()
+
+    @classmethod
+    @asynccontextmanager
+    async def open_command(cls, settings: Settings) -> AsyncIterator[Mesh]:
+        """Look at the mesh, or write to it, beside its nodes and without becoming one."""
+        tenant = _tenant(settings, None)
+        clock = MeshClock(Surroundings())
+        author = Author(lambda: _command_identity(settings), tenant, clock)
+        mesh = cls(await _open_store(settings, Role.COMMAND, None, tenant, author), author, clock, Kinds())
+        try:
+            yield mesh
+            if mesh.oplog.is_seal_due:
+                await mesh.store.write(mesh.oplog.seal_script())
+        finally:
+            await mesh.store.close()
+
+
+class MeshNode(Mesh):
+    """A node: it makes itself known, ticks, vouches for its log, and applies what has waited."""
+
+    def __init__(
+        self,
+        store: Store,
+        author: Author,
+        clock: MeshClock,
+        presence: Presence,
+        settings: Settings,
+        surroundings: Surroundings,
+    ) -> None:
+        super().__init__(store, author, clock, Kinds())
+        self.presence = presence
+        self._heartbeat = Heartbeat(
+            store, presence, self.oplog, self.nodes, clock, surroundings, tick_s=settings.tick
+        )
+        self._may_own = settings.node_id is not None or store.slot_name in (None, "1")
+        self._is_settled = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Make the node known, and begin to tick; while the database is away, in the background."""
+        if self.store.is_prepared:
+            with suppress(DatabaseUnavailable, OutcomeUnknown, Overloaded):
+                await self.run_once()
+        self._tasks = [
+            asyncio.create_task(self._tick(), name="vox-mesh-heartbeat"),
+            asyncio.create_task(self._apply_deferred(), name="vox-mesh-deferral"),
+        ]
+
+    async def run_once(self) -> None:
+        """Tick; and, when the mesh has no owner yet, become it."""
+        await self._heartbeat.run_once()
+        if not self._is_settled:
+            if self._may_own and await self.roles.owner() is None:
+                with suppress(Refused):  # another node was quicker
+                    await self.roles.initialise()
+            self._is_settled = True
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat.pause_s)
+            if not await _tried(self.run_once, "the heartbeat failed"):
+                return
+
+    async def _apply_deferred(self) -> None:
+        while True:
+            seen = self.store.change_count
+            if not await _tried(self.deferral.run_once, "ops that had waited could not be applied"):
+                return
+            await self.store.changed(seen)
+            await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time, and few ops ever wait
+
+    async def close(self) -> None:
+        """Leave the mesh, and let go of everything. What can't be said in time is left unsaid."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            if self.incarnation is not None:
+                await self._heartbeat.leave()
+        except MeshError as error:
+            _log.warning("could not say that this node leaves: %s", error.line)
+        finally:
+            await self.store.close()
+
+
+async def _tried(run_once: Callable[[], Awaitable[object]], failure: str) -> bool:
+    """Do it, and whatever goes wrong is told; `False` if it is of no use to try again."""
+    try:
+        await run_once()
+    except (StaleIncarnation, StoreClosed) as error:
+        _log.error("%s", error.line)
+        return False
+    except MeshError as error:
+        _log.warning("%s: %s", failure, error.line)
+        await asyncio.sleep(_AGAIN_S)
+    except Exception:
+        _log.exception(failure)
+        await asyncio.sleep(_AGAIN_S)
+    return True
+
+
+async def _open_node(settings: Settings, surroundings: Surroundings) -> MeshNode:
+    slot = _slot(settings, Role.NODE)
+    tenant = _tenant(settings, slot)
+    clock = MeshClock(surroundings)
+    try:
+        if slot is None:
+            identity = passing_identity(settings.node_id or _LOCAL)
+            place = f"{_LOCAL}:{new_key()}"
+        else:
+            identity = node_identity(slot.folder, settings.node_id)
+            place = place_of(slot.folder)
+    except BaseException:
+        if slot is not None:
+            slot.release()
+        raise
+    activity = Activity(agent_id=settings.agent_id, control_addr=settings.control_addr)
+    presence = Presence(identity, tenant, clock, place=place, tick_s=settings.tick, activity=activity)
+    author = Author(lambda: identity, tenant, clock, presence)
+    store = await _open_store(settings, Role.NODE, slot, tenant, author)
+    node = MeshNode(store, author, clock, presence, settings, surroundings)
+    try:
+        await node.start()
+    except BaseException:
+        await store.close()
+        raise
+    return node
+
+
+def _command_identity(settings: Settings) -> Identity:
+    if settings.home is Home.MEMORY:
+        return passing_identity(settings.node_id or _LOCAL)
+    return command_identity(slot_folder(settings.home_dir, settings.node_id), settings.node_id)
+
+
 async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
-    """Open the store that the settings choose.
+    """Open the store that the settings choose, without a node.
 
     A command needs the database now; a node may start while it is away.
     """
-    is_node = role is Role.NODE and settings.home is not Home.MEMORY
-    slot = take_slot(settings.home_dir, settings.node_id) if is_node else None
+    slot = _slot(settings, role)
+    return await _open_store(settings, role, slot, _tenant(settings, slot))
+
+
+def _slot(settings: Settings, role: Role) -> Slot | None:
+    if role is not Role.NODE or settings.home is Home.MEMORY:
+        return None
+    return take_slot(settings.home_dir, settings.node_id)
+
+
+def _tenant(settings: Settings, slot: Slot | None) -> Tenant:
     writer = slot.writer if slot is not None else f"command:{new_key()}"
-    tenant = Tenant(settings.scope_id, settings.repository_id, writer)
+    return Tenant(settings.scope_id, settings.repository_id, writer)
+
+
+async def _open_store(
+    settings: Settings, role: Role, slot: Slot | None, tenant: Tenant, journal: Journal | None = None
+) -> Store:
+    """Open the store; it owns the slot from now on."""
     floor = Floor(time.monotonic) if settings.home is Home.MESH else None
     changes = Changes()
     async with AsyncExitStack() as undoing:  # of what was opened, should the rest fail
@@ -68,6 +286,7 @@ async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
             listener=_listener(settings, engine, changes),
             floor=floor,
             replica=_replica(settings, slot, floor, changes),
+            journal=journal,
         )
         undoing.pop_all()
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -21,7 +20,7 @@ _SIGNED: Final = b"vox-mesh op\n"
 
 
 class Entry(NamedTuple):
-    """One entry as the log holds it. `payload` is canonical JSON, `causal_deps` the ids it depends on."""
+    """One entry as the log holds it. `payload`, and `causal_deps` with op ids, are canonical JSON."""
 
     id: int
     node_id: str
@@ -29,7 +28,7 @@ class Entry(NamedTuple):
     op_id: str
     kind: str
     hlc: str
-    causal_deps: Sequence[str]
+    causal_deps: str
     payload: str
     repository_id: str
     prev: str
@@ -62,17 +61,18 @@ def hash_of(
     op_id: str,
     kind: str,
     hlc: str,
-    deps: Sequence[str],
+    deps: str,
     payload: str,
     repository: str,
     prev: str,
 ) -> str:
-    """The hash of an entry whose payload is given as its canonical text."""
-    # The canonical form of the whole: the keys are in order, and only text and a small number surround
-    # the payload, which the fast encoder writes as the standard wants them.
-    head = orjson.dumps({"deps": deps, "hlc": hlc, "kind": kind, "node": node, "op_id": op_id})
+    """The hash of an entry whose dependencies and payload are given as their canonical texts."""
+    # Together this is the canonical form of the whole: the keys are in order, and text and small numbers
+    # are written by the fast encoder as the standard wants them.
+    head = orjson.dumps({"hlc": hlc, "kind": kind, "node": node, "op_id": op_id})
     tail = orjson.dumps({"prev": prev, "repository": repository, "seq": seq, "v": _VERSION})
-    return hashlib.sha3_256(b'%b,"payload":%b,%b' % (head[:-1], payload.encode(), tail[1:])).hexdigest()
+    text = b'{"deps":%b,%b,"payload":%b,%b' % (deps.encode(), head[1:-1], payload.encode(), tail[1:])
+    return hashlib.sha3_256(text).hexdigest()
 
 
 def signed_text(entry_hash: str) -> bytes:

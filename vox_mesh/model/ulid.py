@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Final
 
@@ -29,6 +30,12 @@ def _letters(number: int, shifts: tuple[int, ...]) -> str:
 def is_ulid(text: str) -> bool:
     """Whether `text` is a ULID in its canonical, upper-case form."""
     return len(text) == 26 and text[0] <= "7" and _LETTERS.issuperset(text)
+
+
+def derived(ulid: str, purpose: str) -> str:
+    """The ULID that everyone derives from another one for a purpose; it sorts beside it."""
+    digest = hashlib.sha3_256(f"{ulid} {purpose}".encode()).digest()
+    return encode(milliseconds_of(ulid), int.from_bytes(digest[:10], "big"))
 
 
 def milliseconds_of(ulid: str) -> int:

@@ -7,7 +7,7 @@ script a savepoint of its own, so that a failing script leaves its neighbours al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple, Protocol
 
@@ -146,10 +146,10 @@ class OptimisticRequest(_Framed):
         for step, run in self._answers:
             answered = result.steps[step]
             assert isinstance(answered, StepRows)
-            by_key = _by_key(sorted(answered.rows, key=_number))
+            found = by_key(sorted(answered.rows, key=_number))
             for index in run:
                 script = scripts[index]
-                verdicts[index] = Outcome(script.key, answered_rows(script, by_key))
+                verdicts[index] = Outcome(script.key, answered_rows(script, found))
         return verdicts
 
 
@@ -204,7 +204,7 @@ class IsolatedRequest(_Framed):
             reason = result.error.message if result.error else "the transaction was cut short"
             raise DatabaseFault(f"the database could not complete the request: {reason}")
         failures = {row[0]: row[1] for row in stored.rows}
-        by_key = _by_key(answers.rows)
+        found = by_key(answers.rows)
         verdicts: list[Verdict] = []
         for script, taken in zip(self._scripts, self._taken, strict=True):
             if script.key not in failures:
@@ -215,7 +215,7 @@ class IsolatedRequest(_Framed):
                 verdicts.append(_failure(script, failed, error if isinstance(error, StepError) else None))
             else:
                 repeated = isinstance(result.steps[taken], StepError)
-                verdicts.append(Outcome(script.key, answered_rows(script, by_key), repeated=repeated))
+                verdicts.append(Outcome(script.key, answered_rows(script, found), repeated=repeated))
         return verdicts
 
 
@@ -304,17 +304,18 @@ def _number(row: Sequence[Value]) -> int:
     return number
 
 
-def _by_key(rows: Sequence[Sequence[Value]]) -> dict[Value, list[Sequence[Value]]]:
+def by_key(rows: Sequence[Sequence[Value]]) -> dict[Value, list[Sequence[Value]]]:
     """Answered rows by their script's key: never by position, which says nothing."""
-    by_key: dict[Value, list[Sequence[Value]]] = {}
+    found: dict[Value, list[Sequence[Value]]] = {}
     for row in rows:
-        by_key.setdefault(row[0], []).append(row)
-    return by_key
+        found.setdefault(row[0], []).append(row)
+    return found
 
 
-def answered_rows(script: Script, by_key: dict[Value, list[Sequence[Value]]]) -> Rows:
+def answered_rows(script: Script, answers: Mapping[Value, list[Sequence[Value]]]) -> Rows:
+    """The script's rows among all that were answered."""
     columns = script.columns
-    own = by_key.get(script.key)
+    own = answers.get(script.key)
     return Rows(columns, [row[2 : 2 + len(columns)] for row in own]) if own else NO_ROWS
 
 

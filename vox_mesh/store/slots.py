@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -17,6 +19,9 @@ from typing import Final
 from vox_mesh.errors import BadSettings, SlotInUse
 from vox_mesh.store.folders import make_private
 from vox_mesh.store.script import new_key
+
+ID_FILE: Final = "id"
+"""Where a slot keeps the id of its node."""
 
 _FOLDER: Final = "slots"
 
@@ -40,10 +45,11 @@ def take_slot(home: Path, name: str | None = None) -> Slot:
     try:
         make_private(home / _FOLDER)
         if name is not None:
-            slot = _try(home / _FOLDER / name)
+            folder = slot_folder(home, name)
+            slot = _try(folder)
             if slot is None:
                 raise SlotInUse(
-                    f"{name} is in use by process {_holder(home / _FOLDER / name)}",
+                    f"{name} is in use by {_holder(folder)}",
                     hint="stop that process, or choose another VOX_MESH_NODE_ID",
                 )
             return slot
@@ -52,6 +58,16 @@ def take_slot(home: Path, name: str | None = None) -> Slot:
         raise BadSettings(
             f"VOX_MESH_HOME: {home} can't be used: {error.strerror}", hint="for example VOX_MESH_HOME=.vox"
         ) from None
+
+
+def slot_folder(home: Path, name: str | None = None) -> Path:
+    """The folder of the slot of that name or with that node's id; without one, that of the first slot."""
+    folder = home / _FOLDER / (name or "1")
+    if name is not None and not folder.exists():
+        for kept in sorted((home / _FOLDER).glob(f"*/{ID_FILE}")):
+            if kept.read_text().strip() == name:
+                return kept.parent
+    return folder
 
 
 def spools(home: Path) -> Iterator[Path]:
@@ -68,7 +84,7 @@ def _try(folder: Path) -> Slot | None:
         os.close(descriptor)
         return None
     os.truncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    os.pwrite(descriptor, f"{os.getpid()} {int(time.time())}".encode(), 0)
     return Slot(folder.name, folder, _writer(folder / "writer"), descriptor)
 
 
@@ -83,4 +99,9 @@ def _writer(path: Path) -> str:
 
 
 def _holder(folder: Path) -> str:
-    return (folder / "lock").read_text().strip() or "unknown"
+    match (folder / "lock").read_text().split():
+        case [pid, since]:
+            age = max(0, int(time.time()) - int(since))
+            return f"process {pid} on {socket.gethostname()}, which began {age} s ago"
+        case _:
+            return f"a process on {socket.gethostname()} that has only just begun"

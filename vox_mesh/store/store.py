@@ -257,6 +257,16 @@ class Store:
         """Whether we know that the database does not answer: then nobody need wait to find out."""
         return self._pulse is not None and self._pulse.is_away and not self._is_pushed
 
+    @property
+    def slot_name(self) -> str | None:
+        """The slot that this store owns."""
+        return None if self._slot is None else self._slot.name
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the database has answered, and its schema is there."""
+        return self._schema_version > 0
+
     # --- life ------------------------------------------------------------------------------------
 
     async def begin(self) -> None:

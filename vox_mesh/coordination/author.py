@@ -1,0 +1,266 @@
+"""The author: binds ops to its chain as requests are made, and knows where the chain ends.
+
+The end is known from what was acknowledged. When the fate of a request is unknown, or another process has
+written to the chain (as commands do), the end is read again before the next request. Every request states
+which end it was made for, so that one which comes late is refused as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import orjson
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.identity import Identity
+from vox_mesh.errors import ChainBroken, ConstraintFailed, KeyRefused, Refused, StaleIncarnation
+from vox_mesh.model import chain
+from vox_mesh.model.chain import NO_HASH, SEAL, Sealing
+from vox_mesh.store.frame import NO_FRAME, Frame
+from vox_mesh.store.journal import Desk
+from vox_mesh.store.request import Tenant, Verdict, answered_rows, by_key
+from vox_mesh.store.script import Outcome, Script, Statement
+from vox_mesh.store.statements import named
+from vox_mesh.store.values import Row, Value
+
+_SQL: Final = named("oplog")
+_NODES: Final = named("nodes")
+_ANSWERS_OF: Final = named("scripts")["answers_of"]
+_PAGE: Final = 1_000
+
+Bound = dict[str, Any]
+"""An entry as it goes to the database."""
+
+
+class End(NamedTuple):
+    """The last entry of a chain; nothing, with a hash of zeros, before the first."""
+
+    seq: int = 0
+    hash: str = NO_HASH
+
+
+class Registration(Protocol):
+    """How a node's incarnation begins."""
+
+    async def register(self, desk: Desk) -> int:
+        """Begin a new incarnation, once; its number."""
+
+
+class Author:
+    """The journal of one chain: a node's own, or the one in which its commands write side by side."""
+
+    def __init__(
+        self,
+        load: Callable[[], Identity],
+        tenant: Tenant,
+        clock: MeshClock,
+        registration: Registration | None = None,
+    ) -> None:
+        self._load = load
+        self._loaded: Identity | None = None
+        self._mesh = tenant[:2]
+        self._clock = clock
+        self._registration = registration
+        self.incarnation: int | None = None
+        self._end: End | None = None  # not known
+        self._acknowledged: End | None = None  # the chain was not read yet
+        self._sealing = Sealing()
+        self._bound: list[Bound] = []
+        self._started = 0.0
+
+    @property
+    def identity(self) -> Identity:
+        """Who writes; a command's is read when it first writes."""
+        if self._loaded is None:
+            self._loaded = self._load()
+            self._clock.name(self._loaded.chain)
+        return self._loaded
+
+    @property
+    def is_seal_due(self) -> bool:
+        """Whether there are verdicts that no seal vouches for."""
+        return self._sealing.is_due
+
+    # --- the journal -----------------------------------------------------------------------------
+
+    async def bind(self, scripts: Sequence[Script], desk: Desk) -> Frame:
+        """The frame of a request with these scripts, which stays open until it is settled."""
+        if self._bound:
+            self._end = None  # nobody knows what became of it
+        if self._registration is not None and self.incarnation is None:
+            self.incarnation = await self._registration.register(desk)
+            await self._find_end(desk)  # nobody else can append any more
+        ops = [script for script in scripts if script.op is not None]
+        if not ops:
+            return NO_FRAME if self._registration is None else self._guarded()
+        if self._end is None:
+            await self._find_end(desk)
+        assert self._end is not None
+        return self._linked(self._end, self._entries(self._end, ops))
+
+    def settled(self, rows: Sequence[Sequence[Value]]) -> None:
+        """The request was applied: what became of its ops is part of what the next seal vouches for."""
+        if not self._bound:
+            return
+        found = {row[1]: row for row in rows}
+        for entry in self._bound:
+            place, seq, accepted, reason, result, now_ms = found[entry["seq"]]
+            verdict = chain.Verdict(place, seq, accepted, reason, result, entry.get("signature"))  # type: ignore[arg-type]
+            self._sealing.add(entry["kind"], verdict)
+        assert isinstance(now_ms, int)
+        self._clock.heard(now_ms, self._started)
+        last = self._bound[-1]
+        self._end = self._acknowledged = End(last["seq"], last["hash"])
+        self._bound = []
+
+    async def recall(self, scripts: Sequence[Script], desk: Desk) -> Mapping[str, Verdict]:
+        """What the log says of those of the scripts that are in it, by their keys."""
+        self._end, self._bound = None, []
+        if self._registration is not None:
+            await self._refuse_if_replaced(desk)
+        ops = {script.key: script for script in scripts if script.op is not None}
+        keys = orjson.dumps(list(ops)).decode()
+        found = await desk.ask(Statement(_SQL["verdicts_of"], (*self._mesh, keys)))
+        answers = by_key(await desk.ask(Statement(_ANSWERS_OF, (*self._mesh, keys)))) if found else {}
+        verdicts: dict[str, Verdict] = {}
+        for row in found:
+            script = ops[row["op_id"]]
+            verdicts[script.key] = (
+                Outcome(script.key, answered_rows(script, answers), repeated=True)
+                if row["accepted"]
+                else _refusal(script, row["reason"])
+            )
+        return verdicts
+
+    # --- binding ---------------------------------------------------------------------------------
+
+    def _guarded(self) -> Frame:
+        """The frame of a request without ops."""
+        guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, self.identity.chain, self.incarnation))
+        return Frame((guard,))
+
+    def _linked(self, end: End, entries: list[Bound]) -> Frame:
+        author = self.identity
+        last = end.hash if end.seq else None
+        self._bound = entries
+        self._started = self._clock.started()
+        if self._registration is None:
+            guard = Statement(_SQL["refuse_unless_at"], (*self._mesh, author.chain, last))
+        else:
+            whose = (*self._mesh, author.chain, self.incarnation)
+            guard = Statement(_SQL["refuse_unless_current_at"], (*whose, last))
+        preface: tuple[Statement, ...] = (guard,)
+        if not end.seq:
+            preface += (Statement(_SQL["record_key"], (*self._mesh, author.chain, author.key.public)),)
+        text = orjson.dumps(entries).decode()
+        return Frame(preface, Statement(_SQL["append"], (*self._mesh, author.chain, text)))
+
+    def _entries(self, end: End, scripts: Sequence[Script]) -> list[Bound]:
+        author = self.identity
+        entries: list[Bound] = []
+        seq, prev = end
+        for script in _in_order(scripts):
+            op = script.op
+            assert op is not None
+            seq += 1
+            entry: Bound = {
+                "seq": seq,
+                "op_id": script.key,
+                "kind": op.kind,
+                "hlc": str(self._clock.tick()),
+                "deps": orjson.dumps(op.deps).decode(),
+                "payload": self._sealing.payload(seq) if op.kind == SEAL else op.payload,
+                "prev": prev,
+            }
+            prev = entry["hash"] = chain.hash_of(**entry, node=author.chain, repository=self._mesh[1])
+            if op.signed:
+                entry["signature"] = author.key.sign(chain.signed_text(prev))
+            if op.remark is not None:
+                entry["remark"] = op.remark
+            if refusals := script.refusals:
+                entry["refusals"] = [refusals.get(index) for index in range(max(refusals) + 1)]
+            if columns := script.columns:
+                entry["columns"] = columns
+            entries.append(entry)
+        # The last one vouches for all before it, by the chain.
+        entries[-1].setdefault("signature", author.key.sign(chain.signed_text(prev)))
+        return entries
+
+    # --- the end of the chain --------------------------------------------------------------------
+
+    async def _find_end(self, desk: Desk) -> None:
+        """Read the chain from where we know it, and take in what others have written to it."""
+        known = self._acknowledged
+        if known is None:
+            if self._registration is None:
+                await self._begin_command(desk)
+            known = End()
+            start = (await self._ask(desk, "last_seal")).value or 1
+        else:
+            start = known.seq
+        rows = await self._ask(desk, "chain_from", start, _PAGE)
+        if known.seq and (not rows or End(rows[0]["seq"], rows[0]["hash"]) != known):
+            raise ChainBroken(
+                f"the database no longer holds entry {known.seq} of {self.identity.chain}, "
+                "which it had acknowledged",
+                hint="run `vox-mesh oplog verify`, then start this node again",
+            )
+        while rows:
+            for row in rows:
+                if row["seq"] > known.seq:
+                    known = self._take_in(row)
+            rows = await self._ask(desk, "chain_from", known.seq + 1, _PAGE) if len(rows) == _PAGE else ()
+        self._end = self._acknowledged = known
+
+    def _take_in(self, row: Row) -> End:
+        verdict = chain.Verdict(
+            row["id"], row["seq"], row["accepted"], row["reason"], row["result"], row["signature"]
+        )
+        self._sealing.add(row["kind"], verdict)
+        self._clock.resume(row["hlc"])
+        return End(row["seq"], row["hash"])
+
+    async def _begin_command(self, desk: Desk) -> None:
+        """A command is not registered: it only has to come with the key that is known for its node."""
+        author = self.identity
+        started = self._clock.started()
+        self._clock.heard((await desk.ask(Statement(_NODES["now"]))).value, started)
+        for name in (author.node_id, author.chain):
+            found = await desk.ask(Statement(_SQL["newest_key"], (*self._mesh, name)))
+            if found and found.value != author.key.public:
+                raise key_refused(name, author.key.public)
+
+    async def _refuse_if_replaced(self, desk: Desk) -> None:
+        now = (await desk.ask(Statement(_NODES["incarnation"], (*self._mesh, self.identity.node_id)))).value
+        if self.incarnation is not None and now != self.incarnation:
+            raise StaleIncarnation(
+                f"{self.identity.node_id} has begun again elsewhere: "
+                f"this process is incarnation {self.incarnation}, the database knows {now}",
+                hint="stop this process",
+            )
+
+    async def _ask(self, desk: Desk, name: str, *values: Value) -> Any:
+        return await desk.ask(Statement(_SQL[name], (*self._mesh, self.identity.chain, *values)))
+
+
+def key_refused(node_id: str, key: str) -> KeyRefused:
+    """A node that is known with another key."""
+    return KeyRefused(
+        f"{node_id} is known with another key than {key}",
+        hint=f"put its key back, or have the owner run `vox-mesh nodes rekey {node_id}`",
+    )
+
+
+def _in_order(scripts: Sequence[Script]) -> list[Script]:
+    """The scripts whose ops are bound: each once, and a seal before all that has no verdict yet."""
+    once = {script.key: script for script in scripts}
+    seals = [script for script in once.values() if script.op and script.op.kind == SEAL]
+    return seals[:1] + [script for script in once.values() if script not in seals]
+
+
+def _refusal(script: Script, reason: str | None) -> Refused | ConstraintFailed:
+    for statement, text in script.refusals.items():
+        if text == reason:
+            return Refused(text, statement=statement)
+    return ConstraintFailed("the script failed when it was first sent; the details are gone", statement=0)

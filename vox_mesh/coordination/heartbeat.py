@@ -1,0 +1,96 @@
+"""The heartbeat: a node's tick and, once a minute, its seal and the mesh's anchor, in one write."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from vox_mesh.coordination.clock import MeshClock, Surroundings
+from vox_mesh.coordination.nodes import Nodes
+from vox_mesh.coordination.oplog import OpLog
+from vox_mesh.coordination.presence import Presence
+from vox_mesh.errors import ClockOff, MeshError
+from vox_mesh.store.script import Script
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_MINUTE_S: Final = 60.0
+_JITTER: Final = 0.1
+_LEAVE_S: Final = 2.0
+
+
+class Heartbeat:
+    """Ticks for one node."""
+
+    def __init__(
+        self,
+        store: Store,
+        presence: Presence,
+        oplog: OpLog,
+        nodes: Nodes,
+        clock: MeshClock,
+        surroundings: Surroundings,
+        *,
+        tick_s: float,
+    ) -> None:
+        self._store = store
+        self._presence = presence
+        self._oplog = oplog
+        self._nodes = nodes
+        self._clock = clock
+        self._surroundings = surroundings
+        self._tick_s = tick_s
+        self._minute_began = surroundings.monotonic()
+        self._anchored: dict[str, Any] | None = None
+
+    @property
+    def pause_s(self) -> float:
+        """How long until the next tick: jittered, so that nodes which began together do not stay so."""
+        return self._tick_s * (1 + _JITTER * (2 * self._surroundings.chance() - 1))
+
+    async def run_once(self) -> None:
+        """Tick; and when a minute has passed, vouch for what happened in it."""
+        began = self._surroundings.monotonic()
+        scripts = [self._presence.beat()]
+        is_full_minute = began - self._minute_began >= _MINUTE_S
+        if is_full_minute:
+            scripts += await self._minute()
+        started = self._clock.started()
+        verdicts = await self._store.write_all(scripts, timeout=self._tick_s)
+        for verdict in verdicts:
+            if isinstance(verdict, MeshError):
+                raise verdict
+        tick = verdicts[0]
+        assert not isinstance(tick, MeshError)
+        self._clock.heard(tick.rows.value, started)
+        if is_full_minute:
+            self._minute_began = began
+
+    async def _minute(self) -> list[Script]:
+        scripts: list[Script] = []
+        if self._oplog.is_seal_due:
+            scripts.append(self._oplog.seal_script())
+        live = await self._nodes.live_nodes_from_db()
+        if min((node.node_id for node in live), default="") == self._presence.node_id:
+            scripts += await self._anchor()
+        return scripts
+
+    async def _anchor(self) -> list[Script]:
+        """An anchor, if any chain has grown since the last one."""
+        try:
+            self._clock.refuse_if_off()
+        except ClockOff:
+            return []
+        heads = await self._oplog.heads()
+        if not heads or heads == self._anchored:
+            return []
+        self._anchored = heads
+        return [self._oplog.anchor_script(heads)]
+
+    async def leave(self) -> None:
+        """Say that this node ends, and vouch for the rest of its log."""
+        scripts = [self._presence.leave()]
+        if self._oplog.is_seal_due:
+            scripts.append(self._oplog.seal_script())
+        await self._store.write_all(scripts, timeout=_LEAVE_S)

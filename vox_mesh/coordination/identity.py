@@ -1,0 +1,131 @@
+"""Identity: the id and the key of a node, kept in its slot; and where this process runs."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import socket
+import stat
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from vox_mesh.errors import BadSettings
+from vox_mesh.model.keys import SigningKey
+from vox_mesh.store.folders import kept_once, make_private
+from vox_mesh.store.slots import ID_FILE
+
+COMMANDS: Final = "/cli"
+"""What follows a node's id in the name of the chain in which commands write."""
+
+_KEY_FILE: Final = "key.pem"
+_LETTERS: Final = "23456789abcdefghjkmnpqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who writes: a node, its key, and the chain it writes in."""
+
+    node_id: str
+    key: SigningKey
+    chain: str
+
+    @property
+    def is_command(self) -> bool:
+        """Whether this is a command, which writes beside its node and is none itself."""
+        return self.chain != self.node_id
+
+
+def node_identity(folder: Path, node_id: str | None) -> Identity:
+    """The identity that a slot keeps, made when it is first asked for."""
+    node_id, key = _kept(folder, node_id)
+    return Identity(node_id, key, node_id)
+
+
+def command_identity(folder: Path, node_id: str | None) -> Identity:
+    """The identity of a command beside that slot's node: its key, and a chain of its own."""
+    node_id, key = _kept(folder, node_id)
+    return Identity(node_id, key, node_id + COMMANDS)
+
+
+def passing_identity(node_id: str) -> Identity:
+    """An identity that ends with the process."""
+    return Identity(node_id, SigningKey(Ed25519PrivateKey.generate()), node_id)
+
+
+def _kept(folder: Path, node_id: str | None) -> tuple[str, SigningKey]:
+    try:
+        make_private(folder)
+        kept = kept_once(folder / ID_FILE, lambda: (node_id or _new_id(folder.name)).encode() + b"\n")
+        return node_id or kept.decode().strip(), _key(folder / _KEY_FILE)
+    except OSError as error:
+        raise BadSettings(
+            f"VOX_MESH_HOME: {folder} can't be used: {error.strerror}", hint="for example VOX_MESH_HOME=.vox"
+        ) from None
+
+
+def _new_id(slot: str) -> str:
+    """A name that people recognise and no other machine has."""
+    host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname().split(".")[0]).strip("-").lower()[:24]
+    chance = random.SystemRandom()
+    return f"{host or 'node'}-{slot}-" + "".join(chance.choice(_LETTERS) for _ in range(6))
+
+
+def _key(path: Path) -> SigningKey:
+    pem = kept_once(path, _new_key)
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise BadSettings(f"the key {path} can be read by others", hint=f"chmod 600 {path}")
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except ValueError:
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise BadSettings(
+            f"{path} holds no Ed25519 key",
+            hint="put the key back, or move the file away and have the owner run `vox-mesh nodes rekey`",
+        )
+    return SigningKey(key)
+
+
+def _new_key() -> bytes:
+    return Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+@cache
+def machine_id() -> str:
+    """The same for processes that reach each other over loopback, and for no others."""
+    return hashlib.sha256(f"{_installation()} {_network()}".encode()).hexdigest()[:16]
+
+
+def _installation() -> str:
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        if found := _text(Path(path).read_text):
+            return found
+    return f"{socket.gethostname()} {uuid.getnode():x}"
+
+
+def _network() -> str:
+    """Containers may share all the rest."""
+    return _text(lambda: str(Path("/proc/self/ns/net").readlink()))
+
+
+def _text(read: Callable[[], str]) -> str:
+    try:
+        return read().strip()
+    except OSError:
+        return ""
+
+
+def place_of(folder: Path) -> str:
+    """What tells a slot from all others, also from a copy of its folder."""
+    lock = (folder / "lock").stat()
+    return f"{machine_id()}:{lock.st_dev}:{lock.st_ino}"

@@ -1,0 +1,88 @@
+"""Kinds of op: what may be authored, by whom, and what applying one does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.chain import ANCHOR, SEAL
+from vox_mesh.model.verification import DESIGNATE, OWNER_ONLY, REKEY, ROUTE
+from vox_mesh.store.script import Statement
+
+INITIALISE: Final = "InitialiseMesh"
+RESTORE: Final = "RestoreBackup"
+APPLY: Final = "ApplyDeferred"
+DROP: Final = "DropDeferred"
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+class Authored(NamedTuple):
+    """An op as its kind sees it."""
+
+    op_id: str
+    node_id: str
+    payload: Any
+
+
+def _no_effects(_: Authored) -> Sequence[Statement]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class OpKind:
+    """A kind of op.
+
+    `effects` are the statements that apply one: they depend on nothing but the op, so that any node can apply
+    what another has authored. `derivation`: only the coordinator may author it. `ends_something`: it may
+    also be authored by a node whose clock is off. `appendable`: it may wait in the spool.
+    """
+
+    name: str
+    effects: Callable[[Authored], Sequence[Statement]] = _no_effects
+    derivation: bool = False
+    ends_something: bool = False
+    appendable: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise BadValue(
+                f"{self.name!r} is no name for a kind of op", hint="for example com.example.deployed"
+            )
+
+    @property
+    def owner_only(self) -> bool:
+        """Whether only the owner of the mesh may author it."""
+        return self.name in OWNER_ONLY
+
+
+_OURS: Final = (
+    OpKind(SEAL, ends_something=True),
+    *(OpKind(name) for name in (ANCHOR, INITIALISE, RESTORE, APPLY, DROP, DESIGNATE, ROUTE, REKEY)),
+)
+
+
+class Kinds:
+    """The kinds that this process knows."""
+
+    def __init__(self) -> None:
+        self._kinds = {kind.name: kind for kind in _OURS}
+
+    def register(self, kind: OpKind) -> None:
+        """Make a kind known. Nodes that are to apply deferred ops of it must all know it."""
+        if self._kinds.setdefault(kind.name, kind) is not kind:
+            raise BadValue(f"there are two kinds of op named {kind.name!r}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._kinds
+
+    def __getitem__(self, name: str) -> OpKind:
+        if name not in self._kinds:
+            raise BadValue(f"no kind of op is named {name!r}", hint="register it with mesh.oplog.register")
+        return self._kinds[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)

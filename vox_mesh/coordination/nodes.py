@@ -1,0 +1,127 @@
+"""Nodes: who is here, as every node sees it, by the database's clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.model.liveness import State, missed_ticks, state_of
+from vox_mesh.store.statements import named
+from vox_mesh.store.store import Store
+
+STALE_MS: Final = 60_000
+"""How long a node may have been silent and still count as live."""
+
+_SQL: Final = named("nodes")
+_LOOK_S: Final = 1.0  # silence is not told by anybody
+_CALM_S: Final = 0.2
+
+
+class Node(NamedTuple):
+    """A node as its last tick described it, and how that stands now."""
+
+    node_id: str
+    agent_id: str | None
+    incarnation: int
+    last_seen_ms: int
+    consuming_ms: int | None
+    progressing_ms: int | None
+    left_ms: int | None
+    started_ms: int
+    tick_ms: int
+    activity: str
+    host: str
+    pid: int
+    version: str
+    control_addr: str | None
+    public_key: str
+    kinds: str
+    capacity: int
+    load: int
+    clock_distance_ms: int
+    machine_id: str
+    place: str
+    now_ms: int
+
+    @property
+    def age_ms(self) -> int:
+        """How long ago it ticked."""
+        return max(0, self.now_ms - self.last_seen_ms)
+
+    @property
+    def missed(self) -> int:
+        """How many of its ticks did not come."""
+        return missed_ticks(self.age_ms, self.tick_ms)
+
+    @property
+    def state(self) -> State:
+        """What its silence means."""
+        return state_of(self.age_ms, self.tick_ms, has_left=self.left_ms is not None)
+
+    @property
+    def is_consuming(self) -> bool:
+        """Whether it still takes work."""
+        return self._is_fresh(self.consuming_ms)
+
+    @property
+    def is_progressing(self) -> bool:
+        """Whether its work moves."""
+        return self._is_fresh(self.progressing_ms)
+
+    def _is_fresh(self, sign_ms: int | None) -> bool:
+        return sign_ms is not None and self.now_ms - sign_ms <= STALE_MS
+
+
+class Nodes:
+    """Answers who is here."""
+
+    def __init__(self, store: Store, clock: MeshClock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def live_nodes_from_db(self, stale_threshold_ms: int = STALE_MS) -> list[Node]:
+        """The nodes that have not left and were seen within the threshold."""
+        now_ms = await self._now_ms()
+        return await self._nodes("live", now_ms, now_ms - stale_threshold_ms)
+
+    async def all(self) -> list[Node]:
+        """All nodes that ever ticked, also those that left or died."""
+        return await self._nodes("all", await self._now_ms())
+
+    async def find(self, node_id: str) -> Node | None:
+        """One node."""
+        return next(iter(await self._nodes("one", await self._now_ms(), node_id)), None)
+
+    async def watch(self) -> AsyncGenerator[list[Node], None]:
+        """All nodes now, and again whenever one came, left, changed its state or what it does."""
+        last: Any = None
+        while True:
+            seen = self._store.change_count
+            nodes = await self.all()
+            if (now := [_standing(node) for node in nodes]) != last:
+                last = now
+                yield nodes
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._store.changed(seen)
+                    await asyncio.sleep(_CALM_S)  # many nodes tick, and only a few of them change
+
+    async def _nodes(self, name: str, now_ms: int, *values: int | str) -> list[Node]:
+        rows = await self._store.read(_SQL[name], (*self._store.tenant[:2], *values))
+        return [Node._make((*row, now_ms)) for row in rows]
+
+    async def _now_ms(self) -> int:
+        """The database's time; asked for once, and told from then on."""
+        if not self._clock.is_set:
+            started = self._clock.started()
+            rows = await self._store.read(_SQL["now"], fresh=True)
+            self._clock.heard(rows.value, started)
+        return self._clock.now_ms
+
+
+def _standing(node: Node) -> tuple[Any, ...]:
+    """What a watcher wants to be told of."""
+    return node.node_id, node.state, node.incarnation, node.activity, node.load, node.kinds, node.agent_id

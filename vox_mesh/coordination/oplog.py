@@ -1,0 +1,195 @@
+"""The op log: what was done, by whom, in which order, and whether it was accepted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any, Final
+
+from vox_mesh.coordination.author import Author
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.deferral import Deferral, Standing
+from vox_mesh.coordination.kinds import Authored, Kinds, OpKind
+from vox_mesh.coordination.roles import Roles
+from vox_mesh.errors import BadValue
+from vox_mesh.model.canonical import JsonObject, canonical
+from vox_mesh.model.chain import ANCHOR, SEAL, Entry
+from vox_mesh.model.ulid import is_ulid
+from vox_mesh.model.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
+from vox_mesh.store.script import Op, Outcome, Script, new_key
+from vox_mesh.store.statements import named
+from vox_mesh.store.store import Store
+from vox_mesh.store.values import Rows, Value
+
+_SQL: Final = named("oplog")
+_PAGE: Final = 1_000
+_MAX_DEPS: Final = 256
+
+
+Heads = dict[str, list[Any]]
+"""The number and hash of the last entry of each chain."""
+
+
+class OpLog:
+    """Appends to this author's chain, and reads all of them."""
+
+    def __init__(
+        self, store: Store, author: Author, clock: MeshClock, kinds: Kinds, roles: Roles, deferral: Deferral
+    ) -> None:
+        self._store = store
+        self._author = author
+        self._clock = clock
+        self._kinds = kinds
+        self._roles = roles
+        self._deferral = deferral
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def register(self, kind: OpKind) -> None:
+        """Make a kind of op known to this process."""
+        self._kinds.register(kind)
+
+    async def append(
+        self,
+        kind: str,
+        payload: JsonObject,
+        *,
+        deps: Sequence[str] = (),
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> Outcome:
+        """Append an op and apply it, or have it wait for those it depends on. Its id is the outcome's key.
+
+        One that is refused is appended too, as refused, and raises `Refused`.
+        """
+        known = self._kinds[kind]
+        if not known.ends_something:
+            self._clock.refuse_if_off()
+        op_id = new_key() if key is None else key
+        statements = [*await self._roles.guards(known)]
+        remark: str | None = None
+        standing = await self._standing(known, op_id, deps)
+        if standing is Standing.REFUSED:
+            statements.append(self._roles.refusal("dependency_refused"))
+        elif standing is Standing.DEFERRED:
+            statements += self._deferral.defer(op_id, deps)
+            remark = "deferred"
+        else:
+            statements += known.effects(Authored(op_id, self._author.identity.chain, payload))
+        script = Script(
+            *statements,
+            key=op_id,
+            appendable=known.appendable and not statements,
+            op=Op(kind, canonical(dict(payload)), tuple(deps), signed=known.owner_only, remark=remark),
+        )
+        script.may_come_again = key is not None  # a key of our own is sent by nobody else
+        outcome = await self._store.write(script, timeout=timeout)
+        if standing is Standing.DEFERRED:
+            await self._deferral.run_once()  # what it waits for may have come meanwhile
+        return outcome
+
+    async def _standing(self, kind: OpKind, op_id: str, deps: Sequence[str]) -> Standing:
+        if not deps:
+            return Standing.APPLIED
+        if kind.owner_only:
+            raise BadValue(f"{kind.name} can't depend on other ops")
+        if not all(map(is_ulid, deps)) or len(set(deps)) != len(deps) or len(deps) > _MAX_DEPS:
+            raise BadValue(
+                "an op depends on others by their ids, each named once",
+                hint=f"name up to {_MAX_DEPS} ids, as `vox-mesh oplog tail` shows them",
+            )
+        if op_id in deps:
+            return Standing.DEFERRED  # for itself, which is refused as a cycle
+        return await self._deferral.standing_of(deps)
+
+    async def anchor(self) -> Outcome:
+        """Record where all other chains end, so that cutting one off can be seen."""
+        self._clock.refuse_if_off()
+        return await self._store.write(self.anchor_script(await self.heads()))
+
+    def anchor_script(self, heads: Heads) -> Script:
+        """An op that records where all other chains end."""
+        return _script(ANCHOR, {"heads": heads})
+
+    async def heads(self) -> Heads:
+        """Where all other chains end."""
+        rows = await self._read("heads", fresh=True)
+        for row in rows:
+            self._clock.receive(row["hlc"])
+        own = self._author.identity.chain
+        return {row["node_id"]: [row["seq"], row["hash"]] for row in rows if row["node_id"] != own}
+
+    def seal_script(self) -> Script:
+        """An op that vouches for all verdicts so far; what it says is known when it is bound."""
+        return _script(SEAL, {})
+
+    @property
+    def is_seal_due(self) -> bool:
+        """Whether there are verdicts that no seal vouches for."""
+        return self._author.is_seal_due
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def tail(
+        self, limit: int = 20, *, node_id: str | None = None, kind: str | None = None
+    ) -> list[Entry]:
+        """The last entries, in the order of their commits."""
+        if node_id is None:
+            rows = await self._read("tail", kind, limit)
+        else:
+            rows = await self._read("chain_tail", node_id, kind, limit)
+        return [Entry._make(row) for row in rows][::-1]
+
+    async def follow(
+        self, after_id: int, *, node_id: str | None = None, kind: str | None = None
+    ) -> AsyncGenerator[Entry, None]:
+        """The entries committed after some other, as they come, for ever."""
+        while True:
+            seen = self._store.change_count
+            rows = await self._read("after", after_id, node_id, kind, _PAGE)
+            for row in rows:
+                entry = Entry._make(row)
+                after_id = entry.id
+                yield entry
+            if len(rows) < _PAGE:
+                await self._store.changed(seen)
+
+    async def last_id(self) -> int:
+        """The id of the entry that was committed last; 0 if there is none."""
+        return (await self._read("last_id")).value or 0
+
+    async def entries(self, node_id: str | None = None) -> AsyncIterator[list[Entry]]:
+        """All entries, chain by chain and in order, in pages."""
+        place: tuple[str, int] = ("", 0)
+        while True:
+            rows = await self._read("chain_page", *place, node_id, _PAGE)
+            page = [Entry._make(row) for row in rows]
+            yield page
+            if len(page) < _PAGE:
+                return
+            place = (page[-1].node_id, page[-1].seq)
+
+    # --- verifying -------------------------------------------------------------------------------
+
+    async def keys(self) -> list[Key]:
+        """The key of each chain."""
+        return [Key._make(row) for row in await self._read("keys")]
+
+    async def verify(self, node_id: str | None = None) -> list[ChainReport]:
+        """Recompute all chains, or one; what was found in each."""
+        owner = await self._roles.owner()
+        witness = Witness(None if owner is None else owner.public_key, await self.keys())
+        for kind in WITNESSES:
+            for row in await self._read("of_kind", kind):
+                witness.hear(Entry._make(row))
+        check = LogCheck(witness)
+        async for page in self.entries(node_id):
+            for entry in page:
+                check.check(entry)
+        return check.finish(node_id)
+
+    async def _read(self, name: str, *values: Value, fresh: bool = False) -> Rows:
+        return await self._store.read(_SQL[name], (*self._store.tenant[:2], *values), fresh=fresh)
+
+
+def _script(kind: str, payload: JsonObject) -> Script:
+    return Script(op=Op(kind, canonical(payload)))

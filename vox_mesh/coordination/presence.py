@@ -1,0 +1,129 @@
+"""Presence: a node makes itself known, ticks, and says when it leaves."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Final
+
+import orjson
+
+from vox_mesh.coordination.author import key_refused
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.identity import Identity, machine_id
+from vox_mesh.errors import MeshError, NodeInUse, Refused
+from vox_mesh.model.liveness import DEAD_AFTER_TICKS
+from vox_mesh.store.journal import Desk
+from vox_mesh.store.request import Tenant
+from vox_mesh.store.script import Answer, Script, Statement, new_key
+from vox_mesh.store.statements import named
+
+_SQL: Final = named("nodes")
+
+
+@dataclass(slots=True)
+class Activity:
+    """What a node says of itself with every tick. Whoever does its work keeps this true."""
+
+    agent_id: str | None = None
+    text: str = ""
+    control_addr: str | None = None
+    kinds: list[str] = field(default_factory=list)
+    capacity: int = 0
+    load: int = 0
+    consuming_ms: int | None = None
+    progressing_ms: int | None = None
+
+
+class Presence:
+    """Writes a node's row in `mesh_heartbeats`."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        tenant: Tenant,
+        clock: MeshClock,
+        *,
+        place: str,
+        tick_s: float,
+        activity: Activity,
+    ) -> None:
+        self.node_id = identity.node_id
+        self._identity = identity
+        self._whose = (*tenant[:2], identity.node_id)
+        self._clock = clock
+        self._place = place
+        self._tick_ms = round(tick_s * 1_000)
+        self._host = socket.gethostname()
+        self._version = version("vox-mesh")
+        self._arrival = new_key()  # sent again, it begins no second incarnation
+        self.activity = activity
+
+    def consumed(self) -> None:
+        """A sign of life: this node still takes work."""
+        self.activity.consuming_ms = self._clock.now_ms
+
+    def progressed(self) -> None:
+        """A sign of life: this node's work moves."""
+        self.activity.progressing_ms = self._clock.now_ms
+
+    def beat(self) -> Script:
+        """A tick; it answers with the database's time."""
+        return Script(self._row(), answer=Answer(_SQL["now"], columns=("now_ms",)))
+
+    def leave(self) -> Script:
+        """The last thing that a node says."""
+        return Script(Statement(_SQL["leave"], self._whose))
+
+    def _row(self) -> Statement:
+        says = self.activity
+        values = (
+            *(*self._whose, says.agent_id, says.consuming_ms, says.progressing_ms, self._tick_ms, says.text),
+            *(self._host, os.getpid(), self._version, says.control_addr, self._identity.key.public),
+            *(orjson.dumps(says.kinds).decode(), says.capacity, says.load),
+            *(self._clock.distance_ms if self._clock.is_set else 0, machine_id(), self._place),
+        )
+        return Statement(_SQL["beat"], values)
+
+    # --- the start -------------------------------------------------------------------------------
+
+    async def register(self, desk: Desk) -> int:
+        """Begin a new incarnation; refused while another process is this node, or with another key."""
+        place = Statement(
+            _SQL["refuse_if_in_use"],
+            (*self._whose, self._place, DEAD_AFTER_TICKS),
+            refusal="node_in_use",
+        )
+        key = Statement(
+            _SQL["refuse_unless_key"], (*self._whose, self._identity.key.public), refusal="key_refused"
+        )
+        script = Script(
+            *(place, key, Statement(_SQL["raise_incarnation"], self._whose), self._row()),
+            answer=Answer(_SQL["incarnation"], self._whose, ("incarnation", "now_ms")),
+            key=self._arrival,
+        )
+        started = self._clock.started()
+        try:
+            row = (await desk.apply(script)).rows[0]
+        except Refused as refused:
+            raise await self._explained(refused, desk) from None
+        self._clock.heard(row["now_ms"], started)
+        incarnation: int = row["incarnation"]
+        return incarnation
+
+    async def _explained(self, refused: Refused, desk: Desk) -> MeshError:
+        self._arrival = new_key()
+        if refused.reason == "key_refused":
+            own = (self._identity.key.public, self._host, os.getpid())
+            await desk.apply(Script(Statement(_SQL["request_key"], (*self._whose, *own))))
+            return key_refused(self.node_id, self._identity.key.public)
+        now_ms = (await desk.ask(Statement(_SQL["now"]))).value
+        found = await desk.ask(Statement(_SQL["one"], self._whose))
+        row = found[0]
+        silent_s = max(0, now_ms - row["last_seen_ms"]) / 1_000
+        return NodeInUse(
+            f"{self.node_id} is in use by process {row['pid']} on {row['host']}, seen {silent_s:.1f} s ago",
+            hint="stop that process, or choose another VOX_MESH_NODE_ID",
+        )

@@ -1,0 +1,253 @@
+"""Verification: reads a log chain by chain and says of each whether, and where, it was changed.
+
+Memory does not grow with the log, only with the number of chains and of heads that anchors recorded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.canonical import is_canonical, parse
+from vox_mesh.model.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, Verdict, signed_text
+from vox_mesh.model.hlc import Hlc
+from vox_mesh.model.keys import is_signed
+from vox_mesh.model.ulid import is_ulid
+
+DESIGNATE: Final = "DesignateCoordinator"
+ROUTE: Final = "RouteKind"
+REKEY: Final = "RekeyNode"
+OWNER_ONLY: Final = frozenset({DESIGNATE, ROUTE, REKEY})
+"""Kinds of op that only the owner of the mesh may author, each signed by itself."""
+
+WITNESSES: Final = (ANCHOR, REKEY)
+"""Kinds of op that say something about other chains."""
+
+
+class Key(NamedTuple):
+    """The key of a chain, from an entry on."""
+
+    node_id: str
+    from_seq: int
+    public_key: str
+
+
+def key_at(seq: int, keys: Sequence[Key]) -> str | None:
+    """The key that is in force at an entry, of those of its chain in their order."""
+    return next((key.public_key for key in reversed(keys) if key.from_seq <= seq), None)
+
+
+def is_authentic(entry: Entry, following: Sequence[Entry], keys: Sequence[Key]) -> bool:
+    """Whether the entry is its author's: signed, or followed in its chain by one that is.
+
+    `following` is the chain from that entry on.
+    """
+    if not following or following[0] != entry:
+        return False
+    prev = entry.prev
+    for each in following:
+        if each.prev != prev or each.true_hash != each.hash:
+            return False
+        if each.signature is not None:
+            key = key_at(each.seq, keys)
+            return key is not None and is_signed(signed_text(each.hash), each.signature, key)
+        prev = each.hash
+    return False
+
+
+class ChainReport(NamedTuple):
+    """What was found in one chain. `problem` is the first thing wrong with it, `seq` where that is."""
+
+    node_id: str
+    entries: int
+    sealed_to: int
+    anchored_to: int
+    problem: str | None = None
+    seq: int | None = None
+    op_id: str | None = None
+
+
+class Witness:
+    """What ops say of other chains: which heads they had, and which keys the owner accepted."""
+
+    def __init__(self, owner_key: str | None, keys: Iterable[Key]) -> None:
+        self.owner_key = owner_key
+        self.keys: dict[str, list[Key]] = defaultdict(list)
+        for key in keys:
+            self.keys[key.node_id].append(key)
+        self.heads: dict[str, dict[int, tuple[str, str]]] = defaultdict(dict)
+        self._accepted_keys: set[Key] = set()
+
+    def hear(self, entry: Entry) -> None:
+        """Take in an op of one of the kinds `WITNESSES`."""
+        if entry.accepted != 1:
+            return
+        try:
+            payload: Any = parse(entry.payload)
+            if entry.kind == ANCHOR:
+                for node_id, (seq, digest) in payload["heads"].items():
+                    self.heads[node_id].setdefault(seq, (digest, f"{entry.op_id} of {entry.node_id}"))
+            elif self.is_of_owner(entry):
+                for node_id, seq in payload["from"].items():
+                    self._accepted_keys.add(Key(node_id, seq, payload["key"]))
+        except (BadValue, KeyError, TypeError, ValueError, AttributeError):
+            return  # it was changed, and its own chain tells
+
+    def is_of_owner(self, entry: Entry) -> bool:
+        """Whether the owner authored just this entry, whatever its chain looks like."""
+        if self.owner_key is None or entry.signature is None or entry.true_hash != entry.hash:
+            return False
+        return is_signed(signed_text(entry.hash), entry.signature, self.owner_key)
+
+    def unaccepted(self, node_id: str) -> Key | None:
+        """A later key of the chain that the owner never accepted."""
+        later = (key for key in self.keys.get(node_id, ()) if key.from_seq > 1)
+        return next((key for key in later if key not in self._accepted_keys), None)
+
+
+class _ChainCheck:
+    """The entries of one chain, in order, up to the first that is wrong."""
+
+    def __init__(self, node_id: str, witness: Witness) -> None:
+        self.node_id = node_id
+        self._witness = witness
+        self._keys: Sequence[Key] = witness.keys.get(node_id, ())
+        self._heads: Mapping[int, tuple[str, str]] = witness.heads.get(node_id, {})
+        self._sealing = Sealing()
+        self._last: Entry | None = None
+        self._time: tuple[int, int] = (-1, 0)
+        self.entries = self.sealed_to = self.anchored_to = 0
+        self.fault: tuple[str, int | None, str | None] | None = None
+
+    def check(self, entry: Entry) -> None:
+        """Look at the next entry."""
+        self.entries += 1
+        if self.fault is not None:
+            return
+        try:
+            problem = self._problem(entry)
+        except (BadValue, TypeError, ValueError, AttributeError, KeyError) as error:
+            problem = f"it holds something that no entry can hold: {error}"
+        if problem is not None:
+            self.fault = (problem, entry.seq, entry.op_id)
+        self._last = entry
+
+    def _problem(self, entry: Entry) -> str | None:
+        expected = 1 if self._last is None else self._last.seq + 1
+        if entry.seq != expected:
+            return f"entry {expected} is missing" if entry.seq > expected else "its number comes twice"
+        if entry.prev != (NO_HASH if self._last is None else self._last.hash):
+            return "it is not linked to the entry before it"
+        if entry.true_hash != entry.hash:
+            return "its contents do not have its hash"
+        return (
+            self._bad_form(entry)
+            or self._bad_signature(entry)
+            or self._bad_seal(entry)
+            or self._bad_head(entry)
+        )
+
+    def _bad_form(self, entry: Entry) -> str | None:
+        if not (is_canonical(entry.payload) and is_canonical(entry.causal_deps)):
+            return "its payload is not canonical JSON"
+        if not is_ulid(entry.op_id):
+            return "its op id is no ULID"
+        time = Hlc.parse(entry.hlc)
+        if time.author != entry.node_id:
+            return f"its time is one of {time.author}"
+        if time[:2] <= self._time:
+            return "its time is not later than that of the entry before it"
+        self._time = time[:2]
+        if self._last is not None and entry.id <= self._last.id:
+            return "it was committed before the entry before it"
+        if entry.accepted not in (0, 1) or (entry.accepted == 0 and entry.reason is None):
+            return "its verdict is neither accepted nor refused with a reason"
+        return None
+
+    def _bad_signature(self, entry: Entry) -> str | None:
+        key = key_at(entry.seq, self._keys)
+        if key is None:
+            return "no key is known for it"
+        if entry.signature is not None and not is_signed(signed_text(entry.hash), entry.signature, key):
+            return "its signature is not one of its author's key"
+        if entry.kind in OWNER_ONLY and entry.accepted:
+            if entry.signature is None:
+                return "only the owner may author it, and it is not signed"
+            if key != self._witness.owner_key:
+                return "only the owner may author it, and its author is not the owner"
+        return None
+
+    def _bad_seal(self, entry: Entry) -> str | None:
+        if entry.kind == SEAL:
+            if (entry.accepted, entry.reason, entry.result) != (1, None, None):
+                return "a seal is never refused"
+            if parse(entry.payload) != self._sealing.claim(entry.seq):
+                return f"the verdicts since the last seal (up to entry {entry.seq - 1}) were changed"
+            self.sealed_to = entry.seq - 1
+        self._sealing.add(
+            entry.kind,
+            Verdict(entry.id, entry.seq, entry.accepted, entry.reason, entry.result, entry.signature),
+        )
+        return None
+
+    def _bad_head(self, entry: Entry) -> str | None:
+        if entry.seq in self._heads:
+            digest, anchor = self._heads[entry.seq]
+            if digest != entry.hash:
+                return f"anchor {anchor} recorded another hash for it"
+            self.anchored_to = entry.seq
+        return None
+
+    def report(self) -> ChainReport:
+        """What was found, now that there are no more entries."""
+        problem, seq, op_id = self.fault or self._bad_end() or (None, None, None)
+        return ChainReport(self.node_id, self.entries, self.sealed_to, self.anchored_to, problem, seq, op_id)
+
+    def _bad_end(self) -> tuple[str, int | None, str | None] | None:
+        last = self._last
+        seq = 0 if last is None else last.seq
+        anchored = max(self._heads, default=0)
+        if anchored > seq:
+            _, anchor = self._heads[anchored]
+            return f"it ends here, but anchor {anchor} recorded entry {anchored}", seq, None
+        if last is None:
+            return "its entries are gone, but its key is known", None, None
+        if last.signature is None:
+            return "it ends with an entry that is not signed: what followed was cut off", seq, last.op_id
+        if (key := self._witness.unaccepted(self.node_id)) is not None:
+            return f"the owner never accepted the key {key.public_key}", key.from_seq, None
+        return None
+
+
+class LogCheck:
+    """Takes all entries, chain by chain and in order, and reports on each chain."""
+
+    def __init__(self, witness: Witness) -> None:
+        self._witness = witness
+        self._current: _ChainCheck | None = None
+        self.chains: list[ChainReport] = []
+
+    def check(self, entry: Entry) -> None:
+        """Look at the next entry."""
+        current = self._current
+        if current is None or current.node_id != entry.node_id:
+            self._end_chain()
+            current = self._current = _ChainCheck(entry.node_id, self._witness)
+        current.check(entry)
+
+    def _end_chain(self) -> None:
+        if self._current is not None:
+            self.chains.append(self._current.report())
+            self._current = None
+
+    def finish(self, node_id: str | None = None) -> list[ChainReport]:
+        """The reports on all chains, or on one; chains of which nothing is left are among them."""
+        self._end_chain()
+        seen = {chain.node_id for chain in self.chains}
+        known = sorted({*self._witness.keys, *self._witness.heads})
+        for name in known:
+            if name not in seen and node_id in (None, name):
+                self.chains.append(_ChainCheck(name, self._witness).report())
+        return self.chains
