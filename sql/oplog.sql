@@ -29,35 +29,54 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 IS NOT (
 INSERT INTO node_keys (scope_id, repository_id, node_id, from_seq, public_key) VALUES (?1, ?2, ?3, 1, ?4)
 ON CONFLICT DO NOTHING
 
--- name: append
--- The entries of a request, after its scripts: what became of each is beside its key. An op that is in
--- the log already fails, and with it the request.
+-- name: append_one
+-- An entry whose script has succeeded. An op that is in the log already fails, and with it the request.
+INSERT INTO agent_oplog (
+    scope_id, repository_id, node_id, seq, op_id, kind, hlc, causal_deps, payload, prev, hash, signature,
+    accepted, reason
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 1, ?13)
+RETURNING id, seq, NOW_MS
+
+-- name: append_several
+-- The same for several: arrays of the values, in this order.
+INSERT INTO agent_oplog (
+    scope_id, repository_id, node_id, seq, op_id, kind, hlc, causal_deps, payload, prev, hash, signature,
+    accepted, reason
+)
+SELECT ?1, ?2, ?3, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4,
+    value ->> 5, value ->> 6, value ->> 7, value ->> 8, 1, value ->> 9
+FROM json_each(?4) ORDER BY key
+RETURNING id, seq, NOW_MS
+
+-- name: append_verdicts
+-- The entries of a request of which some scripts may have failed: what became of each is beside its key.
 INSERT INTO agent_oplog (
     scope_id, repository_id, node_id, seq, op_id, kind, hlc, causal_deps, payload, prev, hash, signature,
     accepted, reason, result
 )
-SELECT ?1, ?2, ?3, value ->> 'seq', value ->> 'op_id', value ->> 'kind', value ->> 'hlc', value ->> 'deps',
-    value ->> 'payload', value ->> 'prev', value ->> 'hash', value ->> 'signature',
+SELECT ?1, ?2, ?3, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4,
+    value ->> 5, value ->> 6, value ->> 7, value ->> 8,
     failed_statement IS NULL,
     CASE
-        WHEN failed_statement IS NULL THEN value ->> 'remark'
-        ELSE coalesce(value -> 'refusals' ->> failed_statement, 'failed')
+        WHEN failed_statement IS NULL THEN value ->> 9
+        ELSE coalesce(value -> 10 ->> failed_statement, 'failed')
     END,
-    CASE WHEN failed_statement IS NULL AND value -> 'columns' IS NOT NULL THEN (
+    CASE WHEN failed_statement IS NULL AND value -> 11 IS NOT NULL THEN (
         SELECT json_group_object(label, CASE typeof(cell) WHEN 'blob' THEN hex(cell) ELSE cell END) FROM (
             SELECT name.value AS label, CASE name.key
                 WHEN 0 THEN c0 WHEN 1 THEN c1 WHEN 2 THEN c2 WHEN 3 THEN c3 WHEN 4 THEN c4 WHEN 5 THEN c5
                 WHEN 6 THEN c6 WHEN 7 THEN c7 WHEN 8 THEN c8 WHEN 9 THEN c9 WHEN 10 THEN c10 ELSE c11
             END AS cell
-            FROM script_answers AS answer, json_each(entry.value, '$.columns') AS name
+            FROM script_answers AS answer, json_each(entry.value, '$[11]') AS name
             WHERE answer.scope_id = ?1 AND answer.repository_id = ?2
-              AND answer.script_key = entry.value ->> 'op_id' AND answer.n = 1
+              AND answer.script_key = entry.value ->> 1 AND answer.n = 1
         )
     ) END
 FROM json_each(?4) AS entry LEFT JOIN script_results ON script_results.scope_id = ?1
-    AND script_results.repository_id = ?2 AND script_key = value ->> 'op_id'
+    AND script_results.repository_id = ?2 AND script_key = value ->> 1
 ORDER BY entry.key
-RETURNING id, seq, accepted, reason, result, NOW_MS
+RETURNING id, seq, NOW_MS, accepted, reason, result
 
 -- name: last_seal
 SELECT seq FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND kind = 'Seal'

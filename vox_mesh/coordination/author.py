@@ -20,7 +20,7 @@ from vox_mesh.model.chain import NO_HASH, SEAL, Sealing
 from vox_mesh.store.frame import NO_FRAME, Frame
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant, Verdict, answered_rows, by_key
-from vox_mesh.store.script import Outcome, Script, Statement
+from vox_mesh.store.script import Op, Outcome, Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.values import Row, Value
 
@@ -28,9 +28,24 @@ _SQL: Final = named("oplog")
 _NODES: Final = named("nodes")
 _ANSWERS_OF: Final = named("scripts")["answers_of"]
 _PAGE: Final = 1_000
+_NO_OP: Final = Op("", "")
 
-Bound = dict[str, Any]
-"""An entry as it goes to the database."""
+
+class Bound(NamedTuple):
+    """An entry as it goes to the database; the statements know its values by their places."""
+
+    seq: int
+    op_id: str
+    kind: str
+    hlc: str
+    deps: str
+    payload: str
+    prev: str
+    hash: str
+    signature: str | None
+    remark: str | None
+    refusals: Sequence[str | None]
+    columns: Sequence[str] | None
 
 
 class End(NamedTuple):
@@ -99,19 +114,20 @@ class Author:
         assert self._end is not None
         return self._linked(self._end, self._entries(self._end, ops))
 
-    def settled(self, rows: Sequence[Sequence[Value]]) -> None:
+    def settled(self, rows: Sequence[Sequence[Any]]) -> None:
         """The request was applied: what became of its ops is part of what the next seal vouches for."""
         if not self._bound:
             return
         found = {row[1]: row for row in rows}
         for entry in self._bound:
-            place, seq, accepted, reason, result, now_ms = found[entry["seq"]]
-            verdict = chain.Verdict(place, seq, accepted, reason, result, entry.get("signature"))  # type: ignore[arg-type]
-            self._sealing.add(entry["kind"], verdict)
-        assert isinstance(now_ms, int)
+            place, _, now_ms, *verdict = found[entry.seq]
+            accepted, reason, result = verdict or (1, entry.remark, None)
+            self._sealing.add(
+                entry.kind, chain.Verdict(place, entry.seq, accepted, reason, result, entry.signature)
+            )
         self._clock.heard(now_ms, self._started)
         last = self._bound[-1]
-        self._end = self._acknowledged = End(last["seq"], last["hash"])
+        self._end = self._acknowledged = End(last.seq, last.hash)
         self._bound = []
 
     async def recall(self, scripts: Sequence[Script], desk: Desk) -> Mapping[str, Verdict]:
@@ -153,38 +169,40 @@ class Author:
         preface: tuple[Statement, ...] = (guard,)
         if not end.seq:
             preface += (Statement(_SQL["record_key"], (*self._mesh, author.chain, author.key.public)),)
-        text = orjson.dumps(entries).decode()
-        return Frame(preface, Statement(_SQL["append"], (*self._mesh, author.chain, text)))
+        mesh = (*self._mesh, author.chain)
+        values = orjson.dumps([tuple(entry) for entry in entries]).decode()
+        full = Statement(_SQL["append_verdicts"], (*mesh, values))
+        if any(entry.columns for entry in entries):
+            return Frame(preface, full, full)
+        if len(entries) == 1:
+            return Frame(preface, Statement(_SQL["append_one"], (*mesh, *entries[0][:10])), full)
+        return Frame(preface, Statement(_SQL["append_several"], (*mesh, values)), full)
 
     def _entries(self, end: End, scripts: Sequence[Script]) -> list[Bound]:
-        author = self.identity
+        author, repository = self.identity, self._mesh[1]
+        now_ms = self._clock.now_ms
         entries: list[Bound] = []
         seq, prev = end
         for script in _in_order(scripts):
-            op = script.op
-            assert op is not None
+            kind, payload, dependencies, signed, remark = script.op or _NO_OP
             seq += 1
-            entry: Bound = {
-                "seq": seq,
-                "op_id": script.key,
-                "kind": op.kind,
-                "hlc": str(self._clock.tick()),
-                "deps": orjson.dumps(op.deps).decode(),
-                "payload": self._sealing.payload(seq) if op.kind == SEAL else op.payload,
-                "prev": prev,
-            }
-            prev = entry["hash"] = chain.hash_of(**entry, node=author.chain, repository=self._mesh[1])
-            if op.signed:
-                entry["signature"] = author.key.sign(chain.signed_text(prev))
-            if op.remark is not None:
-                entry["remark"] = op.remark
-            if refusals := script.refusals:
-                entry["refusals"] = [refusals.get(index) for index in range(max(refusals) + 1)]
-            if columns := script.columns:
-                entry["columns"] = columns
-            entries.append(entry)
-        # The last one vouches for all before it, by the chain.
-        entries[-1].setdefault("signature", author.key.sign(chain.signed_text(prev)))
+            if kind == SEAL:
+                payload = self._sealing.payload(seq)
+            hlc = str(self._clock.tick(now_ms))
+            deps = orjson.dumps(dependencies).decode() if dependencies else "[]"
+            own = chain.hash_of(author.chain, seq, script.key, kind, hlc, deps, payload, repository, prev)
+            signature = author.key.sign(chain.signed_text(own)) if signed else None
+            refusals = script.refusals
+            reasons = [refusals.get(index) for index in range(max(refusals) + 1)] if refusals else ()
+            entries.append(
+                Bound(
+                    *(seq, script.key, kind, hlc, deps, payload, prev, own),
+                    *(signature, remark, reasons, script.columns or None),
+                )
+            )
+            prev = own
+        if entries[-1].signature is None:  # it vouches for all before it, by the chain
+            entries[-1] = entries[-1]._replace(signature=author.key.sign(chain.signed_text(prev)))
         return entries
 
     # --- the end of the chain --------------------------------------------------------------------

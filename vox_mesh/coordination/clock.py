@@ -87,9 +87,9 @@ class MeshClock:
 
     # --- hybrid times ----------------------------------------------------------------------------
 
-    def tick(self) -> Hlc:
-        """The time of an event of our own."""
-        return self._hybrid.tick(self.now_ms)
+    def tick(self, now_ms: int | None = None) -> Hlc:
+        """The time of an event of our own, now."""
+        return self._hybrid.tick(self.now_ms if now_ms is None else now_ms)
 
     def receive(self, text: str) -> bool:
         """Merge a time that was seen in a row or message; `False`, and a warning, if it can't be true."""

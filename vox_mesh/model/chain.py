@@ -42,20 +42,12 @@ class Entry(NamedTuple):
     def true_hash(self) -> str:
         """The hash that its contents have."""
         return hash_of(
-            node=self.node_id,
-            seq=self.seq,
-            op_id=self.op_id,
-            kind=self.kind,
-            hlc=self.hlc,
-            deps=self.causal_deps,
-            payload=self.payload,
-            repository=self.repository_id,
-            prev=self.prev,
+            *(self.node_id, self.seq, self.op_id, self.kind, self.hlc),
+            *(self.causal_deps, self.payload, self.repository_id, self.prev),
         )
 
 
 def hash_of(
-    *,
     node: str,
     seq: int,
     op_id: str,

@@ -8,12 +8,14 @@ from vox_mesh.store.script import Statement
 
 
 class Frame(NamedTuple):
-    """`preface` runs before the scripts: should it fail, nothing is applied. `entries` follows them.
+    """`preface` runs before the scripts: should it fail, nothing is applied. The entries follow them.
 
-    `entries` notes, outside the scripts' savepoints, what became of each; its rows go back to the journal.
+    They note, outside the scripts' savepoints, what became of each, and their rows go back to the journal:
+    `accepted` where all scripts have succeeded by then, `entries` where some may have failed.
     """
 
     preface: tuple[Statement, ...] = ()
+    accepted: Statement | None = None
     entries: Statement | None = None
 
 

@@ -36,7 +36,7 @@ from vox_mesh.store.batch import (
 )
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.frame import NO_FRAME, Frame, Unbound
-from vox_mesh.store.script import Outcome, Script, Shape
+from vox_mesh.store.script import Outcome, Script, Shape, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.values import NO_ROWS, Rows, Value
 
@@ -91,8 +91,7 @@ class _Framed:
         for statement in frame.preface:
             self.batch.add(statement.sql, statement.params)
 
-    def _add_entries(self, after: Condition | None = None) -> None:
-        entries = self._frame.entries
+    def _add_entries(self, entries: Statement | None, after: Condition | None = None) -> None:
         if entries is not None:
             self._entries = self.batch.add(entries.sql, entries.params, after=after, wants_rows=True)
 
@@ -122,17 +121,18 @@ class OptimisticRequest(_Framed):
         self._answers: list[tuple[int, list[int]]] = []  # (step, the scripts whose rows it returns)
         batch = self.batch
         _forget(batch, tenant, forgetting)
-        if len(scripts) == 1:
+        # An op is remembered by the log itself.
+        keys = [script.key for script in scripts if script.op is None]
+        if len(keys) == 1:
             scope_id, repository_id, writer = tenant
-            batch.add(_SQL["remember_key"], (scope_id, repository_id, scripts[0].key, writer))
-        else:
-            keys = orjson.dumps([script.key for script in scripts]).decode()
-            batch.add(_SQL["remember_keys"], (*tenant, keys))
+            batch.add(_SQL["remember_key"], (scope_id, repository_id, keys[0], writer))
+        elif keys:
+            batch.add(_SQL["remember_keys"], (*tenant, orjson.dumps(keys).decode()))
         for run in _runs(scripts) if len(scripts) > 1 else _ALONE:
             answer = _add_statements(batch, tenant, [scripts[index] for index in run])
             if answer is not None:
                 self._answers.append((answer, run))
-        self._add_entries()
+        self._add_entries(frame.accepted)
         batch.seal()
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
@@ -170,7 +170,7 @@ class IsolatedRequest(_Framed):
         closed: Condition = Ok(len(batch.steps) - 1)
         for script in scripts:
             closed = self._isolate(tenant, script, closed)
-        self._add_entries(after=closed)
+        self._add_entries(frame.entries, after=closed)
         keys = orjson.dumps([script.key for script in scripts]).decode()
         recorded = closed if self._entries is None else Ok(self._entries)
         batch.add(_SQL["outcomes_of"], (*tenant[:2], keys), after=recorded, wants_rows=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from vox_mesh.errors import DatabaseUnavailable, MeshError, NoAnswer, Overloaded, ScriptFailed
+from vox_mesh.errors import BadValue, DatabaseUnavailable, MeshError, NoAnswer, Overloaded, ScriptFailed
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.carrier import Carrier
 from vox_mesh.store.flight import Flight
@@ -107,6 +107,8 @@ class Sender:
     async def _bound(self, scripts: Sequence[Script], flight: Flight) -> Frame:
         journal, desk = self._journal, self._desk
         if journal is None or desk is None:
+            if any(script.op is not None for script in scripts):
+                raise BadValue("this store keeps no log", hint="open it with Mesh.open")
             return NO_FRAME
         return await self._reach(lambda: journal.bind(scripts, desk), flight)
 
