@@ -44,6 +44,9 @@ FROM deferred_ops AS waiting JOIN agent_oplog AS entry
     ON entry.scope_id = ?1 AND entry.repository_id = ?2 AND entry.op_id = waiting.op_id
 WHERE waiting.scope_id = ?1 AND waiting.repository_id = ?2 AND waiting.op_id = ?3
 
+-- name: is_any_waiting
+SELECT EXISTS (SELECT 1 FROM deferred_ops WHERE scope_id = ?1 AND repository_id = ?2 AND dropped IS NULL)
+
 -- name: decided
 -- Those of the kinds we know that wait for nothing any more: each op they depend on was applied, refused
 -- or dropped.

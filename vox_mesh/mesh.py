@@ -159,6 +159,7 @@ class MeshNode(Mesh):
     async def run_once(self) -> None:
         """Tick; and, when the mesh has no owner yet, become it."""
         await self._heartbeat.run_once()
+        await self.deferral.look()
         if not self._is_settled:
             if self._may_own and await self.roles.owner() is None:
                 with suppress(Refused):  # another node was quicker
@@ -173,11 +174,12 @@ class MeshNode(Mesh):
 
     async def _apply_deferred(self) -> None:
         while True:
+            await self.deferral.someone_waits()
             seen = self.store.change_count
             if not await _tried(self.deferral.run_once, "ops that had waited could not be applied"):
                 return
             await self.store.changed(seen)
-            await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time, and few ops ever wait
+            await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
 
     async def close(self) -> None:
         """Leave the mesh, and let go of everything. What can't be said in time is left unsaid."""

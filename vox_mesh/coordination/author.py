@@ -7,7 +7,7 @@ which end it was made for, so that one which comes late is refused as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
@@ -170,13 +170,17 @@ class Author:
         if not end.seq:
             preface += (Statement(_SQL["record_key"], (*self._mesh, author.chain, author.key.public)),)
         mesh = (*self._mesh, author.chain)
-        values = orjson.dumps([tuple(entry) for entry in entries]).decode()
-        full = Statement(_SQL["append_verdicts"], (*mesh, values))
-        if any(entry.columns for entry in entries):
-            return Frame(preface, full, full)
-        if len(entries) == 1:
-            return Frame(preface, Statement(_SQL["append_one"], (*mesh, *entries[0][:10])), full)
-        return Frame(preface, Statement(_SQL["append_several"], (*mesh, values)), full)
+
+        def verdicts() -> Statement:
+            return Statement(_SQL["append_verdicts"], (*mesh, _array(entries)))
+
+        if any(entry.columns for entry in entries):  # what they answered is known to the database alone
+            accepted = verdicts()
+        elif len(entries) == 1:
+            accepted = Statement(_SQL["append_one"], (*mesh, *entries[0][:10]))
+        else:
+            accepted = Statement(_SQL["append_several"], (*mesh, _array(entries)))
+        return Frame(preface, accepted, verdicts)
 
     def _entries(self, end: End, scripts: Sequence[Script]) -> list[Bound]:
         author, repository = self.identity, self._mesh[1]
@@ -192,12 +196,10 @@ class Author:
             deps = orjson.dumps(dependencies).decode() if dependencies else "[]"
             own = chain.hash_of(author.chain, seq, script.key, kind, hlc, deps, payload, repository, prev)
             signature = author.key.sign(chain.signed_text(own)) if signed else None
-            refusals = script.refusals
-            reasons = [refusals.get(index) for index in range(max(refusals) + 1)] if refusals else ()
             entries.append(
                 Bound(
-                    *(seq, script.key, kind, hlc, deps, payload, prev, own),
-                    *(signature, remark, reasons, script.columns or None),
+                    *(seq, script.key, kind, hlc, deps, payload, prev, own, signature, remark),
+                    *(_reasons(script), script.columns or None),
                 )
             )
             prev = own
@@ -270,11 +272,23 @@ def key_refused(node_id: str, key: str) -> KeyRefused:
     )
 
 
-def _in_order(scripts: Sequence[Script]) -> list[Script]:
+def _in_order(scripts: Sequence[Script]) -> Iterable[Script]:
     """The scripts whose ops are bound: each once, and a seal before all that has no verdict yet."""
     once = {script.key: script for script in scripts}
-    seals = [script for script in once.values() if script.op and script.op.kind == SEAL]
+    seals = [script for script in scripts if script.op and script.op.kind == SEAL]
+    if not seals:
+        return once.values()
     return seals[:1] + [script for script in once.values() if script not in seals]
+
+
+def _reasons(script: Script) -> Sequence[str | None]:
+    """The reason that each of its statements gives, should it fail."""
+    refusals = script.refusals
+    return [refusals.get(index) for index in range(max(refusals) + 1)] if refusals else ()
+
+
+def _array(entries: Sequence[Bound]) -> str:
+    return orjson.dumps([tuple(entry) for entry in entries]).decode()
 
 
 def _refusal(script: Script, reason: str | None) -> Refused | ConstraintFailed:

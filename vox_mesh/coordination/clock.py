@@ -38,6 +38,8 @@ class MeshClock:
         self._times = surroundings
         self._ahead_ms: float | None = None  # of the clock that never steps
         self._hybrid = HybridClock("")
+        self.is_off = False
+        """Whether our own clock was too far from the database's when that was last heard."""
         self.flagged = 0
         """How many remote times were too far ahead to be believed."""
 
@@ -62,8 +64,10 @@ class MeshClock:
         at_most = database_ms - started * 1_000
         if self._ahead_ms is None or not at_least <= self._ahead_ms <= at_most:
             self._ahead_ms = at_least  # nearer, or the database's own clock was set back
-            if abs(self.distance_ms) > MAX_DISTANCE_MS:
-                _log.error("this machine's clock is %+.0f s from the database's", self.distance_ms / 1_000)
+        is_off = abs(self.distance_ms) > MAX_DISTANCE_MS
+        if is_off and not self.is_off:
+            _log.error("this machine's clock is %+.0f s from the database's", self.distance_ms / 1_000)
+        self.is_off = is_off
 
     @property
     def now_ms(self) -> int:
@@ -79,7 +83,7 @@ class MeshClock:
 
     def refuse_if_off(self) -> None:
         """Raise `ClockOff` when nothing new should be authored by this machine's clock."""
-        if self.is_set and abs(self.distance_ms) > MAX_DISTANCE_MS:
+        if self.is_off:
             raise ClockOff(
                 f"this machine's clock is {self.distance_ms / 1_000:+.0f} s from the database's",
                 hint="set the clock: nothing new is written until it is right",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from enum import StrEnum
@@ -56,6 +57,7 @@ class Deferral:
         self._store = store
         self._clock = clock
         self._kinds = kinds
+        self._is_any = asyncio.Event()
 
     async def standing_of(self, deps: Sequence[str]) -> Standing:
         """What follows from these; their times are merged, so that what depends on them is later."""
@@ -70,6 +72,7 @@ class Deferral:
 
     def defer(self, op_id: str, deps: Sequence[str]) -> tuple[Statement, ...]:
         """The statements that have an op wait."""
+        self._is_any.set()
         mesh = self._store.tenant[:2]
         cycle = Statement(_SQL["refuse_cycle"], (*mesh, op_id, _array(deps)), refusal="dependency_cycle")
         return cycle, Statement(_SQL["defer"], (*mesh, op_id))
@@ -95,6 +98,17 @@ class Deferral:
         return Waiting(row["op_id"], row["node_id"], row["kind"], row["dropped"], waits_for)
 
     # --- applying --------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """See whether any op waits: only then is there anything to watch."""
+        if (await self._read("is_any_waiting")).value:
+            self._is_any.set()
+        else:
+            self._is_any.clear()
+
+    async def someone_waits(self) -> None:
+        """Wait until an op waits for others."""
+        await self._is_any.wait()
 
     async def run_once(self) -> int:
         """Apply, or drop, all ops that wait for nothing any more; how many there were."""

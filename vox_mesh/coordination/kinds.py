@@ -58,6 +58,11 @@ class OpKind:
         """Whether only the owner of the mesh may author it."""
         return self.name in OWNER_ONLY
 
+    @property
+    def is_guarded(self) -> bool:
+        """Whether not everybody may author it."""
+        return self.derivation or self.owner_only
+
 
 _OURS: Final = (
     OpKind(SEAL, ends_something=True),

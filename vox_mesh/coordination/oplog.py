@@ -15,7 +15,7 @@ from vox_mesh.model.canonical import JsonObject, canonical
 from vox_mesh.model.chain import ANCHOR, SEAL, Entry
 from vox_mesh.model.ulid import is_ulid
 from vox_mesh.model.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
-from vox_mesh.store.script import Op, Outcome, Script, new_key
+from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
 from vox_mesh.store.values import Rows, Value
@@ -65,9 +65,13 @@ class OpLog:
         if not known.ends_something:
             self._clock.refuse_if_off()
         op_id = new_key() if key is None else key
-        statements = [*await self._roles.guards(known)]
+        statements: list[Statement] = []
         remark: str | None = None
-        standing = await self._standing(known, op_id, deps)
+        standing = Standing.APPLIED
+        if known.is_guarded:
+            statements += await self._roles.guards(known)
+        if deps:
+            standing = await self._standing(known, op_id, deps)
         if standing is Standing.REFUSED:
             statements.append(self._roles.refusal("dependency_refused"))
         elif standing is Standing.DEFERRED:
@@ -75,21 +79,15 @@ class OpLog:
             remark = "deferred"
         else:
             statements += known.effects(Authored(op_id, self._author.identity.chain, payload))
-        script = Script(
-            *statements,
-            key=op_id,
-            appendable=known.appendable and not statements,
-            op=Op(kind, canonical(dict(payload)), tuple(deps), signed=known.owner_only, remark=remark),
-        )
-        script.may_come_again = key is not None  # a key of our own is sent by nobody else
+        op = Op(kind, canonical(payload), tuple(deps), known.owner_only, remark)
+        script = Script(*statements, key=op_id, appendable=known.appendable and not statements, op=op)
+        script.may_come_again = key is not None  # one of our own making is sent by nobody else
         outcome = await self._store.write(script, timeout=timeout)
         if standing is Standing.DEFERRED:
             await self._deferral.run_once()  # what it waits for may have come meanwhile
         return outcome
 
     async def _standing(self, kind: OpKind, op_id: str, deps: Sequence[str]) -> Standing:
-        if not deps:
-            return Standing.APPLIED
         if kind.owner_only:
             raise BadValue(f"{kind.name} can't depend on other ops")
         if not all(map(is_ulid, deps)) or len(set(deps)) != len(deps) or len(deps) > _MAX_DEPS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from vox_mesh.store.script import Statement
@@ -11,12 +12,12 @@ class Frame(NamedTuple):
     """`preface` runs before the scripts: should it fail, nothing is applied. The entries follow them.
 
     They note, outside the scripts' savepoints, what became of each, and their rows go back to the journal:
-    `accepted` where all scripts have succeeded by then, `entries` where some may have failed.
+    `accepted` where all scripts have succeeded by then, `verdicts` where some may have failed.
     """
 
     preface: tuple[Statement, ...] = ()
     accepted: Statement | None = None
-    entries: Statement | None = None
+    verdicts: Callable[[], Statement | None] = lambda: None
 
 
 NO_FRAME: Final = Frame()

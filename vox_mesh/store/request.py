@@ -170,7 +170,7 @@ class IsolatedRequest(_Framed):
         closed: Condition = Ok(len(batch.steps) - 1)
         for script in scripts:
             closed = self._isolate(tenant, script, closed)
-        self._add_entries(frame.entries, after=closed)
+        self._add_entries(frame.verdicts(), after=closed)
         keys = orjson.dumps([script.key for script in scripts]).decode()
         recorded = closed if self._entries is None else Ok(self._entries)
         batch.add(_SQL["outcomes_of"], (*tenant[:2], keys), after=recorded, wants_rows=True)

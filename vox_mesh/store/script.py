@@ -15,6 +15,7 @@ from vox_mesh.store.values import NO_ROWS, Rows, Value, check_values
 
 MAX_ANSWER_COLUMNS: Final = 12
 MAX_SCRIPT_BYTES: Final = 8 * 2**20
+_NO_REFUSALS: Final[Mapping[int, str]] = {}
 _OP_BYTES: Final = 512  # an entry of the log, without its payload
 
 new_key: Final = UlidSource(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
@@ -158,6 +159,8 @@ class Script:
         """Which of its statements are guards, and the reasons that they give."""
         if self.shape is not None:
             return self.shape.refusals
+        if not self.statements:
+            return _NO_REFUSALS
         return {i: each.refusal for i, each in enumerate(self.statements) if each.refusal is not None}
 
     def __repr__(self) -> str:
