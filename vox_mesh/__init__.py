@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.errors import MeshError
-from vox_mesh.mesh import Role, open_store
+from vox_mesh.mesh import Mesh, Role, open_store
 from vox_mesh.settings import Settings, load_settings
-from vox_mesh.store import Answer, Change, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
+from vox_mesh.store import Answer, Change, Op, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
 
 __all__ = [
     "Answer",
     "Change",
+    "Mesh",
     "MeshError",
+    "Op",
+    "OpKind",
     "Outcome",
     "Role",
     "Row",

@@ -70,7 +70,7 @@ async def test_old_code_keeps_working_on_a_newer_compatible_schema(engine: Engin
     await ensure_schema(engine)
     await run(
         engine,
-        "INSERT INTO mesh_schema (version, oldest_code) VALUES (2, 1)",
+        f"INSERT INTO mesh_schema (version, oldest_code) VALUES ({VERSION + 1}, 1)",
         "ALTER TABLE script_results ADD COLUMN region TEXT NOT NULL DEFAULT 'here'",
         "ALTER TABLE script_answers ADD COLUMN checked INTEGER",
         "ALTER TABLE lock_fences ADD COLUMN note",
@@ -81,7 +81,7 @@ async def test_old_code_keeps_working_on_a_newer_compatible_schema(engine: Engin
     store = Store(Home.MESH, engine, Tenant("", "default", "old"), timeout=10)
     await store.begin()
     await store.write(Script(Statement("CREATE TABLE t (id INTEGER PRIMARY KEY, a)")))
-    assert (await store.status()).schema_version == 2
+    assert (await store.status()).schema_version == VERSION + 1
     script = Script(
         Statement("INSERT INTO t (a) VALUES ('x')"), answer=Answer("SELECT id, a FROM t", columns=("id", "a"))
     )

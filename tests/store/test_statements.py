@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 
@@ -56,7 +57,9 @@ def test_scope_and_repository_are_part_of_every_key() -> None:
             continue
         table = statement.split()[5]
         if table not in shared:
-            assert "PRIMARY KEY (scope_id, repository_id" in statement, table
+            keys = re.findall(r"(?:PRIMARY KEY|UNIQUE) \(([^)]*)", statement)
+            assert keys, table
+            assert all(key.startswith("scope_id, repository_id") for key in keys), table
 
 
 def test_a_missing_file_is_an_error_of_the_installation() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vox_mesh.store.changes import Change
-from vox_mesh.store.script import Answer, Item, Outcome, Script, Shape, Statement, guard, new_key
+from vox_mesh.store.script import Answer, Item, Op, Outcome, Script, Shape, Statement, guard, new_key
 from vox_mesh.store.store import Store, StoreStatus
 from vox_mesh.store.values import Row, Rows, Value
 
@@ -11,6 +11,7 @@ __all__ = [
     "Answer",
     "Change",
     "Item",
+    "Op",
     "Outcome",
     "Row",
     "Rows",
