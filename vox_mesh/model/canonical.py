@@ -39,8 +39,11 @@ def parse(text: str | bytes) -> Any:
 def is_canonical(text: str) -> bool:
     """Whether `text` is the canonical text of what it says."""
     try:
-        return canonical(parse(text)) == text
-    except BadValue:
+        value = orjson.loads(text)
+        if _is_plain(value):  # the usual case, without looking at it twice
+            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() == text
+        return canonical(_as_doubles(value)) == text
+    except (BadValue, orjson.JSONDecodeError):
         return False
 
 

@@ -61,9 +61,20 @@ def hash_of(
     """The hash of an entry whose dependencies and payload are given as their canonical texts."""
     # Together this is the canonical form of the whole: the keys are in order, and text and small numbers
     # are written by the fast encoder as the standard wants them.
-    head = orjson.dumps({"hlc": hlc, "kind": kind, "node": node, "op_id": op_id})
-    tail = orjson.dumps({"prev": prev, "repository": repository, "seq": seq, "v": _VERSION})
-    text = b'{"deps":%b,%b,"payload":%b,%b' % (deps.encode(), head[1:-1], payload.encode(), tail[1:])
+    text = orjson.dumps(
+        {
+            "deps": orjson.Fragment(deps),
+            "hlc": hlc,
+            "kind": kind,
+            "node": node,
+            "op_id": op_id,
+            "payload": orjson.Fragment(payload),
+            "prev": prev,
+            "repository": repository,
+            "seq": seq,
+            "v": _VERSION,
+        }
+    )
     return hashlib.sha3_256(text).hexdigest()
 
 

@@ -6,6 +6,7 @@ that is followed (the database's) is passed in with every call.
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
@@ -18,6 +19,14 @@ _LOGICAL_DIGITS: Final = 5
 _WALL_LIMIT: Final = 10**_WALL_DIGITS
 _LOGICAL_LIMIT: Final = 10**_LOGICAL_DIGITS
 _AUTHOR_AT: Final = _WALL_DIGITS + _LOGICAL_DIGITS + 2
+
+
+_CLOCK: Final = re.compile(r"[0-9]{13}-[0-9]{5}-")
+
+
+def clock_part(text: str, author: str) -> str | None:
+    """What of a time of this author sorts it among all of them; `None` if it is none."""
+    return text[:_AUTHOR_AT] if _CLOCK.match(text) and text[_AUTHOR_AT:] == author else None
 
 
 class Hlc(NamedTuple):
@@ -33,11 +42,9 @@ class Hlc(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Hlc:
         """The time that `text` shows."""
-        wall, logical, author = text[:13], text[14:19], text[_AUTHOR_AT:]
-        fits = len(text) > _AUTHOR_AT and text[13] == text[19] == "-" and text.isascii()
-        if not (fits and wall.isdigit() and logical.isdigit()):
+        if not _CLOCK.match(text) or len(text) == _AUTHOR_AT:
             raise BadValue(f"{text!r} is no time of a hybrid clock", hint="<13 digits>-<5 digits>-<author>")
-        return cls(int(wall), int(logical), author)
+        return cls(int(text[:13]), int(text[14:19]), text[_AUTHOR_AT:])
 
 
 class HybridClock:

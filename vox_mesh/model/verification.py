@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.errors import BadValue
 from vox_mesh.model.canonical import is_canonical, parse
 from vox_mesh.model.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, Verdict, signed_text
-from vox_mesh.model.hlc import Hlc
+from vox_mesh.model.hlc import clock_part
 from vox_mesh.model.keys import is_signed
 from vox_mesh.model.ulid import is_ulid
 
@@ -117,7 +117,7 @@ class _ChainCheck:
         self._heads: Mapping[int, tuple[str, str]] = witness.heads.get(node_id, {})
         self._sealing = Sealing()
         self._last: Entry | None = None
-        self._time: tuple[int, int] = (-1, 0)
+        self._time = ""
         self.entries = self.sealed_to = self.anchored_to = 0
         self.fault: tuple[str, int | None, str | None] | None = None
 
@@ -150,16 +150,18 @@ class _ChainCheck:
         )
 
     def _bad_form(self, entry: Entry) -> str | None:
-        if not (is_canonical(entry.payload) and is_canonical(entry.causal_deps)):
+        if not (
+            is_canonical(entry.payload) and (entry.causal_deps == "[]" or is_canonical(entry.causal_deps))
+        ):
             return "its payload is not canonical JSON"
         if not is_ulid(entry.op_id):
             return "its op id is no ULID"
-        time = Hlc.parse(entry.hlc)
-        if time.author != entry.node_id:
-            return f"its time is one of {time.author}"
-        if time[:2] <= self._time:
+        time = clock_part(entry.hlc, entry.node_id)
+        if time is None:
+            return "its time is not one of its author"
+        if time <= self._time:
             return "its time is not later than that of the entry before it"
-        self._time = time[:2]
+        self._time = time
         if self._last is not None and entry.id <= self._last.id:
             return "it was committed before the entry before it"
         if entry.accepted not in (0, 1) or (entry.accepted == 0 and entry.reason is None):
@@ -167,9 +169,13 @@ class _ChainCheck:
         return None
 
     def _bad_signature(self, entry: Entry) -> str | None:
+        if not self._keys:
+            return "no key is known for it"
+        if entry.signature is None and entry.kind not in OWNER_ONLY:
+            return None  # the next one that is signed vouches for it
         key = key_at(entry.seq, self._keys)
         if key is None:
-            return "no key is known for it"
+            return "no key was in force for it"
         if entry.signature is not None and not is_signed(signed_text(entry.hash), entry.signature, key):
             return "its signature is not one of its author's key"
         if entry.kind in OWNER_ONLY and entry.accepted:
