@@ -32,8 +32,8 @@ def parse(text: str | bytes) -> Any:
     """The value of a JSON text, where all numbers are doubles: integers too large to be exact are floats."""
     try:
         return _as_doubles(orjson.loads(text))
-    except orjson.JSONDecodeError as error:
-        raise BadValue(f"this is not JSON: {error}") from None
+    except (orjson.JSONDecodeError, RecursionError) as error:
+        raise BadValue(f"this is not JSON, or nested too deeply: {error}") from None
 
 
 def is_canonical(text: str) -> bool:
@@ -43,7 +43,7 @@ def is_canonical(text: str) -> bool:
         if _is_plain(value):  # the usual case, without looking at it twice
             return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() == text
         return canonical(_as_doubles(value)) == text
-    except (BadValue, orjson.JSONDecodeError):
+    except (BadValue, orjson.JSONDecodeError, RecursionError):
         return False
 
 

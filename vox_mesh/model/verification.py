@@ -150,10 +150,10 @@ class _ChainCheck:
         )
 
     def _bad_form(self, entry: Entry) -> str | None:
-        if not (
-            is_canonical(entry.payload) and (entry.causal_deps == "[]" or is_canonical(entry.causal_deps))
-        ):
+        if not is_canonical(entry.payload):
             return "its payload is not canonical JSON"
+        if entry.causal_deps != "[]" and not is_canonical(entry.causal_deps):
+            return "its dependencies are not canonical JSON"
         if not is_ulid(entry.op_id):
             return "its op id is no ULID"
         time = clock_part(entry.hlc, entry.node_id)
