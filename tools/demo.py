@@ -1,4 +1,4 @@
-"""The demo: three processes write together on one file; one is killed in the middle and comes back."""
+"""The demo: three nodes write together on one file; one is killed in the middle and comes back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from vox_mesh import MeshError, Script, Statement, Store, load_settings, open_store
+from vox_mesh import Mesh, MeshError, Script, Statement, Store, load_settings
 
 _WRITERS: Final = ("planner", "coder", "reviewer")
 _VICTIM: Final = "coder"
@@ -35,7 +35,11 @@ class Writer:
     async def start(self) -> None:
         """Start the process, for the first time or again."""
         command = (sys.executable, "-m", "tools.demo_writer", self.name, str(_COUNT))
-        self._process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        self._process = await asyncio.create_subprocess_exec(
+            *command,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "VOX_MESH_NODE_ID": self.name},
+        )
         _say(f"{self.name:<9} starts as process {self._process.pid}")
 
     async def kill(self) -> None:
@@ -61,7 +65,7 @@ class Writer:
 
 
 async def run() -> bool:
-    """Run the demo; whether every write is there exactly once."""
+    """Run the demo; whether every write is there exactly once, and the log proves it."""
     shutil.rmtree(_FOLDER, ignore_errors=True)
     os.environ |= {
         "VOX_MESH_ENABLED": "1",
@@ -70,11 +74,12 @@ async def run() -> bool:
         "VOX_MESH_HOME": str(_FOLDER),
     }
     writers = [Writer(name) for name in _WRITERS]
-    async with await open_store(load_settings(_env_file=None)) as store:
+    async with Mesh.open_command(load_settings(_env_file=None)) as mesh:
+        store = mesh.store
         # No UNIQUE here: a write that were applied twice would show.
         await store.write(Script(Statement("CREATE TABLE demo_writes (writer TEXT, n INTEGER)")))
         await store.write(Script(Statement("CREATE INDEX demo_by_n ON demo_writes (writer, n)")))
-        _say(f"three processes write {_COUNT:,} numbers each to {_FOLDER / 'local.db'}")
+        _say(f"three nodes write {_COUNT:,} numbers each to {_FOLDER / 'local.db'}")
         started = time.monotonic()
         try:
             async with asyncio.timeout(_DEADLINE_S):
@@ -83,7 +88,7 @@ async def run() -> bool:
             for writer in writers:
                 writer.stop()
         seconds = time.monotonic() - started
-        return await _report(store, writers, resent, seconds)
+        return await _report(mesh, writers, resent, seconds)
 
 
 async def _write_with_a_kill(store: Store, writers: list[Writer]) -> list[int]:
@@ -99,8 +104,8 @@ async def _write_with_a_kill(store: Store, writers: list[Writer]) -> list[int]:
     return await asyncio.gather(*(writer.result() for writer in writers))
 
 
-async def _report(store: Store, writers: list[Writer], resent: list[int], seconds: float) -> bool:
-    rows = await store.read(
+async def _report(mesh: Mesh, writers: list[Writer], resent: list[int], seconds: float) -> bool:
+    rows = await mesh.store.read(
         "SELECT writer, count(*) AS rows, count(DISTINCT n) AS numbers FROM demo_writes GROUP BY writer"
     )
     found = {row["writer"]: row for row in rows}
@@ -116,12 +121,16 @@ async def _report(store: Store, writers: list[Writer], resent: list[int], second
         )
     total = sum(row["rows"] for row in rows)
     print(f"\n{total:,} writes in {seconds:.1f} s, start-up of the processes included.")
-    print("Every write is there exactly once." if sound else "THIS IS WRONG: please report it.")
+    chains = await mesh.oplog.verify()
+    entries = sum(chain.entries for chain in chains)
+    sound = sound and not any(chain.problem for chain in chains)
     print(
-        "\nLook around:\n"
-        f"  VOX_MESH_ENABLED=1 VOX_DB_PATH={_FOLDER / 'local.db'} .venv/bin/vox-mesh db status\n"
-        f"  VOX_MESH_ENABLED=1 VOX_DB_PATH={_FOLDER / 'local.db'} .venv/bin/vox-mesh doctor"
+        f"Every write is there exactly once, and {entries:,} entries of {len(chains)} chains prove it."
+        if sound
+        else "THIS IS WRONG: please report it."
     )
+    here = f"VOX_MESH_ENABLED=1 VOX_MESH_HOME={_FOLDER} VOX_DB_PATH={_FOLDER / 'local.db'} .venv/bin/vox-mesh"
+    print(f"\nLook around:\n  {here} nodes --all\n  {here} oplog tail\n  {here} oplog verify")
     return sound
 
 

@@ -1,4 +1,4 @@
-"""One orchestrator of the demo: writes its numbers, sixteen at a time, and says how it went.
+"""One orchestrator of the demo: a node that writes its numbers, sixteen at a time, each as an op of its log.
 
 Started again after a crash, it can't know which of its last writes were applied. So it sends the latest
 ones again, under the same keys: those that were applied answer as they did, and nothing is doubled.
@@ -11,8 +11,9 @@ import hashlib
 import sys
 from typing import Final
 
-from vox_mesh import MeshError, Script, Statement, Store, load_settings, open_store
+from vox_mesh import Mesh, MeshError, Op, Script, Statement, Store
 from vox_mesh.model import ulid
+from vox_mesh.model.canonical import canonical
 
 CALLERS: Final = 16
 _OVERLAP: Final = 3  # how many of its last writes each caller sends again
@@ -35,15 +36,17 @@ async def write_stripe(store: Store, writer: str, caller: int, count: int) -> in
     repeated = 0
     for number in range(first, count + 1, CALLERS):
         insert = Statement("INSERT INTO demo_writes (writer, n) VALUES (?, ?)", (writer, number))
-        outcome = await store.write(Script(insert, key=key_of(writer, number)))
+        op = Op("demo.wrote", canonical({"n": number}))
+        outcome = await store.write(Script(insert, key=key_of(writer, number), op=op))
         repeated += outcome.repeated
     return repeated
 
 
 async def write_all(writer: str, count: int) -> int:
     """Write the numbers 1 to `count`, each once; how many were sent twice."""
-    async with await open_store(load_settings()) as store:
-        stripes = (write_stripe(store, writer, caller, count) for caller in range(CALLERS))
+    async with Mesh.open() as mesh:
+        mesh.presence.activity.text = f"writes {count:,} numbers"
+        stripes = (write_stripe(mesh.store, writer, caller, count) for caller in range(CALLERS))
         return sum(await asyncio.gather(*stripes))
 
 
