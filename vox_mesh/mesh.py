@@ -80,7 +80,7 @@ class Mesh:
         self.store = store
         self.clock = clock
         self.nodes = Nodes(store, clock)
-        self.roles = Roles(store, author, self.nodes)
+        self.roles = Roles(store, author, self.nodes, clock)
         self.deferral = Deferral(store, clock, kinds)
         self.oplog = OpLog(store, author, clock, kinds, self.roles, self.deferral)
         self._author = author
@@ -160,7 +160,7 @@ class MeshNode(Mesh):
         """Tick; and, when the mesh has no owner yet, become it."""
         await self._heartbeat.run_once()
         await self.deferral.look()
-        if not self._is_settled:
+        if not self._is_settled and not self.clock.is_off:
             if self._may_own and await self.roles.owner() is None:
                 with suppress(Refused):  # another node was quicker
                     await self.roles.initialise()

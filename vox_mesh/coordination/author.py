@@ -102,7 +102,7 @@ class Author:
     async def bind(self, scripts: Sequence[Script], desk: Desk) -> Frame:
         """The frame of a request with these scripts, which stays open until it is settled."""
         if self._bound:
-            self._end = None  # nobody knows what became of it
+            self._end, self._bound = None, []  # nobody knows what became of it
         if self._registration is not None and self.incarnation is None:
             self.incarnation = await self._registration.register(desk)
             await self._find_end(desk)  # nobody else can append any more
@@ -230,6 +230,7 @@ class Author:
             for row in rows:
                 if row["seq"] > known.seq:
                     known = self._take_in(row)
+            self._acknowledged = known  # should the next page not come, this one is not taken in twice
             rows = await self._ask(desk, "chain_from", known.seq + 1, _PAGE) if len(rows) == _PAGE else ()
         self._end = self._acknowledged = known
 

@@ -73,9 +73,9 @@ class Deferral:
     def defer(self, op_id: str, deps: Sequence[str]) -> tuple[Statement, ...]:
         """The statements that have an op wait."""
         self._is_any.set()
-        mesh = self._store.tenant[:2]
-        cycle = Statement(_SQL["refuse_cycle"], (*mesh, op_id, _array(deps)), refusal="dependency_cycle")
-        return cycle, Statement(_SQL["defer"], (*mesh, op_id))
+        values = (*self._store.tenant[:2], op_id, _array(deps))
+        cycle = Statement(_SQL["refuse_cycle"], values, refusal="dependency_cycle")
+        return cycle, Statement(_SQL["defer"], values)
 
     async def waiting(self, limit: int = 100) -> list[Waiting]:
         """The ops that were not applied, oldest first, and what each waits for."""
@@ -145,7 +145,12 @@ class Deferral:
 
     async def _apply(self, entry: Entry) -> None:
         authored = Authored(entry.op_id, entry.node_id, parse(entry.payload))
-        effects = self._kinds[entry.kind].effects(authored)
+        try:
+            effects = self._kinds[entry.kind].effects(authored)
+        except Exception:  # whatever its kind makes of it, those behind it must not wait for ever
+            _log.exception("%s of %s has a payload that its kind can't apply", entry.op_id, entry.node_id)
+            await self._drop(entry, "bad_payload")
+            return
         applied = Statement(_SQL["applied"], self._of(entry))
         await self._settle(APPLY, entry, {"op": entry.op_id}, applied, *effects)
         _log.info("applied %s of %s, which had waited: %s", entry.kind, entry.node_id, entry.op_id)

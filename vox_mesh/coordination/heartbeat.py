@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Final
 
 from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.coordination.nodes import Nodes
-from vox_mesh.coordination.oplog import OpLog
+from vox_mesh.coordination.oplog import Heads, OpLog
 from vox_mesh.coordination.presence import Presence
 from vox_mesh.errors import ClockOff, MeshError
 from vox_mesh.store.script import Script
@@ -42,7 +42,8 @@ class Heartbeat:
         self._surroundings = surroundings
         self._tick_s = tick_s
         self._minute_began = surroundings.monotonic()
-        self._anchored: dict[str, Any] | None = None
+        self._anchored: Heads = {}
+        self._anchoring: Heads = {}
 
     @property
     def pause_s(self) -> float:
@@ -66,6 +67,7 @@ class Heartbeat:
         self._clock.heard(tick.rows.value, started)
         if is_full_minute:
             self._minute_began = began
+            self._anchored = self._anchoring
 
     async def _minute(self) -> list[Script]:
         scripts: list[Script] = []
@@ -85,7 +87,7 @@ class Heartbeat:
         heads = await self._oplog.heads()
         if not heads or heads == self._anchored:
             return []
-        self._anchored = heads
+        self._anchoring = heads  # anchored once it is written
         return [self._oplog.anchor_script(heads)]
 
     async def leave(self) -> None:

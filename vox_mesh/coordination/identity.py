@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -84,7 +85,7 @@ def _key(path: Path) -> SigningKey:
         raise BadSettings(f"the key {path} can be read by others", hint=f"chmod 600 {path}")
     try:
         key = serialization.load_pem_private_key(pem, password=None)
-    except ValueError:
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # a type error: it wants a password
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise BadSettings(

@@ -59,9 +59,9 @@ class OpKind:
         return self.name in OWNER_ONLY
 
     @property
-    def is_guarded(self) -> bool:
-        """Whether not everybody may author it."""
-        return self.derivation or self.owner_only
+    def does_something(self) -> bool:
+        """Whether there is more to it than its entry: effects, or guards."""
+        return self.effects is not _no_effects or self.derivation or self.owner_only
 
 
 _OURS: Final = (

@@ -64,30 +64,34 @@ class OpLog:
         known = self._kinds[kind]
         if not known.ends_something:
             self._clock.refuse_if_off()
+        if not (deps or known.does_something):
+            script = Script(key=key, appendable=known.appendable, op=Op(kind, canonical(payload)))
+            return await self._store.write(script, timeout=timeout)
         op_id = new_key() if key is None else key
-        statements: list[Statement] = []
-        remark: str | None = None
-        standing = Standing.APPLIED
-        if known.is_guarded:
-            statements += await self._roles.guards(known)
-        if deps:
-            standing = await self._standing(known, op_id, deps)
-        if standing is Standing.REFUSED:
-            statements.append(self._roles.refusal("dependency_refused"))
-        elif standing is Standing.DEFERRED:
-            statements += self._deferral.defer(op_id, deps)
-            remark = "deferred"
-        else:
-            statements += known.effects(Authored(op_id, self._author.identity.chain, payload))
+        standing = await self._standing(known, op_id, deps)
+        statements = await self._statements(known, op_id, payload, deps, standing)
+        remark = "deferred" if standing is Standing.DEFERRED else None
         op = Op(kind, canonical(payload), tuple(deps), known.owner_only, remark)
-        script = Script(*statements, key=op_id, appendable=known.appendable and not statements, op=op)
+        script = Script(*statements, key=op_id, op=op)
         script.may_come_again = key is not None  # one of our own making is sent by nobody else
         outcome = await self._store.write(script, timeout=timeout)
         if standing is Standing.DEFERRED:
             await self._deferral.run_once()  # what it waits for may have come meanwhile
         return outcome
 
+    async def _statements(
+        self, kind: OpKind, op_id: str, payload: JsonObject, deps: Sequence[str], standing: Standing
+    ) -> list[Statement]:
+        guards = [*await self._roles.guards(kind)]
+        if standing is Standing.REFUSED:
+            return [*guards, self._roles.refusal("dependency_refused")]
+        if standing is Standing.DEFERRED:
+            return [*guards, *self._deferral.defer(op_id, deps)]
+        return [*guards, *kind.effects(Authored(op_id, self._author.identity.chain, payload))]
+
     async def _standing(self, kind: OpKind, op_id: str, deps: Sequence[str]) -> Standing:
+        if not deps:
+            return Standing.APPLIED
         if kind.owner_only:
             raise BadValue(f"{kind.name} can't depend on other ops")
         if not all(map(is_ulid, deps)) or len(set(deps)) != len(deps) or len(deps) > _MAX_DEPS:

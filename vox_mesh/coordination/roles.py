@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.coordination.author import Author
+from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.coordination.kinds import INITIALISE, OpKind
 from vox_mesh.coordination.nodes import Node, Nodes
@@ -54,10 +55,11 @@ class Coordinator(NamedTuple):
 class Roles:
     """Reads and writes who may do what."""
 
-    def __init__(self, store: Store, author: Author, nodes: Nodes) -> None:
+    def __init__(self, store: Store, author: Author, nodes: Nodes, clock: MeshClock) -> None:
         self._store = store
         self._author = author
         self._nodes = nodes
+        self._clock = clock
 
     async def owner(self) -> Owner | None:
         """The owner, or nobody as long as no node has initialised the mesh."""
@@ -66,6 +68,7 @@ class Roles:
 
     async def initialise(self) -> Outcome:
         """Become the owner of a mesh that has none."""
+        self._clock.refuse_if_off()
         author, op_id = self._author.identity, new_key()
         own = (author.node_id, author.key.public, op_id)
         free = Statement(_SQL["refuse_if_owned"], self._store.tenant[:2], refusal="mesh_has_an_owner")
@@ -155,6 +158,7 @@ class Roles:
         return public_key, await self._say(REKEY, payload, *effects)
 
     async def _say(self, kind: str, payload: dict[str, Any], *effects: Statement) -> Outcome:
+        self._clock.refuse_if_off()
         op = Op(kind, canonical(payload), signed=True)
         return await self._store.write(Script(self._owner_guard(), *effects, op=op))
 

@@ -18,9 +18,10 @@ _EXACT_LIMIT: Final = 2**53
 def canonical(value: Any) -> str:
     """The canonical text of a JSON value."""
     try:
+        fast = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
         if _is_plain(value):
-            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-        return rfc8785.dumps(value).decode()
+            return fast.decode()
+        return rfc8785.dumps(value).decode()  # no deeper than the fast one goes: what is written can be read
     except (rfc8785.CanonicalizationError, orjson.JSONEncodeError, RecursionError) as error:
         raise BadValue(
             f"the value has no canonical JSON: {error}",
@@ -43,7 +44,7 @@ def is_canonical(text: str) -> bool:
         if _is_plain(value):  # the usual case, without looking at it twice
             return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() == text
         return canonical(_as_doubles(value)) == text
-    except (BadValue, orjson.JSONDecodeError, RecursionError):
+    except (BadValue, orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError):
         return False
 
 

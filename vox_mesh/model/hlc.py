@@ -67,7 +67,10 @@ class HybridClock:
         """The time of an event of our own."""
         if now_ms > self._wall_ms:
             return self._set(now_ms, 0)
-        return self._set(self._wall_ms, self._logical + 1)
+        self._logical += 1
+        if self._logical == _LOGICAL_LIMIT:
+            return self._set(self._wall_ms + 1, 0)
+        return Hlc(self._wall_ms, self._logical, self._author)
 
     def receive(self, remote: Hlc, now_ms: int) -> Hlc | None:
         """The time of having seen `remote`; `None`, and nothing merged, if it is too far ahead of us."""
@@ -82,8 +85,6 @@ class HybridClock:
             self._set(earlier.wall_ms, earlier.logical)
 
     def _set(self, wall_ms: int, logical: int) -> Hlc:
-        if logical >= _LOGICAL_LIMIT:
-            wall_ms, logical = wall_ms + 1, 0
         if not 0 <= wall_ms < _WALL_LIMIT:
             raise BadValue(f"{wall_ms} ms is no time that a hybrid clock can show")
         self._wall_ms, self._logical = wall_ms, logical

@@ -25,6 +25,12 @@ OWNER_ONLY: Final = frozenset({DESIGNATE, ROUTE, REKEY})
 WITNESSES: Final = (ANCHOR, REKEY)
 """Kinds of op that say something about other chains."""
 
+_UNREADABLE: Final = (BadValue, TypeError, ValueError, AttributeError, KeyError)
+"""What comes of reading an entry that holds what none can hold."""
+
+_OPTIONAL_TEXT: Final = (str, type(None))
+_DISPUTED: Final = ""  # in place of a hash: anchors that disagree can't both be true
+
 
 class Key(NamedTuple):
     """The key of a chain, from an entry on."""
@@ -47,14 +53,22 @@ def is_authentic(entry: Entry, following: Sequence[Entry], keys: Sequence[Key]) 
     if not following or following[0] != entry:
         return False
     prev = entry.prev
-    for each in following:
-        if each.prev != prev or each.true_hash != each.hash:
-            return False
-        if each.signature is not None:
-            key = key_at(each.seq, keys)
-            return key is not None and is_signed(signed_text(each.hash), each.signature, key)
-        prev = each.hash
+    try:
+        for each in following:
+            if each.prev != prev or not _is_whole(each):
+                return False
+            if each.signature is not None:
+                key = key_at(each.seq, keys)
+                return key is not None and is_signed(signed_text(each.hash), each.signature, key)
+            prev = each.hash
+    except _UNREADABLE:
+        return False
     return False
+
+
+def _is_whole(entry: Entry) -> bool:
+    """Whether the entry has its hash; and its parts are what they were then, not cut elsewhere."""
+    return entry.true_hash == entry.hash and is_canonical(entry.payload) and is_canonical(entry.causal_deps)
 
 
 class ChainReport(NamedTuple):
@@ -85,21 +99,32 @@ class Witness:
         if entry.accepted != 1:
             return
         try:
+            if not _is_whole(entry):
+                return  # it was changed, and its own chain tells
             payload: Any = parse(entry.payload)
             if entry.kind == ANCHOR:
                 for node_id, (seq, digest) in payload["heads"].items():
-                    self.heads[node_id].setdefault(seq, (digest, f"{entry.op_id} of {entry.node_id}"))
+                    if type(seq) is int:
+                        self._record(node_id, seq, digest, f"{entry.op_id} of {entry.node_id}")
             elif self.is_of_owner(entry):
                 for node_id, seq in payload["from"].items():
                     self._accepted_keys.add(Key(node_id, seq, payload["key"]))
-        except (BadValue, KeyError, TypeError, ValueError, AttributeError):
-            return  # it was changed, and its own chain tells
+        except _UNREADABLE:
+            return
+
+    def _record(self, node_id: str, seq: int, digest: str, anchor: str) -> None:
+        known, earlier = self.heads[node_id].setdefault(seq, (digest, anchor))
+        if known not in (digest, _DISPUTED):  # else whoever rewrote a chain could anchor it anew
+            self.heads[node_id][seq] = (_DISPUTED, f"{earlier} or {anchor}")
 
     def is_of_owner(self, entry: Entry) -> bool:
         """Whether the owner authored just this entry, whatever its chain looks like."""
-        if self.owner_key is None or entry.signature is None or entry.true_hash != entry.hash:
+        if self.owner_key is None or entry.signature is None:
             return False
-        return is_signed(signed_text(entry.hash), entry.signature, self.owner_key)
+        try:
+            return _is_whole(entry) and is_signed(signed_text(entry.hash), entry.signature, self.owner_key)
+        except _UNREADABLE:
+            return False
 
     def unaccepted(self, node_id: str) -> Key | None:
         """A later key of the chain that the owner never accepted."""
@@ -128,7 +153,7 @@ class _ChainCheck:
             return
         try:
             problem = self._problem(entry)
-        except (BadValue, TypeError, ValueError, AttributeError, KeyError) as error:
+        except _UNREADABLE as error:
             problem = f"it holds something that no entry can hold: {error}"
         if problem is not None:
             self.fault = (problem, entry.seq, entry.op_id)
@@ -166,6 +191,12 @@ class _ChainCheck:
             return "it was committed before the entry before it"
         if entry.accepted not in (0, 1) or (entry.accepted == 0 and entry.reason is None):
             return "its verdict is neither accepted nor refused with a reason"
+        if (
+            not (type(entry.id) is type(entry.accepted) is int)
+            or type(entry.reason) not in _OPTIONAL_TEXT
+            or type(entry.result) not in _OPTIONAL_TEXT
+        ):
+            return "its verdict is written as none is"
         return None
 
     def _bad_signature(self, entry: Entry) -> str | None:
@@ -233,6 +264,7 @@ class LogCheck:
     def __init__(self, witness: Witness) -> None:
         self._witness = witness
         self._current: _ChainCheck | None = None
+        self._seen: set[str] = set()
         self.chains: list[ChainReport] = []
 
     def check(self, entry: Entry) -> None:
@@ -241,6 +273,9 @@ class LogCheck:
         if current is None or current.node_id != entry.node_id:
             self._end_chain()
             current = self._current = _ChainCheck(entry.node_id, self._witness)
+            if entry.node_id in self._seen:
+                current.fault = ("its chain comes twice", entry.seq, entry.op_id)
+            self._seen.add(entry.node_id)
         current.check(entry)
 
     def _end_chain(self) -> None:
@@ -251,9 +286,8 @@ class LogCheck:
     def finish(self, node_id: str | None = None) -> list[ChainReport]:
         """The reports on all chains, or on one; chains of which nothing is left are among them."""
         self._end_chain()
-        seen = {chain.node_id for chain in self.chains}
         known = sorted({*self._witness.keys, *self._witness.heads})
         for name in known:
-            if name not in seen and node_id in (None, name):
+            if name not in self._seen and node_id in (None, name):
                 self.chains.append(_ChainCheck(name, self._witness).report())
         return self.chains

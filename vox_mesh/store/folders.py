@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +19,8 @@ def make_private(folder: Path) -> None:
 def kept_once(path: Path, make: Callable[[], bytes]) -> bytes:
     """What the file holds, made by whoever comes first; readable by this user alone."""
     if not path.exists():
-        draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-        draft.unlink(missing_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        # A name of its own, for this user alone: threads share a process id, and so do containers.
+        descriptor, draft = tempfile.mkstemp(".new", f"{path.name}.", path.parent)
         try:
             os.write(descriptor, make())
             os.fsync(descriptor)
@@ -28,5 +28,5 @@ def kept_once(path: Path, make: Callable[[], bytes]) -> bytes:
                 os.link(draft, path)
         finally:
             os.close(descriptor)
-            draft.unlink()
+            Path(draft).unlink()
     return path.read_bytes()

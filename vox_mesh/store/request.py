@@ -121,8 +121,9 @@ class OptimisticRequest(_Framed):
         self._answers: list[tuple[int, list[int]]] = []  # (step, the scripts whose rows it returns)
         batch = self.batch
         _forget(batch, tenant, forgetting)
-        # An op is remembered by the log itself.
-        keys = [script.key for script in scripts if script.op is None]
+        # An op is remembered by the log itself; but one that is here twice would take effect twice.
+        is_doubled = len({script.key for script in scripts}) < len(scripts)
+        keys = [script.key for script in scripts if script.op is None or is_doubled]
         if len(keys) == 1:
             scope_id, repository_id, writer = tenant
             batch.add(_SQL["remember_key"], (scope_id, repository_id, keys[0], writer))
@@ -238,7 +239,8 @@ def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
             if run:
                 yield run
                 run = []
-            yield [index]
+            if script.statements or script.answer is not None:  # otherwise it is nothing but an op
+                yield [index]
             continue
         subject = shape.subject(script.item) if shape.subject else index
         if run and (scripts[run[0]].shape is not shape or subject in subjects):
