@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench import replica_lines, watch_lines, workload
+from bench import node_lines, oplog_lines, replica_lines, watch_lines, workload
 from bench.figures import Figure, Of, Target, at_least, at_most
 from bench.fleet import FleetRound, fleet
 from bench.ground import Ground, Rounds, writing
@@ -200,6 +200,11 @@ LINES: Final = (
     Line("visible-mesh", "a commit seen by another process", watch_lines.visible_mesh, needs_server=True),
     Line("visible-file", "a commit seen by another process, in a file", watch_lines.visible_file),
     Line("idle", "waiting for a commit", watch_lines.idle, needs_server=True),
+    Line("oplog-append", "ops of many callers", oplog_lines.append, needs_server=True),
+    Line("oplog-one-caller", "one op at a time, on a server", oplog_lines.one_caller, needs_server=True),
+    Line("oplog-verify", "a whole log", oplog_lines.verify),
+    Line("nodes-live", "who is here, in a large mesh", node_lines.live),
+    Line("nodes-writes", "a node that has nothing to do", node_lines.writes, needs_server=True),
 )
 
 

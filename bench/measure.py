@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import statistics
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Final, NamedTuple, TypeVar
 
 T = TypeVar("T")
 Call = Callable[[], Awaitable[object]]
+
+_STATUS: Final = Path("/proc/self/status")
 
 
 class Pace(NamedTuple):
@@ -95,3 +99,11 @@ def blocking_median_us(call: Callable[[], object], seconds: float) -> float:
 def ratios(ours: Sequence[float], raw: Sequence[float]) -> list[float]:
     """Ours to raw, round by round: both of a round saw the same machine."""
     return [mine / other for mine, other in zip(ours, raw, strict=True)]
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has held so far."""
+    if _STATUS.exists():  # what `getrusage` says here includes the process that started this one
+        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1_024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

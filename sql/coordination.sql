@@ -151,6 +151,7 @@ CREATE TABLE IF NOT EXISTS deferred_ops (
     scope_id      TEXT NOT NULL,
     repository_id TEXT NOT NULL,
     op_id         TEXT NOT NULL,
+    causal_deps   TEXT NOT NULL,         -- as in the log, which has the op only at the end of the request
     dropped       TEXT,                  -- why it can never be applied; NULL: it waits
     PRIMARY KEY (scope_id, repository_id, op_id)
 ) WITHOUT ROWID;

@@ -1,4 +1,4 @@
--- Ops that wait for others.
+-- Ops that wait for others. A forged entry may hold anything: what is no JSON names no ops.
 
 -- name: standing_of
 -- How each of these ops stands: applied, deferred, dropped, refused or absent.
@@ -23,23 +23,23 @@ WITH RECURSIVE reach (op_id) AS (
     SELECT dep.value FROM reach
     JOIN deferred_ops AS waiting
         ON waiting.scope_id = ?1 AND waiting.repository_id = ?2 AND waiting.op_id = reach.op_id
-    JOIN agent_oplog AS entry
-        ON entry.scope_id = ?1 AND entry.repository_id = ?2 AND entry.op_id = reach.op_id
-    JOIN json_each(entry.causal_deps) AS dep
+    JOIN json_each(iif(json_valid(waiting.causal_deps), waiting.causal_deps, '[]')) AS dep
 )
 INSERT INTO refusals (reason) SELECT 'refused' FROM reach WHERE op_id = ?3
 
 -- name: defer
-INSERT INTO deferred_ops (scope_id, repository_id, op_id) VALUES (?1, ?2, ?3)
+INSERT INTO deferred_ops (scope_id, repository_id, op_id, causal_deps) VALUES (?1, ?2, ?3, ?4)
 
 -- name: all
-SELECT waiting.op_id, waiting.dropped, entry.node_id, entry.kind, entry.causal_deps
+SELECT waiting.op_id, waiting.dropped, entry.node_id, entry.kind,
+    iif(json_valid(entry.causal_deps), entry.causal_deps, '[]') AS causal_deps
 FROM deferred_ops AS waiting JOIN agent_oplog AS entry
     ON entry.scope_id = ?1 AND entry.repository_id = ?2 AND entry.op_id = waiting.op_id
 WHERE waiting.scope_id = ?1 AND waiting.repository_id = ?2 ORDER BY entry.id LIMIT ?3
 
 -- name: one
-SELECT waiting.op_id, waiting.dropped, entry.node_id, entry.kind, entry.causal_deps
+SELECT waiting.op_id, waiting.dropped, entry.node_id, entry.kind,
+    iif(json_valid(entry.causal_deps), entry.causal_deps, '[]') AS causal_deps
 FROM deferred_ops AS waiting JOIN agent_oplog AS entry
     ON entry.scope_id = ?1 AND entry.repository_id = ?2 AND entry.op_id = waiting.op_id
 WHERE waiting.scope_id = ?1 AND waiting.repository_id = ?2 AND waiting.op_id = ?3
@@ -54,7 +54,8 @@ SELECT waiting.op_id FROM deferred_ops AS waiting JOIN agent_oplog AS entry
     ON entry.scope_id = ?1 AND entry.repository_id = ?2 AND entry.op_id = waiting.op_id
 WHERE waiting.scope_id = ?1 AND waiting.repository_id = ?2 AND waiting.dropped IS NULL
 AND entry.kind IN (SELECT value FROM json_each(?4)) AND NOT EXISTS (
-    SELECT 1 FROM json_each(entry.causal_deps) AS dep WHERE NOT EXISTS (
+    SELECT 1 FROM json_each(iif(json_valid(entry.causal_deps), entry.causal_deps, '[]')) AS dep
+    WHERE NOT EXISTS (
         SELECT 1 FROM agent_oplog AS other
         WHERE other.scope_id = ?1 AND other.repository_id = ?2 AND other.op_id = dep.value
     ) OR EXISTS (

@@ -44,7 +44,8 @@ ON CONFLICT DO UPDATE SET
     agent_id = excluded.agent_id,
     started_ms = CASE WHEN incarnation = excluded.incarnation THEN started_ms ELSE excluded.started_ms END,
     incarnation = excluded.incarnation, last_seen_ms = excluded.last_seen_ms,
-    consuming_ms = excluded.consuming_ms, progressing_ms = excluded.progressing_ms, left_ms = NULL,
+    consuming_ms = excluded.consuming_ms, progressing_ms = excluded.progressing_ms,
+    left_ms = CASE WHEN incarnation = excluded.incarnation THEN left_ms END,  -- a tick may come late
     tick_ms = excluded.tick_ms, activity = excluded.activity, host = excluded.host, pid = excluded.pid,
     version = excluded.version, control_addr = excluded.control_addr, public_key = excluded.public_key,
     kinds = excluded.kinds, capacity = excluded.capacity, load = excluded.load,

@@ -62,7 +62,7 @@ SELECT ?1, ?2, ?3, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->>
         WHEN failed_statement IS NULL THEN value ->> 9
         ELSE coalesce(value -> 10 ->> failed_statement, 'failed')
     END,
-    CASE WHEN failed_statement IS NULL AND value -> 11 IS NOT NULL THEN (
+    CASE WHEN failed_statement IS NULL AND value ->> 11 IS NOT NULL THEN (
         SELECT json_group_object(label, CASE typeof(cell) WHEN 'blob' THEN hex(cell) ELSE cell END) FROM (
             SELECT name.value AS label, CASE name.key
                 WHEN 0 THEN c0 WHEN 1 THEN c1 WHEN 2 THEN c2 WHEN 3 THEN c3 WHEN 4 THEN c4 WHEN 5 THEN c5
@@ -70,7 +70,11 @@ SELECT ?1, ?2, ?3, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->>
             END AS cell
             FROM script_answers AS answer, json_each(entry.value, '$[11]') AS name
             WHERE answer.scope_id = ?1 AND answer.repository_id = ?2
-              AND answer.script_key = entry.value ->> 1 AND answer.n = 1
+              AND answer.script_key = entry.value ->> 1 AND answer.n = (
+                  SELECT min(n) FROM script_answers AS first  -- merged with others, it need not be 1
+                  WHERE first.scope_id = ?1 AND first.repository_id = ?2
+                    AND first.script_key = entry.value ->> 1
+              )
         )
     ) END
 FROM json_each(?4) AS entry LEFT JOIN script_results ON script_results.scope_id = ?1
@@ -125,12 +129,13 @@ ORDER BY id LIMIT ?6
 SELECT id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id DESC LIMIT 1
 
 -- name: chain_page
--- Chain by chain, each in order: a page from some place on.
+-- Chain by chain, each in order: a page from some place on, of what was committed up to some entry.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND (node_id, seq) > (?3, ?4) AND (?5 IS NULL OR node_id = ?5)
-ORDER BY node_id, seq LIMIT ?6
+  AND (?6 IS NULL OR id <= ?6)
+ORDER BY node_id, seq LIMIT ?7
 
 -- name: of_kind
 -- All that were accepted of a kind that the index knows, latest first.
@@ -155,6 +160,11 @@ ORDER BY head.node_id
 -- name: keys
 SELECT node_id, from_seq, public_key FROM node_keys
 WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id, from_seq
+
+-- name: key_at
+SELECT public_key FROM node_keys
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND from_seq <= ?4
+ORDER BY from_seq DESC LIMIT 1
 
 -- name: newest_key
 SELECT public_key FROM node_keys

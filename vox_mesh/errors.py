@@ -240,6 +240,12 @@ class StoreClosed(MeshError):
     code = "store_closed"
 
 
+class ExportRefused(MeshError):
+    """An export of the log would overwrite something, or its file was damaged."""
+
+    code = "export_refused"
+
+
 class BackupRefused(MeshError):
     """A backup or restore would overwrite something, or its file can't be used."""
 

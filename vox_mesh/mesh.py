@@ -36,6 +36,7 @@ from vox_mesh.errors import (
     Overloaded,
     Refused,
     ReplicaOff,
+    ScriptFailed,
     StaleIncarnation,
     StoreClosed,
 )
@@ -111,18 +112,32 @@ class Mesh:
 
     @classmethod
     @asynccontextmanager
-    async def open_command(cls, settings: Settings) -> AsyncIterator[Mesh]:
+    async def open_command(
+        cls, settings: Settings, surroundings: Surroundings | None = None
+    ) -> AsyncIterator[Mesh]:
         """Look at the mesh, or write to it, beside its nodes and without becoming one."""
         tenant = _tenant(settings, None)
-        clock = MeshClock(Surroundings())
+        clock = MeshClock(Surroundings() if surroundings is None else surroundings)
         author = Author(lambda: _command_identity(settings), tenant, clock)
         mesh = cls(await _open_store(settings, Role.COMMAND, None, tenant, author), author, clock, Kinds())
         try:
-            yield mesh
-            if mesh.oplog.is_seal_due:
-                await mesh.store.write(mesh.oplog.seal_script())
+            await mesh.nodes.now_ms()  # before any time is merged, or made, by a clock of our own
+            try:
+                yield mesh
+            except ScriptFailed:
+                await mesh._seal()  # it is in the log too, as refused
+                raise
+            await mesh._seal()
         finally:
             await mesh.store.close()
+
+    async def _seal(self) -> None:
+        """Vouch for what a command did; that is done, also if this fails."""
+        if self.oplog.is_seal_due:
+            try:
+                await self.store.write(self.oplog.seal_script())
+            except MeshError as error:
+                _log.warning("could not seal the log, the next command will: %s", error.line)
 
 
 class MeshNode(Mesh):
@@ -178,15 +193,17 @@ class MeshNode(Mesh):
             seen = self.store.change_count
             if not await _tried(self.deferral.run_once, "ops that had waited could not be applied"):
                 return
-            await self.store.changed(seen)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_S):  # also if it failed, and nothing else happens
+                    await self.store.changed(seen)
             await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
 
     async def close(self) -> None:
         """Leave the mesh, and let go of everything. What can't be said in time is left unsaid."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             if self.incarnation is not None:
                 await self._heartbeat.leave()
         except MeshError as error:
@@ -204,10 +221,8 @@ async def _tried(run_once: Callable[[], Awaitable[object]], failure: str) -> boo
         return False
     except MeshError as error:
         _log.warning("%s: %s", failure, error.line)
-        await asyncio.sleep(_AGAIN_S)
     except Exception:
         _log.exception(failure)
-        await asyncio.sleep(_AGAIN_S)
     return True
 
 

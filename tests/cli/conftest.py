@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.support.programs import NOTING_NODE
 from tools.sqld import Server
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -78,6 +81,15 @@ class Vox:
             text=True,
         )
 
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A command that goes on until it is told to end; however the test ends, it does not outlive it."""
+        with self.launch(*arguments) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
     def __call__(self, *arguments: str, python: tuple[str, ...] = ()) -> Ended:
         """Run a command to its end."""
         with self.launch(*arguments, python=python) as process:
@@ -87,6 +99,48 @@ class Vox:
                 process.kill()
                 raise
         return Ended(process.returncode, out, err)
+
+
+class RunningNode:
+    """A node that runs beside the commands and logs what it is told."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.node_id = self._heard()
+
+    def note(self, text: str) -> str:
+        """Have it log an op of the kind `note`; the op's id."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+        return self._heard()
+
+    def _heard(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+@contextmanager
+def running_node(vox: Vox, **variables: str) -> Iterator[RunningNode]:
+    """A node in the commands' folder; it leaves cleanly at the end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", NOTING_NODE],
+        cwd=vox.folder,
+        env=vox.having(**variables).environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            node = RunningNode(process)
+            if not node.node_id:
+                process.wait(_PATIENCE_S)
+            yield node
+            if process.poll() is None:
+                process.communicate(timeout=_PATIENCE_S)  # which ends its input
+        finally:
+            process.kill()
 
 
 @pytest.fixture

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Iterator
 from importlib.metadata import version
 
+import click
 import pytest
 
 from tests.cli.conftest import MESH_TOKEN, Vox
@@ -15,10 +17,8 @@ from vox_mesh.cli import app
 from vox_mesh.cli.exits import exit_code_of
 from vox_mesh.errors import MeshError
 
-_COMMANDS = ("db init", "db status", "db backup", "db restore", "doctor")
 
-
-@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("db", "--help"), ("db", "status")])
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("db", "status"), ("nodes",)])
 def test_the_network_is_loaded_only_for_the_mesh_home(vox: Vox, arguments: tuple[str, ...]) -> None:
     ended = vox(*arguments, python=("-X", "importtime"))
     assert ended.code == 0
@@ -37,12 +37,22 @@ def test_without_arguments_help_is_shown(vox: Vox) -> None:
     assert "db" in ended.out
 
 
-@pytest.mark.parametrize("command", _COMMANDS)
-def test_help_has_an_example(vox: Vox, command: str) -> None:
-    ended = vox(*command.split(), "--help")
-    assert ended.code == 0
-    assert "Example:" in ended.out
-    assert f"vox-mesh {command}" in ended.out.split("Example:")[1]
+def _all_commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if not isinstance(command, click.Group) or command.invoke_without_command:
+        yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from _all_commands(inner, (*path, name))
+
+
+@pytest.mark.parametrize("command", [*_all_commands(app.app)], ids=" ".join)
+def test_help_has_an_example(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run([*command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"vox-mesh {' '.join(command)}" in shown.split("Example:")[1]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +64,8 @@ def test_help_has_an_example(vox: Vox, command: str) -> None:
         ("db", "status", "--nonsense"),
         ("db", "status", "too", "many"),
         ("db", "backup"),
+        ("nodes", "--json", "watch"),
+        ("oplog", "tail", "--limit", "-1"),
         ("--nonsense",),
     ],
 )

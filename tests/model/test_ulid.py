@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.examples import many
-from vox_mesh.model.ulid import UlidSource, encode, is_ulid, milliseconds_of
+from tests.support.examples import few, many
+from vox_mesh.model.ulid import UlidSource, derived, encode, is_ulid, milliseconds_of
 
 times = st.integers(0, 2**48 - 1)
 chances = st.integers(0, 2**80 - 1)
@@ -89,3 +89,23 @@ def test_what_does_not_fit_is_refused(milliseconds: int, chance: int) -> None:
 )
 def test_what_is_no_ulid_is_told(text: str) -> None:
     assert not is_ulid(text)
+
+
+@few
+@given(times, chances, st.text(max_size=10), st.text(max_size=10))
+def test_a_derived_ulid_is_the_same_for_everyone_and_each_purpose_has_its_own(
+    milliseconds: int, chance: int, purpose: str, other: str
+) -> None:
+    ulid = encode(milliseconds, chance)
+    made = derived(ulid, purpose)
+    assert made == derived(ulid, purpose)
+    assert (made == derived(ulid, other)) is (purpose == other)
+    assert made != ulid
+    assert made != derived(encode(milliseconds, chance ^ 1), purpose)
+    assert is_ulid(made)
+    assert milliseconds_of(made) == milliseconds
+
+
+def test_a_derived_ulid_stays_the_same_from_one_version_to_the_next() -> None:
+    """Nodes of different versions must send the same one."""
+    assert derived("01KCA0000000000000000000AA", "ApplyDeferred") == "01KCA000003NFBAC51YFDQ2SZ4"

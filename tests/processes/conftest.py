@@ -27,3 +27,18 @@ async def start_writer(tmp_path: Path) -> AsyncIterator[StartWriter]:
 
     yield start
     await asyncio.gather(*(writer.kill() for writer in writers))
+
+
+@pytest.fixture
+async def start_author(tmp_path: Path) -> AsyncIterator[StartWriter]:
+    """Start a node that authors ops; whatever becomes of the test, it is gone at the end."""
+    authors: list[Writer] = []
+
+    async def start(settings: Settings, job: Job) -> Writer:
+        log = tmp_path / f"author-{len(authors)}.log"
+        author = await Writer.start(settings, job, log, "tests.support.authors")
+        authors.append(author)
+        return author
+
+    yield start
+    await asyncio.gather(*(author.kill() for author in authors))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +15,7 @@ import pytest
 
 from tests.support.programs import program
 from vox_mesh.errors import BadSettings, SlotInUse
-from vox_mesh.store.slots import spools, take_slot
+from vox_mesh.store.slots import ID_FILE, slot_folder, spools, take_slot
 
 HOLD = """
 import sys
@@ -65,10 +67,55 @@ def test_a_slot_is_free_once_it_was_given_back(tmp_path: Path) -> None:
 
 def test_a_named_slot_in_use_names_the_process_that_has_it(tmp_path: Path, running: ExitStack) -> None:
     _, pid = running.enter_context(program(HOLD, tmp_path, "builder-1"))
-    with pytest.raises(SlotInUse, match=f"builder-1 is in use by process {pid}") as refused:
+    holder = f"builder-1 is in use by process {pid} on {re.escape(socket.gethostname())}"
+    with pytest.raises(SlotInUse, match=rf"^{holder}, which began \d+ s ago$") as refused:
         take_slot(tmp_path, "builder-1")
     assert "VOX_MESH_NODE_ID" in refused.value.hint
     take_slot(tmp_path, "builder-2").release()
+
+
+def test_a_slot_in_use_says_how_old_its_holder_is(tmp_path: Path) -> None:
+    slot = take_slot(tmp_path, "builder-1")
+    lock = slot.folder / "lock"
+    pid, since = lock.read_text().split()
+    lock.write_text(f"{pid} {int(since) - 3_600}")
+    with pytest.raises(SlotInUse, match=r"began 36\d\d s ago"):
+        take_slot(tmp_path, "builder-1")
+    lock.write_text("")  # it has the lock and has not said more yet
+    with pytest.raises(SlotInUse, match="that has only just begun"):
+        take_slot(tmp_path, "builder-1")
+    slot.release()
+
+
+def test_a_folder_belongs_to_its_name_and_the_first_slot_to_nobody_by_name(tmp_path: Path) -> None:
+    slots = tmp_path / "slots"
+    assert slot_folder(tmp_path) == slots / "1"
+    assert slot_folder(tmp_path, "builder-1") == slots / "builder-1"
+    assert not slots.exists(), "asking makes nothing"
+
+
+def test_the_id_of_a_numbered_slot_leads_to_its_folder(tmp_path: Path) -> None:
+    one, two = take_slot(tmp_path), take_slot(tmp_path)
+    for slot, node_id in ((one, "host-1-abc"), (two, "host-2-def")):
+        (slot.folder / ID_FILE).write_text(f"{node_id}\n")
+    assert slot_folder(tmp_path, "host-2-def") == two.folder
+    with pytest.raises(SlotInUse, match="host-2-def is in use"):
+        take_slot(tmp_path, "host-2-def")
+    two.release()
+    again = take_slot(tmp_path, "host-2-def")
+    assert (again.name, again.writer) == ("2", two.writer)
+    assert slot_folder(tmp_path, "host-3-ghi").name == "host-3-ghi"
+    again.release()
+    one.release()
+
+
+def test_a_name_that_is_a_number_is_not_the_slot_of_that_number(tmp_path: Path) -> None:
+    named, first = take_slot(tmp_path, "1"), take_slot(tmp_path)
+    assert first.name == "1"
+    assert named.folder != first.folder
+    assert slot_folder(tmp_path, "1") == named.folder
+    named.release()
+    first.release()
 
 
 def test_a_slot_is_its_owners_alone(tmp_path: Path) -> None:

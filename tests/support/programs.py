@@ -31,6 +31,26 @@ asyncio.run(main())
 """For `program`: a node that says when its replica is in touch."""
 
 
+NOTING_NODE: Final = """
+import asyncio, sys
+from vox_mesh import Mesh, OpKind, load_settings
+
+async def main():
+    async with Mesh.open(load_settings()) as mesh:
+        mesh.oplog.register(OpKind("note"))
+        mesh.presence.activity.text = "taking notes"
+        await mesh.run_once()
+        print(mesh.identity.node_id, flush=True)
+        while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
+            text, _, dependency = line.partition(" after ")
+            op = await mesh.oplog.append("note", {"text": text}, deps=[dependency] if dependency else [])
+            print(op.key, flush=True)
+
+asyncio.run(main())
+"""
+"""A node that says its id, and logs an op for every line it is given: `text`, or `text after <op id>`."""
+
+
 @contextmanager
 def program(code: str, *arguments: object, settings: Settings | None = None) -> Iterator[tuple[str, int]]:
     """Run the code until its first line of output; that line, and the process id.

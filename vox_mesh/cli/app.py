@@ -17,7 +17,13 @@ from vox_mesh.cli.logs import is_debugging
 from vox_mesh.errors import MeshError
 
 _NAME: Final = "vox-mesh"
-_COMMANDS: Final = {"db": "vox_mesh.cli.db:db", "doctor": "vox_mesh.cli.doctor:doctor"}
+_COMMANDS: Final = {
+    "db": "vox_mesh.cli.db:db",
+    "doctor": "vox_mesh.cli.doctor:doctor",
+    "nodes": "vox_mesh.cli.nodes:nodes",
+    "oplog": "vox_mesh.cli.oplog:oplog",
+    "roles": "vox_mesh.cli.roles:roles",
+}
 
 
 class _Commands(click.Group):

@@ -14,8 +14,9 @@ from vox_mesh.cli.output import json_option, show_lines, show_one
 from vox_mesh.cli.progress import ProgressBar
 from vox_mesh.cli.replicas import replica_reports, sync_replica
 from vox_mesh.cli.start import opened_engine, start, start_shared
-from vox_mesh.errors import DatabaseUnavailable
-from vox_mesh.mesh import Role, open_store
+from vox_mesh.coordination.kinds import RESTORE
+from vox_mesh.errors import DatabaseUnavailable, MeshError
+from vox_mesh.mesh import Mesh, Role, open_store
 from vox_mesh.model.homes import Home
 from vox_mesh.settings import Settings
 from vox_mesh.store.backup import back_up
@@ -155,11 +156,27 @@ def restore(file: Path, as_json: bool) -> None:
     """
     settings = start_shared("db restore")
     with BackupFile(file) as backup:
-        show_one(asyncio.run(_restore(settings, backup)), as_json=as_json)
+        record, fault = asyncio.run(_restore(settings, backup))
+    show_one(record, as_json=as_json)
+    if fault is not None:
+        raise fault
 
 
-async def _restore(settings: Settings, backup: BackupFile) -> dict[str, Any]:
+async def _restore(settings: Settings, backup: BackupFile) -> tuple[dict[str, Any], MeshError | None]:
+    """What was restored; and what kept it from being logged, if anything did: it is restored all the same."""
     async with opened_engine(settings) as engine:
         done = await restore_backup(engine, backup, timeout=settings.db_deadline)
         facts = await engine.facts()
-    return {"file": str(backup.path), "home": settings.home.value, "address": facts.address, **asdict(done)}
+    record = {"file": str(backup.path), "home": settings.home.value, "address": facts.address, **asdict(done)}
+    payload = {
+        "fingerprint": backup.fingerprint,
+        "rows": done.rows,
+        "fences_raised": done.fences_raised,
+        "incarnations_raised": done.incarnations_raised,
+    }
+    try:
+        async with Mesh.open_command(settings) as mesh:
+            op = await mesh.oplog.append(RESTORE, payload)
+    except MeshError as fault:
+        return record, fault
+    return record | {"op_id": op.key}, None

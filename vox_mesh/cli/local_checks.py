@@ -14,13 +14,14 @@ from typing import Final
 from dotenv import dotenv_values
 
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
+from vox_mesh.coordination.identity import kept_identity
 from vox_mesh.model.homes import Home
 from vox_mesh.settings import EXAMPLES, Settings
 from vox_mesh.store.file import refuse_unless_ours
 from vox_mesh.store.probe import all_spools
 from vox_mesh.store.replica.mark import mark_of
 from vox_mesh.store.replica.report import replicas_beside
-from vox_mesh.store.slots import spools
+from vox_mesh.store.slots import slots, spools
 
 _OTHER_VARIABLES: Final = frozenset({"VOX_DEBUG"})
 _LOW_BYTES: Final = 2**30
@@ -136,4 +137,21 @@ async def replica_mark(patient: Patient) -> Finding | None:
     return warn(f"marks of replicas that are gone: {named}", f"rm {named}")
 
 
-CHECKS: Final[tuple[Check, ...]] = (settings, home, disk_space, file_permissions, spool, replica_mark)
+async def identity(patient: Patient) -> Finding | None:
+    """Whether the keys of the nodes here are there, and this user's alone."""
+    if patient.settings.home is Home.MEMORY:
+        return None
+    kept = [kept_identity(folder) for folder in sorted(slots(patient.settings.home_dir))]
+    names = sorted(each.node_id for each in kept if each is not None)
+    return ok(", ".join(names) or "there is none yet: it is made on the first start")
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    settings,
+    home,
+    disk_space,
+    file_permissions,
+    identity,
+    spool,
+    replica_mark,
+)

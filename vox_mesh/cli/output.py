@@ -31,6 +31,12 @@ def show_several(records: Sequence[Record], *, as_json: bool) -> None:
         _print(table(records))
 
 
+def show_next(record: Record) -> None:
+    """Print one of many things that come one by one, as a JSON document on a line of its own."""
+    sys.stdout.buffer.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.flush()
+
+
 def show_lines(lines: Sequence[str]) -> None:
     """Print text that is laid out already."""
     _print(lines)
@@ -72,7 +78,9 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return " ".join(str(value).split())
+    text = " ".join(str(value).split())
+    # What other machines wrote must not be able to steer this terminal.
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _print(lines: Sequence[str]) -> None:

@@ -14,9 +14,8 @@ from vox_mesh.store.replica.mark import Record, read_record, replica_path
 from vox_mesh.store.replica.replica import Progress
 from vox_mesh.store.replica.report import ReplicaReport, reports
 from vox_mesh.store.replica.wire import Hello
-from vox_mesh.store.slots import take_slot
+from vox_mesh.store.slots import slot_folder, take_command_slot
 
-_FIRST_SLOT: Final = "1"
 _LOOK_S: Final = 0.02
 _HELLO_S: Final = 2.0
 
@@ -34,9 +33,9 @@ async def sync_replica(settings: Settings, progress: Progress) -> ReplicaReport:
             "there is no replica to sync: the database itself answers reads",
             hint="a replica needs VOX_DB_URL, and VOX_DB_REPLICA other than off",
         )
-    name = settings.node_id or _FIRST_SLOT
+    name = slot_folder(settings.home_dir, settings.node_id).name
     try:
-        slot = take_slot(settings.home_dir, name)
+        slot = take_command_slot(settings.home_dir, settings.node_id)
     except SlotInUse:
         await _wait_for_owner(settings, name, progress)
     else:

@@ -17,6 +17,7 @@ from vox_mesh.coordination.identity import Identity
 from vox_mesh.errors import ChainBroken, ConstraintFailed, KeyRefused, Refused, StaleIncarnation
 from vox_mesh.model import chain
 from vox_mesh.model.chain import NO_HASH, SEAL, Sealing
+from vox_mesh.model.keys import is_signed
 from vox_mesh.store.frame import NO_FRAME, Frame
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant, Verdict, answered_rows, by_key
@@ -99,20 +100,24 @@ class Author:
 
     # --- the journal -----------------------------------------------------------------------------
 
-    async def bind(self, scripts: Sequence[Script], desk: Desk) -> Frame:
+    def bind(self, scripts: Sequence[Script]) -> Frame | None:
         """The frame of a request with these scripts, which stays open until it is settled."""
         if self._bound:
             self._end, self._bound = None, []  # nobody knows what became of it
         if self._registration is not None and self.incarnation is None:
-            self.incarnation = await self._registration.register(desk)
-            await self._find_end(desk)  # nobody else can append any more
+            return None
         ops = [script for script in scripts if script.op is not None]
         if not ops:
             return NO_FRAME if self._registration is None else self._guarded()
         if self._end is None:
-            await self._find_end(desk)
-        assert self._end is not None
+            return None
         return self._linked(self._end, self._entries(self._end, ops))
+
+    async def prepare(self, desk: Desk) -> None:
+        """Register, if that is still to be done, and read where the chain ends."""
+        if self._registration is not None and self.incarnation is None:
+            self.incarnation = await self._registration.register(desk)  # nobody else can append any more
+        await self._find_end(desk)
 
     def settled(self, rows: Sequence[Sequence[Any]]) -> None:
         """The request was applied: what became of its ops is part of what the next seal vouches for."""
@@ -195,7 +200,7 @@ class Author:
             hlc = str(self._clock.tick(now_ms))
             deps = orjson.dumps(dependencies).decode() if dependencies else "[]"
             own = chain.hash_of(author.chain, seq, script.key, kind, hlc, deps, payload, repository, prev)
-            signature = author.key.sign(chain.signed_text(own)) if signed else None
+            signature = self._signature(own) if signed else None
             entries.append(
                 Bound(
                     *(seq, script.key, kind, hlc, deps, payload, prev, own, signature, remark),
@@ -204,8 +209,11 @@ class Author:
             )
             prev = own
         if entries[-1].signature is None:  # it vouches for all before it, by the chain
-            entries[-1] = entries[-1]._replace(signature=author.key.sign(chain.signed_text(prev)))
+            entries[-1] = entries[-1]._replace(signature=self._signature(prev))
         return entries
+
+    def _signature(self, entry_hash: str) -> str:
+        return self.identity.key.sign(chain.signed_text(entry_hash, self._mesh[0]))
 
     # --- the end of the chain --------------------------------------------------------------------
 
@@ -227,12 +235,27 @@ class Author:
                 hint="run `vox-mesh oplog verify`, then start this node again",
             )
         while rows:
+            last, is_full = rows[-1], len(rows) == _PAGE
+            more = await self._ask(desk, "chain_from", last["seq"] + 1, _PAGE) if is_full else ()
+            if not more and last["seq"] > known.seq:
+                await self._refuse_unless_signed(last, desk)
             for row in rows:
                 if row["seq"] > known.seq:
                     known = self._take_in(row)
-            self._acknowledged = known  # should the next page not come, this one is not taken in twice
-            rows = await self._ask(desk, "chain_from", known.seq + 1, _PAGE) if len(rows) == _PAGE else ()
+            self._acknowledged = known  # should the next page not fit, this one is not taken in twice
+            rows = more
         self._end = self._acknowledged = known
+
+    async def _refuse_unless_signed(self, last: Row, desk: Desk) -> None:
+        """What the next entry is linked to, it vouches for: so that must be our own, or our earlier key's."""
+        text, signature = chain.signed_text(last["hash"], self._mesh[0]), last["signature"] or ""
+        if not is_signed(text, signature, self.identity.key.public):
+            key = (await self._ask(desk, "key_at", last["seq"])).value
+            if not is_signed(text, signature, key or ""):
+                raise ChainBroken(
+                    f"{self.identity.chain} ends with entry {last['seq']}, which its author did not sign",
+                    hint="run `vox-mesh oplog verify`: somebody else has written to the log",
+                )
 
     def _take_in(self, row: Row) -> End:
         verdict = chain.Verdict(

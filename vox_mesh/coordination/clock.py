@@ -6,10 +6,11 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from vox_mesh.errors import ClockOff
+from vox_mesh.errors import BadValue, ClockOff
 from vox_mesh.model.hlc import Hlc, HybridClock
 
 _log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class MeshClock:
     def heard(self, database_ms: int, started: float) -> None:
         """The database told its time, in answer to a request that was sent after `started`."""
         at_least = database_ms - self._times.monotonic() * 1_000
-        at_most = database_ms - started * 1_000
+        at_most = database_ms + 1 - started * 1_000  # it tells whole milliseconds only
         if self._ahead_ms is None or not at_least <= self._ahead_ms <= at_most:
             self._ahead_ms = at_least  # nearer, or the database's own clock was set back
         is_off = abs(self.distance_ms) > MAX_DISTANCE_MS
@@ -97,10 +98,11 @@ class MeshClock:
 
     def receive(self, text: str) -> bool:
         """Merge a time that was seen in a row or message; `False`, and a warning, if it can't be true."""
-        if self._hybrid.receive(Hlc.parse(text), self.now_ms) is not None:
-            return True
+        with suppress(BadValue):
+            if self._hybrid.receive(Hlc.parse(text), self.now_ms) is not None:
+                return True
         self.flagged += 1
-        _log.warning("the time %s is ahead of the database's by more than a second: not merged", text)
+        _log.warning("%r is no time, or ahead of the database's by more than a second: not merged", text)
         return False
 
     def resume(self, text: str) -> None:

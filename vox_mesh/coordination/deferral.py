@@ -112,22 +112,23 @@ class Deferral:
 
     async def run_once(self) -> int:
         """Apply, or drop, all ops that wait for nothing any more; how many there were."""
-        done = 0
+        done: set[str] = set()
         rows = await self._decided()
-        while rows:
+        while new := [row["op_id"] for row in rows if row["op_id"] not in done]:
             self._clock.refuse_if_off()
-            for row in rows:
-                await self._decide(row["op_id"])
-            done += len(rows)
+            for op_id in new:
+                await self._decide(op_id)
+            done.update(new)  # one that is made to wait again, behind our back, is not decided again
             rows = await self._decided(fresh=True)  # those that waited for these
-        return done
+        return len(done)
 
     async def _decided(self, *, fresh: bool = False) -> Rows:
         return await self._read("decided", _AT_ONCE, _array(list(self._kinds)), fresh=fresh)
 
     async def _decide(self, op_id: str) -> None:
         (entry,) = await self._entries_of(op_id)
-        if not await self._is_authentic(entry):
+        has_waited = (entry.accepted, entry.reason) == (1, Standing.DEFERRED)
+        if not has_waited or not await self._is_authentic(entry):
             await self._drop(entry, "forged")
             return
         deps = await self._deps(orjson.loads(entry.causal_deps), fresh=True)
@@ -178,10 +179,10 @@ class Deferral:
         """Whether its author signed it, or an entry that follows it in the chain."""
         mesh, chain = self._store.tenant[:2], entry.node_id
         keys = await self._store.read(_OPLOG["keys"], mesh)
-        page = (*mesh, chain, entry.seq - 1, chain, _REQUEST)
+        page = (*mesh, chain, entry.seq - 1, chain, None, _REQUEST)
         entries = await self._store.read(_OPLOG["chain_page"], page)
         own = [Key._make(row) for row in keys if row["node_id"] == chain]
-        return is_authentic(entry, [Entry._make(row) for row in entries], own)
+        return is_authentic(entry, [Entry._make(row) for row in entries], own, mesh[0])
 
     async def _entries_of(self, op_id: str) -> list[Entry]:
         values = (*self._store.tenant[:2], _array([op_id]))

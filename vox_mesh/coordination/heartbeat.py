@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.coordination.nodes import Nodes
 from vox_mesh.coordination.oplog import Heads, OpLog
 from vox_mesh.coordination.presence import Presence
-from vox_mesh.errors import ClockOff, MeshError
-from vox_mesh.store.script import Script
+from vox_mesh.errors import ChainBroken, ClockOff, MeshError
+from vox_mesh.store.script import Outcome, Script
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -53,21 +54,30 @@ class Heartbeat:
     async def run_once(self) -> None:
         """Tick; and when a minute has passed, vouch for what happened in it."""
         began = self._surroundings.monotonic()
-        scripts = [self._presence.beat()]
-        is_full_minute = began - self._minute_began >= _MINUTE_S
-        if is_full_minute:
-            scripts += await self._minute()
+        said: list[Script] = []
+        if is_full_minute := began - self._minute_began >= _MINUTE_S:
+            said = await self._minute()
         started = self._clock.started()
-        verdicts = await self._store.write_all(scripts, timeout=self._tick_s)
-        for verdict in verdicts:
-            if isinstance(verdict, MeshError):
-                raise verdict
-        tick = verdicts[0]
-        assert not isinstance(tick, MeshError)
+        tick = await self._say(self._presence.beat(), said, self._tick_s)
         self._clock.heard(tick.rows.value, started)
         if is_full_minute:
             self._minute_began = began
             self._anchored = self._anchoring
+
+    async def _say(self, first: Script, said: Sequence[Script], timeout: float) -> Outcome:
+        """Write it all at once; should our log be broken, still say the first: that we live, or leave."""
+        try:
+            verdicts = await self._store.write_all([first, *said], timeout=timeout)
+        except ChainBroken as error:
+            if not said:
+                raise
+            _log.error("%s", error.line)
+            verdicts = await self._store.write_all([first], timeout=timeout)
+        for verdict in verdicts:
+            if isinstance(verdict, MeshError):
+                raise verdict
+        assert not isinstance(verdicts[0], MeshError)
+        return verdicts[0]
 
     async def _minute(self) -> list[Script]:
         scripts: list[Script] = []
@@ -92,7 +102,5 @@ class Heartbeat:
 
     async def leave(self) -> None:
         """Say that this node ends, and vouch for the rest of its log."""
-        scripts = [self._presence.leave()]
-        if self._oplog.is_seal_due:
-            scripts.append(self._oplog.seal_script())
-        await self._store.write_all(scripts, timeout=_LEAVE_S)
+        said = [self._oplog.seal_script()] if self._oplog.is_seal_due else []
+        await self._say(self._presence.leave(), said, _LEAVE_S)

@@ -56,6 +56,13 @@ def command_identity(folder: Path, node_id: str | None) -> Identity:
     return Identity(node_id, key, node_id + COMMANDS)
 
 
+def kept_identity(folder: Path) -> Identity | None:
+    """The identity that a slot keeps, if it has one; nothing is made."""
+    if not ((folder / ID_FILE).exists() and (folder / _KEY_FILE).exists()):
+        return None
+    return node_identity(folder, None)
+
+
 def passing_identity(node_id: str) -> Identity:
     """An identity that ends with the process."""
     return Identity(node_id, SigningKey(Ed25519PrivateKey.generate()), node_id)

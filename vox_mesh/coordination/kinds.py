@@ -9,10 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.chain import ANCHOR, SEAL
-from vox_mesh.model.verification import DESIGNATE, OWNER_ONLY, REKEY, ROUTE
+from vox_mesh.model.verification import DESIGNATE, INITIALISE, OWNER_ONLY, REKEY, ROUTE
 from vox_mesh.store.script import Statement
 
-INITIALISE: Final = "InitialiseMesh"
 RESTORE: Final = "RestoreBackup"
 APPLY: Final = "ApplyDeferred"
 DROP: Final = "DropDeferred"
@@ -70,6 +69,9 @@ _OURS: Final = (
 )
 
 
+_OWN: Final = frozenset({SEAL, ANCHOR, INITIALISE, APPLY, DROP})
+
+
 class Kinds:
     """The kinds that this process knows."""
 
@@ -80,6 +82,12 @@ class Kinds:
         """Make a kind known. Nodes that are to apply deferred ops of it must all know it."""
         if self._kinds.setdefault(kind.name, kind) is not kind:
             raise BadValue(f"there are two kinds of op named {kind.name!r}")
+
+    def authored(self, name: str) -> OpKind:
+        """A kind that may be authored as such; some are only ever part of something else."""
+        if name in _OWN:
+            raise BadValue(f"ops of the kind {name} are written by the mesh itself")
+        return self[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self._kinds

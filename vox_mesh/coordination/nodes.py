@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.model.liveness import State, missed_ticks, state_of
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
@@ -84,24 +85,28 @@ class Nodes:
 
     async def live_nodes_from_db(self, stale_threshold_ms: int = STALE_MS) -> list[Node]:
         """The nodes that have not left and were seen within the threshold."""
-        now_ms = await self._now_ms()
+        now_ms = await self.now_ms()
         return await self._nodes("live", now_ms, now_ms - stale_threshold_ms)
 
     async def all(self) -> list[Node]:
         """All nodes that ever ticked, also those that left or died."""
-        return await self._nodes("all", await self._now_ms())
+        return await self._nodes("all", await self.now_ms())
 
     async def find(self, node_id: str) -> Node | None:
         """One node."""
-        return next(iter(await self._nodes("one", await self._now_ms(), node_id)), None)
+        return next(iter(await self._nodes("one", await self.now_ms(), node_id)), None)
 
     async def watch(self) -> AsyncGenerator[list[Node], None]:
         """All nodes now, and again whenever one came, left, changed its state or what it does."""
         last: Any = None
         while True:
             seen = self._store.change_count
-            nodes = await self.all()
-            if (now := [_standing(node) for node in nodes]) != last:
+            try:
+                nodes = await self.all()
+            except DatabaseUnavailable:  # it goes on when the database is back
+                nodes = []
+            now = [_standing(node) for node in nodes]
+            if nodes and now != last:
                 last = now
                 yield nodes
             with suppress(TimeoutError):
@@ -111,9 +116,11 @@ class Nodes:
 
     async def _nodes(self, name: str, now_ms: int, *values: int | str) -> list[Node]:
         rows = await self._store.read(_SQL[name], (*self._store.tenant[:2], *values))
+        if not self._store.is_in_touch:  # that nobody is heard is no sign of anybody's death then
+            now_ms -= round(rows.age_s * 1_000)
         return [Node._make((*row, now_ms)) for row in rows]
 
-    async def _now_ms(self) -> int:
+    async def now_ms(self) -> int:
         """The database's time; asked for once, and told from then on."""
         if not self._clock.is_set:
             started = self._clock.started()

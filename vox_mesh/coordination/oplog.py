@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.deferral import Deferral, Standing
 from vox_mesh.coordination.kinds import Authored, Kinds, OpKind
-from vox_mesh.coordination.roles import Roles
-from vox_mesh.errors import BadValue
+from vox_mesh.coordination.roles import Owner, Roles
+from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown
 from vox_mesh.model.canonical import JsonObject, canonical
 from vox_mesh.model.chain import ANCHOR, SEAL, Entry
 from vox_mesh.model.ulid import is_ulid
@@ -18,15 +20,24 @@ from vox_mesh.model.verification import WITNESSES, ChainReport, Key, LogCheck, W
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Rows, Value
+from vox_mesh.store.values import Row, Rows, Value
 
 _SQL: Final = named("oplog")
 _PAGE: Final = 1_000
+_AGAIN_S: Final = 1.0
 _MAX_DEPS: Final = 256
 
 
 Heads = dict[str, list[Any]]
 """The number and hash of the last entry of each chain."""
+
+
+class Moment(NamedTuple):
+    """The log as it stood once: what was committed later is no part of it."""
+
+    owner: Owner | None
+    keys: list[Key]
+    last_id: int
 
 
 class OpLog:
@@ -61,7 +72,7 @@ class OpLog:
 
         One that is refused is appended too, as refused, and raises `Refused`.
         """
-        known = self._kinds[kind]
+        known = self._kinds.authored(kind)
         if not known.ends_something:
             self._clock.refuse_if_off()
         if not (deps or known.does_something):
@@ -144,31 +155,56 @@ class OpLog:
     async def follow(
         self, after_id: int, *, node_id: str | None = None, kind: str | None = None
     ) -> AsyncGenerator[Entry, None]:
-        """The entries committed after some other, as they come, for ever."""
+        """The entries committed after some other, as they come, for ever; also once the database is back."""
         while True:
             seen = self._store.change_count
-            rows = await self._read("after", after_id, node_id, kind, _PAGE)
+            try:
+                newest = await self.last_id()
+                rows: Sequence[Row] = await self._read("after", after_id, node_id, kind, _PAGE)
+            except DatabaseUnavailable:
+                newest, rows = after_id, ()
             for row in rows:
                 entry = Entry._make(row)
                 after_id = entry.id
                 yield entry
             if len(rows) < _PAGE:
-                await self._store.changed(seen)
+                after_id = max(after_id, newest)  # those that are not wanted are not looked at again
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if self._store.is_in_touch else _AGAIN_S):
+                        await self._store.changed(seen)
 
     async def last_id(self) -> int:
         """The id of the entry that was committed last; 0 if there is none."""
         return (await self._read("last_id")).value or 0
 
-    async def entries(self, node_id: str | None = None) -> AsyncIterator[list[Entry]]:
-        """All entries, chain by chain and in order, in pages."""
-        place: tuple[str, int] = ("", 0)
-        while True:
-            rows = await self._read("chain_page", *place, node_id, _PAGE)
-            page = [Entry._make(row) for row in rows]
-            yield page
-            if len(page) < _PAGE:
-                return
-            place = (page[-1].node_id, page[-1].seq)
+    async def find(self, op_id: str) -> Entry:
+        """The entry of an op."""
+        rows = await self._read("entries_of", canonical([op_id]))
+        if not rows:
+            raise NotKnown(f"the log has no op {op_id!r}", hint="see `vox-mesh oplog tail`")
+        return Entry._make(rows[0])
+
+    async def entries(
+        self, node_id: str | None = None, up_to: int | None = None
+    ) -> AsyncIterator[list[Entry]]:
+        """All entries, chain by chain and in order, in pages; of those committed up to one with an id."""
+        # From the very first on, also what has no right name or number.
+        reading = self._page("", -(2**63), node_id, up_to)
+        try:
+            while page := await reading:  # the next is read while one is looked at
+                reading = self._page(page[-1].node_id, page[-1].seq, node_id, up_to)
+                yield page
+        finally:
+            reading.cancel()
+
+    def _page(
+        self, chain: str, seq: int, node_id: str | None, up_to: int | None
+    ) -> asyncio.Task[list[Entry]]:
+        async def read() -> list[Entry]:
+            rows = await self._read("chain_page", chain, seq, node_id, up_to, _PAGE)
+            return [Entry._make(row) for row in rows]
+
+        return asyncio.create_task(read())
 
     # --- verifying -------------------------------------------------------------------------------
 
@@ -176,15 +212,26 @@ class OpLog:
         """The key of each chain."""
         return [Key._make(row) for row in await self._read("keys")]
 
+    async def moment(self) -> Moment:
+        """The log as it stands now, while others go on writing: its keys are those of its entries."""
+        keys = await self.keys()
+        while True:
+            last_id = await self.last_id()
+            before, keys = keys, await self.keys()
+            if keys == before:
+                return Moment(await self._roles.owner(), keys, last_id)
+
     async def verify(self, node_id: str | None = None) -> list[ChainReport]:
         """Recompute all chains, or one; what was found in each."""
-        owner = await self._roles.owner()
-        witness = Witness(None if owner is None else owner.public_key, await self.keys())
+        owner, keys, last_id = await self.moment()
+        scope_id = self._store.tenant.scope_id
+        witness = Witness(None if owner is None else owner.public_key, keys, scope_id)
         for kind in WITNESSES:
             for row in await self._read("of_kind", kind):
-                witness.hear(Entry._make(row))
+                if row["id"] <= last_id:
+                    witness.hear(Entry._make(row))
         check = LogCheck(witness)
-        async for page in self.entries(node_id):
+        async for page in self.entries(node_id, last_id):
             for entry in page:
                 check.check(entry)
         return check.finish(node_id)

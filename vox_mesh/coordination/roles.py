@@ -14,13 +14,14 @@ import orjson
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import COMMANDS
-from vox_mesh.coordination.kinds import INITIALISE, OpKind
+from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.coordination.nodes import Node, Nodes
-from vox_mesh.errors import NotKnown
+from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.model.canonical import canonical, parse
 from vox_mesh.model.chain import Entry
+from vox_mesh.model.keys import is_public_key
 from vox_mesh.model.liveness import State
-from vox_mesh.model.verification import DESIGNATE, REKEY, ROUTE, Witness
+from vox_mesh.model.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, Witness
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
@@ -28,6 +29,7 @@ from vox_mesh.store.values import Rows, Value
 
 _SQL: Final = named("roles")
 _OPLOG: Final = named("oplog")
+_NODES: Final = named("nodes")
 
 
 class Owner(NamedTuple):
@@ -36,6 +38,23 @@ class Owner(NamedTuple):
     node_id: str
     public_key: str
     op_id: str
+
+
+class KeyRequest(NamedTuple):
+    """A key that a known node came with, though it is known with another."""
+
+    public_key: str
+    host: str
+    pid: int
+    requested_ms: int
+
+
+class Said(NamedTuple):
+    """One thing that the owner said."""
+
+    hlc: str
+    op_id: str
+    payload: Any
 
 
 class Coordinator(NamedTuple):
@@ -98,22 +117,21 @@ class Roles:
         )
 
     async def _coordinator_guard(self) -> Statement:
-        in_force, forged = await self._in_force(DESIGNATE)
-        entry = next(iter(in_force), None)
-        if entry is None or parse(entry.payload)["node"] != self._author.identity.node_id:
+        said, unsaid = await self._said(DESIGNATE)
+        if not said or said[0].payload["node"] != self._author.identity.node_id:
             return self.refusal("not_the_coordinator")
-        values = (*self._store.tenant[:2], entry.hlc, orjson.dumps(forged).decode())
+        values = (*self._store.tenant[:2], said[0].hlc, orjson.dumps(unsaid).decode())
         return Statement(_SQL["refuse_if_designated_after"], values, refusal="not_the_coordinator")
 
     # --- what the owner says ---------------------------------------------------------------------
 
     async def coordinator(self) -> Coordinator | None:
         """Who is designated now."""
-        in_force, _ = await self._in_force(DESIGNATE)
-        if not in_force:
+        said, _ = await self._said(DESIGNATE)
+        if not said:
             return None
-        node_id = parse(in_force[0].payload)["node"]
-        return Coordinator(node_id, in_force[0].hlc, in_force[0].op_id, await self._nodes.find(node_id))
+        hlc, op_id, payload = said[0]
+        return Coordinator(payload["node"], hlc, op_id, await self._nodes.find(payload["node"]))
 
     async def designate_coordinator(self, node_id: str) -> Outcome:
         """Make a node the coordinator; only the owner may."""
@@ -123,27 +141,33 @@ class Roles:
 
     async def routes(self) -> dict[str, str]:
         """Which kinds of job go to which node only."""
-        in_force, _ = await self._in_force(ROUTE)
+        said, _ = await self._said(ROUTE)
         routes: dict[str, str | None] = {}
-        for entry in in_force:
-            payload = parse(entry.payload)
-            routes.setdefault(payload["kind"], payload["node"])
+        for each in said:
+            routes.setdefault(each.payload["kind"], each.payload["node"])
         return {kind: node_id for kind, node_id in sorted(routes.items()) if node_id is not None}
 
     async def route_kind(self, kind: str, node_id: str | None) -> Outcome:
         """Have jobs of a kind go to one node, or (`None`) to any; only the owner may."""
         return await self._say(ROUTE, {"kind": kind, "node": node_id})
 
+    async def key_request(self, node_id: str) -> KeyRequest | None:
+        """The other key that a known node came with last."""
+        rows = await self._read("key_request", node_id)
+        return KeyRequest._make(rows[0]) if rows else None
+
     async def rekey(self, node_id: str, public_key: str | None = None) -> tuple[str, Outcome]:
         """Accept a new key for a known node: this one, or the one it came with; only the owner may."""
         if public_key is None:
-            asked = await self._read("key_request", node_id)
-            if not asked:
+            asked = await self.key_request(node_id)
+            if asked is None:
                 raise NotKnown(
                     f"{node_id} has not come with another key",
                     hint="start it with its new key, or name the key with --key",
                 )
-            public_key = str(asked[0]["public_key"])
+            public_key = asked.public_key
+        if not is_public_key(public_key):
+            raise BadValue(f"{public_key!r} is no public key", hint="ed25519:<64 hexadecimal digits>")
         rows = await self._read("chains_of", node_id, node_id + COMMANDS)
         if not rows:
             raise NotKnown(f"no key of {node_id!r} is known yet", hint="see `vox-mesh nodes --all`")
@@ -152,6 +176,8 @@ class Roles:
         effects = (
             Statement(_SQL["refuse_unless_chains_at"], (*tenant, places), refusal="node_still_writes"),
             Statement(_SQL["accept_key"], (*tenant, places, public_key)),
+            # A process that still has the old key is to be heard no more.
+            Statement(_NODES["raise_incarnation"], (*tenant, node_id)),
             Statement(_SQL["forget_key_request"], (*tenant, node_id)),
         )
         payload = {"node": node_id, "key": public_key, "from": since}
@@ -162,20 +188,29 @@ class Roles:
         op = Op(kind, canonical(payload), signed=True)
         return await self._store.write(Script(self._owner_guard(), *effects, op=op))
 
-    async def _in_force(self, kind: str) -> tuple[list[Entry], list[str]]:
-        """What the owner said of this kind, latest first; and the ids of what others pretend it said."""
+    async def _said(self, kind: str) -> tuple[list[Said], list[str]]:
+        """What the owner said of this kind, latest first; and the ids of what it did not, or not clearly."""
         owner = await self.owner()
-        witness = Witness(None if owner is None else owner.public_key, ())
+        witness = Witness(None if owner is None else owner.public_key, (), self._store.tenant.scope_id)
         rows = await self._store.read(_OPLOG["of_kind"], (*self._store.tenant[:2], kind))
-        said: list[Entry] = []
-        forged: list[str] = []
+        said: list[Said] = []
+        unsaid: list[str] = []
         for row in rows:
             entry = Entry._make(row)
-            if witness.is_of_owner(entry):
-                said.append(entry)
+            payload = parse(entry.payload) if witness.is_of_owner(entry) else None
+            if _is_clear(kind, payload):
+                said.append(Said(entry.hlc, entry.op_id, payload))
             else:
-                forged.append(entry.op_id)
-        return said, forged
+                unsaid.append(entry.op_id)
+        return said, unsaid
 
     async def _read(self, name: str, *values: Value) -> Rows:
         return await self._store.read(_SQL[name], (*self._store.tenant[:2], *values), fresh=True)
+
+
+def _is_clear(kind: str, payload: Any) -> bool:
+    if not isinstance(payload, dict) or "node" not in payload:
+        return False
+    if kind == ROUTE:
+        return isinstance(payload.get("kind"), str) and isinstance(payload["node"], str | None)
+    return isinstance(payload["node"], str)

@@ -13,6 +13,7 @@ from vox_mesh.errors import BadValue
 JsonObject = Mapping[str, Any]
 
 _EXACT_LIMIT: Final = 2**53
+_PLAIN_TYPES: Final = frozenset({str, bool, type(None)})
 
 
 def canonical(value: Any) -> str:
@@ -55,18 +56,21 @@ def _is_plain(value: Any) -> bool:
     by UTF-16 unit: the same for ASCII.
     """
     kind = type(value)
-    if kind is str or value is None or kind is bool:
+    if kind in _PLAIN_TYPES:
         return True
     if kind is int:
         return bool(-_EXACT_LIMIT < value < _EXACT_LIMIT)
+    # Plain loops, and no call for what needs none: this is part of every hash.
     if kind is dict:
         for key, each in value.items():
-            if type(key) is not str or not key.isascii() or not _is_plain(each):
+            if type(key) is not str or not key.isascii():
+                return False
+            if type(each) not in _PLAIN_TYPES and not _is_plain(each):
                 return False
         return True
     if kind is list:
-        for each in value:  # noqa: SIM110 - a plain loop costs half of `all`, and this is in every hash
-            if not _is_plain(each):
+        for each in value:  # noqa: SIM110
+            if type(each) not in _PLAIN_TYPES and not _is_plain(each):
                 return False
         return True
     return False

@@ -78,9 +78,9 @@ def hash_of(
     return hashlib.sha3_256(text).hexdigest()
 
 
-def signed_text(entry_hash: str) -> bytes:
-    """What a signature of an entry signs: its hash, and that it is one of an op."""
-    return _SIGNED + entry_hash.encode()
+def signed_text(entry_hash: str, scope_id: str = "") -> bytes:
+    """What a signature of an entry signs: that it is one of an op, of which mesh, and its hash."""
+    return b"%b%b\n%b" % (_SIGNED, scope_id.encode(), entry_hash.encode())
 
 
 class Verdict(NamedTuple):

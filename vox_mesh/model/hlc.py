@@ -17,7 +17,7 @@ MAX_AHEAD_MS: Final = 1_000
 _WALL_DIGITS: Final = 13
 _LOGICAL_DIGITS: Final = 5
 _WALL_LIMIT: Final = 10**_WALL_DIGITS
-_LOGICAL_LIMIT: Final = 10**_LOGICAL_DIGITS
+_LAST_LOGICAL: Final = 10**_LOGICAL_DIGITS - 1
 _AUTHOR_AT: Final = _WALL_DIGITS + _LOGICAL_DIGITS + 2
 
 
@@ -67,9 +67,9 @@ class HybridClock:
         """The time of an event of our own."""
         if now_ms > self._wall_ms:
             return self._set(now_ms, 0)
-        self._logical += 1
-        if self._logical == _LOGICAL_LIMIT:
+        if self._logical == _LAST_LOGICAL:
             return self._set(self._wall_ms + 1, 0)
+        self._logical += 1
         return Hlc(self._wall_ms, self._logical, self._author)
 
     def receive(self, remote: Hlc, now_ms: int) -> Hlc | None:

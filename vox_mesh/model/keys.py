@@ -13,6 +13,19 @@ _PREFIX: Final = "ed25519:"
 _PUBLIC: Final = re.compile(r"ed25519:[0-9a-f]{64}")
 _SIGNATURE: Final = re.compile(r"ed25519:[0-9a-f]{128}")
 
+# The points of small order, their sign set aside: signatures of these can be made without any secret.
+_WEAK: Final = frozenset(
+    {
+        "00" * 32,
+        "01" + "00" * 31,
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "ec" + "ff" * 30 + "7f",
+        "ed" + "ff" * 30 + "7f",
+        "ee" + "ff" * 30 + "7f",
+    }
+)
+
 
 class SigningKey:
     """A private key: it signs, and tells its public half."""
@@ -27,8 +40,11 @@ class SigningKey:
 
 
 def is_public_key(text: str) -> bool:
-    """Whether `text` is a public key."""
-    return _PUBLIC.fullmatch(text) is not None
+    """Whether `text` is a public key, and one with which not everyone can sign."""
+    if not _PUBLIC.fullmatch(text):
+        return False
+    point = bytes.fromhex(text[len(_PREFIX) :])
+    return (point[:-1] + bytes([point[-1] & 0x7F])).hex() not in _WEAK
 
 
 def is_signed(message: bytes, signature: str, public_key: str) -> bool:

@@ -16,6 +16,7 @@ from vox_mesh.model.hlc import clock_part
 from vox_mesh.model.keys import is_signed
 from vox_mesh.model.ulid import is_ulid
 
+INITIALISE: Final = "InitialiseMesh"
 DESIGNATE: Final = "DesignateCoordinator"
 ROUTE: Final = "RouteKind"
 REKEY: Final = "RekeyNode"
@@ -45,7 +46,7 @@ def key_at(seq: int, keys: Sequence[Key]) -> str | None:
     return next((key.public_key for key in reversed(keys) if key.from_seq <= seq), None)
 
 
-def is_authentic(entry: Entry, following: Sequence[Entry], keys: Sequence[Key]) -> bool:
+def is_authentic(entry: Entry, following: Sequence[Entry], keys: Sequence[Key], scope_id: str = "") -> bool:
     """Whether the entry is its author's: signed, or followed in its chain by one that is.
 
     `following` is the chain from that entry on.
@@ -58,8 +59,10 @@ def is_authentic(entry: Entry, following: Sequence[Entry], keys: Sequence[Key]) 
             if each.prev != prev or not _is_whole(each):
                 return False
             if each.signature is not None:
-                key = key_at(each.seq, keys)
-                return key is not None and is_signed(signed_text(each.hash), each.signature, key)
+                key = key_at(entry.seq, keys)
+                if key is None or key != key_at(each.seq, keys):
+                    return False  # a later key can't vouch for what was before it
+                return is_signed(signed_text(each.hash, scope_id), each.signature, key)
             prev = each.hash
     except _UNREADABLE:
         return False
@@ -86,8 +89,9 @@ class ChainReport(NamedTuple):
 class Witness:
     """What ops say of other chains: which heads they had, and which keys the owner accepted."""
 
-    def __init__(self, owner_key: str | None, keys: Iterable[Key]) -> None:
+    def __init__(self, owner_key: str | None, keys: Iterable[Key], scope_id: str = "") -> None:
         self.owner_key = owner_key
+        self.scope_id = scope_id
         self.keys: dict[str, list[Key]] = defaultdict(list)
         for key in keys:
             self.keys[key.node_id].append(key)
@@ -122,7 +126,8 @@ class Witness:
         if self.owner_key is None or entry.signature is None:
             return False
         try:
-            return _is_whole(entry) and is_signed(signed_text(entry.hash), entry.signature, self.owner_key)
+            text = signed_text(entry.hash, self.scope_id)
+            return _is_whole(entry) and is_signed(text, entry.signature, self.owner_key)
         except _UNREADABLE:
             return False
 
@@ -139,6 +144,7 @@ class _ChainCheck:
         self.node_id = node_id
         self._witness = witness
         self._keys: Sequence[Key] = witness.keys.get(node_id, ())
+        self._first_of_keys = {key.from_seq for key in self._keys}
         self._heads: Mapping[int, tuple[str, str]] = witness.heads.get(node_id, {})
         self._sealing = Sealing()
         self._last: Entry | None = None
@@ -170,6 +176,7 @@ class _ChainCheck:
         return (
             self._bad_form(entry)
             or self._bad_signature(entry)
+            or self._bad_owner(entry)
             or self._bad_seal(entry)
             or self._bad_head(entry)
         )
@@ -202,12 +209,16 @@ class _ChainCheck:
     def _bad_signature(self, entry: Entry) -> str | None:
         if not self._keys:
             return "no key is known for it"
+        last = self._last
+        if last is not None and last.signature is None and entry.seq in self._first_of_keys:
+            return "its key is a new one, and what was before it was not signed with the old one"
         if entry.signature is None and entry.kind not in OWNER_ONLY:
             return None  # the next one that is signed vouches for it
         key = key_at(entry.seq, self._keys)
         if key is None:
             return "no key was in force for it"
-        if entry.signature is not None and not is_signed(signed_text(entry.hash), entry.signature, key):
+        text = signed_text(entry.hash, self._witness.scope_id)
+        if entry.signature is not None and not is_signed(text, entry.signature, key):
             return "its signature is not one of its author's key"
         if entry.kind in OWNER_ONLY and entry.accepted:
             if entry.signature is None:
@@ -215,6 +226,12 @@ class _ChainCheck:
             if key != self._witness.owner_key:
                 return "only the owner may author it, and its author is not the owner"
         return None
+
+    def _bad_owner(self, entry: Entry) -> str | None:
+        if entry.kind != INITIALISE or not entry.accepted:
+            return None
+        is_recorded = parse(entry.payload)["key"] == self._witness.owner_key
+        return None if is_recorded else "another owner than this is recorded"
 
     def _bad_seal(self, entry: Entry) -> str | None:
         if entry.kind == SEAL:

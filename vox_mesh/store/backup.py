@@ -13,6 +13,7 @@ from typing import Final
 from vox_mesh.errors import BackupRefused, TooLarge
 from vox_mesh.store import sqlite
 from vox_mesh.store.engine import Ask, Engine
+from vox_mesh.store.folders import publish
 from vox_mesh.store.schema import versions_at
 from vox_mesh.store.script import Statement, new_key
 from vox_mesh.store.tables import SQL, Table, tables_at
@@ -145,14 +146,5 @@ def _refuse_if_taken(path: Path) -> None:
 
 
 def _publish(draft: Path, path: Path) -> int:
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
-        size = os.fstat(file.fileno()).st_size
     _refuse_if_taken(path)  # by someone else, meanwhile
-    draft.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-    return size
+    return publish(draft, path)

@@ -7,8 +7,8 @@ import fcntl
 import os
 import re
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Final
 
@@ -68,6 +68,9 @@ class Turn:
         os.close(self._descriptor)
 
 
+_Opened = tuple[Turn, sqlite3.Connection, sqlite3.Connection]
+
+
 class FileEngine:
     """A thread that writes and one that reads, each with a connection of its own."""
 
@@ -93,12 +96,15 @@ class FileEngine:
         """Open the database file, or create it, readable by its owner alone."""
         refuse_unless_ours(path)
         writer = SerialThread("vox-mesh-writer")
+        opened: list[_Opened] = []
         try:
             async with asyncio.timeout(_OPEN_S):
-                return cls(path, writer, *await writer.do(lambda: _open_file(path)))
+                await writer.do(lambda: opened.append(_open_file(path)))
         except BaseException as error:
+            writer.do(lambda: _close(opened))  # it may yet be opened, when nobody waits for it any more
             await writer.stop(timeout=0.0)
             raise _not_opened(path, error) from None
+        return cls(path, writer, *opened[0])
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction when this process's turn has come."""
@@ -161,19 +167,32 @@ def _not_opened(path: Path, error: BaseException) -> BaseException:
     return error
 
 
-def _open_file(path: Path) -> tuple[Turn, sqlite3.Connection, sqlite3.Connection]:
+def _open_file(path: Path) -> _Opened:
     make_private(path.parent)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    turn = Turn(Path(f"{path}.turn"))
-    # Switching a new file to WAL needs it alone: processes that start together take turns at that too.
-    with turn:
-        writing = sqlite.connect(str(path), busy_timeout_s=_BUSY_TIMEOUT_S)
-        for pragma in _PRAGMAS:
-            writing.execute(f"PRAGMA {pragma}")
-    return turn, writing, _open_reading(path)
+    with ExitStack() as undoing:
+        turn = undoing.enter_context(closing(Turn(Path(f"{path}.turn"))))
+        # Switching a new file to WAL needs it alone: processes that start together take turns at that too.
+        with turn:
+            writing = undoing.enter_context(closing(_connect(path)))
+            for pragma in _PRAGMAS:
+                writing.execute(f"PRAGMA {pragma}")
+        reading = _open_reading(path)
+        undoing.pop_all()
+    return turn, writing, reading
 
 
 def _open_reading(path: Path) -> sqlite3.Connection:
-    reading = sqlite.connect(str(path), busy_timeout_s=_BUSY_TIMEOUT_S)
+    reading = _connect(path)
     reading.execute("PRAGMA query_only = 1")
     return reading
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite.connect(str(path), busy_timeout_s=_BUSY_TIMEOUT_S)
+
+
+def _close(opened: Sequence[_Opened]) -> None:
+    for each in opened:
+        for part in each:
+            part.close()

@@ -30,3 +30,17 @@ def kept_once(path: Path, make: Callable[[], bytes]) -> bytes:
             os.close(descriptor)
             Path(draft).unlink()
     return path.read_bytes()
+
+
+def publish(draft: Path, path: Path) -> int:
+    """Give a file that is complete its name, for good; its size."""
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+        size = os.fstat(file.fileno()).st_size
+    draft.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return size

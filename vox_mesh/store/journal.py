@@ -35,8 +35,11 @@ class Desk:
 class Journal(Protocol):
     """Called by whoever sends requests, for one request after another, never for two at once."""
 
-    async def bind(self, scripts: Sequence[Script], desk: Desk) -> Frame:
-        """The frame of a request with these scripts. Until `settled`, its fate is unknown."""
+    def bind(self, scripts: Sequence[Script]) -> Frame | None:
+        """The frame of a request with these scripts, until it is `settled`; `None`: `prepare` it first."""
+
+    async def prepare(self, desk: Desk) -> None:
+        """Learn from the database what must be known to bind anything."""
 
     def settled(self, rows: Sequence[Sequence[Value]]) -> None:
         """The request bound last was applied, and its entries returned these rows."""

@@ -123,7 +123,7 @@ class OptimisticRequest(_Framed):
         _forget(batch, tenant, forgetting)
         # An op is remembered by the log itself; but one that is here twice would take effect twice.
         is_doubled = len({script.key for script in scripts}) < len(scripts)
-        keys = [script.key for script in scripts if script.op is None or is_doubled]
+        keys = [script.key for script in scripts if script.op is None or script.has_answer or is_doubled]
         if len(keys) == 1:
             scope_id, repository_id, writer = tenant
             batch.add(_SQL["remember_key"], (scope_id, repository_id, keys[0], writer))

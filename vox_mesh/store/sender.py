@@ -13,7 +13,7 @@ from vox_mesh.store.frame import NO_FRAME, Frame, Unbound
 from vox_mesh.store.journal import Desk, Journal
 from vox_mesh.store.ledger import Ledger
 from vox_mesh.store.request import IsolatedRequest, OptimisticRequest, Request, RolledBack, Tenant, Verdict
-from vox_mesh.store.script import Script
+from vox_mesh.store.script import Script, guard
 
 T = TypeVar("T")
 
@@ -50,6 +50,7 @@ class Sender:
             return await self._together(scripts, flight, may_look_back)
         except ScriptFailed as error:
             if len(scripts) == 1:
+                await self._log_unread(scripts[0], error, flight)
                 return [error]
         # A server reads all statements of a request before it runs any, so that one which it can't read
         # fails them all. Alone, each script fails or succeeds by itself.
@@ -58,9 +59,16 @@ class Sender:
             try:
                 verdicts += await self._together([script], flight, may_look_back)
             except ScriptFailed as error:
+                await self._log_unread(script, error, flight)
                 verdicts.append(error)
             flight.doubt()  # should it end here, some of it has been applied
         return verdicts
+
+    async def _log_unread(self, script: Script, error: ScriptFailed, flight: Flight) -> None:
+        """A script that the server could not even read has its entry in the log like any other."""
+        if script.op is not None:
+            refused = Script(guard("0", refusal=error.code), key=script.key, op=script.op)
+            await self._together([refused], flight, may_look_back=False)
 
     async def _together(
         self, scripts: Sequence[Script], flight: Flight, may_look_back: bool
@@ -110,7 +118,11 @@ class Sender:
             if any(script.op is not None for script in scripts):
                 raise BadValue("this store keeps no log", hint="open it with Mesh.open")
             return NO_FRAME
-        return await self._reach(lambda: journal.bind(scripts, desk), flight)
+        frame = journal.bind(scripts)
+        while frame is None:
+            await self._reach(lambda: journal.prepare(desk), flight)
+            frame = journal.bind(scripts)
+        return frame
 
     async def _recalled(self, scripts: Sequence[Script], flight: Flight) -> dict[str, Verdict]:
         journal, desk = self._journal, self._desk

@@ -45,29 +45,53 @@ def take_slot(home: Path, name: str | None = None) -> Slot:
     try:
         make_private(home / _FOLDER)
         if name is not None:
-            folder = slot_folder(home, name)
-            slot = _try(folder)
-            if slot is None:
-                raise SlotInUse(
-                    f"{name} is in use by {_holder(folder)}",
-                    hint="stop that process, or choose another VOX_MESH_NODE_ID",
-                )
-            return slot
+            return _take(slot_folder(home, name), name)
         return next(slot for number in count(1) if (slot := _try(home / _FOLDER / str(number))))
     except OSError as error:
-        raise BadSettings(
-            f"VOX_MESH_HOME: {home} can't be used: {error.strerror}", hint="for example VOX_MESH_HOME=.vox"
-        ) from None
+        raise _unusable(home, error) from None
+
+
+def take_command_slot(home: Path, name: str | None = None) -> Slot:
+    """Take the slot that a command works for: that of its node, or the first."""
+    try:
+        make_private(home / _FOLDER)
+        folder = slot_folder(home, name)
+        return _take(folder, name or f"slot {folder.name}")
+    except OSError as error:
+        raise _unusable(home, error) from None
+
+
+def _take(folder: Path, name: str) -> Slot:
+    slot = _try(folder)
+    if slot is None:
+        raise SlotInUse(
+            f"{name} is in use by {_holder(folder)}",
+            hint="stop that process, or choose another VOX_MESH_NODE_ID",
+        )
+    return slot
+
+
+def _unusable(home: Path, error: OSError) -> BadSettings:
+    return BadSettings(
+        f"VOX_MESH_HOME: {home} can't be used: {error.strerror}", hint="for example VOX_MESH_HOME=.vox"
+    )
 
 
 def slot_folder(home: Path, name: str | None = None) -> Path:
     """The folder of the slot of that name or with that node's id; without one, that of the first slot."""
-    folder = home / _FOLDER / (name or "1")
+    # Numbers are for those without a name; no name begins like this.
+    own = f"_{name}" if name is not None and name.isdecimal() else name
+    folder = home / _FOLDER / (own or "1")
     if name is not None and not folder.exists():
         for kept in sorted((home / _FOLDER).glob(f"*/{ID_FILE}")):
             if kept.read_text().strip() == name:
                 return kept.parent
     return folder
+
+
+def slots(home: Path) -> Iterator[Path]:
+    """The folders of all slots."""
+    return (home / _FOLDER).glob("*/")
 
 
 def spools(home: Path) -> Iterator[Path]:

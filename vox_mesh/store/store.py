@@ -32,6 +32,7 @@ from vox_mesh.store.sender import Sender
 from vox_mesh.store.slots import Slot
 from vox_mesh.store.spool import SpoolStatus
 from vox_mesh.store.statements import named
+from vox_mesh.store.thread import to_the_end
 from vox_mesh.store.values import Rows, Value
 
 _log = logging.getLogger(__name__)
@@ -258,6 +259,11 @@ class Store:
         return self._pulse is not None and self._pulse.is_away and not self._is_pushed
 
     @property
+    def is_in_touch(self) -> bool:
+        """Whether, as far as we know, what is committed now can be read."""
+        return not self._is_away and (self._replica is None or self._replica.is_in_touch)
+
+    @property
     def slot_name(self) -> str | None:
         """The slot that this store owns."""
         return None if self._slot is None else self._slot.name
@@ -323,10 +329,12 @@ class Store:
             raise StoreClosed("the store is closed")
 
     async def close(self) -> None:
-        """Finish what is under way and let go of everything. May be called twice."""
-        if self._closed:
-            return
-        self._closed = True
+        """Finish what is under way and let go of everything, cancelled or not. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            await to_the_end(asyncio.create_task(self._close(), name="vox-mesh-close"))
+
+    async def _close(self) -> None:
         async with AsyncExitStack() as ending:  # in reverse, and each one whatever became of the others
             if self._slot is not None:
                 ending.callback(self._slot.release)

@@ -63,3 +63,17 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+async def to_the_end(doing: asyncio.Future[T]) -> T:
+    """Wait for what must not be left half done, however often we are cancelled meanwhile."""
+    cancelled: asyncio.CancelledError | None = None
+    while not doing.done():
+        try:
+            await asyncio.wait([doing])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        doing.exception()  # nobody is left to be told of it
+        raise cancelled
+    return doing.result()

@@ -17,7 +17,7 @@ from vox_mesh.store.replica.pages import PageFile
 from vox_mesh.store.replica.reader import QUICK_S, SLOW_S, Reader, TooLong
 from vox_mesh.store.replica.wire import Frame
 from vox_mesh.store.script import Statement
-from vox_mesh.store.thread import SerialThread
+from vox_mesh.store.thread import SerialThread, to_the_end
 from vox_mesh.store.values import Rows
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class Copy:
 
     async def _aside(self, work: Callable[[], T]) -> T:
         """Do it in the thread, to the end: it can't be stopped in the middle."""
-        return await _to_the_end(self._thread.do(work))
+        return await to_the_end(self._thread.do(work))
 
     async def _change(self, work: Callable[[], T], *, inline: bool = False) -> T:
         """Change the file while nobody reads it."""
@@ -226,7 +226,7 @@ class Copy:
             reading = asyncio.to_thread(self._reader.slowly, statement, SLOW_S)
             rows: Rows | None = None
             with suppress(TooLong):
-                rows = await _to_the_end(asyncio.ensure_future(reading))
+                rows = await to_the_end(asyncio.ensure_future(reading))
             return rows if self._is_trusted() else None
 
     def check(self) -> None:
@@ -253,17 +253,3 @@ class Copy:
         self._reader.forget()
         if await self._thread.stop():
             self._file.close()
-
-
-async def _to_the_end(doing: asyncio.Future[T]) -> T:
-    """Wait for what another thread does, however often we are cancelled: it has its place at the gate."""
-    cancelled: asyncio.CancelledError | None = None
-    while not doing.done():
-        try:
-            await asyncio.wait([doing])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        doing.exception()  # nobody is left to be told of it
-        raise cancelled
-    return doing.result()

@@ -1,0 +1,269 @@
+"""Export: the log as a file of JSON lines that proves itself, without the database and its settings.
+
+The first line is a header with all keys, the last one says how many entries lie in between. Every line is
+written in just one way, so that nothing can hide in how one is spelt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import orjson
+
+from vox_mesh.coordination.oplog import OpLog
+from vox_mesh.coordination.roles import Owner
+from vox_mesh.errors import BadSettings, BadValue, ExportRefused
+from vox_mesh.model.canonical import canonical, is_canonical, parse
+from vox_mesh.model.chain import Entry
+from vox_mesh.model.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
+from vox_mesh.store.folders import publish
+from vox_mesh.store.script import new_key
+
+_FORMAT: Final = "vox-mesh oplog"
+_VERSION: Final = 1
+_JSON: Final = ("causal_deps", "payload")
+_AS_TEXT: Final = "_text"  # follows the name of a column that should be canonical JSON, and is not
+_END: Final = b'{"entries":'
+_MARKS: Final = tuple(b'"kind":"%b"' % kind.encode() for kind in WITNESSES)
+_LONGEST_LINE: Final = 64 * 2**20
+_columns: Final = itemgetter(*Entry._fields)
+
+
+class Header(NamedTuple):
+    """Whose log it is, and what its signatures are checked against."""
+
+    scope_id: str
+    repository_id: str
+    owner: Owner | None
+    keys: list[Key]
+
+
+class Exported(NamedTuple):
+    """A finished export."""
+
+    path: Path
+    entries: int
+    chains: int
+    bytes: int
+
+
+class Verified(NamedTuple):
+    """What was found in an export."""
+
+    header: Header
+    chains: list[ChainReport]
+
+
+def record_of(entry: Entry) -> dict[str, Any]:
+    """An entry for a JSON encoder, by column: payload and dependencies are values, not text."""
+    values: tuple[Any, ...] = entry
+    if any(isinstance(value, bytes) for value in values):  # no entry holds any: somebody wrote it there
+        entry = Entry._make(value.hex() if isinstance(value, bytes) else value for value in values)
+    return _record(entry, {name for name in _JSON if not is_canonical(getattr(entry, name))})
+
+
+def _record(entry: Entry, unfit: Collection[str]) -> dict[str, Any]:
+    """The same, where it is known which of the two are no canonical JSON and must stay text."""
+    record: dict[str, Any] = entry._asdict()
+    for name in _JSON:
+        record[name] = orjson.Fragment(record[name])
+    if entry.accepted in (0, 1):
+        record["accepted"] = bool(entry.accepted)
+    if unfit:
+        texts = {name + _AS_TEXT: getattr(entry, name) for name in unfit}
+        record = {name: value for name, value in record.items() if name not in unfit}
+        record |= dict(sorted(texts.items()))
+    return record
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+async def export_log(oplog: OpLog, scope_id: str, repository_id: str, path: Path) -> Exported:
+    """Write the log as it stands now to a new file, which gets its name when it is complete."""
+    owner, keys, last_id = await oplog.moment()
+    header = Header(scope_id, repository_id, owner, keys)
+    draft = path.with_name(f".{path.name}.{new_key()}")
+    entries = 0
+    chains: set[str] = set()
+    try:
+        _refuse_if_taken(path)
+        file = await asyncio.to_thread(_create, draft)
+        try:
+            with file:
+                file.write(_header_line(header))
+                async for page in oplog.entries(up_to=last_id):
+                    await asyncio.to_thread(file.writelines, [_json_line(record_of(entry)) for entry in page])
+                    entries += len(page)
+                    chains.update(entry.node_id for entry in page)
+                file.write(_end_line(entries))
+            _refuse_if_taken(path)  # by someone else, meanwhile
+            size = await asyncio.to_thread(publish, draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise ExportRefused(
+            f"{path} can't be written: {error.strerror}", hint="choose another folder"
+        ) from None
+    return Exported(path, entries, len(chains), size)
+
+
+def _refuse_if_taken(path: Path) -> None:
+    if os.path.lexists(path):
+        raise ExportRefused(f"{path} exists already", hint="choose a name that is free")
+
+
+def _create(draft: Path) -> BinaryIO:
+    return os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+
+
+def _header_line(header: Header) -> bytes:
+    scope_id, repository_id, owner, keys = header
+    return _json_line(
+        {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "scope_id": scope_id,
+            "repository_id": repository_id,
+            "owner": None if owner is None else owner._asdict(),
+            "keys": [key._asdict() for key in keys],
+        }
+    )
+
+
+def _end_line(entries: int) -> bytes:
+    return _json_line({"entries": entries})
+
+
+def _json_line(record: dict[str, Any]) -> bytes:
+    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+
+
+# --- verifying -----------------------------------------------------------------------------------
+
+
+def verify_export(path: Path, node_id: str | None = None) -> Verified:
+    """Recompute all chains of an export, or one; what was found in each."""
+    with _opened(path) as file:
+        header = _header(path, file.readline(_LONGEST_LINE))
+        owner = header.owner
+        witness = Witness(None if owner is None else owner.public_key, header.keys, header.scope_id)
+        start = file.tell()
+        for number, line in _lines(path, file):
+            if any(mark in line for mark in _MARKS):
+                entry = _entry(path, number, line, header)
+                if entry.kind in WITNESSES:
+                    witness.hear(entry)
+        file.seek(start)
+        check = LogCheck(witness)
+        for number, line in _lines(path, file):
+            entry = _entry(path, number, line, header)
+            if node_id in (None, entry.node_id):
+                check.check(entry)
+    return Verified(header, check.finish(node_id))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        if not path.is_file():
+            raise _no_export(path, "it is no file")
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise _no_export(path, error.strerror or "it can't be read") from None
+
+
+def _no_export(path: Path, reason: str) -> BadSettings:
+    return BadSettings(
+        f"{path} is no export of a log: {reason}", hint="name a file that `vox-mesh oplog export` wrote"
+    )
+
+
+def _damaged(path: Path, number: int, what: str) -> ExportRefused:
+    return ExportRefused(f"{path}, line {number}: {what}", hint="the file was damaged: export the log again")
+
+
+def _header(path: Path, line: bytes) -> Header:
+    try:
+        record = parse(line)
+    except BadValue:
+        raise _no_export(path, "its first line is not JSON") from None
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        raise _no_export(path, "its first line does not say so")
+    if record.get("version") != _VERSION:
+        raise _no_export(path, f"this code knows version {_VERSION} of the format")
+    try:
+        owner = record["owner"]
+        header = Header(
+            record["scope_id"],
+            record["repository_id"],
+            None if owner is None else Owner(**owner),
+            [Key(**key) for key in record["keys"]],
+        )
+        is_ours = _header_line(header) == line and _is_well_typed(header)
+    except (KeyError, TypeError):
+        is_ours = False
+    if not is_ours:
+        raise _damaged(path, 1, "the header is not written as an export writes it")
+    return header
+
+
+def _is_well_typed(header: Header) -> bool:
+    texts = [header.scope_id, header.repository_id, *(header.owner or ())]
+    for node_id, from_seq, public_key in header.keys:
+        if type(from_seq) is not int:
+            return False
+        texts += [node_id, public_key]
+    return all(isinstance(text, str) for text in texts)
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines with entries and their numbers, up to the last line, which must fit them."""
+    number = 1
+    while line := file.readline(_LONGEST_LINE):
+        number += 1
+        if line.startswith(_END):
+            if line != _end_line(number - 2):
+                raise _damaged(path, number, f"{number - 2} entries lie before it, and it says otherwise")
+            if file.read(1):
+                raise _damaged(path, number + 1, "it follows the last line")
+            return
+        yield number, line
+    raise _damaged(path, number, "the file ends here, without its last line: it was cut off")
+
+
+def _entry(path: Path, number: int, line: bytes, header: Header) -> Entry:
+    try:
+        record = orjson.loads(line)
+        unfit = [name for name in _JSON if name + _AS_TEXT in record]
+        for name in _JSON:
+            record[name] = record[name + _AS_TEXT] if name in unfit else _canonical(record[name])
+        if isinstance(record["accepted"], bool):
+            record["accepted"] = int(record["accepted"])
+        entry = Entry._make(_columns(record))
+        is_ours = isinstance(record["node_id"], str) and _json_line(_record(entry, unfit)) == line
+        is_ours = is_ours and not any(is_canonical(record[name]) for name in unfit)
+    except orjson.JSONDecodeError as error:
+        raise _damaged(path, number, f"it is not JSON: {error}") from None
+    except (BadValue, KeyError, TypeError, AttributeError):
+        is_ours = False
+    if not is_ours:
+        raise _damaged(path, number, "it is not written as an export writes an entry")
+    if entry.repository_id != header.repository_id:
+        raise _damaged(path, number, f"it belongs to another repository ({entry.repository_id!r})")
+    return entry
+
+
+def _canonical(value: Any) -> str:
+    """The text that a value of a column was read from."""
+    try:
+        return canonical(value) if value else orjson.dumps(value).decode()
+    except BadValue:  # numbers that are exact as doubles only
+        return canonical(parse(orjson.dumps(value)))
