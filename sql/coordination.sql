@@ -65,6 +65,7 @@ CREATE TABLE IF NOT EXISTS mesh_heartbeats (
     node_id           TEXT    NOT NULL,
     agent_id          TEXT,
     incarnation       INTEGER NOT NULL,
+    beats             INTEGER NOT NULL,  -- rises whenever this row is written
     last_seen_ms      INTEGER NOT NULL,
     consuming_ms      INTEGER,
     progressing_ms    INTEGER,

@@ -32,18 +32,18 @@ ON CONFLICT DO UPDATE SET
 
 -- name: beat
 INSERT INTO mesh_heartbeats (
-    scope_id, repository_id, node_id, agent_id, incarnation, last_seen_ms, consuming_ms, progressing_ms,
-    left_ms, started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity,
+    scope_id, repository_id, node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms,
+    progressing_ms, left_ms, started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity,
     load, clock_distance_ms, machine_id, place
 )
-SELECT ?1, ?2, ?3, ?4, incarnation, NOW_MS, ?5, ?6,
-    NULL, NOW_MS, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
+SELECT ?1, ?2, ?3, ?4, incarnation, 1, NOW_MS, ?5,
+    ?6, NULL, NOW_MS, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
     ?16, ?17, ?18, ?19
 FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 ON CONFLICT DO UPDATE SET
     agent_id = excluded.agent_id,
     started_ms = CASE WHEN incarnation = excluded.incarnation THEN started_ms ELSE excluded.started_ms END,
-    incarnation = excluded.incarnation, last_seen_ms = excluded.last_seen_ms,
+    incarnation = excluded.incarnation, beats = beats + 1, last_seen_ms = excluded.last_seen_ms,
     consuming_ms = excluded.consuming_ms, progressing_ms = excluded.progressing_ms,
     left_ms = CASE WHEN incarnation = excluded.incarnation THEN left_ms END,  -- a tick may come late
     tick_ms = excluded.tick_ms, activity = excluded.activity, host = excluded.host, pid = excluded.pid,
@@ -53,27 +53,24 @@ ON CONFLICT DO UPDATE SET
     place = excluded.place
 
 -- name: leave
-UPDATE mesh_heartbeats SET left_ms = NOW_MS, last_seen_ms = NOW_MS, load = 0
+UPDATE mesh_heartbeats SET left_ms = NOW_MS, last_seen_ms = NOW_MS, load = 0, beats = beats + 1
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: now
 SELECT NOW_MS
 
--- name: all
-SELECT node_id, agent_id, incarnation, last_seen_ms, consuming_ms, progressing_ms, left_ms, started_ms,
-    tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
-    clock_distance_ms, machine_id, place
-FROM mesh_heartbeats WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id
+-- name: marks
+-- Which nodes there are, and what shows that one has ticked since: much less than all that is in their rows.
+SELECT node_id, incarnation, beats FROM mesh_heartbeats
+WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id
 
--- name: live
-SELECT node_id, agent_id, incarnation, last_seen_ms, consuming_ms, progressing_ms, left_ms, started_ms,
-    tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
-    clock_distance_ms, machine_id, place
-FROM mesh_heartbeats
+-- name: live_marks
+SELECT node_id, incarnation, beats FROM mesh_heartbeats
 WHERE scope_id = ?1 AND repository_id = ?2 AND left_ms IS NULL AND last_seen_ms >= ?3 ORDER BY node_id
 
--- name: one
-SELECT node_id, agent_id, incarnation, last_seen_ms, consuming_ms, progressing_ms, left_ms, started_ms,
-    tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
+-- name: some
+SELECT node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms,
+    started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
     clock_distance_ms, machine_id, place
-FROM mesh_heartbeats WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+FROM mesh_heartbeats
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (SELECT value FROM json_each(?3))

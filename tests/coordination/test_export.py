@@ -24,7 +24,7 @@ from vox_mesh.coordination.identity import passing_identity
 from vox_mesh.errors import BadSettings, ClockOff, ExportRefused, Refused
 from vox_mesh.mesh import MeshNode
 from vox_mesh.model.canonical import parse
-from vox_mesh.model.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, Verdict, hash_of, signed_text
+from vox_mesh.model.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, hash_of, signed_text
 from vox_mesh.model.keys import SigningKey
 from vox_mesh.store.script import Script, Statement, new_key
 
@@ -462,7 +462,7 @@ class _Author:
             *(signature, 1, None, None),
         )
         self._prev = own
-        self._sealing.add(kind, Verdict(entry.id, entry.seq, 1, None, None, signature))
+        self._sealing.add(kind, entry.verdict)
         return entry
 
 

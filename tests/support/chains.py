@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vox_mesh.model.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, Verdict, signed_text
+from vox_mesh.model.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, signed_text
 from vox_mesh.model.hlc import HybridClock
 from vox_mesh.model.keys import SigningKey
 from vox_mesh.model.ulid import encode
@@ -104,7 +104,7 @@ class Log:
             self._use(node_id, 1, key_named(node_id))
         made = [self._entry(node_id, each, is_last=each is said[-1]) for each in said]
         for entry in made:
-            self._sealings[node_id].add(entry.kind, _verdict(entry))
+            self._sealings[node_id].add(entry.kind, entry.verdict)
         return made
 
     def seal(self, node_id: str) -> Entry:
@@ -157,10 +157,6 @@ class Log:
         return entry
 
 
-def _verdict(entry: Entry) -> Verdict:
-    return Verdict(entry.id, entry.seq, entry.accepted, entry.reason, entry.result, entry.signature)
-
-
 def rechained(entries: Sequence[Entry], key: SigningKey) -> list[Entry]:
     """A chain written anew so that all fits together: links, numbers, seals, hashes, and signatures."""
     made: list[Entry] = []
@@ -172,7 +168,7 @@ def rechained(entries: Sequence[Entry], key: SigningKey) -> list[Entry]:
         whole = signed_by(key, linked)
         if entry.signature is None:
             whole = whole._replace(signature=None)
-        sealing.add(whole.kind, _verdict(whole))
+        sealing.add(whole.kind, whole.verdict)
         made.append(whole)
     return made
 

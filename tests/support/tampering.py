@@ -17,7 +17,7 @@ from vox_mesh.coordination.kinds import Kinds
 from vox_mesh.errors import Refused
 from vox_mesh.mesh import MeshNode
 from vox_mesh.model.canonical import canonical
-from vox_mesh.model.chain import NO_HASH, SEAL, Entry, Sealing, Verdict, signed_text
+from vox_mesh.model.chain import NO_HASH, SEAL, Entry, Sealing, signed_text
 from vox_mesh.model.hlc import Hlc
 from vox_mesh.model.homes import Home
 from vox_mesh.model.keys import SigningKey
@@ -175,7 +175,7 @@ class Intruder:
                 said = sealing.payload(entry.seq) if entry.kind == SEAL else said
                 entry = self.signed(entry._replace(payload=said, prev=prev), key)
                 again.append(entry)
-            sealing.add(entry.kind, verdict_of(entry))
+            sealing.add(entry.kind, entry.verdict)
             prev = entry.hash
         return again
 
@@ -183,11 +183,6 @@ class Intruder:
 def hashed(entry: Entry) -> Entry:
     """The entry with the hash that its contents have."""
     return entry._replace(hash=entry.true_hash)
-
-
-def verdict_of(entry: Entry) -> Verdict:
-    """What a seal vouches for."""
-    return Verdict(entry.id, entry.seq, entry.accepted, entry.reason, entry.result, entry.signature)
 
 
 class Scene(Intruder):

@@ -127,9 +127,7 @@ class Author:
         for entry in self._bound:
             place, _, now_ms, *verdict = found[entry.seq]
             accepted, reason, result = verdict or (1, entry.remark, None)
-            self._sealing.add(
-                entry.kind, chain.Verdict(place, entry.seq, accepted, reason, result, entry.signature)
-            )
+            self._sealing.add(entry.kind, (place, entry.seq, accepted, reason, result, entry.signature))
         self._clock.heard(now_ms, self._started)
         last = self._bound[-1]
         self._end = self._acknowledged = End(last.seq, last.hash)
@@ -258,9 +256,7 @@ class Author:
                 )
 
     def _take_in(self, row: Row) -> End:
-        verdict = chain.Verdict(
-            row["id"], row["seq"], row["accepted"], row["reason"], row["result"], row["signature"]
-        )
+        verdict = (row["id"], row["seq"], row["accepted"], row["reason"], row["result"], row["signature"])
         self._sealing.add(row["kind"], verdict)
         self._clock.resume(row["hlc"])
         return End(row["seq"], row["hash"])

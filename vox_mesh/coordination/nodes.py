@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.model.liveness import State, missed_ticks, state_of
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
+from vox_mesh.store.values import Rows
 
 STALE_MS: Final = 60_000
 """How long a node may have been silent and still count as live."""
@@ -27,6 +30,7 @@ class Node(NamedTuple):
     node_id: str
     agent_id: str | None
     incarnation: int
+    beats: int
     last_seen_ms: int
     consuming_ms: int | None
     progressing_ms: int | None
@@ -82,19 +86,21 @@ class Nodes:
     def __init__(self, store: Store, clock: MeshClock) -> None:
         self._store = store
         self._clock = clock
+        self._known: dict[str, tuple[Any, ...]] = {}  # rows as they were read last
 
     async def live_nodes_from_db(self, stale_threshold_ms: int = STALE_MS) -> list[Node]:
         """The nodes that have not left and were seen within the threshold."""
         now_ms = await self.now_ms()
-        return await self._nodes("live", now_ms, now_ms - stale_threshold_ms)
+        return await self._nodes("live_marks", now_ms, now_ms - stale_threshold_ms)
 
     async def all(self) -> list[Node]:
         """All nodes that ever ticked, also those that left or died."""
-        return await self._nodes("all", await self.now_ms())
+        return await self._nodes("marks", await self.now_ms())
 
     async def find(self, node_id: str) -> Node | None:
         """One node."""
-        return next(iter(await self._nodes("one", await self.now_ms(), node_id)), None)
+        rows = await self._some([node_id])
+        return Node._make((*rows[0], await self.now_ms())) if rows else None
 
     async def watch(self) -> AsyncGenerator[list[Node], None]:
         """All nodes now, and again whenever one came, left, changed its state or what it does."""
@@ -114,11 +120,25 @@ class Nodes:
                     await self._store.changed(seen)
                     await asyncio.sleep(_CALM_S)  # many nodes tick, and only a few of them change
 
-    async def _nodes(self, name: str, now_ms: int, *values: int | str) -> list[Node]:
-        rows = await self._store.read(_SQL[name], (*self._store.tenant[:2], *values))
+    async def _nodes(self, name: str, now_ms: int, *values: int) -> list[Node]:
+        """The nodes with these marks; only of those that have ticked since is the whole row read."""
+        marks: Any = await self._store.read(_SQL[name], (*self._store.tenant[:2], *values))
         if not self._store.is_in_touch:  # that nobody is heard is no sign of anybody's death then
-            now_ms -= round(rows.age_s * 1_000)
-        return [Node._make((*row, now_ms)) for row in rows]
+            now_ms -= round(marks.age_s * 1_000)
+        known = self._known
+        new: list[str] = []
+        for node_id, incarnation, beats in marks:
+            row = known.get(node_id)
+            if row is None or row[2] != incarnation or row[3] != beats:
+                new.append(node_id)
+        if new:
+            known |= {row["node_id"]: tuple(row) for row in await self._some(new)}
+        return [Node._make((*known[node_id], now_ms)) for node_id, _, _ in marks if node_id in known]
+
+    async def _some(self, node_ids: Sequence[str]) -> Rows:
+        return await self._store.read(
+            _SQL["some"], (*self._store.tenant[:2], orjson.dumps(node_ids).decode())
+        )
 
     async def now_ms(self) -> int:
         """The database's time; asked for once, and told from then on."""

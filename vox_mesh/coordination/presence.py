@@ -120,7 +120,8 @@ class Presence:
             await desk.apply(Script(Statement(_SQL["request_key"], (*self._whose, *own))))
             return key_refused(self.node_id, self._identity.key.public)
         now_ms = (await desk.ask(Statement(_SQL["now"]))).value
-        found = await desk.ask(Statement(_SQL["one"], self._whose))
+        values = (*self._whose[:2], orjson.dumps([self.node_id]).decode())
+        found = await desk.ask(Statement(_SQL["some"], values))
         row = found[0]
         silent_s = max(0, now_ms - row["last_seen_ms"]) / 1_000
         return NodeInUse(

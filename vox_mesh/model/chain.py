@@ -19,6 +19,10 @@ _VERSION: Final = 1
 _SIGNED: Final = b"vox-mesh op\n"
 
 
+Verdict = tuple[int, int, int, str | None, str | None, str | None]
+"""What a seal vouches for: an entry's id, number, `accepted`, reason, result and signature."""
+
+
 class Entry(NamedTuple):
     """One entry as the log holds it. `payload`, and `causal_deps` with op ids, are canonical JSON."""
 
@@ -41,10 +45,13 @@ class Entry(NamedTuple):
     @property
     def true_hash(self) -> str:
         """The hash that its contents have."""
-        return hash_of(
-            *(self.node_id, self.seq, self.op_id, self.kind, self.hlc),
-            *(self.causal_deps, self.payload, self.repository_id, self.prev),
-        )
+        _, node, seq, op_id, kind, hlc, deps, payload, repository, prev, *_ = self
+        return hash_of(node, seq, op_id, kind, hlc, deps, payload, repository, prev)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What a seal vouches for."""
+        return self.id, self.seq, self.accepted, self.reason, self.result, self.signature
 
 
 def hash_of(
@@ -83,17 +90,6 @@ def signed_text(entry_hash: str, scope_id: str = "") -> bytes:
     return b"%b%b\n%b" % (_SIGNED, scope_id.encode(), entry_hash.encode())
 
 
-class Verdict(NamedTuple):
-    """What became of an op, and where it was put: what a seal vouches for."""
-
-    id: int
-    seq: int
-    accepted: int
-    reason: str | None
-    result: str | None
-    signature: str | None
-
-
 class Sealing:
     """Folds the verdicts since the last seal, that seal's own included, into one digest."""
 
@@ -111,8 +107,8 @@ class Sealing:
         else:
             self.is_due = True  # a seal of nothing but the seal before it would say nothing
         if self._first is None:
-            self._first = verdict.seq
-        self._digest.update(orjson.dumps(tuple(verdict)) + b"\n")
+            self._first = verdict[1]
+        self._digest.update(orjson.dumps(verdict) + b"\n")
 
     def payload(self, seq: int) -> str:
         """The payload of a seal that is to be the next entry, with this number."""

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.canonical import is_canonical, parse
-from vox_mesh.model.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, Verdict, signed_text
+from vox_mesh.model.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, signed_text
 from vox_mesh.model.hlc import clock_part
 from vox_mesh.model.keys import is_signed
 from vox_mesh.model.ulid import is_ulid
@@ -240,10 +240,7 @@ class _ChainCheck:
             if parse(entry.payload) != self._sealing.claim(entry.seq):
                 return f"the verdicts since the last seal (up to entry {entry.seq - 1}) were changed"
             self.sealed_to = entry.seq - 1
-        self._sealing.add(
-            entry.kind,
-            Verdict(entry.id, entry.seq, entry.accepted, entry.reason, entry.result, entry.signature),
-        )
+        self._sealing.add(entry.kind, entry.verdict)
         return None
 
     def _bad_head(self, entry: Entry) -> str | None:
