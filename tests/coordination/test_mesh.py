@@ -107,6 +107,7 @@ async def test_two_nodes_in_one_process_get_two_slots_and_get_them_back(
                 [(each.store.slot_name, each.identity.node_id, each.identity.key.public) for each in nodes]
             )
             assert [each.incarnation for each in nodes] == [start, start]
+            await one.store.synced()
             assert {node.node_id for node in await one.nodes.live_nodes_from_db()} == {
                 each.identity.node_id for each in nodes
             }

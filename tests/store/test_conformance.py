@@ -28,6 +28,7 @@ from vox_mesh import (
 from vox_mesh.errors import BadStatement, ConstraintFailed, Refused, StoreClosed
 from vox_mesh.model.homes import Driver, Home
 from vox_mesh.store import Value, new_key
+from vox_mesh.store.schema import VERSION
 
 
 def insert(table: str, number: int | None, a: Value = None, *, key: str | None = None) -> Script:
@@ -405,7 +406,7 @@ async def test_status_tells_home_driver_and_schema(store: Store, settings: Setti
     assert status.engine is not None
     assert status.engine.driver == drivers.get(settings.db_driver, "sqlite")
     assert "SQLite 3." in status.engine.server
-    assert (status.schema_version, status.breaker, status.waiting) == (1, "off", 0)
+    assert (status.schema_version, status.breaker, status.waiting) == (VERSION, "off", 0)
     assert (status.spool is not None) is (settings.home is Home.MESH)
     if status.spool is not None:
         assert status.spool.depth == 0
