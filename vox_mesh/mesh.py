@@ -249,7 +249,7 @@ async def _open_node(settings: Settings, surroundings: Surroundings) -> MeshNode
     try:
         await node.start()
     except BaseException:
-        await store.close()
+        await node.close()
         raise
     return node
 
