@@ -18,10 +18,18 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
 )
 
 -- name: refuse_unless_at
--- For a chain without incarnations: that of commands.
+-- For a chain without incarnations, that of commands: it ends there, and its key and its node's are still
+-- the one that the next entry is signed with.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 IS NOT (
     SELECT hash FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
     ORDER BY seq DESC LIMIT 1
+) OR EXISTS (
+    SELECT 1 FROM node_keys AS known
+    WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?5) AND public_key <> ?6
+      AND from_seq = (
+          SELECT max(from_seq) FROM node_keys AS newer
+          WHERE newer.scope_id = ?1 AND newer.repository_id = ?2 AND newer.node_id = known.node_id
+      )
 )
 
 -- name: record_key
@@ -102,19 +110,20 @@ FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND op_id IN (SELECT value FROM json_each(?3))
 
 -- name: tail
--- The last entries, of one kind or of all, newest first. They are found by `id`: no index is in its order.
+-- Entries before some other, of one kind or of all, newest first. They are found by `id`: no index is in its
+-- order.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog NOT INDEXED
-WHERE scope_id = ?1 AND repository_id = ?2 AND (?3 IS NULL OR kind = ?3)
-ORDER BY id DESC LIMIT ?4
+WHERE scope_id = ?1 AND repository_id = ?2 AND (?3 IS NULL OR kind = ?3) AND id < ?4
+ORDER BY id DESC LIMIT ?5
 
 -- name: chain_tail
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog
-WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND (?4 IS NULL OR kind = ?4)
-ORDER BY seq DESC LIMIT ?5
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND (?4 IS NULL OR kind = ?4) AND seq < ?5
+ORDER BY seq DESC LIMIT ?6
 
 -- name: after
 -- The entries that were committed after some other, oldest first.
@@ -133,18 +142,25 @@ SELECT id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog
-WHERE scope_id = ?1 AND repository_id = ?2 AND (node_id, seq) > (?3, ?4) AND (?5 IS NULL OR node_id = ?5)
-  AND (?6 IS NULL OR id <= ?6)
-ORDER BY node_id, seq LIMIT ?7
+WHERE scope_id = ?1 AND repository_id = ?2 AND (node_id, seq) > (?3, ?4) AND (?5 IS NULL OR id <= ?5)
+ORDER BY node_id, seq LIMIT ?6
+
+-- name: page_of_chain
+-- The same of one chain.
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result
+FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq > ?4 AND (?5 IS NULL OR id <= ?5)
+ORDER BY seq LIMIT ?6
 
 -- name: of_kind
--- All that were accepted of a kind that the index knows, latest first.
+-- Those that were accepted of a kind that the index knows, after some time.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog INDEXED BY agent_oplog_of_owner
 WHERE scope_id = ?1 AND repository_id = ?2 AND kind = ?3
-  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1
-ORDER BY hlc DESC
+  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1 AND hlc > ?4
+ORDER BY hlc LIMIT ?5
 
 -- name: heads
 -- The last entry of each chain; a chain with entries has a key.

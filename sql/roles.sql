@@ -43,6 +43,12 @@ FROM (
     WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4)
 ) AS chain
 
+-- name: refuse_if_owner
+-- What the owner says is believed by its key: another one would make it nobody.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+    SELECT 1 FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+)
+
 -- name: refuse_unless_chains_at
 -- The chains have not grown since it was decided from which entry on the new key is in force.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (

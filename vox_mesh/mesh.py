@@ -157,8 +157,9 @@ class MeshNode(Mesh):
         self._heartbeat = Heartbeat(
             store, presence, self.oplog, self.nodes, clock, surroundings, tick_s=settings.tick
         )
+        # Commands act for the first slot: of nodes that begin together in a folder, it should be the owner.
         self._may_own = settings.node_id is not None or store.slot_name in (None, "1")
-        self._is_settled = False
+        self._is_owned = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -166,6 +167,8 @@ class MeshNode(Mesh):
         if self.store.is_prepared:
             with suppress(DatabaseUnavailable, OutcomeUnknown, Overloaded):
                 await self.run_once()
+            if self._author.broken is not None:
+                raise self._author.broken
         self._tasks = [
             asyncio.create_task(self._tick(), name="vox-mesh-heartbeat"),
             asyncio.create_task(self._apply_deferred(), name="vox-mesh-deferral"),
@@ -175,11 +178,12 @@ class MeshNode(Mesh):
         """Tick; and, when the mesh has no owner yet, become it."""
         await self._heartbeat.run_once()
         await self.deferral.look()
-        if not self._is_settled and not self.clock.is_off:
-            if self._may_own and await self.roles.owner() is None:
+        if not self._is_owned and not self.clock.is_off:
+            self._is_owned = await self.roles.owner() is not None
+            if not self._is_owned and self._may_own:
                 with suppress(Refused):  # another node was quicker
                     await self.roles.initialise()
-            self._is_settled = True
+            self._may_own = True  # with the next tick, if by then nobody else did
 
     async def _tick(self) -> None:
         while True:

@@ -22,14 +22,13 @@ from vox_mesh import Mesh
 from vox_mesh.coordination.identity import (
     Identity,
     command_identity,
-    machine_id,
     node_identity,
     passing_identity,
     place_of,
 )
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.keys import is_public_key, is_signed
-from vox_mesh.store.slots import slot_folder, take_slot
+from vox_mesh.store.slots import take_slot
 
 _KEY = "key.pem"
 _THREADS = 8
@@ -221,4 +220,3 @@ def test_a_place_is_one_slots_and_no_copys(tmp_path: Path) -> None:
     assert place_of(again.folder) in places, "the next process in a slot is in the same place"
     again.release()
     two.release()
-    assert place_of(slot_folder(tmp_path)).startswith(machine_id())

@@ -86,7 +86,9 @@ async def explaining_refusals(mesh: Mesh) -> AsyncIterator[None]:
         yield
     except Refused as refused:
         owner = await mesh.roles.owner()
-        if refused.reason != "not_the_owner":
+        if refused.reason == "the_owner_keeps_its_key":
+            refused.hint = "put the owner's key.pem back: its key is what the mesh knows it by"
+        elif refused.reason != "not_the_owner":
             refused.hint = "stop that node first"
         elif owner is None:
             refused.hint = "the mesh has no owner yet: the first node that is started becomes it"

@@ -14,7 +14,7 @@ import orjson
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import Identity
-from vox_mesh.errors import ChainBroken, ConstraintFailed, KeyRefused, Refused, StaleIncarnation
+from vox_mesh.errors import ChainBroken, ConstraintFailed, KeyRefused, NoAnswer, Refused, StaleIncarnation
 from vox_mesh.model import chain
 from vox_mesh.model.chain import NO_HASH, SEAL, Sealing
 from vox_mesh.model.keys import is_signed
@@ -79,6 +79,8 @@ class Author:
         self._clock = clock
         self._registration = registration
         self.incarnation: int | None = None
+        self.broken: ChainBroken | None = None
+        """Why nothing can be appended to the chain, as far as that was found out."""
         self._end: End | None = None  # not known
         self._acknowledged: End | None = None  # the chain was not read yet
         self._sealing = Sealing()
@@ -117,13 +119,20 @@ class Author:
         """Register, if that is still to be done, and read where the chain ends."""
         if self._registration is not None and self.incarnation is None:
             self.incarnation = await self._registration.register(desk)  # nobody else can append any more
-        await self._find_end(desk)
+        self.broken = None
+        try:
+            await self._find_end(desk)
+        except ChainBroken as error:
+            self.broken = error
+            raise
 
     def settled(self, rows: Sequence[Sequence[Any]]) -> None:
         """The request was applied: what became of its ops is part of what the next seal vouches for."""
         if not self._bound:
             return
         found = {row[1]: row for row in rows}
+        if len(found) != len(self._bound):
+            raise NoAnswer("the database answered only in part")
         for entry in self._bound:
             place, _, now_ms, *verdict = found[entry.seq]
             accepted, reason, result = verdict or (1, entry.remark, None)
@@ -138,6 +147,8 @@ class Author:
         self._end, self._bound = None, []
         if self._registration is not None:
             await self._refuse_if_replaced(desk)
+        else:
+            await self._refuse_other_key(desk)
         ops = {script.key: script for script in scripts if script.op is not None}
         keys = orjson.dumps(list(ops)).decode()
         found = await desk.ask(Statement(_SQL["verdicts_of"], (*self._mesh, keys)))
@@ -165,7 +176,8 @@ class Author:
         self._bound = entries
         self._started = self._clock.started()
         if self._registration is None:
-            guard = Statement(_SQL["refuse_unless_at"], (*self._mesh, author.chain, last))
+            own = (author.node_id, author.key.public)
+            guard = Statement(_SQL["refuse_unless_at"], (*self._mesh, author.chain, last, *own))
         else:
             whose = (*self._mesh, author.chain, self.incarnation)
             guard = Statement(_SQL["refuse_unless_current_at"], (*whose, last))
@@ -263,9 +275,12 @@ class Author:
 
     async def _begin_command(self, desk: Desk) -> None:
         """A command is not registered: it only has to come with the key that is known for its node."""
-        author = self.identity
         started = self._clock.started()
         self._clock.heard((await desk.ask(Statement(_NODES["now"]))).value, started)
+        await self._refuse_other_key(desk)
+
+    async def _refuse_other_key(self, desk: Desk) -> None:
+        author = self.identity
         for name in (author.node_id, author.chain):
             found = await desk.ask(Statement(_SQL["newest_key"], (*self._mesh, name)))
             if found and found.value != author.key.public:

@@ -12,6 +12,7 @@ import orjson
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.kinds import APPLY, DROP, Authored, Kinds
+from vox_mesh.coordination.pages import Pages
 from vox_mesh.errors import NotKnown, Refused, ScriptFailed
 from vox_mesh.model.canonical import canonical, parse
 from vox_mesh.model.chain import Entry
@@ -27,7 +28,6 @@ _log = logging.getLogger(__name__)
 _SQL: Final = named("deferred")
 _OPLOG: Final = named("oplog")
 _AT_ONCE: Final = 64
-_REQUEST: Final = 1_024  # entries: no request has more, and its last one is signed
 _NOT_WAITING: Final = "not_waiting"
 _LOST: Final = ("refused", "dropped")
 
@@ -57,6 +57,7 @@ class Deferral:
         self._store = store
         self._clock = clock
         self._kinds = kinds
+        self._pages = Pages(store)
         self._is_any = asyncio.Event()
 
     async def standing_of(self, deps: Sequence[str]) -> Standing:
@@ -179,10 +180,15 @@ class Deferral:
         """Whether its author signed it, or an entry that follows it in the chain."""
         mesh, chain = self._store.tenant[:2], entry.node_id
         keys = await self._store.read(_OPLOG["keys"], mesh)
-        page = (*mesh, chain, entry.seq - 1, chain, None, _REQUEST)
-        entries = await self._store.read(_OPLOG["chain_page"], page)
         own = [Key._make(row) for row in keys if row["node_id"] == chain]
-        return is_authentic(entry, [Entry._make(row) for row in entries], own, mesh[0])
+        following: list[Entry] = []
+        seq = entry.seq - 1
+        while page := await self._pages.read("page_of_chain", chain, seq, None, limit=_AT_ONCE):
+            following += page
+            if any(each.signature is not None for each in page):
+                break
+            seq = page[-1].seq
+        return is_authentic(entry, following, own, mesh[0])
 
     async def _entries_of(self, op_id: str) -> list[Entry]:
         values = (*self._store.tenant[:2], _array([op_id]))

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from vox_mesh.coordination.clock import MeshClock, Surroundings
+from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock, Surroundings
 from vox_mesh.coordination.nodes import Nodes
 from vox_mesh.coordination.oplog import Heads, OpLog
 from vox_mesh.coordination.presence import Presence
-from vox_mesh.errors import ChainBroken, ClockOff, MeshError
+from vox_mesh.errors import MeshError
 from vox_mesh.store.script import Outcome, Script
 from vox_mesh.store.store import Store
 
@@ -44,7 +44,6 @@ class Heartbeat:
         self._tick_s = tick_s
         self._minute_began = surroundings.monotonic()
         self._anchored: Heads = {}
-        self._anchoring: Heads = {}
 
     @property
     def pause_s(self) -> float:
@@ -55,52 +54,40 @@ class Heartbeat:
         """Tick; and when a minute has passed, vouch for what happened in it."""
         began = self._surroundings.monotonic()
         said: list[Script] = []
+        moved: Heads = {}
         if is_full_minute := began - self._minute_began >= _MINUTE_S:
-            said = await self._minute()
+            moved = await self._moved_heads()
+            said = self._seal() + ([self._oplog.anchor_script(moved)] if moved else [])
         started = self._clock.started()
-        tick = await self._say(self._presence.beat(), said, self._tick_s)
+        tick, is_all = await self._say(self._presence.beat(), said, self._tick_s)
         self._clock.heard(tick.rows.value, started)
         if is_full_minute:
             self._minute_began = began
-            self._anchored = self._anchoring
+        if is_all:
+            self._anchored |= moved
 
-    async def _say(self, first: Script, said: Sequence[Script], timeout: float) -> Outcome:
-        """Write it all at once; should our log be broken, still say the first: that we live, or leave."""
-        try:
-            verdicts = await self._store.write_all([first, *said], timeout=timeout)
-        except ChainBroken as error:
-            if not said:
-                raise
+    async def _say(self, first: Script, said: Sequence[Script], timeout: float) -> tuple[Outcome, bool]:
+        """Write it all at once: that we live, or leave; and, unless our log is broken, the rest."""
+        outcome, *others = await self._store.write_all([first, *said], timeout=timeout)
+        if isinstance(outcome, MeshError):
+            raise outcome
+        failed = [other for other in others if isinstance(other, MeshError)]
+        for error in failed:
             _log.error("%s", error.line)
-            verdicts = await self._store.write_all([first], timeout=timeout)
-        for verdict in verdicts:
-            if isinstance(verdict, MeshError):
-                raise verdict
-        assert not isinstance(verdicts[0], MeshError)
-        return verdicts[0]
+        return outcome, not failed
 
-    async def _minute(self) -> list[Script]:
-        scripts: list[Script] = []
-        if self._oplog.is_seal_due:
-            scripts.append(self._oplog.seal_script())
+    def _seal(self) -> list[Script]:
+        return [self._oplog.seal_script()] if self._oplog.is_seal_due else []
+
+    async def _moved_heads(self) -> Heads:
+        """The heads to anchor: those that have moved since we last did, if it is ours to do."""
         live = await self._nodes.live_nodes_from_db()
-        if min((node.node_id for node in live), default="") == self._presence.node_id:
-            scripts += await self._anchor()
-        return scripts
-
-    async def _anchor(self) -> list[Script]:
-        """An anchor, if any chain has grown since the last one."""
-        try:
-            self._clock.refuse_if_off()
-        except ClockOff:
-            return []
+        able = [node.node_id for node in live if abs(node.clock_distance_ms) <= MAX_DISTANCE_MS]
+        if self._clock.is_off or min(able, default="") != self._presence.node_id:
+            return {}
         heads = await self._oplog.heads()
-        if not heads or heads == self._anchored:
-            return []
-        self._anchoring = heads  # anchored once it is written
-        return [self._oplog.anchor_script(heads)]
+        return {chain: head for chain, head in heads.items() if self._anchored.get(chain) != head}
 
     async def leave(self) -> None:
         """Say that this node ends, and vouch for the rest of its log."""
-        said = [self._oplog.seal_script()] if self._oplog.is_seal_due else []
-        await self._say(self._presence.leave(), said, _LEAVE_S)
+        await self._say(self._presence.leave(), self._seal(), _LEAVE_S)

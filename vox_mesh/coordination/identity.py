@@ -135,5 +135,7 @@ def _text(read: Callable[[], str]) -> str:
 
 def place_of(folder: Path) -> str:
     """What tells a slot from all others, also from a copy of its folder."""
+    # Not the network: a container that is started again has another one.
     lock = (folder / "lock").stat()
-    return f"{machine_id()}:{lock.st_dev}:{lock.st_ino}"
+    machine = hashlib.sha256(_installation().encode()).hexdigest()[:16]
+    return f"{machine}:{lock.st_dev}:{lock.st_ino}"

@@ -51,6 +51,8 @@ class OpKind:
             raise BadValue(
                 f"{self.name!r} is no name for a kind of op", hint="for example com.example.deployed"
             )
+        if self.appendable and self.does_something:
+            raise BadValue(f"ops of the kind {self.name} do something, so they can't wait in the spool")
 
     @property
     def owner_only(self) -> bool:

@@ -11,6 +11,7 @@ from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.deferral import Deferral, Standing
 from vox_mesh.coordination.kinds import Authored, Kinds, OpKind
+from vox_mesh.coordination.pages import Pages
 from vox_mesh.coordination.roles import Owner, Roles
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown
 from vox_mesh.model.canonical import JsonObject, canonical
@@ -20,10 +21,9 @@ from vox_mesh.model.verification import WITNESSES, ChainReport, Key, LogCheck, W
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Row, Rows, Value
+from vox_mesh.store.values import Rows, Value
 
 _SQL: Final = named("oplog")
-_PAGE: Final = 1_000
 _AGAIN_S: Final = 1.0
 _MAX_DEPS: Final = 256
 
@@ -52,6 +52,7 @@ class OpLog:
         self._kinds = kinds
         self._roles = roles
         self._deferral = deferral
+        self._pages = Pages(store)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -146,11 +147,9 @@ class OpLog:
         self, limit: int = 20, *, node_id: str | None = None, kind: str | None = None
     ) -> list[Entry]:
         """The last entries, in the order of their commits."""
-        if node_id is None:
-            rows = await self._read("tail", kind, limit)
-        else:
-            rows = await self._read("chain_tail", node_id, kind, limit)
-        return [Entry._make(row) for row in rows][::-1]
+        found = await self._pages.newest(limit, node_id, kind)
+        self._receive(found)
+        return found[::-1]
 
     async def follow(
         self, after_id: int, *, node_id: str | None = None, kind: str | None = None
@@ -160,14 +159,14 @@ class OpLog:
             seen = self._store.change_count
             try:
                 newest = await self.last_id()
-                rows: Sequence[Row] = await self._read("after", after_id, node_id, kind, _PAGE)
+                page = await self._pages.read("after", after_id, node_id, kind)
             except DatabaseUnavailable:
-                newest, rows = after_id, ()
-            for row in rows:
-                entry = Entry._make(row)
+                newest, page = after_id, []
+            self._receive(page)
+            for entry in page:
                 after_id = entry.id
                 yield entry
-            if len(rows) < _PAGE:
+            if not page:
                 after_id = max(after_id, newest)  # those that are not wanted are not looked at again
                 with suppress(TimeoutError):
                     async with asyncio.timeout(None if self._store.is_in_touch else _AGAIN_S):
@@ -182,7 +181,14 @@ class OpLog:
         rows = await self._read("entries_of", canonical([op_id]))
         if not rows:
             raise NotKnown(f"the log has no op {op_id!r}", hint="see `vox-mesh oplog tail`")
-        return Entry._make(rows[0])
+        entry = Entry._make(rows[0])
+        self._receive([entry])
+        return entry
+
+    def _receive(self, entries: Sequence[Entry]) -> None:
+        """Whoever has seen these does what comes next at a later time."""
+        if entries:
+            self._clock.receive(max(str(entry.hlc) for entry in entries))
 
     async def entries(
         self, node_id: str | None = None, up_to: int | None = None
@@ -200,11 +206,9 @@ class OpLog:
     def _page(
         self, chain: str, seq: int, node_id: str | None, up_to: int | None
     ) -> asyncio.Task[list[Entry]]:
-        async def read() -> list[Entry]:
-            rows = await self._read("chain_page", chain, seq, node_id, up_to, _PAGE)
-            return [Entry._make(row) for row in rows]
-
-        return asyncio.create_task(read())
+        if node_id is None:
+            return asyncio.create_task(self._pages.read("chain_page", chain, seq, up_to))
+        return asyncio.create_task(self._pages.read("page_of_chain", node_id, seq, up_to))
 
     # --- verifying -------------------------------------------------------------------------------
 
@@ -227,9 +231,9 @@ class OpLog:
         scope_id = self._store.tenant.scope_id
         witness = Witness(None if owner is None else owner.public_key, keys, scope_id)
         for kind in WITNESSES:
-            for row in await self._read("of_kind", kind):
-                if row["id"] <= last_id:
-                    witness.hear(Entry._make(row))
+            async for entry in self._pages.of_kind(kind):
+                if entry.id <= last_id:
+                    witness.hear(entry)
         check = LogCheck(witness)
         async for page in self.entries(node_id, last_id):
             for entry in page:

@@ -16,9 +16,9 @@ from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.coordination.nodes import Node, Nodes
+from vox_mesh.coordination.pages import Pages
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.model.canonical import canonical, parse
-from vox_mesh.model.chain import Entry
 from vox_mesh.model.keys import is_public_key
 from vox_mesh.model.liveness import State
 from vox_mesh.model.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, Witness
@@ -28,7 +28,6 @@ from vox_mesh.store.store import Store
 from vox_mesh.store.values import Rows, Value
 
 _SQL: Final = named("roles")
-_OPLOG: Final = named("oplog")
 _NODES: Final = named("nodes")
 
 
@@ -78,6 +77,7 @@ class Roles:
         self._store = store
         self._author = author
         self._nodes = nodes
+        self._pages = Pages(store)
         self._clock = clock
 
     async def owner(self) -> Owner | None:
@@ -174,6 +174,7 @@ class Roles:
         since = {row["node_id"]: row["seq"] + 1 for row in rows}
         tenant, places = self._store.tenant[:2], canonical(since)
         effects = (
+            Statement(_SQL["refuse_if_owner"], (*tenant, node_id), refusal="the_owner_keeps_its_key"),
             Statement(_SQL["refuse_unless_chains_at"], (*tenant, places), refusal="node_still_writes"),
             Statement(_SQL["accept_key"], (*tenant, places, public_key)),
             # A process that still has the old key is to be heard no more.
@@ -185,6 +186,7 @@ class Roles:
 
     async def _say(self, kind: str, payload: dict[str, Any], *effects: Statement) -> Outcome:
         self._clock.refuse_if_off()
+        await self._said(kind)  # so that this is later than what was said before
         op = Op(kind, canonical(payload), signed=True)
         return await self._store.write(Script(self._owner_guard(), *effects, op=op))
 
@@ -192,16 +194,16 @@ class Roles:
         """What the owner said of this kind, latest first; and the ids of what it did not, or not clearly."""
         owner = await self.owner()
         witness = Witness(None if owner is None else owner.public_key, (), self._store.tenant.scope_id)
-        rows = await self._store.read(_OPLOG["of_kind"], (*self._store.tenant[:2], kind))
         said: list[Said] = []
         unsaid: list[str] = []
-        for row in rows:
-            entry = Entry._make(row)
+        async for entry in self._pages.of_kind(kind):
             payload = parse(entry.payload) if witness.is_of_owner(entry) else None
             if _is_clear(kind, payload):
-                said.append(Said(entry.hlc, entry.op_id, payload))
+                said.insert(0, Said(entry.hlc, entry.op_id, payload))
             else:
                 unsaid.append(entry.op_id)
+        if said:
+            self._clock.receive(said[0].hlc)
         return said, unsaid
 
     async def _read(self, name: str, *values: Value) -> Rows:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import MeshError, ScriptFailed
 from vox_mesh.store.carrier import backoff_s
 from vox_mesh.store.flight import Entry
 from vox_mesh.store.request import Verdict
@@ -123,6 +123,9 @@ class AgentQueue:
             self._empty_if_still_empty()
             return 0
         verdicts = await submit([script for _, script in kept], self._timeout, is_replay=True)
+        for verdict in verdicts:
+            if isinstance(verdict, MeshError) and not isinstance(verdict, ScriptFailed):
+                raise verdict  # it was not tried; those that were answer the same again
         refused = [
             (seq, verdict.line)
             for (seq, _), verdict in zip(kept, verdicts, strict=True)

@@ -18,6 +18,7 @@ from vox_mesh.errors import (
     ConstraintFailed,
     DatabaseBusy,
     DatabaseFault,
+    MeshError,
     NoAnswer,
     Refused,
     ScriptFailed,
@@ -43,7 +44,8 @@ from vox_mesh.store.values import NO_ROWS, Rows, Value
 _SQL: Final = named("scripts")
 _ALONE: Final = ([0],)
 
-Verdict = Outcome | ScriptFailed
+Verdict = Outcome | MeshError
+"""What became of a script; an error that is no `ScriptFailed` says that it was not tried."""
 
 
 class Tenant(NamedTuple):
@@ -224,7 +226,7 @@ async def apply_alone(engine: Engine, tenant: Tenant, script: Script) -> Outcome
     """Apply one script in a request of its own; for those who must not wait behind others."""
     request = IsolatedRequest(tenant, [script], Forgetting())
     (verdict,) = request.verdicts(await engine.run(request.batch))
-    if isinstance(verdict, ScriptFailed):
+    if isinstance(verdict, MeshError):
         raise verdict
     return verdict
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from vox_mesh.errors import BadValue, DatabaseUnavailable, MeshError, NoAnswer, Overloaded, ScriptFailed
+from vox_mesh.errors import (
+    BadValue,
+    ChainBroken,
+    DatabaseUnavailable,
+    MeshError,
+    NoAnswer,
+    Overloaded,
+    ScriptFailed,
+)
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.carrier import Carrier
 from vox_mesh.store.flight import Flight
@@ -84,6 +92,12 @@ class Sender:
             except Unbound:
                 known |= await self._recalled(left, flight)
                 continue
+            except ChainBroken as error:  # those that need no log can go on without it
+                unlogged = {script.key: error for script in left if script.op is not None}
+                if len(unlogged) == len(left):
+                    raise
+                known |= unlogged
+                continue
             if not known:
                 return verdicts
             known |= {script.key: verdict for script, verdict in zip(left, verdicts, strict=True)}
@@ -108,6 +122,8 @@ class Sender:
                 return verdicts
         verdicts = await self._carry(IsolatedRequest(self._tenant, scripts, forgetting, frame), flight)
         self._ledger.forgot(forgetting)
+        # Their keys were needed for the verdicts; from now on the log remembers them.
+        self._ledger.answered(script.key for script in scripts if script.op and not script.has_answer)
         failed = sum(1 for verdict in verdicts if isinstance(verdict, MeshError))
         self._failing_share = _MEMORY * self._failing_share + (1 - _MEMORY) * failed / len(scripts)
         return verdicts

@@ -1,0 +1,36 @@
+"""A log that no server would answer with at once is still read, verified and exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.homes import MESH
+from tools.sqld import Server
+from vox_mesh.coordination.export import export_log, verify_export
+from vox_mesh.coordination.kinds import OpKind
+from vox_mesh.mesh import Mesh
+
+_COUNT = 120
+_BYTES = 120_000  # together more than the server's limit of 10 MB
+
+
+async def test_entries_that_are_too_large_for_one_answer_come_in_several(
+    shared_server: Server, tmp_path: Path
+) -> None:
+    async with Mesh.open(MESH.settings(tmp_path, shared_server)) as mesh:
+        mesh.oplog.register(OpKind("large"))
+        for number in range(_COUNT):
+            await mesh.oplog.append("large", {"n": number, "text": "x" * _BYTES})
+        (chain,) = await mesh.oplog.verify()
+        assert (chain.problem, chain.entries) == (None, _COUNT + 1)
+        assert len(await mesh.oplog.tail(_COUNT, kind="large")) == _COUNT
+        assert len(await mesh.oplog.tail(_COUNT, node_id=mesh.identity.chain)) == _COUNT
+        followed = []
+        async for entry in mesh.oplog.follow(0):
+            followed.append(entry.seq)
+            if len(followed) == _COUNT + 1:
+                break
+        assert followed == [*range(1, _COUNT + 2)]
+        exported = await export_log(mesh.oplog, *mesh.store.tenant[:2], tmp_path / "log.jsonl")
+        assert exported.entries == _COUNT + 1
+    assert [chain.problem for chain in verify_export(tmp_path / "log.jsonl").chains] == [None]
