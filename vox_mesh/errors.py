@@ -204,7 +204,7 @@ class StaleIncarnation(MeshError):
 
 
 class ChainBroken(MeshError):
-    """The database does not hold what it had acknowledged of this node's log."""
+    """This node's log is not as it left it: entries are gone, or there is one that it did not write."""
 
     code = "chain_broken"
 

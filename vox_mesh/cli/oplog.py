@@ -197,7 +197,8 @@ def _found(chains: list[ChainReport], owner_key: str | None) -> list[str]:
         lines.append(f"broken: {chain.node_id}{where}{op}: {chain.problem}")
     count = sum(chain.entries for chain in chains)
     verdict = f"{len(broken)} broken" if broken else "all as they were written"
-    lines.append(f"{count} entries in {len(chains)} chains: {verdict}")
+    where = "1 chain" if len(chains) == 1 else f"{len(chains)} chains"
+    lines.append(f"{count} entries in {where}: {verdict}")
     return [*lines, f"the owner's key: {owner_key or 'there is none'}"]
 
 
