@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final
 
-import orjson
 import pytest
 import rfc8785
 from hypothesis import assume, given
@@ -159,11 +158,22 @@ def test_a_seal_says_what_it_covers_and_the_next_begins_with_it() -> None:
 
 
 def test_what_a_seal_vouches_for_is_written_down() -> None:
-    """The digest is of one line of JSON per verdict: others must be able to recompute it."""
+    """The digest is of one array of JSON per verdict and a comma: others must be able to recompute it."""
     told = numbered([(5, 1, None, '{"n":1}', None), (6, 0, "n\u00f3", None, "ed25519:00")])
-    lines = b"".join(orjson.dumps(list(verdict)) + b"\n" for verdict in told)
-    assert lines.decode() == '[5,1,1,null,"{\\"n\\":1}",null]\n[6,2,0,"n\u00f3",null,"ed25519:00"]\n'
-    assert claim(told, 3) == {"from": 1, "to": 2, "verdicts": hashlib.sha3_256(lines).hexdigest()}
+    text = '[5,1,1,null,"{\\"n\\":1}",null],[6,2,0,"n\u00f3",null,"ed25519:00"],'
+    assert claim(told, 3) == {"from": 1, "to": 2, "verdicts": hashlib.sha3_256(text.encode()).hexdigest()}
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 600])
+def test_the_digest_is_the_same_however_often_it_was_asked_for(count: int) -> None:
+    told = numbered([(seq, 1, None, None, None) for seq in range(1, count + 1)])
+    text = "".join(f"[{seq},{seq},1,null,null,null]," for seq in range(1, count + 1))
+    sealing = Sealing()
+    for verdict in told:
+        sealing.add("note", verdict)
+        if verdict[1] % 100 == 0:
+            sealing.claim(verdict[1] + 1)
+    assert sealing.claim(count + 1)["verdicts"] == hashlib.sha3_256(text.encode()).hexdigest()
 
 
 def test_a_seal_is_due_when_there_is_a_verdict_that_none_vouches_for() -> None:

@@ -121,7 +121,7 @@ class OpLog:
         return await self._store.write(self.anchor_script(await self.heads()))
 
     def anchor_script(self, heads: Heads) -> Script:
-        """An op that records where all other chains end."""
+        """An op that records where these chains end."""
         return _script(ANCHOR, {"heads": heads})
 
     async def heads(self) -> Heads:
@@ -194,21 +194,16 @@ class OpLog:
         self, node_id: str | None = None, up_to: int | None = None
     ) -> AsyncIterator[list[Entry]]:
         """All entries, chain by chain and in order, in pages; of those committed up to one with an id."""
-        # From the very first on, also what has no right name or number.
-        reading = self._page("", -(2**63), node_id, up_to)
-        try:
-            while page := await reading:  # the next is read while one is looked at
-                reading = self._page(page[-1].node_id, page[-1].seq, node_id, up_to)
-                yield page
-        finally:
-            reading.cancel()
-
-    def _page(
-        self, chain: str, seq: int, node_id: str | None, up_to: int | None
-    ) -> asyncio.Task[list[Entry]]:
-        if node_id is None:
-            return asyncio.create_task(self._pages.read("chain_page", chain, seq, up_to))
-        return asyncio.create_task(self._pages.read("page_of_chain", node_id, seq, up_to))
+        chain, seq = node_id or "", -(2**63)  # from the very first on, also what has no right name or number
+        while True:
+            if node_id is None:
+                page = await self._pages.read("chain_page", chain, seq, up_to)
+            else:
+                page = await self._pages.read("page_of_chain", chain, seq, up_to)
+            if not page:
+                return
+            yield page
+            chain, seq = page[-1].node_id, page[-1].seq
 
     # --- verifying -------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ SEAL: Final = "Seal"
 ANCHOR: Final = "Anchor"
 
 _VERSION: Final = 1
+_AT_ONCE: Final = 256
 _SIGNED: Final = b"vox-mesh op\n"
 
 
@@ -91,10 +92,14 @@ def signed_text(entry_hash: str, scope_id: str = "") -> bytes:
 
 
 class Sealing:
-    """Folds the verdicts since the last seal, that seal's own included, into one digest."""
+    """Folds the verdicts since the last seal, that seal's own included, into one digest.
+
+    What is hashed are the verdicts as JSON arrays, each followed by a comma.
+    """
 
     def __init__(self) -> None:
         self._digest = hashlib.sha3_256()
+        self._pending: list[Verdict] = []
         self._first: int | None = None
         self.is_due = False
 
@@ -102,13 +107,21 @@ class Sealing:
         """Fold in the verdict of the next entry; a seal begins anew with itself."""
         if kind == SEAL:
             self._digest = hashlib.sha3_256()
+            self._pending = []
             self._first = None
             self.is_due = False
         else:
             self.is_due = True  # a seal of nothing but the seal before it would say nothing
         if self._first is None:
             self._first = verdict[1]
-        self._digest.update(orjson.dumps(verdict) + b"\n")
+        self._pending.append(verdict)
+        if len(self._pending) == _AT_ONCE:
+            self._fold()
+
+    def _fold(self) -> None:
+        if self._pending:
+            self._digest.update(orjson.dumps(self._pending)[1:-1] + b",")
+            self._pending = []
 
     def payload(self, seq: int) -> str:
         """The payload of a seal that is to be the next entry, with this number."""
@@ -116,5 +129,6 @@ class Sealing:
 
     def claim(self, seq: int) -> dict[str, Any]:
         """What a seal with this number says: which entries it covers, and the digest of their verdicts."""
+        self._fold()
         first = seq if self._first is None else self._first
         return {"from": first, "to": seq - 1, "verdicts": self._digest.hexdigest()}

@@ -26,7 +26,8 @@ _CLOCK: Final = re.compile(r"[0-9]{13}-[0-9]{5}-")
 
 def clock_part(text: str, author: str) -> str | None:
     """What of a time of this author sorts it among all of them; `None` if it is none."""
-    return text[:_AUTHOR_AT] if _CLOCK.match(text) and text[_AUTHOR_AT:] == author else None
+    clock = text[:_AUTHOR_AT]
+    return clock if text[_AUTHOR_AT:] == author and _CLOCK.match(clock) else None
 
 
 class Hlc(NamedTuple):

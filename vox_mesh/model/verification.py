@@ -29,6 +29,7 @@ WITNESSES: Final = (ANCHOR, REKEY)
 _UNREADABLE: Final = (BadValue, TypeError, ValueError, AttributeError, KeyError)
 """What comes of reading an entry that holds what none can hold."""
 
+_SPECIAL: Final = frozenset({INITIALISE, SEAL})
 _OPTIONAL_TEXT: Final = (str, type(None))
 _DISPUTED: Final = ""  # in place of a hash: anchors that disagree can't both be true
 
@@ -166,20 +167,22 @@ class _ChainCheck:
         self._last = entry
 
     def _problem(self, entry: Entry) -> str | None:
-        expected = 1 if self._last is None else self._last.seq + 1
+        last = self._last
+        expected, prev = (1, NO_HASH) if last is None else (last.seq + 1, last.hash)
         if entry.seq != expected:
             return f"entry {expected} is missing" if entry.seq > expected else "its number comes twice"
-        if entry.prev != (NO_HASH if self._last is None else self._last.hash):
+        if entry.prev != prev:
             return "it is not linked to the entry before it"
         if entry.true_hash != entry.hash:
             return "its contents do not have its hash"
-        return (
-            self._bad_form(entry)
-            or self._bad_signature(entry)
-            or self._bad_owner(entry)
-            or self._bad_seal(entry)
-            or self._bad_head(entry)
-        )
+        problem = self._bad_form(entry) or self._bad_verdict(entry) or self._bad_signature(entry)
+        if problem is None and entry.kind in _SPECIAL:
+            problem = self._bad_owner(entry) or self._bad_seal(entry)
+        if problem is None and entry.seq in self._heads:
+            problem = self._bad_head(entry)
+        if problem is None:
+            self._sealing.add(entry.kind, entry.verdict)
+        return problem
 
     def _bad_form(self, entry: Entry) -> str | None:
         if not is_canonical(entry.payload):
@@ -194,16 +197,20 @@ class _ChainCheck:
         if time <= self._time:
             return "its time is not later than that of the entry before it"
         self._time = time
-        if self._last is not None and entry.id <= self._last.id:
-            return "it was committed before the entry before it"
-        if entry.accepted not in (0, 1) or (entry.accepted == 0 and entry.reason is None):
-            return "its verdict is neither accepted nor refused with a reason"
-        if (
-            not (type(entry.id) is type(entry.accepted) is int)
-            or type(entry.reason) not in _OPTIONAL_TEXT
-            or type(entry.result) not in _OPTIONAL_TEXT
-        ):
+        return None
+
+    def _bad_verdict(self, entry: Entry) -> str | None:
+        place, accepted, reason, result = entry.id, entry.accepted, entry.reason, entry.result
+        if not (type(place) is type(accepted) is int):
             return "its verdict is written as none is"
+        if self._last is not None and place <= self._last.id:
+            return "it was committed before the entry before it"
+        if accepted == 1 and reason is None and result is None:
+            return None  # nearly all of them
+        if type(reason) not in _OPTIONAL_TEXT or type(result) not in _OPTIONAL_TEXT:
+            return "its verdict is written as none is"
+        if accepted not in (0, 1) or (accepted == 0 and reason is None):
+            return "its verdict is neither accepted nor refused with a reason"
         return None
 
     def _bad_signature(self, entry: Entry) -> str | None:
@@ -234,21 +241,20 @@ class _ChainCheck:
         return None if is_recorded else "another owner than this is recorded"
 
     def _bad_seal(self, entry: Entry) -> str | None:
-        if entry.kind == SEAL:
-            if (entry.accepted, entry.reason, entry.result) != (1, None, None):
-                return "a seal is never refused"
-            if parse(entry.payload) != self._sealing.claim(entry.seq):
-                return f"the verdicts since the last seal (up to entry {entry.seq - 1}) were changed"
-            self.sealed_to = entry.seq - 1
-        self._sealing.add(entry.kind, entry.verdict)
+        if entry.kind != SEAL:
+            return None
+        if (entry.accepted, entry.reason, entry.result) != (1, None, None):
+            return "a seal is never refused"
+        if parse(entry.payload) != self._sealing.claim(entry.seq):
+            return f"the verdicts since the last seal (up to entry {entry.seq - 1}) were changed"
+        self.sealed_to = entry.seq - 1
         return None
 
     def _bad_head(self, entry: Entry) -> str | None:
-        if entry.seq in self._heads:
-            digest, anchor = self._heads[entry.seq]
-            if digest != entry.hash:
-                return f"anchor {anchor} recorded another hash for it"
-            self.anchored_to = entry.seq
+        digest, anchor = self._heads[entry.seq]
+        if digest != entry.hash:
+            return f"anchor {anchor} recorded another hash for it"
+        self.anchored_to = entry.seq
         return None
 
     def report(self) -> ChainReport:
