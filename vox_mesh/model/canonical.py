@@ -65,7 +65,11 @@ def _is_plain(value: Any) -> bool:
         for key, each in value.items():
             if type(key) is not str or not key.isascii():
                 return False
-            if type(each) not in _PLAIN_TYPES and not _is_plain(each):
+            kind = type(each)
+            if kind is int:
+                if not -_EXACT_LIMIT < each < _EXACT_LIMIT:
+                    return False
+            elif kind not in _PLAIN_TYPES and not _is_plain(each):
                 return False
         return True
     if kind is list:
