@@ -124,7 +124,7 @@ class OptimisticRequest(_Framed):
         batch = self.batch
         _forget(batch, tenant, forgetting)
         # An op is remembered by the log itself; but one that is here twice would take effect twice.
-        is_doubled = len({script.key for script in scripts}) < len(scripts)
+        is_doubled = len(scripts) > 1 and len({script.key for script in scripts}) < len(scripts)
         keys = [script.key for script in scripts if script.op is None or script.has_answer or is_doubled]
         if len(keys) == 1:
             scope_id, repository_id, writer = tenant
@@ -140,9 +140,9 @@ class OptimisticRequest(_Framed):
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """The outcome of each script; nothing was applied if this raises."""
-        _raise_if_down(result)
-        self._raise_if_unbound(result)
         if not result.committed:
+            _raise_if_down(result)
+            self._raise_if_unbound(result)
             raise RolledBack
         scripts = self._scripts
         verdicts: list[Verdict] = [Outcome(script.key) for script in scripts]

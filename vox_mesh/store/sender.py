@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from vox_mesh.errors import (
-    BadValue,
     ChainBroken,
     DatabaseUnavailable,
     MeshError,
@@ -107,7 +106,9 @@ class Sender:
 
     async def _framed(self, scripts: Sequence[Script], flight: Flight, may_look_back: bool) -> list[Verdict]:
         """What became of the scripts: in one go if that works, else each in its own savepoint."""
-        frame = await self._bound(scripts, flight)
+        frame = NO_FRAME if self._journal is None else self._journal.bind(scripts)
+        if frame is None:
+            frame = await self._prepared(scripts, flight)
         forgetting = self._ledger.due(may_look_back=may_look_back)
         if self._failing_share <= _FAILING_SHARE:
             try:
@@ -128,13 +129,12 @@ class Sender:
         self._failing_share = _MEMORY * self._failing_share + (1 - _MEMORY) * failed / len(scripts)
         return verdicts
 
-    async def _bound(self, scripts: Sequence[Script], flight: Flight) -> Frame:
+    async def _prepared(self, scripts: Sequence[Script], flight: Flight) -> Frame:
+        """The frame, once the journal has learnt from the database what it takes to make it."""
         journal, desk = self._journal, self._desk
-        if journal is None or desk is None:
-            if any(script.op is not None for script in scripts):
-                raise BadValue("this store keeps no log", hint="open it with Mesh.open")
-            return NO_FRAME
-        frame = journal.bind(scripts)
+        assert journal is not None
+        assert desk is not None
+        frame: Frame | None = None
         while frame is None:
             await self._reach(lambda: journal.prepare(desk), flight)
             frame = journal.bind(scripts)

@@ -95,6 +95,7 @@ class Store:
         self._schema_version = 0
         self._preparing = asyncio.Lock()
         self._closed = False
+        self._keeps_log = journal is not None
         ledger = Ledger(monotonic)
         desk = Desk(engine, tenant, self._prepare)
         self._combiner = Combiner(
@@ -112,6 +113,8 @@ class Store:
     async def write(self, script: Script, *, timeout: float | None = None) -> Outcome:
         """Apply the script, whole and once; raise what kept it from being applied."""
         self._refuse_if_closed()
+        if script.op is not None:
+            self._refuse_without_log()
         (verdict,) = await self._combiner.submit((script,), self._timeout if timeout is None else timeout)
         if isinstance(verdict, MeshError):
             raise verdict
@@ -125,12 +128,18 @@ class Store:
         self._refuse_if_closed()
         if not scripts:
             return []
+        if any(script.op is not None for script in scripts):
+            self._refuse_without_log()
         if sum(script.weight for script in scripts) > MAX_SCRIPT_BYTES:
             raise BadValue(
                 f"the scripts' values take more than {MAX_SCRIPT_BYTES} bytes in all",
                 hint="write them in parts",
             )
         return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
+
+    def _refuse_without_log(self) -> None:
+        if not self._keeps_log:
+            raise BadValue("this store keeps no log", hint="open it with Mesh.open")
 
     async def _run(self, batch: Batch) -> BatchResult:
         if not self._schema_version:
