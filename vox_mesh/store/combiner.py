@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final, Protocol
 
 from vox_mesh.errors import (
@@ -226,10 +226,10 @@ class Combiner:
             self._flight = None
             self._is_quiet = len(flight.entries) == 1
 
-    async def _verdicts(self, flight: Flight) -> list[Verdict]:
+    def _verdicts(self, flight: Flight) -> Awaitable[list[Verdict]]:
         scripts = [script for entry in flight.entries for script in entry.scripts]
         may_look_back = self._detour is None or self._detour.is_empty
-        return await self._sender.send(scripts, flight, may_look_back=may_look_back)
+        return self._sender.send(scripts, flight, may_look_back=may_look_back)
 
     def _settle(self, flight: Flight, verdicts: list[Verdict]) -> None:
         start = 0

@@ -90,12 +90,12 @@ class _Framed:
         self._frame = frame
         self._entries: int | None = None
         self.batch = Batch()
-        for statement in frame.preface:
-            self.batch.add(statement.sql, statement.params)
+        if frame is not NO_FRAME:
+            for statement in frame.preface:
+                self.batch.add(statement.sql, statement.params)
 
-    def _add_entries(self, entries: Statement | None, after: Condition | None = None) -> None:
-        if entries is not None:
-            self._entries = self.batch.add(entries.sql, entries.params, after=after, wants_rows=True)
+    def _add_entries(self, entries: Statement, after: Condition | None = None) -> None:
+        self._entries = self.batch.add(entries.sql, entries.params, after=after, wants_rows=True)
 
     def entries(self, result: BatchResult) -> Sequence[Sequence[Value]]:
         """The rows that the frame's entries returned."""
@@ -123,20 +123,29 @@ class OptimisticRequest(_Framed):
         self._answers: list[tuple[int, list[int]]] = []  # (step, the scripts whose rows it returns)
         batch = self.batch
         _forget(batch, tenant, forgetting)
-        # An op is remembered by the log itself; but one that is here twice would take effect twice.
-        is_doubled = len(scripts) > 1 and len({script.key for script in scripts}) < len(scripts)
-        keys = [script.key for script in scripts if script.op is None or script.has_answer or is_doubled]
-        if len(keys) == 1:
-            scope_id, repository_id, writer = tenant
-            batch.add(_SQL["remember_key"], (scope_id, repository_id, keys[0], writer))
-        elif keys:
-            batch.add(_SQL["remember_keys"], (*tenant, orjson.dumps(keys).decode()))
+        self._remember(tenant)
         for run in _runs(scripts) if len(scripts) > 1 else _ALONE:
             answer = _add_statements(batch, tenant, [scripts[index] for index in run])
             if answer is not None:
                 self._answers.append((answer, run))
-        self._add_entries(frame.accepted)
+        if frame.accepted is not None:
+            self._add_entries(frame.accepted)
         batch.seal()
+
+    def _remember(self, tenant: Tenant) -> None:
+        """Remember the keys; an op is remembered by the log itself."""
+        scripts = self._scripts
+        if len(scripts) == 1:
+            (script,) = scripts
+            if script.op is None or script.has_answer:
+                scope_id, repository_id, writer = tenant
+                self.batch.add(_SQL["remember_key"], (scope_id, repository_id, script.key, writer))
+            return
+        # An op that is here twice would take effect twice.
+        is_doubled = len({script.key for script in scripts}) < len(scripts)
+        keys = [script.key for script in scripts if script.op is None or script.has_answer or is_doubled]
+        if keys:
+            self.batch.add(_SQL["remember_keys"], (*tenant, orjson.dumps(keys).decode()))
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """The outcome of each script; nothing was applied if this raises."""
@@ -173,7 +182,8 @@ class IsolatedRequest(_Framed):
         closed: Condition = Ok(len(batch.steps) - 1)
         for script in scripts:
             closed = self._isolate(tenant, script, closed)
-        self._add_entries(frame.verdicts(), after=closed)
+        if (entries := frame.verdicts()) is not None:
+            self._add_entries(entries, after=closed)
         keys = orjson.dumps([script.key for script in scripts]).decode()
         recorded = closed if self._entries is None else Ok(self._entries)
         batch.add(_SQL["outcomes_of"], (*tenant[:2], keys), after=recorded, wants_rows=True)

@@ -54,7 +54,10 @@ class Sender:
     async def send(self, scripts: Sequence[Script], flight: Flight, *, may_look_back: bool) -> list[Verdict]:
         """What became of the scripts: in one request, unless the server can't read it."""
         try:
-            return await self._together(scripts, flight, may_look_back)
+            try:
+                return await self._framed(scripts, flight, may_look_back)  # the usual case
+            except (Unbound, ChainBroken):
+                return await self._together(scripts, flight, may_look_back)
         except ScriptFailed as error:
             if len(scripts) == 1:
                 await self._log_unread(scripts[0], error, flight)
