@@ -46,6 +46,7 @@ async def write_all(writer: str, count: int) -> int:
     """Write the numbers 1 to `count`, each once; how many were sent twice."""
     async with Mesh.open() as mesh:
         mesh.presence.activity.text = f"writes {count:,} numbers"
+        await mesh.run_once()  # so that others see it now, and not with the next tick
         stripes = (write_stripe(mesh.store, writer, caller, count) for caller in range(CALLERS))
         return sum(await asyncio.gather(*stripes))
 
