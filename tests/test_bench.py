@@ -13,6 +13,7 @@ import pytest
 
 from bench.figures import Figure, Of, at_least, at_most
 from bench.report import table
+from tests.support.lengths import SOAK
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _LIMIT_S: Final = 150.0
@@ -77,14 +78,16 @@ def _check_record(record: dict[str, Any]) -> None:
     assert (record["target"] is None) is (record["reached"] is None)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("names", "with_ratio", "without_ratio"),
     [
         (("memory", "file"), _WITH_RATIO, _WITHOUT_RATIO),
-        (
+        pytest.param(
             ("read-replica", "first-copy", "following", "visible-mesh", "idle"),
             _REPLICA_WITH_RATIO,
             _REPLICA_WITHOUT_RATIO,
+            marks=pytest.mark.skipif(not SOAK, reason="it copies and waits for long: part of `make soak`"),
         ),
         (("oplog", "nodes"), _LOG_WITH_RATIO, _LOG_WITHOUT_RATIO),
     ],

@@ -13,10 +13,8 @@ import sys
 from contextlib import closing
 from typing import Any, Final
 
-import pytest
-
 from tests.cli.conftest import Vox, running_node
-from tools.sqld import free_port
+from tools.sqld import Server, free_port
 from vox_mesh.coordination.identity import passing_identity
 from vox_mesh.coordination.nodes import Node
 
@@ -39,10 +37,10 @@ def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, err
 
 
-def test_a_node_is_listed_while_it_runs_and_with_all_after_it_left(shared: Vox) -> None:
-    with running_node(shared, VOX_AGENT_ID="planner") as node:
-        (record,) = shared("nodes", "--json").document
-        heading, line = shared("nodes").out.splitlines()
+def test_a_node_is_listed_while_it_runs_and_with_all_after_it_left(vox: Vox) -> None:
+    with running_node(vox, VOX_AGENT_ID="planner") as node:
+        (record,) = vox("nodes", "--json").document
+        heading, line = vox("nodes").out.splitlines()
     assert {*Node._fields} - {"now_ms"} <= {*record}
     assert (record["node_id"], record["state"], record["role"]) == (node.node_id, "alive", "owner")
     assert (record["host"], record["pid"], record["kinds"]) == (socket.gethostname(), node.process.pid, [])
@@ -52,8 +50,8 @@ def test_a_node_is_listed_while_it_runs_and_with_all_after_it_left(shared: Vox) 
     assert heading.split() == ["node_id", "state", "role", "host", "age", "load", "works", "on", "clock"]
     assert line.split()[:3] == [node.node_id, "alive", "owner"]
     assert "taking notes" in line
-    assert shared("nodes", "--json").document == []
-    (left,) = shared("nodes", "--all", "--json").document
+    assert vox("nodes", "--json").document == []
+    (left,) = vox("nodes", "--all", "--json").document
     assert left["state"] == "left"
 
 
@@ -83,12 +81,8 @@ def test_a_worker_is_one_that_has_kinds_and_a_terminal_is_not_steered_by_others(
     assert "\x1b" not in shown
 
 
-@pytest.mark.parametrize("home", ["file", "mesh"])
-def test_a_watch_tells_who_comes_and_leaves_and_ends_on_ctrl_c(
-    vox: Vox, home: str, request: pytest.FixtureRequest
-) -> None:
-    if home == "mesh":
-        vox = vox.at(request.getfixturevalue("server"))
+def test_a_watch_tells_who_comes_and_leaves_and_ends_on_ctrl_c(vox: Vox, server: Server) -> None:
+    vox = vox.at(server)
     vox("db", "init")
     with vox.running("nodes", "watch") as plain, vox.running("nodes", "watch", "--json") as documents:
         with running_node(vox) as node:
@@ -136,24 +130,24 @@ def _drawn_until(terminal: int, text: str) -> str:
     return drawn
 
 
-def test_the_owner_accepts_a_new_key_and_the_node_starts_with_it(shared: Vox) -> None:
-    with running_node(shared) as owner:
-        with running_node(shared, VOX_MESH_NODE_ID="builder") as builder:
+def test_the_owner_accepts_a_new_key_and_the_node_starts_with_it(vox: Vox) -> None:
+    with running_node(vox) as owner:
+        with running_node(vox, VOX_MESH_NODE_ID="builder") as builder:
             assert builder.note("with the first key")
-        key = shared.folder / ".vox/slots/builder/key.pem"
+        key = vox.folder / ".vox/slots/builder/key.pem"
         key.unlink()
-        with running_node(shared, VOX_MESH_NODE_ID="builder") as refused:
+        with running_node(vox, VOX_MESH_NODE_ID="builder") as refused:
             assert refused.process.returncode == 1
-        stranger = shared.having(VOX_MESH_NODE_ID="stranger")
+        stranger = vox.having(VOX_MESH_NODE_ID="stranger")
         denied = stranger("nodes", "rekey", "builder")
         assert denied.code == 1
         assert f"the owner of the mesh is {owner.node_id}" in denied.error
-        done = shared("nodes", "rekey", "builder", "--json").document
+        done = vox("nodes", "rekey", "builder", "--json").document
         assert (done["node_id"], done["host"]) == ("builder", socket.gethostname())
         assert done["public_key"].startswith("ed25519:")
-        with running_node(shared, VOX_MESH_NODE_ID="builder") as builder:
+        with running_node(vox, VOX_MESH_NODE_ID="builder") as builder:
             assert builder.note("with the second key")
-    assert shared("oplog", "verify").code == 0
+    assert vox("oplog", "verify").code == 0
 
 
 def test_a_key_that_is_none_and_a_node_that_did_not_ask_are_told(vox: Vox) -> None:

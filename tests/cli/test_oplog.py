@@ -72,7 +72,7 @@ def test_a_sound_log_verifies_and_a_changed_one_names_the_entry(vox: Vox, node: 
     (chain,) = sound.document
     assert (chain["node_id"], chain["entries"], chain["sealed_to"]) == (node.node_id, 4, 3)
     assert chain["problem"] is None
-    assert "4 entries in 1 chains: all as they were written" in vox("oplog", "verify").out
+    assert "4 entries in 1 chain: all as they were written" in vox("oplog", "verify").out
     with database(vox) as connection:
         connection.execute('UPDATE agent_oplog SET payload = \'{"text":"2"}\' WHERE seq = 3')
     broken = vox("oplog", "verify", "--node", node.node_id, "--json")
@@ -93,14 +93,14 @@ def test_a_chain_that_is_not_there_is_told(vox: Vox, node: RunningNode) -> None:
         assert "no chain of" in ended.error
 
 
-def test_an_export_verifies_where_there_is_nothing_else(shared: Vox, tmp_path: Path) -> None:
-    with running_node(shared) as node:
+def test_an_export_verifies_where_there_is_nothing_else(vox: Vox, tmp_path: Path) -> None:
+    with running_node(vox) as node:
         node.note("one")
-        assert shared("oplog", "anchor").code == 0
-        done = shared("oplog", "export", "log.jsonl", "--json").document
+        assert vox("oplog", "anchor").code == 0
+        done = vox("oplog", "export", "log.jsonl", "--json").document
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (shared.folder / "log.jsonl").rename(elsewhere / "log.jsonl")
+    (vox.folder / "log.jsonl").rename(elsewhere / "log.jsonl")
     (elsewhere / ".env").write_text("VOX_DB_DRIVER=pigeon\n")  # which no command that reads settings survives
     alone = Vox(elsewhere)
     chains = alone("oplog", "verify", "--from-file", "log.jsonl", "--json").document

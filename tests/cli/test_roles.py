@@ -12,24 +12,24 @@ def test_a_mesh_without_nodes_has_no_owner(vox: Vox) -> None:
     assert not (vox.folder / ".vox/slots").exists()  # looking makes no key
 
 
-def test_the_owner_designates_a_coordinator_and_its_drift_is_told(shared: Vox) -> None:
-    with running_node(shared) as owner, running_node(shared) as other:
-        done = shared("roles", "designate-coordinator", other.node_id, "--json").document
-        shown = shared("roles", "show", "--json").document
+def test_the_owner_designates_a_coordinator_and_its_drift_is_told(vox: Vox) -> None:
+    with running_node(vox) as owner, running_node(vox) as other:
+        done = vox("roles", "designate-coordinator", other.node_id, "--json").document
+        shown = vox("roles", "show", "--json").document
         assert shown["owner"]["node_id"] == owner.node_id
         coordinator = shown["coordinator"]
         assert (coordinator["node_id"], coordinator["op_id"]) == (other.node_id, done["op_id"])
         assert (coordinator["state"], coordinator["drift"]) == ("alive", False)
-        roles = {each["node_id"]: each["role"] for each in shared("nodes", "--json").document}
+        roles = {each["node_id"]: each["role"] for each in vox("nodes", "--json").document}
         assert roles == {owner.node_id: "owner", other.node_id: "coordinator"}
-        both = shared("roles", "designate-coordinator", owner.node_id)
+        both = vox("roles", "designate-coordinator", owner.node_id)
         assert "coordinator" in both.out
-        assert shared("nodes", "--json").document[0]["role"] in ("owner+coordinator", "peer")
-    shown = shared("roles", "show", "--json").document
+        assert vox("nodes", "--json").document[0]["role"] in ("owner+coordinator", "peer")
+    shown = vox("roles", "show", "--json").document
     assert (shown["coordinator"]["state"], shown["coordinator"]["drift"]) == ("left", True)
-    text = shared("roles", "show").out
+    text = vox("roles", "show").out
     assert "drift    yes" in text
-    assert shared("oplog", "verify").code == 0
+    assert vox("oplog", "verify").code == 0
 
 
 def test_whoever_is_not_the_owner_is_refused_told_who_is_and_logged(vox: Vox) -> None:

@@ -18,7 +18,7 @@ from vox_mesh import open_store
 from vox_mesh.mesh import Mesh
 
 _NODES = 8
-_OPS = 2_000 if lengths.SOAK else 150
+_OPS = 2_000 if lengths.SOAK else 60
 _CALLERS = 4
 
 
