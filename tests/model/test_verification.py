@@ -123,6 +123,7 @@ def test_any_change_of_a_single_field_is_found(log: Log, data: st.DataObject) ->
     value: Any = data.draw(anything | elsewhere | st.sampled_from(like(old)))
     assume(exactly(value) != exactly(old))
     assume(not is_unseen(entries[index], field, value, log))
+    assume(field != "node_id" or not isinstance(value, list | dict))  # no database or export has such a name
     entries[index] = entries[index]._replace(**{field: value})
     assert found(log, entries)
 

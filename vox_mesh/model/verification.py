@@ -292,11 +292,10 @@ class LogCheck:
         current = self._current
         if current is None or current.node_id != entry.node_id:
             self._end_chain()
-            name = str(entry.node_id)  # a file may hold anything there
-            current = self._current = _ChainCheck(name, self._witness)
-            if name in self._seen:
+            current = self._current = _ChainCheck(entry.node_id, self._witness)
+            if entry.node_id in self._seen:
                 current.fault = ("its chain comes twice", entry.seq, entry.op_id)
-            self._seen.add(name)
+            self._seen.add(entry.node_id)
         current.check(entry)
 
     def _end_chain(self) -> None:
