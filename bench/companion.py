@@ -90,9 +90,11 @@ def add_primary(parser: ArgumentParser) -> None:
     parser.add_argument("--primary", nargs=2, metavar=("URL", "TOKEN"))
 
 
-def node_settings(folder: Path, primary: Sequence[str] | None) -> Settings:
+def node_settings(folder: Path, primary: Sequence[str] | None, **own: str) -> Settings:
     """Those of a node in the folder: with a replica of the primary, or without one on the file home."""
     if primary is None:
-        return FILE.settings(folder, None)
+        return FILE.settings(folder, None, **own)
     url, token = primary
-    return MESH_REPLICA.settings(folder, None, db_url=url, db_token=token, db_driver=MESH_REPLICA.driver)
+    return MESH_REPLICA.settings(
+        folder, None, db_url=url, db_token=token, db_driver=MESH_REPLICA.driver, **own
+    )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench import node_lines, oplog_lines, replica_lines, watch_lines, workload
+from bench import lock_lines, node_lines, oplog_lines, replica_lines, watch_lines, workload
 from bench.figures import Figure, Of, Target, at_least, at_most
 from bench.fleet import FleetRound, fleet
 from bench.ground import Ground, Rounds, writing
@@ -205,6 +205,13 @@ LINES: Final = (
     Line("oplog-verify", "a whole log", oplog_lines.verify),
     Line("nodes-live", "who is here, in a large mesh", node_lines.live),
     Line("nodes-writes", "a node that has nothing to do", node_lines.writes, needs_server=True),
+    Line("lock-pairs-sqld", "a lock for each caller, on a server", lock_lines.pairs_sqld, needs_server=True),
+    Line("lock-pair-sqld", "one lock at a time, on a server", lock_lines.one_caller_sqld, needs_server=True),
+    Line("lock-pairs-file", "a lock for each caller, in a file", lock_lines.pairs_file),
+    Line("lock-contended", "one lock for all callers", lock_lines.contended, needs_server=True),
+    Line("lock-hand-over-mesh", "from process to process", lock_lines.hand_over_mesh, needs_server=True),
+    Line("lock-hand-over-file", "from process to process, in a file", lock_lines.hand_over_file),
+    Line("lock-guard", "many paths, many patterns", lock_lines.guard),
 )
 
 

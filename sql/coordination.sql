@@ -39,14 +39,124 @@ CREATE TABLE IF NOT EXISTS refusals (
     reason TEXT CONSTRAINT guard CHECK (0)
 );
 
--- The fence counter of each lock key. It only ever rises: through release, expiry, sweep and restart.
-CREATE TABLE IF NOT EXISTS lock_fences (
+-- The lock generation of each repository: what waiters take their places in the queue from and patterns their
+-- numbers, and what no new fence token lies below. It only ever rises.
+CREATE TABLE IF NOT EXISTS lock_generations (
+    scope_id       TEXT    NOT NULL,
+    repository_id  TEXT    NOT NULL,
+    generation     INTEGER NOT NULL,
+    newest_pattern INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (scope_id, repository_id)
+) WITHOUT ROWID;
+
+-- Exclusive holds, one for each key; a hold of several keys has one token and one request for all of them.
+-- A row stays when its hold is over, so that the next token is a higher one. A sweep removes it, and raises
+-- the generation instead: so the tokens of a key rise for ever, through release, expiry, sweep and restart.
+CREATE TABLE IF NOT EXISTS distributed_locks (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
     lock_key      TEXT    NOT NULL,
+    holder_node   TEXT    NOT NULL,
+    holder_agent  TEXT    NOT NULL,
     fence_token   INTEGER NOT NULL,
+    request_id    TEXT    NOT NULL,            -- empty: it was let go of
+    acquired_at   TEXT    NOT NULL,
+    expires_at    TEXT    NOT NULL,
+    is_contended  INTEGER NOT NULL DEFAULT 0,  -- somebody shares it or waits for it: the long way only
     PRIMARY KEY (scope_id, repository_id, lock_key)
 ) WITHOUT ROWID;
+
+-- Shared holds: any number for each key, and none while somebody holds it alone.
+CREATE TABLE IF NOT EXISTS lock_shares (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    lock_key      TEXT    NOT NULL,
+    holder_node   TEXT    NOT NULL,
+    holder_agent  TEXT    NOT NULL,
+    fence_token   INTEGER NOT NULL,
+    request_id    TEXT    NOT NULL,
+    acquired_at   TEXT    NOT NULL,
+    expires_at    TEXT    NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, lock_key, request_id)
+) WITHOUT ROWID;
+
+-- Who waits for which key, in the order of their tickets. A waiter says every now and then that it is still
+-- there; after `alive_until` it is passed over.
+CREATE TABLE IF NOT EXISTS lock_waiters (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    lock_key      TEXT    NOT NULL,
+    ticket        INTEGER NOT NULL,
+    request_id    TEXT    NOT NULL,
+    is_shared     INTEGER NOT NULL,
+    holder_node   TEXT    NOT NULL,
+    holder_agent  TEXT    NOT NULL,
+    waits_since   TEXT    NOT NULL,
+    alive_until   TEXT    NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, request_id, lock_key)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS lock_waiters_in_order ON lock_waiters (scope_id, repository_id, lock_key, ticket);
+
+-- The patterns among the keys in use. Whoever asks for a key names the newest one that it knows of.
+CREATE TABLE IF NOT EXISTS lock_patterns (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    number        INTEGER NOT NULL,
+    lock_key      TEXT    NOT NULL,
+    is_compared   INTEGER NOT NULL DEFAULT 0,  -- with the keys that were in use before it
+    PRIMARY KEY (scope_id, repository_id, number),
+    UNIQUE (scope_id, repository_id, lock_key)
+) WITHOUT ROWID;
+
+-- Which keys in use overlap, both ways: what SQL can't compute of patterns.
+CREATE TABLE IF NOT EXISTS lock_overlaps (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    lock_key      TEXT    NOT NULL,
+    other_key     TEXT    NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, lock_key, other_key)
+) WITHOUT ROWID;
+
+-- All holds, also those that are over.
+CREATE VIEW IF NOT EXISTS lock_holds AS
+SELECT scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at,
+    expires_at, 0 AS is_shared
+FROM distributed_locks
+UNION ALL
+SELECT scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at,
+    expires_at, 1
+FROM lock_shares;
+
+-- What keeps each waiter from having its key, and until when it can: holds and earlier waiters of the same
+-- key, or of one that overlaps it, unless both are for shares. The one place that says what a conflict is.
+CREATE VIEW IF NOT EXISTS lock_blockers AS
+SELECT w.scope_id, w.repository_id, w.request_id, h.expires_at AS blocks_until
+FROM lock_waiters AS w
+JOIN distributed_locks AS h
+    ON h.scope_id = w.scope_id AND h.repository_id = w.repository_id AND h.lock_key IN (
+        SELECT w.lock_key UNION ALL
+        SELECT other_key FROM lock_overlaps AS o
+        WHERE o.scope_id = w.scope_id AND o.repository_id = w.repository_id AND o.lock_key = w.lock_key)
+WHERE h.request_id <> w.request_id
+UNION ALL
+SELECT w.scope_id, w.repository_id, w.request_id, s.expires_at
+FROM lock_waiters AS w
+JOIN lock_shares AS s
+    ON s.scope_id = w.scope_id AND s.repository_id = w.repository_id AND s.lock_key IN (
+        SELECT w.lock_key UNION ALL
+        SELECT other_key FROM lock_overlaps AS o
+        WHERE o.scope_id = w.scope_id AND o.repository_id = w.repository_id AND o.lock_key = w.lock_key)
+WHERE s.request_id <> w.request_id AND NOT w.is_shared
+UNION ALL
+SELECT w.scope_id, w.repository_id, w.request_id, e.alive_until
+FROM lock_waiters AS w
+JOIN lock_waiters AS e
+    ON e.scope_id = w.scope_id AND e.repository_id = w.repository_id AND e.ticket < w.ticket AND e.lock_key IN (
+        SELECT w.lock_key UNION ALL
+        SELECT other_key FROM lock_overlaps AS o
+        WHERE o.scope_id = w.scope_id AND o.repository_id = w.repository_id AND o.lock_key = w.lock_key)
+WHERE NOT (e.is_shared AND w.is_shared);
 
 -- The incarnation of each node: it rises with every start, and a write from an older one is refused.
 CREATE TABLE IF NOT EXISTS node_incarnations (
@@ -155,4 +265,58 @@ CREATE TABLE IF NOT EXISTS deferred_ops (
     causal_deps   TEXT NOT NULL,         -- as in the log, which has the op only at the end of the request
     dropped       TEXT,                  -- why it can never be applied; NULL: it waits
     PRIMARY KEY (scope_id, repository_id, op_id)
+) WITHOUT ROWID;
+
+-- Writes that lost a race and wait for somebody to decide: what both had read, what the loser wanted (left)
+-- and what was there (right), as canonical JSON. No base: the loser took the row for absent. No right: it was.
+CREATE TABLE IF NOT EXISTS occ_conflicts (
+    scope_id       TEXT NOT NULL,
+    repository_id  TEXT NOT NULL,
+    conflict_id    TEXT NOT NULL,
+    table_name     TEXT NOT NULL,
+    row_key        TEXT NOT NULL,
+    base           TEXT,
+    "left"         TEXT NOT NULL,
+    "right"        TEXT,
+    left_node      TEXT NOT NULL,
+    left_agent     TEXT,
+    right_node     TEXT,
+    strategy       TEXT NOT NULL,
+    deferred_to    TEXT,
+    state          TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'resolved')),
+    created_at     TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    resolved_at    TEXT,
+    resolved_by    TEXT,
+    resolved_agent TEXT,
+    resolution     TEXT,
+    reason         TEXT,
+    PRIMARY KEY (scope_id, repository_id, conflict_id),
+    CHECK ((state = 'resolved') = (resolved_at IS NOT NULL AND resolution IS NOT NULL))
+) WITHOUT ROWID;
+
+-- Two tables of the agents themselves, for optimistic writes. What an agent is to remember:
+CREATE TABLE IF NOT EXISTS memories (
+    scope_id      TEXT NOT NULL,
+    repository_id TEXT NOT NULL,
+    memory_key    TEXT NOT NULL,
+    agent_id      TEXT,
+    content       TEXT,
+    tags          TEXT,
+    importance    INTEGER NOT NULL DEFAULT 0,
+    written_at    TEXT NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, memory_key)
+) WITHOUT ROWID;
+
+-- And what it is in the middle of:
+CREATE TABLE IF NOT EXISTS agent_sessions (
+    scope_id      TEXT NOT NULL,
+    repository_id TEXT NOT NULL,
+    session_id    TEXT NOT NULL,
+    agent_id      TEXT,
+    status        TEXT,
+    task          TEXT,
+    summary       TEXT,
+    turns         INTEGER NOT NULL DEFAULT 0,
+    written_at    TEXT NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, session_id)
 ) WITHOUT ROWID;

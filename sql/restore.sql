@@ -27,7 +27,14 @@ UPDATE unfinished_restore SET rows_done = rows_done + ?
 
 -- name: raise_fences
 -- Tokens that were given out after the backup was taken are unknown here: no new one may repeat them.
-UPDATE lock_fences SET fence_token = fence_token + 4294967296
+UPDATE lock_generations SET generation = generation + 4294967296
+
+-- name: raise_tokens
+-- Nobody has these any more: whoever held a lock when the backup was taken must acquire it again.
+UPDATE distributed_locks SET fence_token = fence_token + 4294967296
+
+-- name: forget_shares
+DELETE FROM lock_shares
 
 -- name: raise_incarnations
 UPDATE node_incarnations SET incarnation = incarnation + 4294967296

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from vox_mesh.coordination.conflicts import Conflict, Take
 from vox_mesh.coordination.kinds import OpKind
+from vox_mesh.coordination.strategies import (
+    ConflictRecorded,
+    DeferToAgent,
+    Manual,
+    Merge,
+    Merged,
+    Skipped,
+    TakeLeft,
+    TakeRight,
+    Written,
+)
 from vox_mesh.errors import MeshError
 from vox_mesh.mesh import Mesh, Role, open_store
 from vox_mesh.settings import Settings, load_settings
@@ -11,6 +23,12 @@ from vox_mesh.store import Answer, Change, Op, Outcome, Row, Rows, Script, Shape
 __all__ = [
     "Answer",
     "Change",
+    "Conflict",
+    "ConflictRecorded",
+    "DeferToAgent",
+    "Manual",
+    "Merge",
+    "Merged",
     "Mesh",
     "MeshError",
     "Op",
@@ -22,8 +40,13 @@ __all__ = [
     "Script",
     "Settings",
     "Shape",
+    "Skipped",
     "Statement",
     "Store",
+    "Take",
+    "TakeLeft",
+    "TakeRight",
+    "Written",
     "guard",
     "load_settings",
     "open_store",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 
 class MeshError(Exception):
@@ -73,6 +74,55 @@ class Refused(ScriptFailed):
     def __init__(self, reason: str, *, statement: int) -> None:
         super().__init__(f"refused: {reason}", statement=statement)
         self.reason = reason
+
+
+class StaleFence(Refused):
+    """The hold that a write was made under is over, or somebody else's by now: nothing was written."""
+
+    code = "stale_fence"
+
+    def __init__(self, reason: str = code, *, statement: int = 0) -> None:
+        super().__init__(reason, statement=statement)
+        self.hint = "acquire the lock again, and look at what it protects before writing"
+
+
+def refused(reason: str, *, statement: int) -> Refused:
+    """The error for a guard's reason: a class of its own, where callers want to tell it from others."""
+    kind = StaleFence if reason == StaleFence.code else Refused
+    return kind(reason, statement=statement)
+
+
+class RowMoved(ScriptFailed):
+    """The row is no longer the one that was decided on. `now` is what it is; `None`: it is gone."""
+
+    code = "row_moved"
+
+    def __init__(self, message: str, *, now: Mapping[str, Any] | None, statement: int, hint: str) -> None:
+        super().__init__(message, statement=statement, hint=hint)
+        self.now = now
+
+
+class AlreadyResolved(ScriptFailed):
+    """Somebody has resolved this conflict before."""
+
+    code = "already_resolved"
+
+
+class Contended(MeshError):
+    """Others wrote the row each time this was tried: it has no effect."""
+
+    code = "contended"
+    retryable = True
+
+
+class MergeClash(MeshError):
+    """Both sides changed the same `columns`, or one of them deleted the row: nothing can be merged."""
+
+    code = "merge_clash"
+
+    def __init__(self, message: str, *, columns: Sequence[str], hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.columns = tuple(columns)
 
 
 class OutcomeUnknown(MeshError):
@@ -220,6 +270,26 @@ class NotKnown(MeshError):
     """There is no such node, op or key."""
 
     code = "not_known"
+
+
+class LockHeld(MeshError):
+    """The lock was not acquired: somebody else holds it, or waits for it before us.
+
+    `holders` are records of those who do hold it.
+    """
+
+    code = "lock_held"
+    retryable = True
+
+    def __init__(self, message: str, holders: Sequence[Any] = (), *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.holders = holders
+
+
+class LockLost(MeshError):
+    """The lease of a lock ended while it was needed: whatever it protects may be another's by now."""
+
+    code = "lock_lost"
 
 
 class SlotInUse(MeshError):

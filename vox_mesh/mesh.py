@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock, Surroundings
+from vox_mesh.coordination.conflicts import Conflicts
 from vox_mesh.coordination.deferral import Deferral
 from vox_mesh.coordination.heartbeat import Heartbeat
 from vox_mesh.coordination.identity import (
@@ -24,10 +25,13 @@ from vox_mesh.coordination.identity import (
     place_of,
 )
 from vox_mesh.coordination.kinds import Kinds
+from vox_mesh.coordination.locks.locks import Locks
 from vox_mesh.coordination.nodes import Nodes
+from vox_mesh.coordination.occ import Occ
 from vox_mesh.coordination.oplog import OpLog
 from vox_mesh.coordination.presence import Activity, Presence
 from vox_mesh.coordination.roles import Roles
+from vox_mesh.coordination.versions import Versions
 from vox_mesh.errors import (
     DatabaseUnavailable,
     DriverMissing,
@@ -65,6 +69,7 @@ _log = logging.getLogger(__name__)
 _LOCAL: Final = "local"  # a node that nobody else can see needs no better name
 _CALM_S: Final = 0.05
 _AGAIN_S: Final = 1.0
+_SWEEP_S: Final = 60.0
 
 
 class Role(StrEnum):
@@ -77,13 +82,20 @@ class Role(StrEnum):
 class Mesh:
     """A node of the mesh, or a command beside one: `async with Mesh.open(settings) as mesh`."""
 
-    def __init__(self, store: Store, author: Author, clock: MeshClock, kinds: Kinds) -> None:
+    def __init__(
+        self, store: Store, author: Author, clock: MeshClock, surroundings: Surroundings, agent: str | None
+    ) -> None:
+        kinds = Kinds()
         self.store = store
         self.clock = clock
         self.nodes = Nodes(store, clock)
         self.roles = Roles(store, author, self.nodes, clock)
         self.deferral = Deferral(store, clock, kinds)
         self.oplog = OpLog(store, author, clock, kinds, self.roles, self.deferral)
+        versions = Versions(store, author, clock, self.nodes, agent)
+        self.conflicts = Conflicts(store, versions)
+        self.occ = Occ(versions, self.conflicts, chance=surroundings.chance)
+        self.locks = Locks(store, clock, lambda: self.identity.node_id, agent, surroundings.monotonic)
         self._author = author
 
     @property
@@ -117,9 +129,11 @@ class Mesh:
     ) -> AsyncIterator[Mesh]:
         """Look at the mesh, or write to it, beside its nodes and without becoming one."""
         tenant = _tenant(settings, None)
-        clock = MeshClock(Surroundings() if surroundings is None else surroundings)
+        surroundings = Surroundings() if surroundings is None else surroundings
+        clock = MeshClock(surroundings)
         author = Author(lambda: _command_identity(settings), tenant, clock)
-        mesh = cls(await _open_store(settings, Role.COMMAND, None, tenant, author), author, clock, Kinds())
+        store = await _open_store(settings, Role.COMMAND, None, tenant, author)
+        mesh = cls(store, author, clock, surroundings, settings.agent_id)
         try:
             await mesh.nodes.now_ms()  # before any time is merged, or made, by a clock of our own
             try:
@@ -129,6 +143,7 @@ class Mesh:
                 raise
             await mesh._seal()
         finally:
+            await mesh.locks.close()
             await mesh.store.close()
 
     async def _seal(self) -> None:
@@ -152,7 +167,7 @@ class MeshNode(Mesh):
         settings: Settings,
         surroundings: Surroundings,
     ) -> None:
-        super().__init__(store, author, clock, Kinds())
+        super().__init__(store, author, clock, surroundings, settings.agent_id)
         self.presence = presence
         self._heartbeat = Heartbeat(
             store, presence, self.oplog, self.nodes, clock, surroundings, tick_s=settings.tick
@@ -160,6 +175,7 @@ class MeshNode(Mesh):
         # Commands act for the first slot: of nodes that begin together in a folder, it should be the owner.
         self._may_own = settings.node_id is not None or store.slot_name in (None, "1")
         self._is_owned = False
+        self._chance = surroundings.chance
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -172,6 +188,7 @@ class MeshNode(Mesh):
         self._tasks = [
             asyncio.create_task(self._tick(), name="vox-mesh-heartbeat"),
             asyncio.create_task(self._apply_deferred(), name="vox-mesh-deferral"),
+            asyncio.create_task(self._sweep(), name="vox-mesh-sweeper"),
         ]
 
     async def run_once(self) -> None:
@@ -202,12 +219,19 @@ class MeshNode(Mesh):
                     await self.store.changed(seen)
             await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
 
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S * (0.9 + 0.2 * self._chance()))
+            if not await _tried(lambda: self.locks.sweep_once(0.9 * _SWEEP_S), "the sweep of locks failed"):
+                return
+
     async def close(self) -> None:
         """Leave the mesh, and let go of everything. What can't be said in time is left unsaid."""
         for task in self._tasks:
             task.cancel()
         try:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.locks.close()
             if self.incarnation is not None:
                 await self._heartbeat.leave()
         except MeshError as error:

@@ -60,9 +60,9 @@ def test_status_shows_home_versions_rows_spool_and_breaker(shared: Vox) -> None:
 def test_status_counts_only_its_own_scope_and_repository(vox: Vox) -> None:
     vox("db", "init")
     with closing(sqlite3.connect(vox.folder / ".vox/cache/db/local.db")) as database, database:
-        fences = [("", "default", "a", 1), ("acme", "default", "a", 1), ("", "website", "a", 1)]
-        database.executemany("INSERT INTO lock_fences VALUES (?, ?, ?, ?)", fences)
-    assert vox("db", "status", "--json").document["rows"]["lock_fences"] == 1
+        fences = [("", "default", 1), ("acme", "default", 1), ("", "website", 1)]
+        database.executemany("INSERT INTO lock_generations VALUES (?, ?, ?, 0)", fences)
+    assert vox("db", "status", "--json").document["rows"]["lock_generations"] == 1
 
 
 def test_status_tells_of_the_spools_of_all_slots(vox: Vox) -> None:
@@ -125,7 +125,7 @@ def test_a_restore_of_a_missing_file_creates_nothing(vox: Vox) -> None:
 def test_a_backup_moves_from_file_to_server_and_back(vox: Vox, server: Server, tmp_path: Path) -> None:
     vox("db", "init")
     with closing(sqlite3.connect(vox.folder / ".vox/cache/db/local.db")) as database, database:
-        database.execute("INSERT INTO lock_fences VALUES ('', 'default', 'build', 7)")
+        database.execute("INSERT INTO lock_generations VALUES ('', 'default', 7, 0)")
         database.execute("INSERT INTO node_incarnations VALUES ('', 'default', 'n1', 3)")
     assert vox("db", "backup", "one.db", "--json").document["rows"] == 3
     assert (vox.folder / "one.db").stat().st_mode & 0o777 == 0o600
@@ -138,11 +138,11 @@ def test_a_backup_moves_from_file_to_server_and_back(vox: Vox, server: Server, t
     back = vox.having(VOX_DB_PATH=str(tmp_path / "new" / "local.db"))
     assert back("db", "restore", "two.db").code == 0
     with closing(sqlite3.connect(tmp_path / "new" / "local.db")) as database:
-        assert database.execute("SELECT fence_token FROM lock_fences").fetchall() == [(7 + 2 * 2**32,)]
+        assert database.execute("SELECT generation FROM lock_generations").fetchall() == [(7 + 2 * 2**32,)]
         assert database.execute("SELECT incarnation FROM node_incarnations").fetchall() == [(3 + 2 * 2**32,)]
     again = back("db", "restore", "two.db")
     assert again.code == 1
-    assert "1 in lock_fences" in again.error
+    assert "1 in lock_generations" in again.error
 
 
 def test_logs_are_json_on_stderr_when_asked_for(vox: Vox) -> None:

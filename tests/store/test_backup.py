@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -24,6 +24,7 @@ from vox_mesh.store.restore import BackupFile, Restored, restore
 from vox_mesh.store.schema import VERSION, ensure_schema
 from vox_mesh.store.values import Rows
 
+_FENCES: Final = "INSERT INTO lock_generations (scope_id, repository_id, generation)"
 _RAISED = 2**32
 _TIMEOUT_S = 30.0
 
@@ -78,7 +79,7 @@ def _numbers(last: int) -> str:
 async def _fill(engine: Engine) -> None:
     await _do(
         engine,
-        f"{_numbers(3_000)} INSERT INTO lock_fences SELECT 's', 'r', 'key-' || i, i FROM n",
+        f"{_numbers(3_000)} {_FENCES} SELECT 's', 'key-' || i, i FROM n",
         f"{_numbers(300)} INSERT INTO node_incarnations SELECT 's', 'r', 'node-' || i, i FROM n",
         "INSERT INTO script_results (scope_id, repository_id, script_key, writer)"
         " VALUES ('s', 'r', 'k', 'w')",
@@ -98,7 +99,7 @@ async def _fill(engine: Engine) -> None:
 async def _all(ask: Ask) -> dict[str, list[tuple[Any, ...]]]:
     """Everything that must survive, from any database."""
     queries = {
-        "fences": "SELECT * FROM lock_fences ORDER BY lock_key",
+        "fences": "SELECT scope_id, repository_id, generation FROM lock_generations ORDER BY repository_id",
         "incarnations": "SELECT * FROM node_incarnations ORDER BY node_id",
         "keys": "SELECT scope_id, repository_id, script_key, writer FROM script_results",
         "answers": "SELECT * FROM script_answers",
@@ -123,7 +124,7 @@ async def _all_in(path: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 def _with_raised_counters(found: dict[str, list[tuple[Any, ...]]]) -> dict[str, list[tuple[Any, ...]]]:
     raised = {
-        name: [(*row[:3], row[3] + _RAISED) for row in found[name]] for name in ("fences", "incarnations")
+        name: [(*row[:-1], row[-1] + _RAISED) for row in found[name]] for name in ("fences", "incarnations")
     }
     return found | raised
 
@@ -192,15 +193,15 @@ async def test_a_backup_holds_everything_exactly(own: Settings, tmp_path: Path) 
 async def test_a_backup_is_of_one_moment_while_others_write(own: Settings, tmp_path: Path) -> None:
     """The counter in the first table is read long before its twin in the last one."""
     async with await open_store(own) as store, _writing(store) as written:
-        await store.write(
-            Script(Statement(f"{_numbers(20_000)} INSERT INTO lock_fences SELECT 'z', '', i, i FROM n"))
-        )
+        await store.write(Script(Statement(f"{_numbers(20_000)} {_FENCES} SELECT 'z', i, i FROM n")))
         for attempt in range(3):
             before = written()
             await back_up(store._engine, tmp_path / f"{attempt}.db")
             during = written() - before
             with closing(sqlite3.connect(tmp_path / f"{attempt}.db")) as copy:
-                fence = copy.execute("SELECT fence_token FROM lock_fences WHERE scope_id = 'a'").fetchone()
+                fence = copy.execute(
+                    "SELECT generation FROM lock_generations WHERE scope_id = 'a'"
+                ).fetchone()
                 twin = copy.execute("SELECT incarnation FROM node_incarnations").fetchone()
             assert fence == twin
             assert during > 1, "the writer stood still, so this shows nothing"
@@ -211,7 +212,7 @@ async def _writing(store: Store) -> AsyncIterator[Callable[[], int]]:
     """A writer at full speed that keeps two counters equal; how often it has written."""
     await store.write(
         Script(
-            Statement("INSERT INTO lock_fences VALUES ('a', '', 'twin', 0)"),
+            Statement(f"{_FENCES} VALUES ('a', 'twin', 0)"),
             Statement("INSERT INTO node_incarnations VALUES ('a', '', 'twin', 0)"),
         )
     )
@@ -222,7 +223,7 @@ async def _writing(store: Store) -> AsyncIterator[Callable[[], int]]:
         while True:
             await store.write(
                 Script(
-                    Statement("UPDATE lock_fences SET fence_token = fence_token + 1 WHERE scope_id = 'a'"),
+                    Statement("UPDATE lock_generations SET generation = generation + 1 WHERE scope_id = 'a'"),
                     Statement("UPDATE node_incarnations SET incarnation = incarnation + 1"),
                 )
             )
@@ -259,13 +260,13 @@ async def test_a_table_larger_than_any_answer_is_backed_up(
             last = min(part, rows - start)
             await _do(
                 engine,
-                f"{_numbers(last)} INSERT INTO lock_fences SELECT '', '', (i + {start}) || {text}, i FROM n",
+                f"{_numbers(last)} {_FENCES} SELECT '', (i + {start}) || {text}, i FROM n",
             )
         done = await back_up(engine, tmp_path / "b.db")
     assert done.bytes > 30_000_000
     with closing(sqlite3.connect(tmp_path / "b.db")) as copy:
         found = copy.execute(
-            "SELECT count(*), count(DISTINCT lock_key), min(length(lock_key)) FROM lock_fences"
+            "SELECT count(*), count(DISTINCT repository_id), min(length(repository_id)) FROM lock_generations"
         )
         assert found.fetchone() == (rows, rows, size + 1)
 
@@ -276,9 +277,15 @@ async def test_a_backup_of_small_and_large_rows_mixed_finds_its_page_size(
     """Thousands of small rows make pages long; then each row is a large part of what an answer can hold."""
     async with _engine(MESH.settings(tmp_path, server)) as engine:
         await ensure_schema(engine)
-        await _do(engine, f"{_numbers(5_000)} INSERT INTO lock_fences SELECT 'a', '', i, i FROM n")
+        await _do(
+            engine,
+            f"{_numbers(5_000)} {_FENCES} SELECT 'a', i, i FROM n",
+        )
         for key in range(8):
-            await _do(engine, f"INSERT INTO lock_fences SELECT 'b', '', {key} || hex(zeroblob(1500000)), 1")
+            await _do(
+                engine,
+                f"{_FENCES} SELECT 'b', {key} || hex(zeroblob(1500000)), 1",
+            )
         assert (await back_up(engine, tmp_path / "b.db")).rows == 1 + 5_000 + 8
 
 
@@ -333,7 +340,7 @@ async def test_a_restore_refuses_a_database_in_use_and_names_what_it_found(
     await _do(empty, "INSERT INTO node_incarnations VALUES ('other', 'mesh', 'n', 1)")
     with pytest.raises(BackupRefused, match="1 in node_incarnations"):
         await _restored(empty, backup)
-    assert (await empty.query(Statement("SELECT count(*) FROM lock_fences"))).value == 0
+    assert (await empty.query(Statement("SELECT count(*) FROM lock_generations"))).value == 0
     assert (await empty.query(Statement("SELECT incarnation FROM node_incarnations"))).value == 1
 
 
@@ -369,7 +376,7 @@ async def test_an_interrupted_restore_is_recognised_and_can_be_finished(
             await _restored(engine, backup)
         assert await _all(engine.query) == _with_raised_counters(await _all_in(backup))
     async with await open_store(settings, Role.COMMAND) as store:
-        assert (await store.read("SELECT count(*) FROM lock_fences")).value == 3_000
+        assert (await store.read("SELECT count(*) FROM lock_generations")).value == 3_000
 
 
 async def test_an_interrupted_restore_is_not_finished_with_another_backup(
@@ -378,7 +385,7 @@ async def test_an_interrupted_restore_is_not_finished_with_another_backup(
     other = tmp_path / "other.db"
     shutil.copy(backup, other)
     with closing(sqlite3.connect(other)) as connection, connection:
-        connection.execute("UPDATE lock_fences SET fence_token = 9 WHERE lock_key = 'key-1'")
+        connection.execute("UPDATE lock_generations SET generation = 9 WHERE repository_id = 'key-1'")
 
     def cut(count: int, _: bool) -> None:
         if count == 4:
@@ -422,7 +429,7 @@ async def test_a_writer_beside_the_restore_keeps_it_from_being_finished(tmp_path
 
         def write_beside(count: int, is_applied: bool) -> None:
             if (count, is_applied) == (2, False):
-                script = Script(Statement("INSERT INTO lock_fences VALUES ('new', '', 'k', 1)"))
+                script = Script(Statement(f"{_FENCES} VALUES ('new', 'k', 1)"))
                 writing.append(asyncio.ensure_future(store.write(script)))
 
         with pytest.raises(BackupRefused, match="something else wrote"):
@@ -436,7 +443,7 @@ async def test_a_script_that_was_applied_before_the_backup_is_not_applied_again_
     tmp_path: Path, server: Server
 ) -> None:
     settings = MESH.settings(tmp_path, server)
-    script = Script(Statement("INSERT INTO lock_fences SELECT 's', 'r', hex(randomblob(8)), 1"))
+    script = Script(Statement(f"{_FENCES} SELECT 's', hex(randomblob(8)), 1"))
     async with await open_store(settings, Role.COMMAND) as store:
         await store.write(script)
         await back_up(store._engine, tmp_path / "b.db")
@@ -445,7 +452,7 @@ async def test_a_script_that_was_applied_before_the_backup_is_not_applied_again_
     again = FILE.settings(tmp_path / "new", None, scope_id=settings.scope_id)
     async with await open_store(again, Role.COMMAND) as store:
         assert (await store.write(script)).repeated
-        assert (await store.read("SELECT count(*) FROM lock_fences")).value == 1
+        assert (await store.read("SELECT count(*) FROM lock_generations")).value == 1
 
 
 def _nothing(path: Path) -> None:

@@ -73,7 +73,7 @@ async def test_old_code_keeps_working_on_a_newer_compatible_schema(engine: Engin
         f"INSERT INTO mesh_schema (version, oldest_code) VALUES ({VERSION + 1}, 1)",
         "ALTER TABLE script_results ADD COLUMN region TEXT NOT NULL DEFAULT 'here'",
         "ALTER TABLE script_answers ADD COLUMN checked INTEGER",
-        "ALTER TABLE lock_fences ADD COLUMN note",
+        "ALTER TABLE lock_generations ADD COLUMN note",
         "CREATE TABLE later (id INTEGER PRIMARY KEY, a)",
         "CREATE TRIGGER follow AFTER INSERT ON script_results "
         "BEGIN INSERT INTO later (a) VALUES (new.script_key); END",

@@ -21,7 +21,13 @@ def test_the_schema_may_run_any_number_of_times() -> None:
             connection.execute(statement)
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     connection.close()
-    assert {"mesh_schema", "script_results", "script_answers", "lock_fences", "node_incarnations"} <= tables
+    assert {
+        "mesh_schema",
+        "script_results",
+        "script_answers",
+        "lock_generations",
+        "node_incarnations",
+    } <= tables
 
 
 def test_every_statement_of_the_schema_is_kept_whole() -> None:

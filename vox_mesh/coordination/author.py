@@ -14,7 +14,15 @@ import orjson
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import Identity
-from vox_mesh.errors import ChainBroken, ConstraintFailed, KeyRefused, NoAnswer, Refused, StaleIncarnation
+from vox_mesh.errors import (
+    ChainBroken,
+    ConstraintFailed,
+    KeyRefused,
+    NoAnswer,
+    Refused,
+    StaleIncarnation,
+    refused,
+)
 from vox_mesh.model import chain
 from vox_mesh.model.chain import NO_HASH, SEAL, Sealing
 from vox_mesh.model.keys import is_signed
@@ -329,5 +337,5 @@ def _array(entries: Sequence[Bound]) -> str:
 def _refusal(script: Script, reason: str | None) -> Refused | ConstraintFailed:
     for statement, text in script.refusals.items():
         if text == reason:
-            return Refused(text, statement=statement)
+            return refused(text, statement=statement)
     return ConstraintFailed("the script failed when it was first sent; the details are gone", statement=0)

@@ -13,8 +13,10 @@ from vox_mesh.model.verification import DESIGNATE, INITIALISE, OWNER_ONLY, REKEY
 from vox_mesh.store.script import Statement
 
 RESTORE: Final = "RestoreBackup"
+BREAK: Final = "BreakLock"
 APPLY: Final = "ApplyDeferred"
 DROP: Final = "DropDeferred"
+RESOLVE: Final = "ResolveConflict"
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -67,11 +69,14 @@ class OpKind:
 
 _OURS: Final = (
     OpKind(SEAL, ends_something=True),
-    *(OpKind(name) for name in (ANCHOR, INITIALISE, RESTORE, APPLY, DROP, DESIGNATE, ROUTE, REKEY)),
+    *(
+        OpKind(name)
+        for name in (ANCHOR, INITIALISE, RESTORE, BREAK, APPLY, DROP, RESOLVE, DESIGNATE, ROUTE, REKEY)
+    ),
 )
 
 
-_OWN: Final = frozenset({SEAL, ANCHOR, INITIALISE, APPLY, DROP})
+_OWN: Final = frozenset({SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE})
 
 
 class Kinds:

@@ -240,7 +240,7 @@ class Combiner:
             # Whoever was not told, and the spool, may send the same keys again: those must be remembered.
             if entry.settle(verdicts[start:end]):
                 for script in entry.scripts:
-                    if not script.may_come_again and (script.op is None or script.has_answer):
+                    if script.leaves_key and not script.may_come_again:
                         answered.append(script.key)
                         if script.has_answer:
                             with_rows.append(script.key)

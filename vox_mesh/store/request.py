@@ -7,7 +7,7 @@ script a savepoint of its own, so that a failing script leaves its neighbours al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple, Protocol
 
@@ -20,8 +20,8 @@ from vox_mesh.errors import (
     DatabaseFault,
     MeshError,
     NoAnswer,
-    Refused,
     ScriptFailed,
+    refused,
 )
 from vox_mesh.store.batch import (
     All,
@@ -33,6 +33,7 @@ from vox_mesh.store.batch import (
     Not,
     Ok,
     StepError,
+    StepResult,
     StepRows,
 )
 from vox_mesh.store.engine import Engine
@@ -137,13 +138,15 @@ class OptimisticRequest(_Framed):
         scripts = self._scripts
         if len(scripts) == 1:
             (script,) = scripts
-            if script.op is None or script.has_answer:
+            if script.leaves_key:
                 scope_id, repository_id, writer = tenant
                 self.batch.add(_SQL["remember_key"], (scope_id, repository_id, script.key, writer))
             return
         # An op that is here twice would take effect twice.
         is_doubled = len({script.key for script in scripts}) < len(scripts)
-        keys = [script.key for script in scripts if script.op is None or script.has_answer or is_doubled]
+        keys = [
+            script.key for script in scripts if script.leaves_key or (is_doubled and not script.repeatable)
+        ]
         if keys:
             self.batch.add(_SQL["remember_keys"], (*tenant, orjson.dumps(keys).decode()))
 
@@ -158,10 +161,9 @@ class OptimisticRequest(_Framed):
         for step, run in self._answers:
             answered = result.steps[step]
             assert isinstance(answered, StepRows)
-            found = by_key(sorted(answered.rows, key=_number))
-            for index in run:
-                script = scripts[index]
-                verdicts[index] = Outcome(script.key, answered_rows(script, found))
+            dealt = _dealt([scripts[index] for index in run], answered.rows)
+            for index, rows in zip(run, dealt, strict=True):
+                verdicts[index] = Outcome(scripts[index].key, rows)
         return verdicts
 
 
@@ -178,7 +180,8 @@ class IsolatedRequest(_Framed):
         self._scripts = scripts
         batch = self.batch
         _forget(batch, tenant, forgetting)
-        self._taken: list[int] = []  # the step that takes each script's key; its statements follow
+        self._taken: list[int] = []  # the step before each script's statements: it takes the key
+        self._ends: list[int] = []  # the step that keeps what the script did
         closed: Condition = Ok(len(batch.steps) - 1)
         for script in scripts:
             closed = self._isolate(tenant, script, closed)
@@ -192,14 +195,16 @@ class IsolatedRequest(_Framed):
 
     def _isolate(self, tenant: Tenant, script: Script, closed: Condition) -> Condition:
         batch = self.batch
-        opened = batch.add("SAVEPOINT script", after=closed)
-        taken = batch.add(_SQL["remember_key"], (*tenant[:2], script.key, tenant.writer))
+        taken = opened = batch.add("SAVEPOINT script", after=closed)
+        if not script.repeatable:
+            taken = batch.add(_SQL["remember_key"], (*tenant[:2], script.key, tenant.writer))
         self._taken.append(taken)
         _add_statements(batch, tenant, [script])
         last = len(batch.steps) - 1
         kept = batch.add("RELEASE script")
+        self._ends.append(kept)
         undone = batch.add("ROLLBACK TO script", after=All((Ok(opened), Not(Ok(kept)))))
-        for statement in range(last - taken):
+        for statement in range(0 if script.repeatable else last - taken):
             batch.add(
                 _SQL["remember_failure"],
                 (*tenant[:2], script.key, tenant.writer, statement),
@@ -219,7 +224,10 @@ class IsolatedRequest(_Framed):
         failures = {row[0]: row[1] for row in stored.rows}
         found = by_key(answers.rows)
         verdicts: list[Verdict] = []
-        for script, taken in zip(self._scripts, self._taken, strict=True):
+        for script, taken, end in zip(self._scripts, self._taken, self._ends, strict=True):
+            if script.repeatable:
+                verdicts.append(_verdict_now(script, result.steps[taken + 1 : end]))
+                continue
             if script.key not in failures:
                 raise NoAnswer("the database answered only in part")  # sent again, it answers in full
             failed = failures[script.key]
@@ -230,6 +238,18 @@ class IsolatedRequest(_Framed):
                 repeated = isinstance(result.steps[taken], StepError)
                 verdicts.append(Outcome(script.key, answered_rows(script, found), repeated=repeated))
         return verdicts
+
+
+def _verdict_now(script: Script, steps: Sequence[StepResult]) -> Verdict:
+    """What became of a repeatable script, by its own steps: nothing else is known of it."""
+    for statement, step in enumerate(steps):
+        if isinstance(step, StepError):
+            return _failure(script, statement, step)
+    answered = steps[-1]
+    if not script.has_answer or not isinstance(answered, StepRows):
+        return Outcome(script.key)
+    (rows,) = _dealt([script], answered.rows)
+    return Outcome(script.key, rows)
 
 
 async def apply_alone(engine: Engine, tenant: Tenant, script: Script) -> Outcome:
@@ -276,16 +296,21 @@ def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int 
     answer = script.answer
     if answer is None:
         return None
+    if script.repeatable:
+        return batch.add(answer.sql, answer.params, wants_rows=True)
     sql = _answer_sql(answer.sql, len(answer.columns))
     return batch.add(sql, (*answer.params, *tenant[:2], script.key), wants_rows=True)
 
 
 def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script]) -> int | None:
     items = orjson.dumps([{**script.item, "key": script.key} for script in run]).decode()
+    values = (items, *tenant[:2]) if shape.repeatable else (items,)
     for sql in shape.statements:
-        batch.add(sql, (items,))
+        batch.add(sql, values)
     if shape.answer is None:
         return None
+    if shape.repeatable:
+        return batch.add(shape.answer, values, wants_rows=True)
     sql = _merged_answer_sql(shape.answer, len(shape.columns))
     return batch.add(sql, (items, *tenant[:2]), wants_rows=True)
 
@@ -312,21 +337,37 @@ def _keeping(query: str, answered: str, columns: str, owner: str) -> str:
     )
 
 
+def _dealt(run: Sequence[Script], rows: Sequence[Sequence[Value]]) -> list[Rows]:
+    """What belongs to each script of a run, of the rows that all of it was answered with."""
+    script = run[0]
+    if not script.repeatable:
+        kept = by_key(sorted(rows, key=_number))
+        return [answered_rows(script, kept) for script in run]
+    columns, shape = script.columns, script.shape
+    if shape is None or shape.subject is None:
+        return [Rows(columns, rows)]
+    found = by_key(rows)
+    return [
+        Rows(columns, [row[1:] for row in found[subject]]) if subject in found else NO_ROWS
+        for subject in (shape.subject(script.item) for script in run)
+    ]
+
+
 def _number(row: Sequence[Value]) -> int:
     number = row[1]
     assert isinstance(number, int)
     return number
 
 
-def by_key(rows: Sequence[Sequence[Value]]) -> dict[Value, list[Sequence[Value]]]:
+def by_key(rows: Sequence[Sequence[Value]]) -> dict[Hashable, list[Sequence[Value]]]:
     """Answered rows by their script's key: never by position, which says nothing."""
-    found: dict[Value, list[Sequence[Value]]] = {}
+    found: dict[Hashable, list[Sequence[Value]]] = {}
     for row in rows:
         found.setdefault(row[0], []).append(row)
     return found
 
 
-def answered_rows(script: Script, answers: Mapping[Value, list[Sequence[Value]]]) -> Rows:
+def answered_rows(script: Script, answers: Mapping[Hashable, list[Sequence[Value]]]) -> Rows:
     """The script's rows among all that were answered."""
     columns = script.columns
     own = answers.get(script.key)
@@ -356,7 +397,7 @@ def _raise_if_down(result: BatchResult) -> None:
 def _failure(script: Script, statement: int, error: StepError | None) -> ScriptFailed:
     refusals = script.refusals
     if statement in refusals and (error is None or error.is_constraint):
-        return Refused(refusals[statement], statement=statement)
+        return refused(refusals[statement], statement=statement)
     if error is None:
         message = f"statement {statement} failed when this script was first sent; the details are gone"
         return ConstraintFailed(message, statement=statement)

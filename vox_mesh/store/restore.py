@@ -161,7 +161,7 @@ async def restore(engine: Engine, backup: BackupFile, *, timeout: float) -> Rest
     result = Restored(
         tables=len(backup.tables),
         rows=backup.total,
-        fences_raised=backup.counts.get("lock_fences", 0),
+        fences_raised=backup.counts.get("lock_generations", 0),
         incarnations_raised=backup.counts.get("node_incarnations", 0),
     )
     _log.warning(
@@ -257,7 +257,7 @@ class _Restore:
         for name, last in backup.sequences:
             batch.add(TABLES["forget_sequence"], (name,))
             batch.add(TABLES["set_sequence"], (name, last))
-        for step in ("raise_fences", "raise_incarnations"):
+        for step in ("raise_fences", "raise_tokens", "forget_shares", "raise_incarnations"):
             batch.add(_SQL[step])
         batch.add(_SQL["unbar"], (UNFINISHED,))
         batch.add(_SQL["end"])

@@ -82,7 +82,8 @@ class Script:
     """Statements that take effect together, once, under a key; with an op, the log tells what became of them.
 
     `appendable` scripts only add rows and need no answer: while the database is away they are kept in the
-    spool and replayed later.
+    spool and replayed later. `repeatable` scripts do by themselves the same when they run twice, so nothing
+    is remembered of them, and their answer may be a statement that changes rows and returns them.
     """
 
     __slots__ = (
@@ -91,8 +92,10 @@ class Script:
         "has_answer",
         "item",
         "key",
+        "leaves_key",
         "may_come_again",
         "op",
+        "repeatable",
         "shape",
         "statements",
         "weight",
@@ -107,14 +110,20 @@ class Script:
         shape: Shape | None = None,
         item: Item | None = None,
         op: Op | None = None,
+        repeatable: bool = False,
     ) -> None:
-        if (bool(statements) and shape is not None) or not (statements or shape or op):
+        does_something = statements or shape or op or (repeatable and answer)
+        if not does_something or (statements and shape is not None):
             raise BadValue("a script has statements, or a shape, or is nothing but an op")
         self.has_answer = answer is not None or (shape is not None and shape.answer is not None)
         if appendable and self.has_answer:
             raise BadValue("an appendable script may have to wait on disk, so it can't have an answer")
+        self.repeatable = repeatable if shape is None else shape.repeatable
+        if self.repeatable and (appendable or op is not None):
+            raise BadValue("a repeatable script is not remembered, so it can't wait on disk or be an op")
         # Whoever chose a key may send it again, so it is remembered for longer.
         self.may_come_again = key is not None
+        self.leaves_key = not self.repeatable and (op is None or self.has_answer)
         if key is None:
             key = new_key()
         elif not is_ulid(key):
@@ -181,6 +190,9 @@ class Shape:
     never by position. Scripts run merged, so the statements must do the same as one after another
     would; two items with the same `subject` are never merged. A name is registered once, so that a
     spooled script finds its shape again.
+
+    Statements of `repeatable` scripts are also given the scope, `?2`, and the repository, `?3`; their rows
+    begin with the subject instead of the key.
     """
 
     name: str
@@ -189,12 +201,15 @@ class Shape:
     columns: tuple[str, ...] = ()
     refusals: Mapping[int, str] = field(default_factory=dict)
     subject: Callable[[Item], Hashable] | None = None
+    repeatable: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_.]*", self.name):
             raise BadValue(f"the shape's name {self.name!r} is not in lower case")
         if len(self.columns) > MAX_ANSWER_COLUMNS:
             raise BadValue(f"an answer has at most {MAX_ANSWER_COLUMNS} columns, not {len(self.columns)}")
+        if self.repeatable and self.answer is not None and self.subject is None:
+            raise BadValue(f"{self.name} needs subjects, by which its rows find their scripts")
         if _SHAPES.setdefault(self.name, self) is not self:
             raise BadValue(f"there are two shapes named {self.name!r}")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 _NOW_MS: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+_ISO: Final = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
 _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
@@ -40,6 +41,11 @@ def ddl() -> tuple[str, ...]:
 
 
 def _bare(text: str) -> str:
-    """The statement without comments and needless space; `NOW_MS` is the database's clock in milliseconds."""
+    """The statement without comments and needless space.
+
+    `NOW_MS` is the database's clock in milliseconds, `NOW_ISO` the same as text, and `ISO_IN(x)` the time
+    after x, which is a modifier such as `+30.000 seconds`.
+    """
     bare = " ".join(re.sub(r"--[^\n]*", "", text).split()).rstrip(";")
-    return bare.replace("NOW_MS", _NOW_MS)
+    bare = bare.replace("NOW_MS", _NOW_MS).replace("NOW_ISO", f"{_ISO})")
+    return bare.replace("ISO_IN(", f"{_ISO}, ")

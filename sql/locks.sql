@@ -1,0 +1,297 @@
+-- Locks: holds, those who wait for them, and patterns. ?1 is the scope and ?2 the repository, but where many
+-- requests share a statement. All of it may run twice with the effect of once: a request is known by its id.
+
+-- --- one key, alone: many requests in one statement -----------------------------------------------
+-- ?1 are the requests, ?2 the scope and ?3 the repository.
+
+-- name: take_free
+-- For keys that nobody else is after, and that were compared with the newest pattern. Everything else is for
+-- the long way.
+INSERT INTO distributed_locks (
+    scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at
+)
+SELECT ?2, ?3, i.value ->> 'lock_key', i.value ->> 'node', i.value ->> 'agent', generation + 1, i.value ->> 'key',
+    NOW_ISO, ISO_IN(i.value ->> 'ttl')
+FROM json_each(?1) AS i, lock_generations
+WHERE scope_id = ?2 AND repository_id = ?3 AND newest_pattern <= i.value ->> 'known'
+ON CONFLICT DO UPDATE SET
+    holder_node = excluded.holder_node, holder_agent = excluded.holder_agent,
+    fence_token = max(fence_token + 1, excluded.fence_token),
+    request_id = excluded.request_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
+WHERE (expires_at <= excluded.acquired_at AND NOT is_contended) OR request_id = excluded.request_id
+RETURNING lock_key, fence_token, expires_at
+
+-- name: release_one
+UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = '' FROM json_each(?1) AS i
+WHERE scope_id = ?2 AND repository_id = ?3 AND lock_key = i.value ->> 'lock_key'
+  AND fence_token = i.value ->> 'token' AND expires_at > NOW_ISO
+RETURNING lock_key
+
+-- --- the long way: several keys, shares, patterns, waiting ----------------------------------------
+-- Whoever comes this way stands in the queue first. ?3 is the request, ?4 its keys.
+
+-- name: refuse_unless_patterns_known
+-- All patterns up to ?3 were compared with the keys; and those among the keys, ?4, with all keys in use.
+INSERT INTO refusals (reason) SELECT 'refused'
+WHERE EXISTS (
+    SELECT 1 FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2 AND newest_pattern > ?3)
+   OR EXISTS (
+    SELECT 1 FROM json_each(?4) AS k WHERE NOT EXISTS (
+        SELECT 1 FROM lock_patterns AS p
+        WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.lock_key = k.value AND p.is_compared))
+
+-- name: note_overlaps
+INSERT INTO lock_overlaps (scope_id, repository_id, lock_key, other_key)
+SELECT ?1, ?2, value ->> 0, value ->> 1 FROM json_each(?3)
+UNION ALL SELECT ?1, ?2, value ->> 1, value ->> 0 FROM json_each(?3) WHERE true
+ON CONFLICT DO NOTHING
+
+-- name: raise_generation
+-- Above the tokens of these keys (?3) too, and of those that overlap them, so that it can be the next one.
+INSERT INTO lock_generations (scope_id, repository_id, generation) VALUES (?1, ?2, 1)
+ON CONFLICT DO UPDATE SET generation = 1 + max(generation, (
+    SELECT coalesce(max(fence_token), 0) FROM distributed_locks
+    WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (
+        SELECT value FROM json_each(?3)
+        UNION ALL SELECT other_key FROM lock_overlaps
+        WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)))))
+
+-- name: close_short_way
+INSERT INTO distributed_locks (
+    scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at,
+    is_contended
+)
+SELECT ?1, ?2, k.value, '', '', g.generation, '', NOW_ISO, NOW_ISO, 1
+FROM json_each(?3) AS k JOIN lock_generations AS g ON g.scope_id = ?1 AND g.repository_id = ?2
+WHERE true ON CONFLICT DO UPDATE SET is_contended = 1
+
+-- name: open_short_way
+-- Of keys that nobody waits for or shares any more.
+UPDATE distributed_locks SET is_contended = 0
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND is_contended
+  AND NOT EXISTS (
+    SELECT 1 FROM lock_waiters AS w
+    WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND w.lock_key = distributed_locks.lock_key)
+  AND NOT EXISTS (
+    SELECT 1 FROM lock_shares AS s
+    WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.lock_key = distributed_locks.lock_key)
+
+-- name: stand_in_queue
+-- With the ticket that it has (?8), or behind all others; not if it was served meanwhile, and holds it still.
+INSERT INTO lock_waiters (
+    scope_id, repository_id, lock_key, ticket, request_id, is_shared, holder_node, holder_agent, waits_since, alive_until
+)
+SELECT ?1, ?2, k.value, coalesce(?8, g.generation), ?3, ?5, ?6, ?7, NOW_ISO, ISO_IN(?9)
+FROM json_each(?4) AS k JOIN lock_generations AS g ON g.scope_id = ?1 AND g.repository_id = ?2
+WHERE NOT EXISTS (
+    SELECT 1 FROM lock_holds AS h
+    WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3
+      AND h.expires_at > NOW_ISO)
+ON CONFLICT DO UPDATE SET alive_until = excluded.alive_until
+
+-- name: take
+-- All keys or none: what blocks one of them blocks the request.
+UPDATE distributed_locks SET
+    holder_node = w.holder_node, holder_agent = w.holder_agent, fence_token = g.generation, request_id = ?3,
+    acquired_at = NOW_ISO, expires_at = ISO_IN(?4)
+FROM lock_waiters AS w JOIN lock_generations AS g ON g.scope_id = ?1 AND g.repository_id = ?2
+WHERE distributed_locks.scope_id = ?1 AND distributed_locks.repository_id = ?2
+  AND distributed_locks.lock_key = w.lock_key
+  AND w.scope_id = ?1 AND w.repository_id = ?2 AND w.request_id = ?3 AND NOT EXISTS (
+    SELECT 1 FROM lock_blockers AS b
+    WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.request_id = ?3 AND b.blocks_until > NOW_ISO)
+
+-- name: take_share
+INSERT OR REPLACE INTO lock_shares (
+    scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at
+)
+SELECT ?1, ?2, w.lock_key, w.holder_node, w.holder_agent, g.generation, ?3, NOW_ISO, ISO_IN(?4)
+FROM lock_waiters AS w JOIN lock_generations AS g ON g.scope_id = ?1 AND g.repository_id = ?2
+WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND w.request_id = ?3 AND NOT EXISTS (
+    SELECT 1 FROM lock_blockers AS b
+    WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.request_id = ?3 AND b.blocks_until > NOW_ISO)
+
+-- name: leave_queue_if_served
+-- Or (?5) if it does not mean to wait.
+DELETE FROM lock_waiters
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND (?5 OR EXISTS (
+    SELECT 1 FROM lock_holds AS h
+    WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3
+      AND h.expires_at > NOW_ISO))
+
+-- name: standing
+-- What a request has come to: a hold, or a ticket, or nothing.
+SELECT h.fence_token, h.expires_at, w.ticket FROM (SELECT 1)
+LEFT JOIN lock_holds AS h
+    ON h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3
+    AND h.expires_at > NOW_ISO
+LEFT JOIN lock_waiters AS w
+    ON w.scope_id = ?1 AND w.repository_id = ?2 AND w.lock_key = ?4 ->> 0 AND w.request_id = ?3
+
+-- name: refuse_unless_served
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM lock_holds AS h
+    WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3)
+
+-- name: stay_in_queue
+-- Those of the requests, ?3, that are still there, and will be for a while.
+UPDATE lock_waiters SET alive_until = ISO_IN(?4)
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id IN (SELECT value FROM json_each(?3))
+RETURNING request_id
+
+-- name: leave_queue
+DELETE FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3
+
+-- name: give_up
+-- Whatever became of it.
+UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = ''
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?4)) AND request_id = ?3
+
+-- name: give_up_share
+DELETE FROM lock_shares
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?4)) AND request_id = ?3
+
+-- name: blocked
+-- Until when each of the requests, ?3, is kept from its keys, if nobody lets go before.
+SELECT request_id, max(blocks_until) AS blocks_until FROM lock_blockers
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id IN (SELECT value FROM json_each(?3))
+GROUP BY request_id
+
+-- name: release
+UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = ''
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND fence_token = ?4
+  AND expires_at > NOW_ISO
+RETURNING lock_key
+
+-- name: release_share
+DELETE FROM lock_shares
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND fence_token = ?4
+  AND expires_at > NOW_ISO
+RETURNING lock_key
+
+-- name: refuse_unless_held
+-- The hold exists, with this token, on all of its keys, and is not over.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE json_array_length(?3) <> (
+    SELECT count(*) FROM lock_holds
+    WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3))
+      AND fence_token = ?4 AND expires_at > NOW_ISO)
+
+-- name: renew
+UPDATE distributed_locks SET expires_at = ISO_IN(?5)
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND fence_token = ?4
+
+-- name: renew_share
+UPDATE lock_shares SET expires_at = ISO_IN(?5)
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND fence_token = ?4
+
+-- name: expiry
+SELECT min(expires_at) FROM lock_holds
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND fence_token = ?4
+  AND expires_at > NOW_ISO
+
+-- --- patterns --------------------------------------------------------------------------------------
+
+-- name: register_pattern
+INSERT INTO lock_patterns (scope_id, repository_id, number, lock_key)
+SELECT ?1, ?2, generation, ?3 FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2
+ON CONFLICT DO NOTHING
+
+-- name: number_pattern
+UPDATE lock_generations SET newest_pattern = (
+    SELECT max(number) FROM lock_patterns WHERE scope_id = ?1 AND repository_id = ?2)
+WHERE scope_id = ?1 AND repository_id = ?2
+
+-- name: pattern
+SELECT number, is_compared FROM lock_patterns WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?3
+
+-- name: patterns_after
+SELECT number, lock_key FROM lock_patterns
+WHERE scope_id = ?1 AND repository_id = ?2 AND number > ?3 ORDER BY number
+
+-- name: newest_pattern
+SELECT newest_pattern FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2
+
+-- name: file_keys_in_use
+SELECT lock_key FROM distributed_locks
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key >= 'file:' AND lock_key < 'file;'
+UNION SELECT lock_key FROM lock_shares
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key >= 'file:' AND lock_key < 'file;'
+UNION SELECT lock_key FROM lock_waiters
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key >= 'file:' AND lock_key < 'file;'
+
+-- name: pattern_was_compared
+UPDATE lock_patterns SET is_compared = 1 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?3 AND number = ?4
+
+-- --- looking, and tidying up -----------------------------------------------------------------------
+
+-- name: holders
+-- Live holds; of these keys (?3), or of all.
+SELECT h.lock_key, h.fence_token, h.holder_node, h.holder_agent, h.is_shared, h.acquired_at, h.expires_at,
+    h.request_id, (
+    SELECT count(*) FROM lock_waiters AS w
+    WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND w.lock_key = h.lock_key AND w.alive_until > NOW_ISO
+) AS waiting, NOW_MS AS now_ms
+FROM lock_holds AS h
+WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.expires_at > NOW_ISO
+  AND (?3 IS NULL OR h.lock_key IN (SELECT value FROM json_each(?3)))
+ORDER BY h.lock_key, h.fence_token
+
+-- name: sweepable
+-- Apart from the hold that says who sweeps.
+SELECT EXISTS (
+        SELECT 1 FROM lock_holds
+        WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO AND lock_key <> 'mesh:sweep')
+    OR EXISTS (SELECT 1 FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2 AND alive_until <= NOW_ISO)
+    OR EXISTS (SELECT 1 FROM lock_patterns WHERE scope_id = ?1 AND repository_id = ?2)
+    OR EXISTS (SELECT 1 FROM lock_overlaps WHERE scope_id = ?1 AND repository_id = ?2)
+
+-- name: sweep_waiters
+DELETE FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2 AND alive_until <= NOW_ISO
+
+-- name: sweep_patterns
+-- Those that nobody holds or waits for. Whoever wants one next registers it again, under a new number.
+DELETE FROM lock_patterns
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key NOT IN (
+    SELECT lock_key FROM lock_holds WHERE scope_id = ?1 AND repository_id = ?2
+    UNION SELECT lock_key FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2)
+
+-- name: sweep_overlaps
+-- Those of keys that are out of use, and come back with their overlaps; patterns do so by being registered.
+DELETE FROM lock_overlaps
+WHERE scope_id = ?1 AND repository_id = ?2 AND EXISTS (
+    SELECT lock_overlaps.lock_key AS lock_key UNION SELECT lock_overlaps.other_key
+    EXCEPT SELECT lock_key FROM lock_holds WHERE scope_id = ?1 AND repository_id = ?2
+    EXCEPT SELECT lock_key FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2
+    EXCEPT SELECT lock_key FROM lock_patterns WHERE scope_id = ?1 AND repository_id = ?2)
+
+-- name: sweep_shares
+DELETE FROM lock_shares WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO
+RETURNING request_id
+
+-- name: open_short_ways
+UPDATE distributed_locks SET is_contended = 0
+WHERE scope_id = ?1 AND repository_id = ?2 AND is_contended AND lock_key NOT IN (
+    SELECT lock_key FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2
+    UNION SELECT lock_key FROM lock_shares WHERE scope_id = ?1 AND repository_id = ?2)
+
+-- name: keep_tokens
+-- Of the rows that go: the next token of such a key comes from the generation.
+UPDATE lock_generations SET generation = max(generation, (
+    SELECT coalesce(max(fence_token), 0) FROM distributed_locks
+    WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO))
+WHERE scope_id = ?1 AND repository_id = ?2
+
+-- name: sweep_holds
+DELETE FROM distributed_locks
+WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO AND NOT is_contended
+  AND fence_token <= (SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)
+RETURNING request_id
+
+-- name: break_hold
+-- With all of its keys: without one of them it is of no use to its holder.
+UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = ''
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id IN (SELECT value FROM json_each(?3))
+
+-- name: break_shares
+DELETE FROM lock_shares
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id IN (SELECT value FROM json_each(?3))

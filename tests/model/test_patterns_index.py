@@ -1,0 +1,62 @@
+"""Many keys held at once: the index answers as comparing with each of them would."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.examples import many
+from vox_mesh.model.pattern_index import PatternIndex
+from vox_mesh.model.patterns import FILE, MAX_BYTES, overlap
+
+names = st.text("ab", min_size=1, max_size=3)
+segments = names | st.text("ab*?", min_size=1, max_size=4) | st.just("**")
+file_keys = st.lists(segments, min_size=1, max_size=4).map(lambda path: FILE + "/".join(path))
+path_keys = st.lists(names, min_size=1, max_size=4).map(lambda path: FILE + "/".join(path))
+# More than are looked at one by one, all beginning alike, so that they are filed by their other runs.
+crowded_keys = st.lists(segments, min_size=1, max_size=3).map(lambda path: f"{FILE}a/*" + "/".join(path))
+keys = file_keys | path_keys | crowded_keys | st.sampled_from(["task:a", "task:*", "a", "file:a", "file:**"])
+changes = st.lists(st.tuples(st.booleans() | st.just(True), keys), max_size=40)
+
+
+def all_that_overlap(held: set[str], key: str) -> list[str]:
+    return sorted(other for other in held if overlap(other, key))
+
+
+@many
+@given(st.sets(keys, max_size=40), st.lists(keys, max_size=8))
+def test_the_answer_is_what_comparing_with_each_key_would_give(held: set[str], asked: list[str]) -> None:
+    index = PatternIndex(held)
+    for key in chain(asked, held):
+        assert index.matching(key) == all_that_overlap(held, key)
+        assert index.overlapping(key) == all_that_overlap(held, key)
+
+
+@many
+@given(st.sets(crowded_keys, max_size=30), changes, path_keys.map(lambda key: key.replace(FILE, "file:a/")))
+def test_the_answer_follows_what_is_added_and_discarded(
+    at_first: set[str], changes: list[tuple[bool, str]], asked: str
+) -> None:
+    index, held = PatternIndex(at_first), set(at_first)
+    for is_added, key in [*changes, *((False, key) for key in sorted(at_first))]:
+        (index.add if is_added else index.discard)(key)
+        (held.add if is_added else held.discard)(key)
+        assert index.matching(asked) == all_that_overlap(held, asked)
+
+
+def test_a_key_added_twice_is_held_once_and_one_discarded_twice_does_no_harm() -> None:
+    twice = ["file:a/**", "task:a", *(f"file:a/*{n}" for n in range(20))]
+    index = PatternIndex([*twice, *twice])
+    assert index.matching("file:a/x7") == ["file:a/**", "file:a/*7"]
+    for key in (*twice, *twice):
+        index.add(key)
+        index.discard(key)
+        index.discard(key)
+    assert index.matching("file:a/x7") == index.overlapping("file:**") == index.matching("task:a") == []
+
+
+def test_a_path_too_long_to_be_a_key_is_still_found_under_its_folder() -> None:
+    index = PatternIndex(["file:src/**", "file:lib/**"])
+    assert index.matching("file:src/" + "x/" * MAX_BYTES + "y") == ["file:src/**"]

@@ -1,0 +1,1 @@
+"""Locks: leases on keys, with a token that fences whoever has lost one."""

@@ -1,0 +1,121 @@
+"""A lease: renews a lock in the background, and stops the work under it when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from vox_mesh.errors import LockLost, MeshError, StaleFence
+from vox_mesh.model.locks import Lock
+from vox_mesh.store.thread import to_the_end
+
+_log = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 0.5
+
+Renew = Callable[[Lock], Awaitable[object]]
+Release = Callable[[Lock], Awaitable[object]]
+
+
+class _Lease:
+    """Renews at a third of the time that a lock has; tries again after a fault, until the lock is over."""
+
+    def __init__(
+        self, lock: Lock, renew: Renew, lost: Callable[[], object], monotonic: Callable[[], float]
+    ) -> None:
+        self._lock = lock
+        self._renew = renew
+        self._lost = lost
+        self._monotonic = monotonic
+        self._loop = asyncio.get_running_loop()
+        self._renewing: asyncio.Task[None] | None = None
+        self._is_over = False
+        self.is_lost = False
+        # The first renewal is a timer only: most locks are let go of before it rings.
+        self._timer = self._loop.call_later(lock.ttl / 3, self._start)
+
+    def _start(self) -> None:
+        self._renewing = self._loop.create_task(self._keep(), name=f"vox-mesh-lease-{self._lock.fence_token}")
+
+    async def _keep(self) -> None:
+        while True:
+            token = self._lock.fence_token
+            try:
+                async with asyncio.timeout(self._left_s):
+                    await self._renew(self._lock)
+            except TimeoutError:
+                break
+            except StaleFence:
+                if self._lock.fence_token == token:
+                    break
+                pause = 0.0  # it was upgraded or downgraded meanwhile
+            except MeshError:
+                pause = min(_AGAIN_S, self._lock.ttl / 10)
+            else:
+                pause = self._lock.ttl / 3
+            await asyncio.sleep(min(pause, max(0.0, self._left_s)))
+        if not self._is_over:
+            self.is_lost = True
+            self._lost()
+
+    @property
+    def _left_s(self) -> float:
+        return self._lock.deadline - self._monotonic()
+
+    def stop(self) -> None:
+        """The work is done: from now on nothing can be lost, and nobody is cancelled."""
+        self._is_over = True
+        self._timer.cancel()
+
+    async def end(self) -> None:
+        """Renew no more."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+
+
+@asynccontextmanager
+async def leased(
+    lock: Lock, renew: Renew, release: Release, monotonic: Callable[[], float]
+) -> AsyncIterator[Lock]:
+    """Hold the lock for as long as the body runs; the body is cancelled, with `LockLost`, if it is lost."""
+    body = asyncio.current_task()
+    assert body is not None
+    before = body.cancelling()
+    lease = _Lease(lock, renew, body.cancel, monotonic)
+    try:
+        yield lock
+    except asyncio.CancelledError:
+        if lease.is_lost and body.uncancel() <= before:
+            raise _lost(lock) from None
+        raise
+    except BaseException:
+        if lease.is_lost:
+            body.uncancel()
+        raise
+    else:
+        if lease.is_lost:
+            body.uncancel()
+            raise _lost(lock)
+    finally:
+        lease.stop()
+        await to_the_end(asyncio.ensure_future(_let_go(lock, lease, release)))
+
+
+async def _let_go(lock: Lock, lease: _Lease, release: Release) -> None:
+    await lease.end()
+    if not lease.is_lost:
+        try:
+            await release(lock)
+        except MeshError as error:  # what the body came to stands
+            _log.warning("the lock on %s is left to expire: %s", ", ".join(lock.keys), error.line)
+
+
+def _lost(lock: Lock) -> LockLost:
+    return LockLost(
+        f"the lock on {', '.join(lock.keys)} was lost: token {lock.fence_token} is over",
+        hint="acquire it again; what it protects may have been changed by others",
+    )

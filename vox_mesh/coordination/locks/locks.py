@@ -1,0 +1,398 @@
+"""Locks: leases on keys that end by the database's clock, each with a token that only ever rises."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.kinds import BREAK
+from vox_mesh.coordination.locks.lease import leased
+from vox_mesh.coordination.locks.patterns import PATTERNS_CHANGED, Patterns
+from vox_mesh.coordination.locks.queue import LockQueue, Waiter
+from vox_mesh.coordination.locks.request import (
+    OWN,
+    LockRequest,
+    checked_ttl,
+    default_ttl,
+    held_guard,
+    json,
+    of_mode,
+    release_script,
+    renew_script,
+)
+from vox_mesh.coordination.locks.watching import watched
+from vox_mesh.errors import BadValue, LockHeld, MeshError, NotKnown, Overloaded, Refused, StaleFence
+from vox_mesh.model.canonical import canonical
+from vox_mesh.model.locks import Holder, Lock
+from vox_mesh.model.pattern_index import PatternIndex
+from vox_mesh.model.patterns import normalised
+from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement
+from vox_mesh.store.statements import named
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_SQL: Final = named("locks")
+_COMPARISONS: Final = 64
+_NO_LONGER_HELD: Final = "no_longer_held"
+
+
+class Locks:
+    """Acquires, renews, releases and lists locks, for the agents of one process.
+
+    A holder is a node and an agent; what proves a hold is its token. Locks are not re-entrant: whoever holds
+    a key and asks for it again waits, or is refused, like anybody else.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: MeshClock,
+        node: Callable[[], str],
+        agent: str | None,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._mesh = store.tenant[:2]
+        self._node = node
+        self._agent = agent
+        self._monotonic = monotonic
+        self._patterns = Patterns(store, monotonic)
+        self._queue = LockQueue(store, clock, self._attempt)
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    # --- acquiring -------------------------------------------------------------------------------
+
+    async def acquire(
+        self,
+        keys: str | Sequence[str],
+        *,
+        agent: str | None = None,
+        ttl: float | None = None,
+        wait: float = 0.0,
+        shared: bool = False,
+    ) -> Lock:
+        """Take all of the keys, or none and raise `LockHeld`; with `wait`, after so many seconds.
+
+        `ttl`: how long it is held without being renewed; by default 30 s for files, 5 min for all else.
+        """
+        request = self._request(keys, agent, ttl, shared)
+        if any(key.startswith(OWN) for key in request.keys):
+            raise BadValue(f"keys that begin with {OWN!r} belong to the mesh itself", hint="choose another")
+        return await self._acquired(request, wait)
+
+    def hold(
+        self,
+        keys: str | Sequence[str],
+        *,
+        agent: str | None = None,
+        ttl: float | None = None,
+        wait: float = 0.0,
+        shared: bool = False,
+    ) -> AbstractAsyncContextManager[Lock]:
+        """Acquire for as long as the body runs: renewed in the background, released at its end.
+
+        When the lock is lost, the body is cancelled and `LockLost` raised.
+        """
+        return self._held(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
+
+    @asynccontextmanager
+    async def _held(
+        self, keys: str | Sequence[str], *, agent: str | None, ttl: float | None, wait: float, shared: bool
+    ) -> AsyncIterator[Lock]:
+        lock = await self.acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
+        async with leased(lock, self.renew, self.release, self._monotonic):
+            yield lock
+
+    def _request(
+        self, keys: str | Sequence[str], agent: str | None, ttl: float | None, shared: bool
+    ) -> LockRequest:
+        node = self._node()
+        return LockRequest.checked(keys, node, agent or self._agent or node, shared=shared, ttl=ttl)
+
+    async def _acquired(self, request: LockRequest, wait: float) -> Lock:
+        try:
+            lock = await self._short(request, wait)
+            if lock is not None:
+                return lock
+            lock, ticket = await self._long(request, waits=wait > 0)
+            if lock is not None:
+                return lock
+            if ticket is None:
+                raise await self._refusal(request)
+            try:
+                async with asyncio.timeout(wait):
+                    return await self._queue.wait(request, ticket)
+            except TimeoutError:
+                raise await self._refusal(request, waited=wait) from None
+        except BaseException as error:
+            if wait > 0 or not isinstance(error, LockHeld):
+                self._abandon(request)  # it may have been granted without our knowing
+            raise
+
+    async def _short(self, request: LockRequest, wait: float) -> Lock | None:
+        """Take one key that nobody else is after, in as few steps as can be."""
+        if not request.is_simple:
+            return None
+        newest = self._patterns.newest_for(request.keys[0])
+        if newest is None or (wait > 0 and self._queue.first_for(request.keys) is not None):
+            return None
+        sent = self._monotonic()
+        rows = (await self._store.write(request.short_script(newest))).rows
+        if rows:
+            token, expires_at = rows[0]
+            return request.granted(token, expires_at, sent)
+        if wait <= 0 and (holders := await self.holders(request.keys)):
+            # One of them may be us: granted, but the answer got lost, and then a pattern was announced.
+            if all(holder.request_id != request.id for holder in holders):
+                raise _refused(request, holders, 0.0)
+        return None
+
+    async def _long(
+        self, request: LockRequest, waiter: Waiter | None = None, *, waits: bool
+    ) -> tuple[Lock | None, int | None]:
+        """Take the keys if nothing blocks us; the lock, or else the place in the queue."""
+        if not self._patterns.is_known(request.keys):
+            await self._patterns.learn(request.keys)
+        ticket = None if waiter is None else waiter.ticket
+        for _ in range(_COMPARISONS):
+            if waiter is not None and waiter.served.done():
+                return None, None  # what it has given up, it must not be given any more
+            preface = self._patterns.preface(request.keys)
+            sent = self._monotonic()
+            try:
+                outcome = await self._store.write(
+                    request.long_script(self._mesh, preface, ticket=ticket, waits=waits)
+                )
+            except Refused as refused:
+                if refused.reason != PATTERNS_CHANGED:
+                    raise
+                await self._patterns.learn(request.keys)
+            else:
+                return _standing(request, outcome, sent)
+        raise Overloaded(
+            "new patterns were locked each time this was tried", hint="try again, or lock fewer patterns"
+        )
+
+    async def _attempt(self, waiter: Waiter) -> None:
+        lock, _ = await self._long(waiter.request, waiter, waits=True)
+        if lock is not None:
+            waiter.serve(lock)
+
+    async def _refusal(self, request: LockRequest, *, waited: float = 0.0) -> LockHeld:
+        return _refused(request, await self.in_the_way(request.keys), waited)
+
+    def _abandon(self, request: LockRequest) -> None:
+        """Take a request back, in the background: it may still be under way."""
+        task = asyncio.create_task(self._leave(request), name="vox-mesh-lock-abandoned")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _leave(self, request: LockRequest) -> None:
+        try:
+            await self._store.write(request.leave_script(self._mesh))
+        except MeshError as error:
+            _log.info("a lock that nobody wants any more is left to expire: %s", error.line)
+
+    # --- holding ---------------------------------------------------------------------------------
+
+    async def renew(self, lock: Lock, *, ttl: float | None = None) -> Lock:
+        """Hold the lock for its time again, from now on; `StaleFence` if it is over."""
+        seconds = lock.ttl if ttl is None else checked_ttl(ttl)
+        sent = self._monotonic()
+        outcome = await self._store.write(renew_script(self._mesh, lock, seconds))
+        lock.ttl, lock.deadline, lock.expires_at = seconds, sent + seconds, outcome.rows[0]["expires_at"]
+        return lock
+
+    async def release(self, lock: Lock) -> bool:
+        """Let go of the lock; whether it was still held. Whoever waits next here has it at once."""
+        script = release_script(self._mesh, lock)
+        waiter = self._queue.first_for(lock.keys)
+        if waiter is None:
+            outcome = await self._store.write(script)
+        else:
+            outcome = await self._hand_over(script, waiter)
+        return len(outcome.rows) == len(lock.keys)
+
+    async def _hand_over(self, release: Script, waiter: Waiter) -> Outcome:
+        """Release, and have the next one try, in one request: nothing of ours need be woken first."""
+        request = waiter.request
+        preface = self._patterns.preface(request.keys)
+        sent = self._monotonic()
+        released, tried = await self._store.write_all(
+            [release, request.long_script(self._mesh, preface, ticket=waiter.ticket, waits=True)]
+        )
+        if isinstance(tried, Outcome):
+            lock, _ = _standing(request, tried, sent)
+            if lock is not None:
+                waiter.serve(lock)
+        if isinstance(released, MeshError):
+            raise released
+        return released
+
+    def guard(self, lock: Lock) -> Statement:
+        """Lets a script go on only while this hold is there, with its token and unexpired; else `StaleFence`.
+
+        Make it the first statement of whatever is written under the lock.
+        """
+        return held_guard(self._mesh, lock)
+
+    async def upgrade(self, lock: Lock) -> Lock:
+        """Turn a share into an exclusive hold with a new token; refused if anybody else shares it."""
+        return await self._converted(lock, shared=False)
+
+    async def downgrade(self, lock: Lock) -> Lock:
+        """Turn an exclusive hold into a share with a new token, with no moment in between."""
+        return await self._converted(lock, shared=True)
+
+    async def _converted(self, lock: Lock, *, shared: bool) -> Lock:
+        if lock.is_shared is shared:
+            return lock
+        request = LockRequest(lock.keys, lock.holder_node, lock.holder_agent, shared, lock.ttl)
+        let_go = Statement(
+            of_mode("release", shared=lock.is_shared), (*self._mesh, json(lock.keys), lock.fence_token)
+        )
+        # Before everybody who waits: whoever is inside need not go to the end of the queue.
+        taken = request.long_script(self._mesh, (self.guard(lock), let_go), ticket=0, waits=False)
+        own = (*self._mesh, request.id, json(lock.keys))
+        served = Statement(_SQL["refuse_unless_served"], own, refusal=LockHeld.code)
+        sent = self._monotonic()
+        try:
+            outcome = await self._store.write(
+                Script(*taken.statements, served, answer=taken.answer, repeatable=True)
+            )
+            row = outcome.rows[0]
+        except StaleFence:
+            # The answer may have got lost, and the old hold is over because we have the new one.
+            row = (await self._store.read(_SQL["standing"], own, fresh=True))[0]
+            if row["fence_token"] is None:
+                raise
+        except Refused as refused:
+            if refused.reason != LockHeld.code:
+                raise
+            in_the_way = await self.in_the_way(lock.keys)
+            others = [h for h in in_the_way if (h.lock_key, h.fence_token) not in _holds(lock)]
+            raise _refused(request, others, 0.0) from None
+        except BaseException:
+            self._abandon(request)  # it may have been granted without our knowing
+            raise
+        lock.is_shared, lock.fence_token, lock.expires_at = shared, row["fence_token"], row["expires_at"]
+        lock.deadline = sent + lock.ttl
+        return lock
+
+    # --- looking, and tidying up -----------------------------------------------------------------
+
+    async def holders(self, keys: Sequence[str] | None = None) -> list[Holder]:
+        """Who holds these keys, or any, now."""
+        wanted = None if keys is None else json([normalised(key) for key in keys])
+        rows = await self._store.read(_SQL["holders"], (*self._mesh, wanted), fresh=True)
+        return [Holder._make(row)._replace(is_shared=bool(row["is_shared"])) for row in rows]
+
+    async def in_the_way(self, keys: Sequence[str]) -> list[Holder]:
+        """Who holds something that overlaps one of these keys, now."""
+        wanted = PatternIndex(map(normalised, keys))
+        return [holder for holder in await self.holders() if wanted.overlapping(holder.lock_key)]
+
+    async def find(self, key: str, token: int) -> Lock:
+        """The hold of this key under this token, with all of its keys; `StaleFence` if there is none.
+
+        For how long it was acquired is not known any more: renewed, it is for the usual time of its keys.
+        """
+        found = [holder for holder in await self.holders([key]) if holder.fence_token == token]
+        if not found:
+            raise StaleFence
+        first = found[0]
+        own = [holder for holder in await self.holders() if holder.request_id == first.request_id]
+        keys = tuple(holder.lock_key for holder in own)
+        return Lock(
+            *(keys, token, first.holder_node, first.holder_agent, first.is_shared),
+            *(default_ttl(keys), first.expires_at, self._monotonic() + first.left_s),
+        )
+
+    def watch(self) -> AsyncGenerator[list[Holder], None]:
+        """Who holds what, now and whenever that has changed."""
+        return watched(self._store, self.holders)
+
+    async def sweep_expired_distributed_locks(self) -> int:
+        """Remove what has expired; how many holds. It is tidying only: an expired hold counts for nothing."""
+        mesh = self._mesh
+        tidied = [Statement(_SQL[name], mesh) for name in ("open_short_ways", "keep_tokens")]
+        rest = [Statement(_SQL[name], mesh) for name in ("sweep_patterns", "sweep_overlaps")]
+        verdicts = await self._store.write_all(
+            [
+                Script(
+                    Statement(_SQL["sweep_waiters"], mesh),
+                    answer=Answer(_SQL["sweep_shares"], mesh, ("request_id",)),
+                    repeatable=True,
+                ),
+                Script(*tidied, answer=Answer(_SQL["sweep_holds"], mesh, ("request_id",)), repeatable=True),
+                Script(*rest, repeatable=True),
+            ]
+        )
+        swept = 0
+        for verdict in verdicts:
+            if isinstance(verdict, MeshError):
+                raise verdict
+            swept += sum(1 for row in verdict.rows if row["request_id"])  # the others were let go of
+        return swept
+
+    async def sweep_once(self, every_s: float) -> int | None:
+        """Sweep, unless there is nothing to sweep or a node has done so in the last `every_s` seconds."""
+        if not (await self._store.read(_SQL["sweepable"], self._mesh, fresh=True)).value:
+            return None
+        try:
+            await self._acquired(self._request(f"{OWN}sweep", None, every_s, False), 0.0)
+        except LockHeld:
+            return None
+        return await self.sweep_expired_distributed_locks()
+
+    async def break_lock(self, key: str, reason: str) -> tuple[str, list[Holder]]:
+        """End the holds of a key, with all of their keys; the id of the op that tells of it, and who that was."""
+        key = normalised(key)
+        holders = await self.holders([key])
+        if not holders:
+            raise NotKnown(f"nobody holds {key}", hint="see `vox-mesh lock list`")
+        statements = [
+            Statement(
+                _SQL["refuse_unless_held"],
+                (*self._mesh, json([key]), holder.fence_token),
+                refusal=_NO_LONGER_HELD,
+            )
+            for holder in holders
+        ]
+        requests = json([holder.request_id for holder in holders])
+        statements += [
+            Statement(_SQL[name], (*self._mesh, requests)) for name in ("break_hold", "break_shares")
+        ]
+        told = [[h.holder_node, h.holder_agent, h.fence_token] for h in holders]
+        payload = canonical({"key": key, "holders": told, "reason": reason})
+        broken = await self._store.write(Script(*statements, op=Op(BREAK, payload)))
+        return broken.key, holders
+
+    async def close(self) -> None:
+        """Stop waiting, and finish taking back what nobody wants."""
+        await self._queue.close()
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+
+
+def _standing(request: LockRequest, outcome: Outcome, sent: float) -> tuple[Lock | None, int | None]:
+    """What a request has come to: a lock, or a place in the queue, or neither."""
+    token, expires_at, ticket = outcome.rows[0]
+    if token is None:
+        return None, ticket
+    return request.granted(token, expires_at, sent), None
+
+
+def _holds(lock: Lock) -> set[tuple[str, int]]:
+    return {(key, lock.fence_token) for key in lock.keys}
+
+
+def _refused(request: LockRequest, holders: Sequence[Holder], waited: float) -> LockHeld:
+    after = f" after {waited:g} s" if waited else ""
+    who = "; ".join(map(str, holders)) if holders else "others wait for it before you"
+    message = f"{', '.join(request.keys)} was not acquired{after}: {who}"
+    return LockHeld(message, holders, hint="wait for it, or try later")

@@ -1,0 +1,116 @@
+"""Patterns among the keys: which ones are in use, and which keys each of them overlaps.
+
+SQL can't tell whether two patterns overlap, so whoever asks for a key compares it with the patterns in use
+and notes the overlaps with its request. The request names the newest pattern that it was compared with, and
+is refused if there is a newer one by then. A pattern that comes into use is announced first, so that all
+later requests are compared with it, and then compared with the keys that were there before. So each pair is
+compared by the one that comes later, and nobody has to begin again because of keys that come and go.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import orjson
+
+from vox_mesh.model.pattern_index import PatternIndex
+from vox_mesh.model.patterns import FILE, is_pattern
+from vox_mesh.store.script import Answer, Script, Statement
+from vox_mesh.store.statements import named
+from vox_mesh.store.store import Store
+
+_SQL: Final = named("locks")
+_FORGET_S: Final = 60.0
+_NEVER: Final = 2**62
+
+PATTERNS_CHANGED: Final = "patterns_changed"
+"""Why a request is refused that was not compared with all patterns."""
+
+
+class Patterns:
+    """The patterns that this process knows of."""
+
+    def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._mesh = store.tenant[:2]
+        self._monotonic = monotonic
+        self._forget()
+
+    def _forget(self) -> None:
+        self._index = PatternIndex()
+        self._newest = 0
+        self._compared: set[str] = set()
+        self._since = self._monotonic()
+
+    def newest_for(self, key: str) -> int | None:
+        """The newest pattern that the key was compared with; `None` if there is one that it overlaps."""
+        if not key.startswith(FILE):
+            return _NEVER
+        return None if is_pattern(key) or self._index.matching(key) else self._newest
+
+    def preface(self, keys: Sequence[str]) -> list[Statement]:
+        """What a request for these keys begins with: the overlaps that we know, if there are no others."""
+        files = [key for key in keys if key.startswith(FILE)]
+        if not files:
+            return []
+        patterns = [key for key in files if is_pattern(key)]
+        known = Statement(
+            _SQL["refuse_unless_patterns_known"],
+            (*self._mesh, self._newest, _json(patterns)),
+            refusal=PATTERNS_CHANGED,
+        )
+        pairs = [[key, other] for key in files for other in self._index.overlapping(key) if other != key]
+        return [known, self._noting(pairs)] if pairs else [known]
+
+    def is_known(self, keys: Sequence[str]) -> bool:
+        """Whether the patterns among the keys can be asked for right away."""
+        return all(key in self._compared for key in keys if is_pattern(key))
+
+    async def learn(self, keys: Sequence[str]) -> None:
+        """Get to know all patterns in use, and bring those among the keys into use."""
+        if self._monotonic() - self._since > _FORGET_S:
+            self._forget()  # many of them are out of use by now
+        for key in keys:
+            if is_pattern(key):
+                await self._announce(key)
+        index = self._index
+        newest = (await self._store.read(_SQL["newest_pattern"], self._mesh, fresh=True)).value or 0
+        rows = await self._store.read(_SQL["patterns_after"], (*self._mesh, self._newest), fresh=True)
+        if self._index is not index:
+            return  # all was forgotten meanwhile: what came before these rows is not known any more
+        for row in rows:
+            self._index.add(row["lock_key"])
+            newest = max(newest, row["number"])
+        self._newest = newest
+
+    async def _announce(self, key: str) -> None:
+        outcome = await self._store.write(
+            Script(
+                Statement(_SQL["raise_generation"], (*self._mesh, "[]")),
+                Statement(_SQL["register_pattern"], (*self._mesh, key)),
+                Statement(_SQL["number_pattern"], self._mesh),
+                answer=Answer(_SQL["pattern"], (*self._mesh, key), ("number", "is_compared")),
+                repeatable=True,
+            )
+        )
+        row = outcome.rows[0]
+        if not row["is_compared"]:
+            await self._compare(key, row["number"])
+        self._compared.add(key)
+
+    async def _compare(self, key: str, number: int) -> None:
+        """With the keys that came into use before it was announced; later ones are compared with it."""
+        rows = await self._store.read(_SQL["file_keys_in_use"], self._mesh, fresh=True)
+        others = PatternIndex(row["lock_key"] for row in rows)
+        pairs = [[key, other] for other in others.overlapping(key) if other != key]
+        compared = Statement(_SQL["pattern_was_compared"], (*self._mesh, key, number))
+        await self._store.write(Script(*([self._noting(pairs)] if pairs else []), compared, repeatable=True))
+
+    def _noting(self, pairs: Sequence[Sequence[str]]) -> Statement:
+        return Statement(_SQL["note_overlaps"], (*self._mesh, orjson.dumps(pairs).decode()))
+
+
+def _json(values: Sequence[str]) -> str:
+    return orjson.dumps(values).decode()

@@ -1,0 +1,146 @@
+"""The queue: those in this process who wait for a lock, and what wakes them.
+
+Places are kept in the database, first come, first served. Here one task watches for all of them: whenever
+something was committed, or a hold that is in the way ends by itself, it looks who may be free to go on, and
+has it try. It also says every now and then that they are still there: whoever is silent is passed over, and
+finds its place again when it comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.locks.request import ALIVE, LockRequest, json
+from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
+from vox_mesh.model.locks import Lock, milliseconds_at
+from vox_mesh.store.script import Answer, Script
+from vox_mesh.store.statements import named
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_SQL: Final = named("locks")
+_STAY_S: Final = 0.5
+_CALM_S: Final = 0.001
+_AGAIN_S: Final = 0.25
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """One that waits, its place in the queue, and what it will be told."""
+
+    request: LockRequest
+    ticket: int
+    served: asyncio.Future[Lock]
+
+    def serve(self, lock: Lock) -> None:
+        """It has the lock."""
+        if not self.served.done():
+            self.served.set_result(lock)
+
+    def fail(self, error: MeshError) -> None:
+        """It can't have it any more."""
+        if not self.served.done():
+            self.served.set_exception(error)
+
+
+Attempt = Callable[[Waiter], Awaitable[None]]
+"""Asks the database once more, and serves the waiter if it can have its lock."""
+
+
+class LockQueue:
+    """Wakes those who wait."""
+
+    def __init__(self, store: Store, clock: MeshClock, attempt: Attempt) -> None:
+        self._store = store
+        self._mesh = store.tenant[:2]
+        self._clock = clock
+        self._attempt = attempt
+        self._waiters: dict[str, Waiter] = {}
+        self._by_key: dict[str, dict[str, Waiter]] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    def first_for(self, keys: Sequence[str]) -> Waiter | None:
+        """Who of us came first for one of these keys."""
+        waiting = [w for key in keys for w in self._by_key.get(key, {}).values() if not w.served.done()]
+        return min(waiting, key=lambda waiter: waiter.ticket, default=None)
+
+    async def wait(self, request: LockRequest, ticket: int) -> Lock:
+        """Wait until the request is served; whoever gives up must take it back."""
+        waiter = Waiter(request, ticket, asyncio.get_running_loop().create_future())
+        self._waiters[request.id] = waiter
+        for key in request.keys:
+            self._by_key.setdefault(key, {})[request.id] = waiter
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="vox-mesh-lock-queue")
+        try:
+            return await waiter.served
+        finally:
+            del self._waiters[request.id]
+            for key in request.keys:
+                del self._by_key[key][request.id]
+                if not self._by_key[key]:
+                    del self._by_key[key]
+
+    async def _watch(self) -> None:
+        """Watch as long as somebody waits."""
+        loop = asyncio.get_running_loop()
+        stay_at = loop.time() + _STAY_S
+        try:
+            while self._waiters:
+                seen = self._store.change_count
+                try:
+                    if loop.time() >= stay_at:
+                        stay_at = loop.time() + _STAY_S
+                        await self._stay()
+                    ends_in = await self._look()
+                except (StaleIncarnation, StoreClosed) as error:
+                    for waiter in self._waiters.values():
+                        waiter.fail(error)
+                    return
+                except MeshError as error:
+                    _log.warning("could not look after those who wait for locks: %s", error.line)
+                    ends_in = _AGAIN_S
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(min(loop.time() + ends_in, stay_at)):
+                        await self._store.changed(seen)
+                await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
+        finally:
+            self._watching = None
+
+    async def _stay(self) -> None:
+        """Say that those who wait are still there, and bring back those who were taken for dead."""
+        waiting = dict(self._waiters)
+        answer = Answer(_SQL["stay_in_queue"], (*self._mesh, json(list(waiting)), ALIVE), ("request_id",))
+        rows = (await self._store.write(Script(answer=answer, repeatable=True))).rows
+        there = {row["request_id"] for row in rows}
+        await self._try([waiter for request_id, waiter in waiting.items() if request_id not in there])
+
+    async def _look(self) -> float:
+        """Have those try whom nothing blocks any more; in how many seconds the next may be free by itself."""
+        waiting = {request_id: w for request_id, w in self._waiters.items() if not w.served.done()}
+        rows = await self._store.read(_SQL["blocked"], (*self._mesh, json(list(waiting))))
+        ends = {row["request_id"]: milliseconds_at(row["blocks_until"]) for row in rows}
+        now_ms = self._clock.now_ms
+        await self._try([w for request_id, w in waiting.items() if ends.get(request_id, 0) <= now_ms])
+        return min((end - now_ms for end in ends.values() if end > now_ms), default=1_000) / 1_000
+
+    async def _try(self, waiters: Sequence[Waiter]) -> None:
+        trying = [self._attempt(waiter) for waiter in waiters if not waiter.served.done()]
+        for ended in await asyncio.gather(*trying, return_exceptions=True):
+            if isinstance(ended, BaseException):
+                raise ended
+
+    async def close(self) -> None:
+        """Stop watching; whoever still waits is told."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        for waiter in self._waiters.values():
+            waiter.fail(StoreClosed("the mesh was left while this waited for a lock"))

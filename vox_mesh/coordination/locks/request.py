@@ -1,0 +1,183 @@
+"""A request for a lock, and the scripts that it is made of.
+
+There are two ways. The *short* one is for one key that nobody else is after: many such requests share one
+statement. The *long* one is for everything else: the request stands in the queue, takes its keys if nothing
+blocks it, and leaves the queue again if it was served or does not mean to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import orjson
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.locks import Lock
+from vox_mesh.model.patterns import FILE, normalised
+from vox_mesh.store.script import Answer, Item, Script, Shape, Statement, new_key
+from vox_mesh.store.statements import named
+from vox_mesh.store.values import Value
+
+Mesh = tuple[str, str]
+"""The scope and the repository that the keys belong to."""
+
+ALIVE: Final = "+2.000 seconds"
+"""For how long a waiter counts as alive after it was heard of."""
+
+FILE_TTL_S: Final = 30.0
+TASK_TTL_S: Final = 300.0
+MIN_TTL_S: Final = 0.1
+MAX_TTL_S: Final = 86_400.0
+MAX_KEYS: Final = 64
+OWN: Final = "mesh:"
+"""Keys that begin so belong to the mesh itself."""
+
+_SQL: Final = named("locks")
+
+
+def of_mode(name: str, *, shared: bool) -> str:
+    """A statement about holds, for one of the two modes."""
+    return _SQL[f"{name}_share" if shared else name]
+
+
+_TAKE: Final = Shape(
+    "locks.take",
+    (),
+    answer=_SQL["take_free"],
+    columns=("fence_token", "expires_at"),
+    subject=lambda item: item["lock_key"],
+    repeatable=True,
+)
+_RELEASE: Final = Shape(
+    "locks.release",
+    (),
+    answer=_SQL["release_one"],
+    columns=(),
+    subject=lambda item: item["lock_key"],
+    repeatable=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LockRequest:
+    """Who wants which keys, how and for how long."""
+
+    keys: tuple[str, ...]
+    node: str
+    agent: str
+    is_shared: bool
+    ttl: float
+    id: str = field(default_factory=new_key)
+
+    @classmethod
+    def checked(
+        cls, keys: str | Sequence[str], node: str, agent: str, *, shared: bool, ttl: float | None
+    ) -> LockRequest:
+        """The request, if it is one: its keys in their normal form, each once, and a fitting time."""
+        wanted = tuple(dict.fromkeys(normalised(key) for key in ([keys] if isinstance(keys, str) else keys)))
+        if not 1 <= len(wanted) <= MAX_KEYS:
+            raise BadValue(f"a lock is for 1 to {MAX_KEYS} keys, not {len(wanted)}")
+        return cls(wanted, node, agent, shared, default_ttl(wanted) if ttl is None else checked_ttl(ttl))
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it may go the short way."""
+        return len(self.keys) == 1 and not self.is_shared
+
+    def granted(self, token: int, expires_at: str, sent: float) -> Lock:
+        """The lock that it came to; it was sent at `sent`, by a clock that never steps."""
+        return Lock(
+            self.keys, token, self.node, self.agent, self.is_shared, self.ttl, expires_at, sent + self.ttl
+        )
+
+    # --- scripts ---------------------------------------------------------------------------------
+
+    def short_script(self, known: int) -> Script:
+        """Take the key if nobody is after it."""
+        item: Item = {
+            "lock_key": self.keys[0],
+            "node": self.node,
+            "agent": self.agent,
+            "ttl": modifier(self.ttl),
+            "known": known,
+        }
+        return Script.of(_TAKE, item, key=self.id)
+
+    def long_script(
+        self, mesh: Mesh, preface: Sequence[Statement], *, ticket: int | None, waits: bool
+    ) -> Script:
+        """Take the keys if nothing blocks us; otherwise wait for them, or don't. `preface`: for patterns."""
+        keys = json(self.keys)
+        own = (*mesh, self.id, keys)
+        holder = (int(self.is_shared), self.node, self.agent)
+        statements = (
+            *preface,
+            Statement(_SQL["raise_generation"], (*mesh, keys)),
+            Statement(_SQL["close_short_way"], (*mesh, keys)),
+            Statement(_SQL["stand_in_queue"], (*own, *holder, ticket, ALIVE)),
+            Statement(of_mode("take", shared=self.is_shared), (*mesh, self.id, modifier(self.ttl))),
+            Statement(_SQL["leave_queue_if_served"], (*own, int(not waits))),
+            Statement(_SQL["open_short_way"], (*mesh, keys)),
+        )
+        columns = ("fence_token", "expires_at", "ticket")
+        return Script(*statements, answer=Answer(_SQL["standing"], own, columns), repeatable=True)
+
+    def leave_script(self, mesh: Mesh) -> Script:
+        """Want nothing any more, whatever was granted meanwhile."""
+        keys = json(self.keys)
+        return Script(
+            Statement(_SQL["leave_queue"], (*mesh, self.id)),
+            Statement(of_mode("give_up", shared=self.is_shared), (*mesh, self.id, keys)),
+            Statement(_SQL["open_short_way"], (*mesh, keys)),
+            repeatable=True,
+        )
+
+
+def release_script(mesh: Mesh, lock: Lock) -> Script:
+    """Let go of all keys of a lock; answers with those that were still held."""
+    if len(lock.keys) == 1 and not lock.is_shared:
+        return Script.of(_RELEASE, {"lock_key": lock.keys[0], "token": lock.fence_token})
+    values = (*mesh, json(lock.keys), lock.fence_token)
+    answer = Answer(of_mode("release", shared=lock.is_shared), values, ("lock_key",))
+    return Script(answer=answer, repeatable=True)
+
+
+def renew_script(mesh: Mesh, lock: Lock, ttl: float) -> Script:
+    """Give the lock so long from now, if it is still held; answers with its new end."""
+    held = (*mesh, json(lock.keys), lock.fence_token)
+    renew = Statement(of_mode("renew", shared=lock.is_shared), (*held, modifier(ttl)))
+    return Script(
+        held_guard(mesh, lock), renew, answer=Answer(_SQL["expiry"], held, ("expires_at",)), repeatable=True
+    )
+
+
+def held_guard(mesh: Mesh, lock: Lock) -> Statement:
+    """Lets a script go on only while this hold is there, with its token, and not over."""
+    values: tuple[Value, ...] = (*mesh, json(lock.keys), lock.fence_token)
+    return Statement(_SQL["refuse_unless_held"], values, refusal="stale_fence")
+
+
+def default_ttl(keys: Sequence[str]) -> float:
+    """The time that a lock is for if nobody says: a file is edited soon, a task takes longer."""
+    return FILE_TTL_S if all(key.startswith(FILE) for key in keys) else TASK_TTL_S
+
+
+def checked_ttl(ttl: float) -> float:
+    """The time that a lock is for, if it is within bounds."""
+    if not MIN_TTL_S <= ttl <= MAX_TTL_S:
+        raise BadValue(
+            f"a lock can't be for {ttl:g} s", hint=f"choose {MIN_TTL_S:g} s to {MAX_TTL_S / 3_600:g} h"
+        )
+    return ttl
+
+
+def modifier(seconds: float) -> str:
+    """So many seconds from now, as the database writes it."""
+    return f"+{seconds:.3f} seconds"
+
+
+def json(values: Sequence[str]) -> str:
+    """The values as a JSON array."""
+    return orjson.dumps(values).decode()

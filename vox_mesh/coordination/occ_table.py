@@ -1,0 +1,215 @@
+"""Tables for optimistic writes: their columns and keys as the database knows them, and one row's place.
+
+Statements on a caller's table are put together here, from names that the database itself has told; nothing
+that a caller has given stands in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any, Final
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.merge import Columns
+from vox_mesh.model.row_text import row_text
+from vox_mesh.store.script import Statement
+from vox_mesh.store.statements import named
+from vox_mesh.store.store import Store
+from vox_mesh.store.tables import mesh_tables
+from vox_mesh.store.values import Value
+
+WRITTEN_AT: Final = "written_at"
+"""The column that says which version of a row this is."""
+
+_SQL: Final = named("occ")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_TENANCY: Final = ("scope_id", "repository_id")
+_TEXT_TYPES: Final = ("CHAR", "CLOB", "TEXT")
+_FREE: Final = frozenset({"memories", "agent_sessions"})
+
+
+@cache
+def _tables_with_writers() -> frozenset[str]:
+    """Tables of the mesh that are written in ways of their own only."""
+    return frozenset(table.name.lower() for table in mesh_tables()) - _FREE
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that has versions of rows. `columns` are all but scope and repository, which are `tenancy`."""
+
+    name: str
+    columns: tuple[str, ...]
+    tenancy: tuple[str, ...]
+    keys: frozenset[frozenset[str]]
+
+    def is_key(self, names: Iterable[str]) -> bool:
+        """Whether these columns, within a scope and repository, name one row at the most."""
+        return frozenset(names) in self.keys or frozenset((*names, *self.tenancy)) in self.keys
+
+    def own(self, row: Columns) -> dict[str, Any]:
+        """The row's columns without those that only say whose it is."""
+        return {name: value for name, value in row.items() if name not in self.tenancy}
+
+
+class Tables:
+    """Finds tables, and remembers what they are like."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, Table] = {}
+
+    async def place(self, name: str, key: Columns, *rows: Columns | None) -> Place:
+        """The place of the row with this key, or `BadValue`; each of `rows` has columns of the table only."""
+        table = self._known.get(name)
+        names = {column for row in (key, *rows) if row is not None for column in row}
+        if table is None or not names <= {*table.columns, *table.tenancy}:  # it may have grown since
+            self._known[name] = table = await self._found(name)
+        unknown = sorted(map(str, names - {*table.columns, *table.tenancy}))
+        if unknown:
+            raise BadValue(
+                f"the table {name} has no column {', '.join(map(repr, unknown))}",
+                hint=f"it has {', '.join(table.columns)}",
+            )
+        if not table.is_key(key) or not table.own(key).keys() == key.keys() or None in key.values():
+            raise BadValue(
+                f"{', '.join(map(repr, key)) or 'nothing'} is no key of the table {name}",
+                hint=f"give a value for each of {_told_keys(table)}",
+            )
+        whose = dict(zip(_TENANCY, self._store.tenant[:2], strict=True))
+        return Place(table, plain(key), {column: whose[column] for column in table.tenancy})
+
+    async def _found(self, name: str) -> Table:
+        if not _NAME.fullmatch(name):
+            raise BadValue(f"{name!r} is no name of a table", hint="use letters, digits and underscores")
+        if name.lower() in _tables_with_writers():
+            raise BadValue(
+                f"the mesh itself writes {name}", hint="write to tables of your own, or to memories"
+            )
+        rows = await self._store.read(_SQL["columns"], (name,), fresh=True)
+        if not rows:
+            raise BadValue(
+                f"there is no table {name!r}", hint="create it first, with a column written_at TEXT"
+            )
+        types = {row["column_name"]: row["type"].upper() for row in rows}
+        odd = [column for column in types if not _NAME.fullmatch(column)]
+        if odd:
+            raise BadValue(f"{name} has columns with names that can't be used: {', '.join(map(repr, odd))}")
+        if not any(kind in types.get(WRITTEN_AT, "") for kind in _TEXT_TYPES):
+            raise BadValue(
+                f"the table {name} has no column written_at TEXT, so its rows have no versions",
+                hint=f"ALTER TABLE {name} ADD COLUMN written_at TEXT",
+            )
+        keys = {frozenset(row["column_name"] for row in rows if row["key_position"])}
+        indexed = await self._store.read(_SQL["unique_columns"], (name,), fresh=True)
+        for _, columns in groupby(indexed, lambda row: row["index_name"]):
+            keys.add(frozenset(row["column_name"] for row in columns))
+        keys = {key for key in keys if key and None not in key}
+        return Table(
+            name,
+            tuple(column for column in types if column not in _TENANCY),
+            tuple(column for column in _TENANCY if column in types),
+            frozenset(keys),
+        )
+
+    def forget(self, name: str) -> None:
+        """Look at the table again when it is next used."""
+        self._known.pop(name, None)
+
+
+def _told_keys(table: Table) -> str:
+    keys = sorted(" and ".join(sorted(key.difference(table.tenancy))) for key in table.keys)
+    return ", or ".join(keys) or "its primary key, which it needs"
+
+
+def _bracketed(name: str) -> str:
+    """A checked name as it is written in SQL. In double quotes, a column that is gone would be a text."""
+    return f"[{name}]"
+
+
+def plain(row: Columns) -> dict[str, Any]:
+    """The row as it is stored: a truth value is the integer that it is."""
+    return {name: int(value) if isinstance(value, bool) else value for name, value in row.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one row of a table is, or would be."""
+
+    table: Table
+    key: Mapping[str, Value]
+    whose: Mapping[str, Value]
+
+    @property
+    def row_key(self) -> str:
+        """The key as canonical JSON."""
+        return row_text(self.key)
+
+    def look(self) -> Statement:
+        """A query for the row."""
+        columns = ", ".join(map(_bracketed, self.table.columns))
+        return Statement(f"SELECT {columns} FROM {self._table} WHERE {self._here}", self._address)
+
+    def put(self, values: Columns, over: Columns | None, written_at: str) -> Statement:
+        """Write values, if the row still is the version `over`, or (`None`) is not there."""
+        new = {**values, WRITTEN_AT: written_at}
+        if over is not None:
+            changes = ", ".join(f"{_bracketed(name)} = ?" for name in new)
+            sql = f"UPDATE {self._table} SET {changes} WHERE {self._here} AND {WRITTEN_AT} IS ?"
+            return Statement(sql, (*new.values(), *self._address, over[WRITTEN_AT]))
+        new = {**self.whose, **self.key, **new}
+        columns, marks = ", ".join(map(_bracketed, new)), ", ".join("?" * len(new))
+        condition, params = self.is_still(None)
+        sql = f"INSERT INTO {self._table} ({columns}) SELECT {marks} WHERE {condition}"
+        return Statement(sql, (*new.values(), *params))
+
+    def is_still(self, row: Columns | None) -> tuple[str, tuple[Value, ...]]:
+        """The condition, and its values, that the row is still this version, or (`None`) is not there."""
+        found = f"SELECT 1 FROM {self._table} WHERE {self._here}"
+        if row is None:
+            return f"NOT EXISTS ({found})", self._address
+        return f"EXISTS ({found} AND {WRITTEN_AT} IS ?)", (*self._address, row[WRITTEN_AT])
+
+    @property
+    def _table(self) -> str:
+        return _bracketed(self.table.name)
+
+    @property
+    def _here(self) -> str:
+        return " AND ".join(f"{_bracketed(name)} = ?" for name in (*self.whose, *self.key))
+
+    @property
+    def _address(self) -> tuple[Value, ...]:
+        return (*self.whose.values(), *self.key.values())
+
+    # --- what a caller gives ---------------------------------------------------------------------
+
+    def base(self, row: Columns | None) -> dict[str, Any] | None:
+        """A row that was read, as far as it matters."""
+        if row is None:
+            return None
+        if WRITTEN_AT not in row or not isinstance(row[WRITTEN_AT], str | None):
+            raise BadValue(
+                "the base does not say which version of the row it is",
+                hint="give the row with its written_at, as mesh.occ.read does; None if there was no row",
+            )
+        if any(name in row and row[name] != value for name, value in self.key.items()):
+            raise BadValue("the base is another row than the one with this key")
+        return plain(self.table.own(row))
+
+    def bare(self, row: Columns) -> dict[str, Any]:
+        """What of a row can be written: all but its key and its version."""
+        return {name: value for name, value in row.items() if name not in (*self.key, WRITTEN_AT)}
+
+    def values(self, values: Columns, base: Columns | None) -> dict[str, Any]:
+        """What is to be written. That the key and the version are as they were need not be said, but may."""
+        fixed = dict(self.key) if base is None else {**self.key, WRITTEN_AT: base[WRITTEN_AT]}
+        changed = plain(values)
+        for name in (*self.key, *self.table.tenancy, WRITTEN_AT):
+            if name in changed and (name not in fixed or changed.pop(name) != fixed[name]):
+                raise BadValue(f"{name!r} can't be written", hint="leave it out: it is set by the mesh")
+        return changed

@@ -1,0 +1,150 @@
+"""Keys of locks, and path patterns among them: their normal form, and whether two of them overlap.
+
+A key is any short text, such as `task:42`, and stands for itself. Only a key that begins with `file:` can be
+a pattern. The rest of it is a path, split at `/` into segments:
+
+- `?` is exactly one character of a segment;
+- `*` is any run of characters within a segment, also an empty one;
+- a segment that is `**` and nothing else is any number of whole segments, also none: `src/**` is `src`
+  itself and everything below it, and `a/**/b` is also `a/b`;
+- `**` within a longer segment is two `*`, which is no more than one;
+- every other character is itself. There are no classes and no escapes: a file whose name holds `*` or `?`
+  is locked by a pattern that also takes in its look-alikes.
+
+A path is one or more segments that are not empty. A dot at the beginning of a name is like any other
+character. Texts are compared by code point, as they are given: case counts, and so does the way an accent is
+written. Where the file system sees that differently (macOS by default), two spellings of one file are two
+keys; paths from git are safe, as it reports each file by one name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final
+
+from vox_mesh.errors import BadValue
+
+FILE: Final = "file:"
+"""What a key of a path, or of a pattern of paths, begins with."""
+
+MAX_BYTES: Final = 1_024
+"""How long a key may be, as UTF-8 and in its normal form."""
+
+_ANY_SEGMENTS: Final = "**"
+_ANY_CHARACTERS: Final = "*"
+_ONE_CHARACTER: Final = "?"
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_REMEMBERED: Final = 4_096
+
+
+def is_pattern(key: str) -> bool:
+    """Whether the key stands for more than itself."""
+    return (_ANY_CHARACTERS in key or _ONE_CHARACTER in key) and key.startswith(FILE)
+
+
+def normalised(key: str) -> str:
+    """The one way to write this key; `BadValue` if it can be none."""
+    if _CONTROL.search(key):
+        raise BadValue(f"the key {key!r} holds a control character", hint="use printable text")
+    if key.startswith(FILE):
+        key = FILE + _normal_path(key)
+    if not key:
+        raise BadValue("a key can't be empty", hint="name what is locked, such as file:src/lib.rs or task:42")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        raise BadValue(f"the key {key!r} is not valid Unicode", hint="write it in UTF-8") from None
+    if size > MAX_BYTES:
+        raise BadValue(
+            f"the key has {size} bytes, more than {MAX_BYTES}",
+            hint="use a shorter one, or a pattern of a folder above, such as file:src/**",
+        )
+    return key
+
+
+def _normal_path(key: str) -> str:
+    path = key[len(FILE) :]
+    if path.startswith("/"):
+        raise BadValue(f"the path of {key!r} is absolute", hint="write it from the root of the repository")
+    segments = [segment for segment in path.split("/") if segment not in ("", ".")]
+    if ".." in segments:
+        raise BadValue(f"the path of {key!r} has a segment `..`", hint="write it from the root downwards")
+    if not segments:
+        raise BadValue(f"{key!r} names no path", hint="write file:src/lib.rs, or file:** for everything")
+    return "/".join(segments)
+
+
+def overlap(a: str, b: str) -> bool:
+    """Whether two keys in normal form have something in common: for patterns, some path that both match.
+
+    Exact, and the same both ways. It takes no more steps than the product of the two lengths.
+    """
+    if a == b:
+        return True
+    if not (is_pattern(a) or is_pattern(b)) or not (a.startswith(FILE) and b.startswith(FILE)):
+        return False
+    return _meet(_between_any_segments(a), _between_any_segments(b), _segments_fit)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _between_any_segments(key: str) -> Sequence[Sequence[str]]:
+    parts: list[list[str]] = [[]]
+    for segment in key[len(FILE) :].split("/"):
+        if segment == _ANY_SEGMENTS:
+            parts.append([])
+        else:
+            parts[-1].append(segment)
+    return parts
+
+
+def _meet(
+    a: Sequence[Sequence[str]],
+    b: Sequence[Sequence[str]],
+    fit: Callable[[Sequence[str], Sequence[str]], bool],
+) -> bool:
+    """Whether something is described by both `a` and `b`: parts, with anything at all between two of them.
+
+    The parts are of segments or of characters, and `fit` tells of two equally long ones whether they agree
+    place by place.
+    """
+    if len(a) == 1 and len(b) == 1:
+        return len(a[0]) == len(b[0]) and fit(a[0], b[0])
+    if len(a) > 1 and len(b) > 1:
+        # What is between their ends never matters: put one's inner parts before the other's, and each has
+        # the other's where anything may be.
+        head = min(len(a[0]), len(b[0]))
+        tail = min(len(a[-1]), len(b[-1]))
+        return fit(a[0][:head], b[0][:head]) and fit(_last(tail, a[-1]), _last(tail, b[-1]))
+    whole, parts = (a[0], b) if len(a) == 1 else (b[0], a)
+    start, end = len(parts[0]), len(whole) - len(parts[-1])
+    if start > end or not fit(whole[:start], parts[0]) or not fit(whole[end:], parts[-1]):
+        return False
+    for part in parts[1:-1]:
+        # The first place where a part fits is the best: it leaves the most room for those after it.
+        size = len(part)
+        while start + size <= end and not fit(whole[start : start + size], part):
+            start += 1
+        start += size
+    return start <= end
+
+
+def _last(count: int, part: Sequence[str]) -> Sequence[str]:
+    return part[len(part) - count :]
+
+
+def _segments_fit(a: Sequence[str], b: Sequence[str]) -> bool:
+    return a == b or all(map(_segments_meet, a, b))
+
+
+def _segments_meet(a: str, b: str) -> bool:
+    return a == b or _meet(a.split(_ANY_CHARACTERS), b.split(_ANY_CHARACTERS), _characters_fit)
+
+
+def _characters_fit(a: Sequence[str], b: Sequence[str]) -> bool:
+    if a == b:
+        return True
+    if _ONE_CHARACTER not in a and _ONE_CHARACTER not in b:
+        return False
+    return all(x == y or _ONE_CHARACTER in (x, y) for x, y in zip(a, b, strict=True))

@@ -1,0 +1,84 @@
+"""Rows as JSON: everything that a column can hold, given back exactly as it was.
+
+What JSON has no word for is an object with one name: `{"$base64": ...}` for bytes, `{"$int": ...}` for
+integers that are too large to be exact, `{"$real": ...}` for whole numbers that are no integers.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.canonical import canonical
+
+_EXACT_LIMIT: Final = 2**53
+_BYTES: Final = "$base64"
+_INT: Final = "$int"
+_REAL: Final = "$real"
+
+
+def encoded(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of which the canonical JSON loses nothing."""
+    return {name: _encoded(value) for name, value in row.items()}
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, int) and not -_EXACT_LIMIT < value < _EXACT_LIMIT:
+        return {_INT: str(value)}
+    if isinstance(value, float) and value.is_integer():
+        return {_REAL: repr(value)}
+    return _shown(value)
+
+
+def shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as JSON for people and programs that tell 1 from 1.0: only bytes need another form."""
+    return {name: _shown(value) for name, value in row.items()}
+
+
+def _shown(value: Any) -> Any:
+    return {_BYTES: base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """The canonical JSON of a row."""
+    return canonical(encoded(row))
+
+
+def row_of(text: str) -> dict[str, Any]:
+    """The row that a text of ours tells of."""
+    return decoded(orjson.loads(text))
+
+
+def decoded(document: Any) -> dict[str, Any]:
+    """The row that a JSON document tells of, with each value in the one form or the other."""
+    if not isinstance(document, Mapping):
+        raise BadValue("a row is a JSON object", hint='for example {"content": "new text"}')
+    return {name: _decoded(name, value) for name, value in document.items()}
+
+
+def _decode_bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+_FORMS: Final[dict[str, Callable[[str], Any]]] = {_BYTES: _decode_bytes, _INT: int, _REAL: float}
+
+
+def _decoded(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((form, text),) = value.items()
+        if form in _FORMS and isinstance(text, str):
+            try:
+                return _FORMS[form](text)
+            except (ValueError, binascii.Error):
+                raise BadValue(f"{name!r}: {text!r} is no {form} value") from None
+    if isinstance(value, Mapping | list):
+        raise BadValue(
+            f"{name!r}: a column holds text, a number, bytes or nothing",
+            hint=f'write JSON as text, and bytes as {{"{_BYTES}": "..."}}',
+        )
+    return value
