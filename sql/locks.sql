@@ -1,5 +1,6 @@
 -- Locks: holds, those who wait for them, and patterns. ?1 is the scope and ?2 the repository, but where many
--- requests share a statement. All of it may run twice with the effect of once: a request is known by its id.
+-- requests share a statement. `HOLDS` is the table of exclusive holds or that of shares. All of it may run
+-- twice with the effect of once: a request is known by its id.
 
 -- --- one key, alone: many requests in one statement -----------------------------------------------
 -- ?1 are the requests, ?2 the scope and ?3 the repository.
@@ -47,14 +48,18 @@ UNION ALL SELECT ?1, ?2, value ->> 1, value ->> 0 FROM json_each(?3) WHERE true
 ON CONFLICT DO NOTHING
 
 -- name: raise_generation
--- Above the tokens of these keys (?3) too, and of those that overlap them, so that it can be the next one.
 INSERT INTO lock_generations (scope_id, repository_id, generation) VALUES (?1, ?2, 1)
-ON CONFLICT DO UPDATE SET generation = 1 + max(generation, (
+ON CONFLICT DO UPDATE SET generation = generation + 1
+
+-- name: raise_above
+-- The tokens of these keys (?3), and of those that overlap them, so that it can be their next one.
+UPDATE lock_generations SET generation = 1 + max(generation, (
     SELECT coalesce(max(fence_token), 0) FROM distributed_locks
     WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (
         SELECT value FROM json_each(?3)
         UNION ALL SELECT other_key FROM lock_overlaps
         WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)))))
+WHERE scope_id = ?1 AND repository_id = ?2
 
 -- name: close_short_way
 INSERT INTO distributed_locks (
@@ -84,7 +89,7 @@ INSERT INTO lock_waiters (
 SELECT ?1, ?2, k.value, coalesce(?8, g.generation), ?3, ?5, ?6, ?7, NOW_ISO, ISO_IN(?9)
 FROM json_each(?4) AS k JOIN lock_generations AS g ON g.scope_id = ?1 AND g.repository_id = ?2
 WHERE NOT EXISTS (
-    SELECT 1 FROM lock_holds AS h
+    SELECT 1 FROM HOLDS AS h
     WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3
       AND h.expires_at > NOW_ISO)
 ON CONFLICT DO UPDATE SET alive_until = excluded.alive_until
@@ -112,25 +117,49 @@ WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND w.request_id = ?3 AND NOT EXI
     WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.request_id = ?3 AND b.blocks_until > NOW_ISO)
 
 -- name: leave_queue_if_served
--- Or (?5) if it does not mean to wait.
 DELETE FROM lock_waiters
-WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND (?5 OR EXISTS (
-    SELECT 1 FROM lock_holds AS h
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND EXISTS (
+    SELECT 1 FROM HOLDS AS h
     WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3
-      AND h.expires_at > NOW_ISO))
+      AND h.expires_at > NOW_ISO)
 
 -- name: standing
 -- What a request has come to: a hold, or a ticket, or nothing.
-SELECT h.fence_token, h.expires_at, w.ticket FROM (SELECT 1)
-LEFT JOIN lock_holds AS h
+SELECT h.fence_token, h.expires_at, w.ticket, NOW_ISO FROM (SELECT 1)
+LEFT JOIN HOLDS AS h
     ON h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3
     AND h.expires_at > NOW_ISO
 LEFT JOIN lock_waiters AS w
-    ON w.scope_id = ?1 AND w.repository_id = ?2 AND w.lock_key = ?4 ->> 0 AND w.request_id = ?3
+    ON w.scope_id = ?1 AND w.repository_id = ?2 AND w.request_id = ?3 AND w.lock_key = ?4 ->> 0
+
+-- name: leave_queue_if_next
+-- One that waits for one key alone (?4), which no pattern after ?5 can overlap: if it is free, and its turn.
+DELETE FROM lock_waiters
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4
+  AND ?5 >= (SELECT newest_pattern FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)
+  AND NOT EXISTS (
+    SELECT 1 FROM distributed_locks AS h
+    WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 AND h.expires_at > NOW_ISO)
+  AND NOT EXISTS (
+    SELECT 1 FROM lock_shares AS s
+    WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.lock_key = ?4 AND s.expires_at > NOW_ISO)
+  AND NOT EXISTS (
+    SELECT 1 FROM lock_waiters AS e
+    WHERE e.scope_id = ?1 AND e.repository_id = ?2 AND e.lock_key = ?4 AND e.ticket < lock_waiters.ticket
+      AND e.alive_until > NOW_ISO)
+
+-- name: take_if_next
+-- The step before has taken it out of the queue.
+UPDATE distributed_locks SET
+    holder_node = ?5, holder_agent = ?6, request_id = ?3, fence_token = 1 + max(fence_token, (
+        SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)),
+    acquired_at = NOW_ISO, expires_at = ISO_IN(?7)
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?4 AND changes() > 0
+RETURNING fence_token, expires_at, NULL, NOW_ISO
 
 -- name: refuse_unless_served
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
-    SELECT 1 FROM lock_holds AS h
+    SELECT 1 FROM HOLDS AS h
     WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3)
 
 -- name: stay_in_queue

@@ -23,7 +23,7 @@ from vox_mesh.store.replica.mark import mark_of
 from vox_mesh.store.replica.report import replicas_beside
 from vox_mesh.store.slots import slots, spools
 
-_OTHER_VARIABLES: Final = frozenset({"VOX_DEBUG"})
+_OTHER_VARIABLES: Final = frozenset({"VOX_DEBUG", "VOX_GUARD"})
 _LOW_BYTES: Final = 2**30
 _TOO_LOW_BYTES: Final = 64 * 2**20
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO

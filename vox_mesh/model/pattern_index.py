@@ -76,9 +76,8 @@ class PatternIndex:
         if key.startswith(FILE):
             text, framed = key + "/", _framed(key)
             for lead in self._by_lead.keys() & {text[:length] for length in self._lead_lengths}:
-                for held in self._candidates(lead, framed):
-                    if framed.endswith(_tail(held)) and overlap(held, key):
-                        found.append(held)
+                near = [held for held in self._candidates(lead, framed) if framed.endswith(_tail(held))]
+                found += [held for held in near if overlap(held, key)]
         return sorted(found)
 
     def _candidates(self, lead: str, framed: str) -> set[str]:

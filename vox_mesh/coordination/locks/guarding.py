@@ -42,11 +42,11 @@ def obstacles(paths: Iterable[str], holders: Iterable[Holder], agent: str) -> li
 
 
 def _near(asked: Iterable[str], held: Iterable[str]) -> list[str]:
-    """The held keys that begin where one of those asked about does and, if they end with a name, end with its.
+    """The held keys that begin as one of those asked about does and, if they end with a name, end with its.
 
     Mostly these are few, and all others need not be put into an index that is used only once.
     """
-    places, names = {""}, set()
+    places, names = {""}, {""}
     for key in asked:
         if is_pattern(key):
             return list(held)

@@ -27,7 +27,7 @@ from vox_mesh.coordination.locks.request import (
 from vox_mesh.coordination.locks.watching import watched
 from vox_mesh.errors import BadValue, LockHeld, MeshError, NotKnown, Overloaded, Refused, StaleFence
 from vox_mesh.model.canonical import canonical
-from vox_mesh.model.locks import Holder, Lock
+from vox_mesh.model.locks import Holder, Lock, milliseconds_at
 from vox_mesh.model.pattern_index import PatternIndex
 from vox_mesh.model.patterns import normalised
 from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement
@@ -136,19 +136,18 @@ class Locks:
 
     async def _short(self, request: LockRequest, wait: float) -> Lock | None:
         """Take one key that nobody else is after, in as few steps as can be."""
-        if not request.is_simple:
-            return None
-        newest = self._patterns.newest_for(request.keys[0])
-        if newest is None or (wait > 0 and self._queue.first_for(request.keys) is not None):
+        known = self._known(request)
+        if known is None or (wait > 0 and self._queue.first_for(request.keys) is not None):
             return None
         sent = self._monotonic()
-        rows = (await self._store.write(request.short_script(newest))).rows
+        rows = (await self._store.write(request.short_script(known))).rows
         if rows:
             token, expires_at = rows[0]
             return request.granted(token, expires_at, sent)
-        if wait <= 0 and (holders := await self.holders(request.keys)):
+        if wait <= 0:
+            holders = await self.holders(request.keys)
             # One of them may be us: granted, but the answer got lost, and then a pattern was announced.
-            if all(holder.request_id != request.id for holder in holders):
+            if holders and all(holder.request_id != request.id for holder in holders):
                 raise _refused(request, holders, 0.0)
         return None
 
@@ -162,12 +161,9 @@ class Locks:
         for _ in range(_COMPARISONS):
             if waiter is not None and waiter.served.done():
                 return None, None  # what it has given up, it must not be given any more
-            preface = self._patterns.preface(request.keys)
             sent = self._monotonic()
             try:
-                outcome = await self._store.write(
-                    request.long_script(self._mesh, preface, ticket=ticket, waits=waits)
-                )
+                outcome = await self._store.write(self._long_script(request, ticket, waits=waits))
             except Refused as refused:
                 if refused.reason != PATTERNS_CHANGED:
                     raise
@@ -177,6 +173,15 @@ class Locks:
         raise Overloaded(
             "new patterns were locked each time this was tried", hint="try again, or lock fewer patterns"
         )
+
+    def _known(self, request: LockRequest) -> int | None:
+        """The newest pattern that a simple request was compared with; `None` if it must go the whole way."""
+        return self._patterns.newest_for(request.keys[0]) if request.is_simple else None
+
+    def _long_script(self, request: LockRequest, ticket: int | None, *, waits: bool) -> Script:
+        preface = self._patterns.preface(request.keys)
+        known = self._known(request)
+        return request.long_script(self._mesh, preface, known=known, ticket=ticket, waits=waits)
 
     async def _attempt(self, waiter: Waiter) -> None:
         lock, _ = await self._long(waiter.request, waiter, waits=True)
@@ -221,12 +226,14 @@ class Locks:
     async def _hand_over(self, release: Script, waiter: Waiter) -> Outcome:
         """Release, and have the next one try, in one request: nothing of ours need be woken first."""
         request = waiter.request
-        preface = self._patterns.preface(request.keys)
+        known = self._known(request)
+        if known is not None:
+            attempt = request.next_script(self._mesh, known)
+        else:
+            attempt = self._long_script(request, waiter.ticket, waits=True)
         sent = self._monotonic()
-        released, tried = await self._store.write_all(
-            [release, request.long_script(self._mesh, preface, ticket=waiter.ticket, waits=True)]
-        )
-        if isinstance(tried, Outcome):
+        released, tried = await self._store.write_all([release, attempt])
+        if isinstance(tried, Outcome) and tried.rows:
             lock, _ = _standing(request, tried, sent)
             if lock is not None:
                 waiter.serve(lock)
@@ -257,18 +264,19 @@ class Locks:
             of_mode("release", shared=lock.is_shared), (*self._mesh, json(lock.keys), lock.fence_token)
         )
         # Before everybody who waits: whoever is inside need not go to the end of the queue.
-        taken = request.long_script(self._mesh, (self.guard(lock), let_go), ticket=0, waits=False)
-        own = (*self._mesh, request.id, json(lock.keys))
-        served = Statement(_SQL["refuse_unless_served"], own, refusal=LockHeld.code)
+        taken = request.long_script(self._mesh, (self.guard(lock), let_go), known=None, ticket=0, waits=False)
+        standing = taken.answer
+        assert standing is not None
+        served = request.served_guard(self._mesh)
         sent = self._monotonic()
         try:
             outcome = await self._store.write(
-                Script(*taken.statements, served, answer=taken.answer, repeatable=True)
+                Script(*taken.statements, served, answer=standing, repeatable=True)
             )
             row = outcome.rows[0]
         except StaleFence:
             # The answer may have got lost, and the old hold is over because we have the new one.
-            row = (await self._store.read(_SQL["standing"], own, fresh=True))[0]
+            row = (await self._store.read(standing.sql, standing.params, fresh=True))[0]
             if row["fence_token"] is None:
                 raise
         except Refused as refused:
@@ -351,7 +359,7 @@ class Locks:
         return await self.sweep_expired_distributed_locks()
 
     async def break_lock(self, key: str, reason: str) -> tuple[str, list[Holder]]:
-        """End the holds of a key, with all of their keys; the id of the op that tells of it, and who that was."""
+        """End the holds of a key, with all of their keys; the op that tells of it, and who they were."""
         key = normalised(key)
         holders = await self.holders([key])
         if not holders:
@@ -381,10 +389,11 @@ class Locks:
 
 def _standing(request: LockRequest, outcome: Outcome, sent: float) -> tuple[Lock | None, int | None]:
     """What a request has come to: a lock, or a place in the queue, or neither."""
-    token, expires_at, ticket = outcome.rows[0]
+    token, expires_at, ticket, now = outcome.rows[0]
     if token is None:
         return None, ticket
-    return request.granted(token, expires_at, sent), None
+    left = (milliseconds_at(expires_at) - milliseconds_at(now)) / 1_000
+    return request.granted(token, expires_at, sent, left), None
 
 
 def _holds(lock: Lock) -> set[tuple[str, int]]:

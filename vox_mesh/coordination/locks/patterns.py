@@ -88,7 +88,7 @@ class Patterns:
     async def _announce(self, key: str) -> None:
         outcome = await self._store.write(
             Script(
-                Statement(_SQL["raise_generation"], (*self._mesh, "[]")),
+                Statement(_SQL["raise_generation"], self._mesh),
                 Statement(_SQL["register_pattern"], (*self._mesh, key)),
                 Statement(_SQL["number_pattern"], self._mesh),
                 answer=Answer(_SQL["pattern"], (*self._mesh, key), ("number", "is_compared")),

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 import orjson
 
-from vox_mesh.errors import BadValue
+from vox_mesh.errors import BadValue, LockHeld
 from vox_mesh.model.locks import Lock
 from vox_mesh.model.patterns import FILE, normalised
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement, new_key
@@ -35,11 +36,17 @@ OWN: Final = "mesh:"
 """Keys that begin so belong to the mesh itself."""
 
 _SQL: Final = named("locks")
+_STANDING: Final = ("fence_token", "expires_at", "ticket", "now")
 
 
 def of_mode(name: str, *, shared: bool) -> str:
     """A statement about holds, for one of the two modes."""
     return _SQL[f"{name}_share" if shared else name]
+
+
+@cache
+def _on_holds(name: str, *, shared: bool) -> str:
+    return _SQL[name].replace("HOLDS", "lock_shares" if shared else "distributed_locks")
 
 
 _TAKE: Final = Shape(
@@ -79,6 +86,8 @@ class LockRequest:
         wanted = tuple(dict.fromkeys(normalised(key) for key in ([keys] if isinstance(keys, str) else keys)))
         if not 1 <= len(wanted) <= MAX_KEYS:
             raise BadValue(f"a lock is for 1 to {MAX_KEYS} keys, not {len(wanted)}")
+        if not agent.isprintable():
+            raise BadValue(f"{agent!r} is no name for an agent", hint="use printable text")
         return cls(wanted, node, agent, shared, default_ttl(wanted) if ttl is None else checked_ttl(ttl))
 
     @property
@@ -86,11 +95,13 @@ class LockRequest:
         """Whether it may go the short way."""
         return len(self.keys) == 1 and not self.is_shared
 
-    def granted(self, token: int, expires_at: str, sent: float) -> Lock:
-        """The lock that it came to; it was sent at `sent`, by a clock that never steps."""
-        return Lock(
-            self.keys, token, self.node, self.agent, self.is_shared, self.ttl, expires_at, sent + self.ttl
-        )
+    def granted(self, token: int, expires_at: str, sent: float, left: float | None = None) -> Lock:
+        """The lock that it came to; it was sent at `sent`, by a clock that never steps.
+
+        `left`: the time that it has, if it may have been granted before.
+        """
+        deadline = sent + (self.ttl if left is None else min(left, self.ttl))
+        return Lock(self.keys, token, self.node, self.agent, self.is_shared, self.ttl, expires_at, deadline)
 
     # --- scripts ---------------------------------------------------------------------------------
 
@@ -106,23 +117,60 @@ class LockRequest:
         return Script.of(_TAKE, item, key=self.id)
 
     def long_script(
-        self, mesh: Mesh, preface: Sequence[Statement], *, ticket: int | None, waits: bool
+        self,
+        mesh: Mesh,
+        preface: Sequence[Statement],
+        *,
+        known: int | None,
+        ticket: int | None,
+        waits: bool,
     ) -> Script:
-        """Take the keys if nothing blocks us; otherwise wait for them, or don't. `preface`: for patterns."""
-        keys = json(self.keys)
+        """Take the keys if nothing blocks us; otherwise wait for them, or don't.
+
+        `preface`: for patterns. `known`: this is a simple request, and no pattern up to that one overlaps it.
+        """
+        keys, shared = json(self.keys), self.is_shared
         own = (*mesh, self.id, keys)
-        holder = (int(self.is_shared), self.node, self.agent)
-        statements = (
+        holder = (int(shared), self.node, self.agent)
+        standing = Answer(_on_holds("standing", shared=shared), own, _STANDING)
+        return Script(
             *preface,
-            Statement(_SQL["raise_generation"], (*mesh, keys)),
+            Statement(_SQL["raise_generation"], mesh),
             Statement(_SQL["close_short_way"], (*mesh, keys)),
-            Statement(_SQL["stand_in_queue"], (*own, *holder, ticket, ALIVE)),
-            Statement(of_mode("take", shared=self.is_shared), (*mesh, self.id, modifier(self.ttl))),
-            Statement(_SQL["leave_queue_if_served"], (*own, int(not waits))),
+            Statement(_on_holds("stand_in_queue", shared=shared), (*own, *holder, ticket, ALIVE)),
+            *(self._taking(mesh) if known is None else self._taking_next(mesh, known)),
+            *(() if waits else [Statement(_SQL["leave_queue"], (*mesh, self.id))]),
             Statement(_SQL["open_short_way"], (*mesh, keys)),
+            answer=standing,
+            repeatable=True,
         )
-        columns = ("fence_token", "expires_at", "ticket")
-        return Script(*statements, answer=Answer(_SQL["standing"], own, columns), repeatable=True)
+
+    def _taking(self, mesh: Mesh) -> Sequence[Statement]:
+        """Take all keys, if nothing at all blocks them."""
+        shared, keys = self.is_shared, json(self.keys)
+        return (
+            Statement(_SQL["raise_above"], (*mesh, keys)),
+            Statement(of_mode("take", shared=shared), (*mesh, self.id, modifier(self.ttl))),
+            Statement(_on_holds("leave_queue_if_served", shared=shared), (*mesh, self.id, keys)),
+        )
+
+    def _taking_next(self, mesh: Mesh, known: int) -> Sequence[Statement]:
+        """Take the only key, if it is free and this one's turn: what most come to, at a third of the cost."""
+        own = (*mesh, self.id, self.keys[0])
+        return (
+            Statement(_SQL["leave_queue_if_next"], (*own, known)),
+            Statement(_SQL["take_if_next"], (*own, self.node, self.agent, modifier(self.ttl))),
+        )
+
+    def next_script(self, mesh: Mesh, known: int) -> Script:
+        """Take the key if it is free and this one's turn; for a simple request that waits already."""
+        leaving, taking = self._taking_next(mesh, known)
+        return Script(leaving, answer=Answer(taking.sql, taking.params, _STANDING), repeatable=True)
+
+    def served_guard(self, mesh: Mesh) -> Statement:
+        """Lets a script go on only if this request has its keys."""
+        sql = _on_holds("refuse_unless_served", shared=self.is_shared)
+        return Statement(sql, (*mesh, self.id, json(self.keys)), refusal=LockHeld.code)
 
     def leave_script(self, mesh: Mesh) -> Script:
         """Want nothing any more, whatever was granted meanwhile."""
