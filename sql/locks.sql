@@ -14,7 +14,7 @@ INSERT INTO distributed_locks (
 SELECT ?2, ?3, i.value ->> 'lock_key', i.value ->> 'node', i.value ->> 'agent', generation + 1, i.value ->> 'key',
     NOW_ISO, ISO_IN(i.value ->> 'ttl')
 FROM json_each(?1) AS i, lock_generations
-WHERE scope_id = ?2 AND repository_id = ?3 AND newest_pattern <= i.value ->> 'known'
+WHERE scope_id = ?2 AND repository_id = ?3 AND newest_pattern <= i.value ->> 'known' AND IS_CURRENT
 ON CONFLICT DO UPDATE SET
     holder_node = excluded.holder_node, holder_agent = excluded.holder_agent,
     fence_token = max(fence_token + 1, excluded.fence_token),
@@ -25,7 +25,7 @@ RETURNING lock_key, fence_token, expires_at
 -- name: release_one
 UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = '' FROM json_each(?1) AS i
 WHERE scope_id = ?2 AND repository_id = ?3 AND lock_key = i.value ->> 'lock_key'
-  AND fence_token = i.value ->> 'token' AND expires_at > NOW_ISO
+  AND fence_token = i.value ->> 'token' AND expires_at > NOW_ISO AND IS_CURRENT
 RETURNING lock_key
 
 -- --- the long way: several keys, shares, patterns, waiting ----------------------------------------
@@ -266,13 +266,19 @@ WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.expires_at > NOW_ISO
 ORDER BY h.lock_key, h.fence_token
 
 -- name: sweepable
--- Apart from the hold that says who sweeps.
+-- Apart from the hold that says who sweeps, and from what is needed for as long as somebody shares or waits.
 SELECT EXISTS (
-        SELECT 1 FROM lock_holds
-        WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO AND lock_key <> 'mesh:sweep')
+        SELECT 1 FROM distributed_locks
+        WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO AND lock_key <> 'mesh:sweep'
+          AND NOT (is_contended AND lock_key IN (
+            SELECT lock_key FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2
+            UNION SELECT lock_key FROM lock_shares WHERE scope_id = ?1 AND repository_id = ?2)))
+    OR EXISTS (SELECT 1 FROM lock_shares WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO)
     OR EXISTS (SELECT 1 FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2 AND alive_until <= NOW_ISO)
-    OR EXISTS (SELECT 1 FROM lock_patterns WHERE scope_id = ?1 AND repository_id = ?2)
-    OR EXISTS (SELECT 1 FROM lock_overlaps WHERE scope_id = ?1 AND repository_id = ?2)
+    OR EXISTS (
+        SELECT 1 FROM lock_patterns WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key NOT IN (
+            SELECT lock_key FROM lock_holds WHERE scope_id = ?1 AND repository_id = ?2
+            UNION SELECT lock_key FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2))
 
 -- name: sweep_waiters
 DELETE FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2 AND alive_until <= NOW_ISO

@@ -175,8 +175,9 @@ class Author:
 
     def _guarded(self) -> Frame:
         """The frame of a request without ops."""
-        guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, self.identity.chain, self.incarnation))
-        return Frame((guard,))
+        who = (self.identity.chain, self.incarnation)
+        guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who))
+        return Frame((guard,), condition=Statement(f"EXISTS ({_SQL['is_current']})", who))
 
     def _linked(self, end: End, entries: list[Bound]) -> Frame:
         author = self.identity

@@ -160,6 +160,18 @@ class Batch:
         self.steps: list[Step] = [_BEGIN]
         self.encoded: bytes | None = None
 
+    @classmethod
+    def lone(cls, sql: str, params: Sequence[Value]) -> Batch:
+        """One statement, which is a transaction by itself."""
+        batch = cls()
+        batch.steps = [Step(sql, params, wants_rows=True)]
+        return batch
+
+    @property
+    def is_lone(self) -> bool:
+        """Whether it is one statement, without `BEGIN` and `COMMIT`."""
+        return len(self.steps) == 1
+
     def add(
         self,
         sql: str,
@@ -188,15 +200,15 @@ class BatchResult(NamedTuple):
     @property
     def committed(self) -> bool:
         """Whether the transaction took effect."""
-        return isinstance(self.steps[-2], StepRows)
+        return isinstance(self.steps[-2 if len(self.steps) > 1 else 0], StepRows)
 
     @property
     def is_over(self) -> bool:
         """Whether the connection is out of the transaction; if not, it must not be used again."""
         begin = self.steps[0]
-        if isinstance(begin, StepError):
+        if isinstance(begin, StepError) and len(self.steps) > 1:
             return begin.is_busy  # any other failure says that it was in one before
-        return self.committed or isinstance(self.steps[-1], StepRows)
+        return len(self.steps) == 1 or self.committed or isinstance(self.steps[-1], StepRows)
 
     @property
     def error(self) -> StepError | None:

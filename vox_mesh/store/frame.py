@@ -12,12 +12,14 @@ class Frame(NamedTuple):
     """`preface` runs before the scripts: should it fail, nothing is applied. The entries follow them.
 
     They note, outside the scripts' savepoints, what became of each, and their rows go back to the journal:
-    `accepted` where all scripts have succeeded by then, `verdicts` where some may have failed.
+    `accepted` where all scripts have succeeded by then, `verdicts` where some may have failed. `condition`
+    says the same as the preface, for a statement that is a request by itself; its parameters follow `?3`.
     """
 
     preface: tuple[Statement, ...] = ()
     accepted: Statement | None = None
     verdicts: Callable[[], Statement | None] = lambda: None
+    condition: Statement | None = None
 
 
 NO_FRAME: Final = Frame()

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from vox_mesh.store.request import Forgetting
+from vox_mesh.store.request import NOTHING, Forgetting
 
 _KEPT_SECONDS: Final = 60.0
 _KEPT_KEYS: Final = 16_384
 _CHUNK: Final = 256  # fewer are not worth two more statements in a request
 _LEFT_BEHIND_S: Final = 86_400
 _LOOK_BACK_SECONDS: Final = 3_600.0
-_NOTHING: Final = Forgetting()
 
 
 class Ledger:
@@ -44,7 +43,7 @@ class Ledger:
         count = self._due_count(now)
         looks_back = may_look_back and now - self._looked_back >= _LOOK_BACK_SECONDS
         if not count and not looks_back:
-            return _NOTHING
+            return NOTHING
         keys = [key for _, key in islice(self._answered, count)]
         with_rows = [key for key in keys if key in self._with_rows]
         return Forgetting(keys, with_rows, _LEFT_BEHIND_S if looks_back else None)

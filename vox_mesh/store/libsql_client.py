@@ -52,7 +52,11 @@ class LibsqlClientEngine:
         client = await self._connected()
         try:
             async with asyncio.timeout(self._timeout):
-                result = await self._walk(client.transaction(), batch)
+                if batch.is_lone:
+                    (step,) = batch.steps
+                    result = BatchResult([await self._step(client, step.sql, step.params)])
+                else:
+                    result = await self._walk(client.transaction(), batch)
         except BaseException as error:
             await self._drop()
             raise self._told(error) from None

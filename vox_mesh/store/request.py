@@ -68,6 +68,10 @@ class Forgetting(NamedTuple):
     older_than_s: int | None = None
 
 
+NOTHING: Final = Forgetting()
+"""Nothing to forget."""
+
+
 class RolledBack(Exception):
     """Something in an optimistic request failed, so nothing in it was applied."""
 
@@ -165,6 +169,35 @@ class OptimisticRequest(_Framed):
             for index, rows in zip(run, dealt, strict=True):
                 verdicts[index] = Outcome(scripts[index].key, rows)
         return verdicts
+
+
+class LoneRequest:
+    """One repeatable script of one statement: it needs no transaction around it, nor a step for the guard.
+
+    If the guard does not hold, it does nothing and answers nothing.
+    """
+
+    def __init__(self, tenant: Tenant, script: Script, frame: Frame) -> None:
+        assert script.shape is not None
+        assert script.shape.answer is not None
+        condition = frame.condition
+        sql = _guarded_sql(script.shape.answer, None if condition is None else condition.sql)
+        values = (_items([script]), *tenant[:2])
+        self._script = script
+        self.batch = Batch.lone(sql, values if condition is None else (*values, *condition.params))
+
+    def verdicts(self, result: BatchResult) -> list[Verdict]:
+        """The outcome of the script; nothing was applied if this raises."""
+        (answered,) = result.steps
+        if not isinstance(answered, StepRows):
+            _raise_if_down(result)
+            raise RolledBack
+        (rows,) = _dealt([self._script], answered.rows)
+        return [Outcome(self._script.key, rows)]
+
+    def entries(self, _: BatchResult) -> Sequence[Sequence[Value]]:
+        """It has none."""
+        return ()
 
 
 class IsolatedRequest(_Framed):
@@ -303,16 +336,26 @@ def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int 
 
 
 def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script]) -> int | None:
-    items = orjson.dumps([{**script.item, "key": script.key} for script in run]).decode()
+    items = _items(run)
     values = (items, *tenant[:2]) if shape.repeatable else (items,)
     for sql in shape.statements:
         batch.add(sql, values)
     if shape.answer is None:
         return None
     if shape.repeatable:
-        return batch.add(shape.answer, values, wants_rows=True)
+        return batch.add(_guarded_sql(shape.answer, None), values, wants_rows=True)
     sql = _merged_answer_sql(shape.answer, len(shape.columns))
     return batch.add(sql, (items, *tenant[:2]), wants_rows=True)
+
+
+def _items(run: Sequence[Script]) -> str:
+    return orjson.dumps([{**script.item, "key": script.key} for script in run]).decode()
+
+
+@cache
+def _guarded_sql(sql: str, condition: str | None) -> str:
+    """A repeatable statement that does nothing unless the condition holds; `None`: that is known already."""
+    return sql.replace("IS_CURRENT", condition or "true")
 
 
 @cache
@@ -390,7 +433,7 @@ def _raise_if_down(result: BatchResult) -> None:
         return
     if any(isinstance(step, StepError) and step.is_busy for step in result.steps):
         raise DatabaseBusy(f"the database is busy: {error.message}")
-    if error.is_fault or isinstance(result.steps[0], StepError):
+    if error.is_fault or (isinstance(result.steps[0], StepError) and len(result.steps) > 1):
         raise DatabaseFault(f"the database failed: {error.message}", hint="run `vox-mesh doctor`")
 
 

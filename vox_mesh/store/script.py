@@ -157,6 +157,12 @@ class Script:
         return cls(shape=shape, item=item, key=key, appendable=appendable, op=op)
 
     @property
+    def is_lone(self) -> bool:
+        """Whether it is one statement that may run twice: it needs no transaction around it."""
+        shape = self.shape
+        return self.repeatable and shape is not None and self.has_answer and not shape.statements
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns that it answers with."""
         if self.shape is not None:
@@ -192,7 +198,8 @@ class Shape:
     spooled script finds its shape again.
 
     Statements of `repeatable` scripts are also given the scope, `?2`, and the repository, `?3`; their rows
-    begin with the subject instead of the key.
+    begin with the subject instead of the key. `IS_CURRENT` in their answer stands for the guard of the
+    request, should they be the whole of it.
     """
 
     name: str

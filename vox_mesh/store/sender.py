@@ -19,7 +19,17 @@ from vox_mesh.store.flight import Flight
 from vox_mesh.store.frame import NO_FRAME, Frame, Unbound
 from vox_mesh.store.journal import Desk, Journal
 from vox_mesh.store.ledger import Ledger
-from vox_mesh.store.request import IsolatedRequest, OptimisticRequest, Request, RolledBack, Tenant, Verdict
+from vox_mesh.store.request import (
+    NOTHING,
+    Forgetting,
+    IsolatedRequest,
+    LoneRequest,
+    OptimisticRequest,
+    Request,
+    RolledBack,
+    Tenant,
+    Verdict,
+)
 from vox_mesh.store.script import Script, guard
 
 T = TypeVar("T")
@@ -115,9 +125,7 @@ class Sender:
         forgetting = self._ledger.due(may_look_back=may_look_back)
         if self._failing_share <= _FAILING_SHARE:
             try:
-                verdicts = await self._carry(
-                    OptimisticRequest(self._tenant, scripts, forgetting, frame), flight
-                )
+                verdicts = await self._carry(self._optimistic(scripts, forgetting, frame), flight)
             except RolledBack:
                 pass
             else:
@@ -131,6 +139,12 @@ class Sender:
         failed = sum(1 for verdict in verdicts if isinstance(verdict, MeshError))
         self._failing_share = _MEMORY * self._failing_share + (1 - _MEMORY) * failed / len(scripts)
         return verdicts
+
+    def _optimistic(self, scripts: Sequence[Script], forgetting: Forgetting, frame: Frame) -> Request:
+        script = scripts[0]
+        if len(scripts) == 1 and script.is_lone and forgetting is NOTHING:
+            return LoneRequest(self._tenant, script, frame)
+        return OptimisticRequest(self._tenant, scripts, forgetting, frame)
 
     async def _prepared(self, scripts: Sequence[Script], flight: Flight) -> Frame:
         """The frame, once the journal has learnt from the database what it takes to make it."""

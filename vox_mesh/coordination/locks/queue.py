@@ -65,6 +65,7 @@ class LockQueue:
         self._waiters: dict[str, Waiter] = {}
         self._by_key: dict[str, dict[str, Waiter]] = {}
         self._watching: asyncio.Task[None] | None = None
+        self._pause: asyncio.Timeout | None = None
 
     def first_for(self, keys: Sequence[str]) -> Waiter | None:
         """Who of us came first for one of these keys."""
@@ -77,6 +78,8 @@ class LockQueue:
         self._waiters[request.id] = waiter
         for key in request.keys:
             self._by_key.setdefault(key, {})[request.id] = waiter
+        if self._pause is not None and not self._pause.expired():
+            self._pause.reschedule(0.0)  # what blocks this one may end sooner than what the others wait for
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch(), name="vox-mesh-lock-queue")
         try:
@@ -107,12 +110,19 @@ class LockQueue:
                 except MeshError as error:
                     _log.warning("could not look after those who wait for locks: %s", error.line)
                     ends_in = _AGAIN_S
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(min(loop.time() + ends_in, stay_at)):
-                        await self._store.changed(seen)
+                await self._next(seen, min(loop.time() + ends_in, stay_at))
                 await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
         finally:
             self._watching = None
+
+    async def _next(self, seen: int, until: float) -> None:
+        """Wait for a commit, for another who waits, or for the end of a time."""
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until) as self._pause:
+                    await self._store.changed(seen)
+        finally:
+            self._pause = None
 
     async def _stay(self) -> None:
         """Say that those who wait are still there, and bring back those who were taken for dead."""
