@@ -18,8 +18,11 @@ from vox_mesh.errors import MeshError
 
 _NAME: Final = "vox-mesh"
 _COMMANDS: Final = {
+    "conflicts": "vox_mesh.cli.conflicts:conflicts",
     "db": "vox_mesh.cli.db:db",
     "doctor": "vox_mesh.cli.doctor:doctor",
+    "guard": "vox_mesh.cli.guard:guard",
+    "lock": "vox_mesh.cli.lock:lock",
     "nodes": "vox_mesh.cli.nodes:nodes",
     "oplog": "vox_mesh.cli.oplog:oplog",
     "roles": "vox_mesh.cli.roles:roles",

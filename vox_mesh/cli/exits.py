@@ -24,6 +24,8 @@ class ExitCode(IntEnum):
     USAGE = 2
     DATABASE_AWAY = 3
     BUG = 70
+    NOT_RUNNABLE = 126
+    NOT_FOUND = 127
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 

@@ -35,7 +35,7 @@ class _Lease:
         self._is_over = False
         self.is_lost = False
         # The first renewal is a timer only: most locks are let go of before it rings.
-        self._timer = self._loop.call_later(lock.ttl / 3, self._start)
+        self._timer = self._loop.call_later(max(0.0, self._left_s - 2 * lock.ttl / 3), self._start)
 
     def _start(self) -> None:
         self._renewing = self._loop.create_task(self._keep(), name=f"vox-mesh-lease-{self._lock.fence_token}")
@@ -52,7 +52,8 @@ class _Lease:
                 if self._lock.fence_token == token:
                     break
                 pause = 0.0  # it was upgraded or downgraded meanwhile
-            except MeshError:
+            except Exception as error:  # whatever it was, it must not end in silence
+                _log.warning("the lock on %s was not renewed: %s", ", ".join(self._lock.keys), error)
                 pause = min(_AGAIN_S, self._lock.ttl / 10)
             else:
                 pause = self._lock.ttl / 3

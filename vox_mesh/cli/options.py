@@ -1,0 +1,63 @@
+"""Options that several commands have, and how their values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+import click
+
+from vox_mesh.errors import BadSettings
+from vox_mesh.model.durations import milliseconds
+from vox_mesh.settings import Settings
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def seconds(text: str) -> float:
+    """A duration as people write it, in seconds."""
+    try:
+        return milliseconds(text) / 1_000
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+ttl_option: Final = click.option(
+    "--ttl",
+    type=seconds,
+    metavar="DURATION",
+    help="How long it is held unless it is renewed; by default 30s for files, 5m for all else.",
+)
+
+
+class Wanted(NamedTuple):
+    """A lock as the command line asks for it."""
+
+    keys: tuple[str, ...]
+    agent: str | None
+    ttl: float | None
+    wait: float
+    shared: bool
+
+    def asked(self, settings: Settings) -> dict[str, Any]:
+        """What to ask of the mesh: who holds a lock is never left open."""
+        agent = self.agent or settings.agent_id
+        if not agent:
+            raise BadSettings(
+                "nobody is named who would hold the lock", hint="add --agent NAME, or set VOX_AGENT_ID"
+            )
+        return {**self._asdict(), "agent": agent}
+
+
+def lock_options(function: Function) -> Function:
+    """The options of a command that acquires a lock."""
+    for option in (
+        click.option("--shared", is_flag=True, help="Share the keys with others who do so too."),
+        click.option(
+            "--wait", type=seconds, metavar="DURATION", default="0s", help="How long to wait for the keys."
+        ),
+        ttl_option,
+        click.option("--agent", help="Who holds it; by default VOX_AGENT_ID."),
+    ):
+        function = option(function)
+    return function
