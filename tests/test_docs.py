@@ -16,7 +16,7 @@ from tools.sqld import Server
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _PAGES: Final = sorted([_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")])
 _BLOCK: Final = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_NODE_ID: Final = re.compile(r"^[a-z0-9-]+-1-[a-z0-9]{6}(?=/|$)")
+_ID: Final = re.compile(r"^([a-z0-9-]+-1-[a-z0-9]{6}(?=/|$)|[0-9A-Z]{26}$)")
 _TIMEOUT_S: Final = 60
 
 
@@ -41,8 +41,8 @@ def run(command: str, folder: Path, env: dict[str, str]) -> str:
 
 
 def shape(text: str) -> list[str]:
-    """What stays the same from run to run: the first word of each line, unless it is a node's id."""
-    return [_NODE_ID.sub("a node", line.split()[0]) for line in text.splitlines() if line.strip()]
+    """What stays the same from run to run: the first word of each line, unless it is an id."""
+    return [_ID.sub("an id", line.split()[0]) for line in text.splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
