@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from tools.homes import ALL_HOMES, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, Store, open_store
+
+# A shell starts what it runs in the background deaf to Ctrl-C, and the processes of a test inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

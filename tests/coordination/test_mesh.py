@@ -10,11 +10,11 @@ from typing import Final
 
 import pytest
 
-from tests.support.leftovers import descriptors, left_behind
+from tests.support.leftovers import assert_nothing_left, descriptors
 from tests.support.proxy import Proxy
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
-from vox_mesh import Mesh, Settings
+from vox_mesh import Mesh, Settings, Store
 from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.coordination.identity import place_of
 from vox_mesh.coordination.presence import Activity, Presence
@@ -48,20 +48,14 @@ def _settings(case: HomeCase, folder: Path, request: pytest.FixtureRequest, **mo
     return case.settings(folder, server, **{"tick": _SLOW, **more})
 
 
-async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for what another thread or process must do first."""
+async def _until(store: Store, condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for what only a commit can make true."""
     async with asyncio.timeout(_PATIENCE_S):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-async def _nothing_left(before: set[str]) -> None:
-    async def is_nothing() -> bool:
-        return not left_behind(before)
-
-    with suppress(TimeoutError):
-        await _until(is_nothing)
-    assert left_behind(before) == []
+        while True:
+            seen = store.change_count
+            if await condition():
+                return
+            await store.changed(seen)
 
 
 @asynccontextmanager
@@ -72,7 +66,7 @@ async def _leaving_nothing(settings: Settings) -> AsyncIterator[None]:
     await asyncio.to_thread(int)
     before = descriptors()
     yield
-    await _nothing_left(before)
+    await assert_nothing_left(before)
     if settings.home is not Home.MEMORY:
         slot = take_slot(settings.home_dir)
         assert slot.name == "1"
@@ -318,7 +312,7 @@ async def test_while_the_database_is_away_no_heartbeat_is_kept_and_ticks_resume(
                 now = await observer.nodes.find(node_id)
                 return now is not None and now.last_seen_ms > before.last_seen_ms
 
-            await _until(ticks_again)
+            await _until(node.store, ticks_again)
             now = await observer.nodes.find(node_id)
             assert now is not None
             assert (now.incarnation, now.started_ms) == (before.incarnation, before.started_ms)
@@ -336,7 +330,7 @@ async def test_a_node_that_starts_while_the_database_is_away_makes_itself_known_
             async def is_known() -> bool:
                 return node.incarnation is not None
 
-            await _until(is_known)
+            await _until(node.store, is_known)
             own = await node.nodes.find(node.identity.node_id)
             assert own is not None
             assert (own.incarnation, own.state) == (1, State.ALIVE)

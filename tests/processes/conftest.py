@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.jobs import Job
 from tests.support.processes import Writer
-from tests.support.writers import Job
 from vox_mesh import Settings
 
 StartWriter = Callable[[Settings, Job], Awaitable[Writer]]

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from tests.support import lengths
+from tests.support.jobs import Job
 from tests.support.proxy import Fault, Proxy
 from tests.support.tables import make_table
 from tests.support.tally import applied, assert_accounted_for
 from tests.support.transport import transport
-from tests.support.writers import COLUMNS, Job, pair, told
+from tests.support.writers import COLUMNS, pair, told
 from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import Answer, Outcome, Script, Statement, Store, open_store

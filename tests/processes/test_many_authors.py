@@ -11,8 +11,9 @@ import pytest
 from tests.processes.conftest import StartWriter
 from tests.support import lengths
 from tests.support.authors import assert_log_tells_the_same, digest_of_log
+from tests.support.jobs import Job
 from tests.support.tables import make_table
-from tests.support.writers import COLUMNS, FAILURES, Job
+from tests.support.writers import COLUMNS, FAILURES
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh import open_store
 from vox_mesh.mesh import Mesh

@@ -11,9 +11,10 @@ import pytest
 
 from tests.processes.conftest import StartWriter
 from tests.support import lengths
+from tests.support.jobs import Job
 from tests.support.tables import make_table
 from tests.support.tally import applied
-from tests.support.writers import COLUMNS, FAILURES, Job
+from tests.support.writers import COLUMNS, FAILURES
 from tools.homes import FILE, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, Store, open_store

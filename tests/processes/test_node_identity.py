@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from tests.processes.conftest import StartWriter
+from tests.support.jobs import Job
 from tests.support.leftovers import descriptors, left_behind
 from tests.support.processes import Report, Writer
 from tests.support.tables import make_table
-from tests.support.writers import COLUMNS, Job
+from tests.support.writers import COLUMNS
 from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, open_store

@@ -17,9 +17,10 @@ import pytest
 
 from tests.processes.conftest import StartWriter
 from tests.support.authors import assert_log_tells_the_same
+from tests.support.jobs import Job
 from tests.support.processes import Writer
 from tests.support.tables import make_table
-from tests.support.writers import COLUMNS, Job
+from tests.support.writers import COLUMNS
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, open_store

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from tests.support import lengths
+from tests.support.jobs import Job
 from tests.support.processes import Report, Writer
 from tests.support.proxy import Fault, Proxy, PushFault
 from tests.support.replica_history import History
@@ -26,7 +27,6 @@ from tests.support.replica_processes import (
 )
 from tests.support.replicas import ACCOUNTS, AMOUNTS, COUNTERS, SHARED
 from tests.support.tables import make_table
-from tests.support.writers import Job
 from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, open_store

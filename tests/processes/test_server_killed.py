@@ -9,10 +9,11 @@ import pytest
 
 from tests.processes.conftest import StartWriter
 from tests.support import lengths
+from tests.support.jobs import Job
 from tests.support.proxy import Fault, Proxy
 from tests.support.tables import make_table
 from tests.support.tally import applied, assert_accounted_for
-from tests.support.writers import COLUMNS, Job, pair
+from tests.support.writers import COLUMNS, pair
 from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import open_store

@@ -11,9 +11,10 @@ import pytest
 
 from tests.processes.conftest import StartWriter
 from tests.support import lengths
+from tests.support.jobs import Job
 from tests.support.proxy import Fault, Proxy
 from tests.support.tables import make_table
-from tests.support.writers import COLUMNS, Job, part
+from tests.support.writers import COLUMNS, part
 from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import Role, Script, Settings, Statement, Store, open_store

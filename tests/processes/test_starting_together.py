@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.conftest import StartWriter
-from tests.support.writers import Job
+from tests.support.jobs import Job
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import open_store
 

@@ -12,9 +12,10 @@ from typing import Final
 import pytest
 
 from tests.processes.conftest import StartWriter
+from tests.support.jobs import Job
 from tests.support.programs import program
 from tests.support.tables import make_table
-from tests.support.writers import COLUMNS, Job
+from tests.support.writers import COLUMNS
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Settings, Store, mesh, open_store
 from vox_mesh.store.inotify import Inotify

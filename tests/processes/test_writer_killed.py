@@ -10,9 +10,10 @@ import pytest
 
 from tests.processes.conftest import StartWriter
 from tests.support import lengths
+from tests.support.jobs import Job
 from tests.support.tables import make_table
 from tests.support.tally import applied, assert_accounted_for
-from tests.support.writers import COLUMNS, Job
+from tests.support.writers import COLUMNS
 from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import open_store

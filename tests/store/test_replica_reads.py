@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from tests.support.counting import HELLO, counting
-from tests.support.leftovers import descriptors, left_behind
+from tests.support.leftovers import assert_nothing_left, descriptors
 from tests.support.standing import standing, until, until_in_touch
 from tests.support.tables import make_table
 from tools.homes import MESH, MESH_REPLICA, HomeCase
@@ -312,10 +312,7 @@ async def _assert_ends_promptly(store: Store, before: set[str]) -> None:
     began = time.monotonic()
     await store.close()
     assert time.monotonic() - began < _PROMPT_S
-    deadline = time.monotonic() + _PROMPT_S
-    while left_behind(before) and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(0)  # the loop closes sockets in its own turns
-    assert left_behind(before) == []
+    await assert_nothing_left(before)
 
 
 async def test_closed_right_after_opening_it_ends_promptly(tmp_path: Path, primary: Server) -> None:

@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
-import sys
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from random import Random
 from typing import Any, Final
 
+from tests.support.jobs import Job, do_job, report, stop_asked
 from tests.support.tally import applied
-from tests.support.writers import Job, pair, report, stop_asked
+from tests.support.writers import pair
 from vox_mesh import MeshError, Script, Store
 from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.errors import StaleIncarnation
@@ -212,30 +210,5 @@ def _assert_true(told: dict[str, Any], entry: Entry | None) -> None:
             assert found is None, f"{told}, and yet it is in the log as {found}"
 
 
-_VERBS: Final[dict[str, Callable[[Job], Awaitable[None]]]] = {
-    verb.__name__: verb for verb in (stream, crowd, spool, drain, sit)
-}
-
-
-def main() -> int:
-    """Do the job. Interrupted, the program ends with the code that a shell expects."""
-    logging.basicConfig(format="%(levelname)s %(message)s")
-    given = json.loads(sys.argv[1])
-    job = Job(**given | {"timeouts": tuple(given["timeouts"])})
-
-    async def run() -> None:
-        await _VERBS[job.verb](job)
-
-    try:
-        asyncio.run(run())
-    except KeyboardInterrupt:
-        return 130
-    except MeshError as error:
-        report(refused=type(error).__name__, line=error.line)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    with suppress(BrokenPipeError):
-        sys.exit(main())
+    do_job(stream, crowd, spool, drain, sit)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from tests.support.writers import Job
+from tests.support.jobs import Job
 from vox_mesh import Settings
 from vox_mesh.settings import variable_of
 

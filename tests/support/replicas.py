@@ -7,16 +7,12 @@ finish and end.
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
-import sys
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import count
 from typing import Final
 
-from tests.support.writers import Job, report, stop_asked
+from tests.support.jobs import Job, do_job, report, stop_asked
 from vox_mesh import Answer, Script, Settings, Statement, Store, load_settings, open_store
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.store.replica.mark import read_record, replica_path
@@ -178,23 +174,5 @@ async def look(job: Job) -> None:
         report(sums=sorted(sums), longest_s=longest, changes=store.change_count, **seen)
 
 
-_VERBS: Final[dict[str, Callable[[Job], Awaitable[None]]]] = {
-    verb.__name__: verb for verb in (keep, history, move, look)
-}
-
-
-def main() -> None:
-    """Do the job, and say on stderr what the store has to say."""
-    logging.basicConfig(format="%(levelname)s %(message)s")
-    given = json.loads(sys.argv[1])
-    job = Job(**given | {"timeouts": tuple(given["timeouts"])})
-
-    async def run() -> None:
-        await _VERBS[job.verb](job)
-
-    asyncio.run(run())
-
-
 if __name__ == "__main__":
-    with suppress(BrokenPipeError):
-        main()
+    do_job(keep, history, move, look)

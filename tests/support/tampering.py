@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -26,6 +27,12 @@ from vox_mesh.store.request import Tenant
 
 NOTE: Final = OpKind("test.note")
 """An op that does nothing."""
+
+# What verifying says of some of the faults.
+NO_HASH_OF_IT: Final = "its contents do not have its hash"
+NOT_SIGNED_BY_AUTHOR: Final = "its signature is not one of its author's key"
+VERDICTS: Final = "the verdicts since the last seal .* were changed"
+NO_ENTRY: Final = "it holds something that no entry can hold"
 
 # The entries of the node's chain, by their numbers. Those from the first note to the last went in one
 # request, so that only the last of them is signed.
@@ -265,3 +272,24 @@ async def commands_beside(node: MeshNode, settings: Settings) -> AsyncIterator[M
     mesh = Mesh(store, author, clock, Kinds())
     yield mesh
     await store.write(mesh.oplog.seal_script())
+
+
+class Found(NamedTuple):
+    """What verifying must say: of which chain, at which entry, what. Other chains may suffer with it."""
+
+    chain: str
+    seq: int | None
+    problem: str
+    others: frozenset[str] = frozenset()
+
+
+async def assert_found(scene: Scene, found: Found) -> None:
+    """Verifying finds just this, and names the entry."""
+    broken = {report.node_id: report for report in await scene.node.oplog.verify() if report.problem}
+    assert broken.keys() == {found.chain, *found.others}, broken
+    report = broken[found.chain]
+    assert report.problem is not None
+    assert re.search(found.problem, report.problem), report
+    assert report.seq == found.seq, report
+    named = [entry.op_id for entry in await scene.entries(found.chain) if entry.seq == found.seq]
+    assert named in ([], [report.op_id]) or report.op_id is None

@@ -7,15 +7,11 @@ finish and end.
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import asdict, dataclass
 from random import Random
-from typing import Any, Final
+from typing import Final
 
+from tests.support.jobs import Job, do_job, report, stop_asked
 from vox_mesh import MeshError, Role, Script, Statement, Store, guard, load_settings, open_store
 from vox_mesh.errors import OutcomeUnknown
 
@@ -27,28 +23,6 @@ FAILURES: Final = {"constraint": "ConstraintFailed", "guard": "Refused", "sql": 
 
 _FAILING_SHARES: Final = (0.005, 0.02, 0.1, 0.4)
 _PATIENCE_S: Final = 90.0
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a writer is to do. `verb` names one of the functions below."""
-
-    verb: str
-    table: str = ""
-    writer: str = ""
-    scripts: int = 0
-    callers: int = 1
-    seed: int = 0
-    seconds: float = 0.0
-    timeouts: tuple[float, ...] = (_PATIENCE_S,)
-    """The deadlines of the callers, in turn."""
-    resends: bool = False
-    """Whether every second script of unknown outcome is sent again, under its key."""
-
-    @property
-    def argument(self) -> str:
-        """The job as the program's one argument."""
-        return json.dumps(asdict(self))
 
 
 def part(job: Job, caller: int, n: int, number: int) -> Statement:
@@ -74,12 +48,6 @@ def pair(job: Job, caller: int, n: int, kind: str = "good") -> Script:
             return Script(first, Statement(f"INSERT INTO {job.table}_missing VALUES (1)"))
 
 
-def report(**facts: Any) -> None:
-    """Tell the test."""
-    sys.stdout.write(json.dumps(facts) + "\n")
-    sys.stdout.flush()
-
-
 async def told(store: Store, script: Script, timeout: float | None = None) -> str:
     """What the caller of a script was told: `applied`, or the name of the error."""
     try:
@@ -87,17 +55,6 @@ async def told(store: Store, script: Script, timeout: float | None = None) -> st
     except MeshError as error:
         return type(error).__name__
     return "applied"
-
-
-async def stop_asked() -> None:
-    """Wait until the test closes our stdin."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    try:
-        await reader.read()
-    finally:
-        transport.close()
 
 
 async def mixed(job: Job) -> None:
@@ -181,26 +138,5 @@ async def start(job: Job) -> None:
         report(told=await told(store, Script(Statement("SELECT 1"))))
 
 
-_VERBS: Final[dict[str, Callable[[Job], Awaitable[None]]]] = {
-    verb.__name__: verb for verb in (mixed, stream, load, spool, drain, start)
-}
-
-
-def main() -> int:
-    """Do the job. Interrupted, the program ends with the code that a shell expects."""
-    given = json.loads(sys.argv[1])
-    job = Job(**given | {"timeouts": tuple(given["timeouts"])})
-
-    async def run() -> None:
-        await _VERBS[job.verb](job)
-
-    try:
-        asyncio.run(run())
-    except KeyboardInterrupt:
-        return 130
-    return 0
-
-
 if __name__ == "__main__":
-    with suppress(BrokenPipeError):
-        sys.exit(main())
+    do_job(mixed, stream, load, spool, drain, start)

@@ -50,6 +50,11 @@ class Waiting(NamedTuple):
     waits_for: list[dict[str, Any]]
 
 
+def no_such_op(op_id: str) -> NotKnown:
+    """Nobody has authored an op with this id."""
+    return NotKnown(f"the log has no op {op_id!r}", hint="see `vox-mesh oplog tail`")
+
+
 class Deferral:
     """Keeps ops that can't be applied yet, and applies them when they can."""
 
@@ -85,7 +90,7 @@ class Deferral:
     async def waiting_for(self, op_id: str) -> Waiting | None:
         """What an op waits for; `None` if it was applied."""
         if not await self._entries_of(op_id):
-            raise NotKnown(f"the log has no op {op_id!r}", hint="see `vox-mesh oplog tail`")
+            raise no_such_op(op_id)
         rows = await self._read("one", op_id)
         return await self._told(rows[0]) if rows else None
 

@@ -67,7 +67,7 @@ class OpKind:
         return self.effects is not _no_effects or self.derivation or self.owner_only
 
 
-_OURS: Final = (
+_BUILT_IN: Final = (
     OpKind(SEAL, ends_something=True),
     *(
         OpKind(name)
@@ -75,15 +75,14 @@ _OURS: Final = (
     ),
 )
 
-
-_OWN: Final = frozenset({SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE})
+_BY_THE_MESH_ITSELF: Final = frozenset({SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE})
 
 
 class Kinds:
     """The kinds that this process knows."""
 
     def __init__(self) -> None:
-        self._kinds = {kind.name: kind for kind in _OURS}
+        self._kinds = {kind.name: kind for kind in _BUILT_IN}
 
     def register(self, kind: OpKind) -> None:
         """Make a kind known. Nodes that are to apply deferred ops of it must all know it."""
@@ -92,7 +91,7 @@ class Kinds:
 
     def authored(self, name: str) -> OpKind:
         """A kind that may be authored as such; some are only ever part of something else."""
-        if name in _OWN:
+        if name in _BY_THE_MESH_ITSELF:
             raise BadValue(f"ops of the kind {name} are written by the mesh itself")
         return self[name]
 

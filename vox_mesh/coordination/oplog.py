@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.deferral import Deferral, Standing
+from vox_mesh.coordination.deferral import Deferral, Standing, no_such_op
 from vox_mesh.coordination.kinds import Authored, Kinds, OpKind
 from vox_mesh.coordination.pages import Pages
 from vox_mesh.coordination.roles import Owner, Roles
-from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown
+from vox_mesh.errors import BadValue, DatabaseUnavailable
 from vox_mesh.model.canonical import JsonObject, canonical
 from vox_mesh.model.chain import ANCHOR, SEAL, Entry
 from vox_mesh.model.ulid import is_ulid
@@ -180,7 +180,7 @@ class OpLog:
         """The entry of an op."""
         rows = await self._read("entries_of", canonical([op_id]))
         if not rows:
-            raise NotKnown(f"the log has no op {op_id!r}", hint="see `vox-mesh oplog tail`")
+            raise no_such_op(op_id)
         entry = Entry._make(rows[0])
         self._receive([entry])
         return entry
