@@ -39,7 +39,7 @@ _OF_PUSHES: Final = (*_OF_ANSWERS, *PushFault)
 
 @dataclass
 class Order:
-    """A fault for the next messages: for so many, on connections that have had so many answers."""
+    """A fault for the next messages: for so many, after so many others."""
 
     fault: Fault | PushFault
     times: int
@@ -84,7 +84,11 @@ class Proxy:
         self._links: set[Link] = set()
 
     def spoil(self, fault: Fault | PushFault, *, times: int = 1, after: int = 0) -> None:
-        """Carry out a fault `times` times, each on a connection that has had `after` answers before."""
+        """Carry out a fault `times` times, each on a connection that has had `after` answers before.
+
+        A fault of pushes comes after so many of them, on any connections: who reads a log that is compacted
+        may have to begin a new stream again and again, and would never get as many in one.
+        """
         self._released.clear()
         self._order = Order(fault, times, after)
 
@@ -108,7 +112,12 @@ class Proxy:
 
     def _due(self, link: Link, *faults: Fault | PushFault) -> Fault | PushFault | None:
         order = self._order
-        if order is None or order.fault not in faults or link.answers < order.after:
+        if order is None or order.fault not in faults:
+            return None
+        if isinstance(order.fault, PushFault) and order.after:
+            order.after -= 1
+            return None
+        if link.answers < order.after:
             return None
         order.times -= 1
         if order.times == 0:
@@ -150,6 +159,8 @@ class Proxy:
     async def _pass_answers(self, reader: asyncio.StreamReader, link: Link) -> None:
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
+                if link.is_mute:
+                    continue
                 match self._due(link, *(_OF_PUSHES if link.is_pushed else _OF_ANSWERS)):
                     case Fault.DROP_ANSWER:
                         return
@@ -160,8 +171,7 @@ class Proxy:
                         await self._released.wait()
                     case PushFault.SWALLOW:
                         link.is_mute = True
-                if link.is_mute:
-                    continue
+                        continue
                 link.answers += 1
                 link.client.write(data)
                 await link.client.drain()

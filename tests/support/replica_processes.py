@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.jobs import Job
 from tests.support.processes import Writer
-from tests.support.writers import Job
 from tools.homes import HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, open_store
@@ -27,6 +27,7 @@ COMPACTING_FLAGS: Final = (*SAFE_FLAGS, "--max-log-size", "1")
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PATIENCE_S: Final = 90.0
+_LOOK_S: Final = 0.005
 
 
 class Crew:
@@ -72,6 +73,18 @@ async def fresh_copy(settings: Settings) -> tuple[Record, bytes]:
         record = read_record(file_of(settings))
         assert record is not None
         return record, file_of(settings).read_bytes()
+
+
+async def compacted(server: Server) -> None:
+    """Wait until the server may be given a log's worth of changes without going dumb for ever.
+
+    It makes snapshots one at a time, lets one more log wait, and holds up the commit that brings a third. Who
+    says hello meanwhile takes one of its few threads, and with the last of them nothing there goes on.
+    """
+    waiting = server._folder / "data" / "dbs" / "default" / "to_compact"
+    async with asyncio.timeout(_PATIENCE_S):
+        while waiting.exists() and len(list(waiting.iterdir())) > 1:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(_LOOK_S)
 
 
 def primary_pages(server: Server, folder: Path) -> bytes:

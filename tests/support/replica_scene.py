@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from tests.support.jobs import Job
 from tests.support.processes import Report, Writer
 from tests.support.proxy import Proxy, PushFault
 from tests.support.replica_processes import (
@@ -17,6 +18,7 @@ from tests.support.replica_processes import (
     Crew,
     assert_intact,
     assert_same_pages,
+    compacted,
     crew,
     file_of,
     fresh_copy,
@@ -25,7 +27,6 @@ from tests.support.replica_processes import (
     stop_cleanly,
 )
 from tests.support.replica_workload import Workload
-from tests.support.writers import Job
 from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import open_store
@@ -154,6 +155,7 @@ async def scene(folder: Path, server: Server, random: Random) -> AsyncIterator[S
     """All of it, and nothing left of it at the end."""
     patient = MESH.settings(folder / "workload", server, db_request_timeout="30s")
     async with Proxy(server.port) as proxy, await open_store(patient) as store, crew(folder) as members:
-        scene = Scene(folder, server, random, proxy, Workload(store, random))
+        workload = Workload(store, lambda: compacted(server), random)
+        scene = Scene(folder, server, random, proxy, workload)
         await scene.begin(members)
         yield scene

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Final
@@ -17,11 +17,12 @@ _BODY: Final = "id INTEGER PRIMARY KEY, name TEXT, body BLOB"
 
 
 class Workload:
-    """Changes one after another, the same ones for the same seed."""
+    """Changes one after another, the same ones for the same seed, each when the server is `ready` for it."""
 
-    def __init__(self, store: Store, random: Random) -> None:
+    def __init__(self, store: Store, ready: Callable[[], Awaitable[None]], random: Random) -> None:
         self.done = 0
         self._store = store
+        self._ready = ready
         self._random = random
         self._tables: list[str] = []
         self._indices: list[str] = []
@@ -65,6 +66,7 @@ class Workload:
             (change,) = self._random.choices([each for each, _ in changes], [weight for _, weight in changes])
             statements = change()
         if statements:
+            await self._ready()
             await self._store.write(Script(*statements), timeout=_PATIENCE_S)
         self.done += 1
         self._moved.set()
