@@ -332,6 +332,13 @@ async def test_nothing_is_applied_under_a_reader_whose_caller_has_gone(
     assert await value(copy) == 4
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read waits for a change however long it takes, where a slow machine would have the primary asked."""
+    monkeypatch.setattr("vox_mesh.store.replica.copy._WAIT_S", _PATIENCE_S)
+
+
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("times", [1, 2, 3])
 async def test_nobody_reads_while_pages_change_though_whoever_changes_them_has_gone(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch, times: int
@@ -357,6 +364,7 @@ async def test_nobody_reads_while_pages_change_though_whoever_changes_them_has_g
     assert not copy.is_damaged
 
 
+@pytest.mark.usefixtures("patient")
 async def test_readers_in_a_tight_loop_see_whole_transactions_only(copy: Copy, source: Primary) -> None:
     pairs = Statement("SELECT count(*), sum(a) FROM t WHERE typeof(a) = 'integer'")
     seen: set[tuple[int, int]] = set()
