@@ -15,7 +15,7 @@ demo: $(READY) ## run a real mesh on this machine: no server, no account
 	@$(BIN)/python -m tools.demo
 
 test: $(TOOLS) lint sqld ## check style and types, then run all tests
-	@$(BIN)/python -m pytest --numprocesses 3
+	@$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 
 lint: $(TOOLS) ## ruff and mypy --strict
 	@$(BIN)/ruff check .

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
 
+from tests.support import forked
 from tests.support.programs import NOTING_NODE
 from tools.sqld import Server
 
@@ -91,7 +93,9 @@ class Vox:
                 process.kill()
 
     def __call__(self, *arguments: str, python: tuple[str, ...] = ()) -> Ended:
-        """Run a command to its end."""
+        """Run a command to its end; with options for Python, in an interpreter that is started for it."""
+        if not python:
+            return self._forked(arguments)
         with self.launch(*arguments, python=python) as process:
             try:
                 out, err = process.communicate(timeout=_PATIENCE_S)
@@ -99,6 +103,12 @@ class Vox:
                 process.kill()
                 raise
         return Ended(process.returncode, out, err)
+
+    def _forked(self, arguments: tuple[str, ...]) -> Ended:
+        with TemporaryDirectory() as name:
+            told = Path(name)
+            code = forked.run(arguments, self.folder, self.environment, told, _PATIENCE_S)
+            return Ended(code, (told / "out").read_text(), (told / "err").read_text())
 
 
 class RunningNode:
