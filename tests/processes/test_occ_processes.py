@@ -15,7 +15,7 @@ from tests.support import lengths
 from tests.support.occ_writers import COUNTER
 from tests.support.processes import Writer
 from tests.support.rivals import MEMORIES, at, row
-from tests.support.writers import Job
+from tests.support.jobs import Job
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Mesh, Settings
 

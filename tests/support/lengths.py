@@ -38,3 +38,18 @@ MOVING_S: Final = 30.0 if SOAK else 3.0
 
 IDLE_S: Final = 60.0 if SOAK else 6.0
 """For how long a watching node is counted doing nothing."""
+
+RACES: Final = 200 if SOAK else 15
+"""Times that the same ones race for a lock."""
+
+LOCK_FAULTS: Final = 40 if SOAK else 6
+"""Holders paused, servers killed and answers lost, in one history of locks."""
+
+WANTING_S: Final = 30.0 if SOAK else 3.0
+"""For how long many agents want the same few keys."""
+
+PATTERN_RACES: Final = 300 if SOAK else 15
+"""Rounds in which two nodes want keys that overlap."""
+
+LOCK_WALKS: Final = 200 if SOAK else 12
+"""Walks of agents over locks that are compared with what the rules say."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tests.support.rivals import MEMORIES, at, overtaken
-from tests.support.writers import Job, report, stop_asked
+from tests.support.jobs import Job, report, stop_asked
 from vox_mesh import ConflictRecorded, Manual, Mesh
 
 COUNTER: Final = "counter"
