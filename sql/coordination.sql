@@ -50,8 +50,7 @@ CREATE TABLE IF NOT EXISTS lock_generations (
 ) WITHOUT ROWID;
 
 -- Exclusive holds, one for each key; a hold of several keys has one token and one request for all of them.
--- A row stays when its hold is over, so that the next token is a higher one. A sweep removes it, and raises
--- the generation instead: so the tokens of a key rise for ever, through release, expiry, sweep and restart.
+-- One that has expired counts for nothing; it goes with the next holder, or with a sweep.
 CREATE TABLE IF NOT EXISTS distributed_locks (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -65,6 +64,14 @@ CREATE TABLE IF NOT EXISTS distributed_locks (
     is_contended  INTEGER NOT NULL DEFAULT 0,  -- somebody shares it or waits for it: the long way only
     PRIMARY KEY (scope_id, repository_id, lock_key)
 ) WITHOUT ROWID;
+
+-- No new token lies below the generation, so that those of a key rise for ever: through release, expiry,
+-- sweep and restart.
+CREATE TRIGGER IF NOT EXISTS lock_tokens_never_fall AFTER DELETE ON distributed_locks
+BEGIN
+    UPDATE lock_generations SET generation = max(generation, OLD.fence_token)
+    WHERE scope_id = OLD.scope_id AND repository_id = OLD.repository_id;
+END;
 
 -- Shared holds: any number for each key, and none while somebody holds it alone.
 CREATE TABLE IF NOT EXISTS lock_shares (

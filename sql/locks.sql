@@ -2,30 +2,44 @@
 -- requests share a statement. `HOLDS` is the table of exclusive holds or that of shares. All of it may run
 -- twice with the effect of once: a request is known by its id.
 
--- --- one key, alone: many requests in one statement -----------------------------------------------
--- ?1 are the requests, ?2 the scope and ?3 the repository.
+-- --- the short way: one key, alone ------------------------------------------------------------------
+-- For many requests in one statement (?1; ?2 is the scope and ?3 the repository), and for one by itself.
 
 -- name: take_free
--- For keys that nobody else is after, and that were compared with the newest pattern. Everything else is for
--- the long way.
+-- For keys that nobody holds, shares or waits for, and that were compared with the newest pattern. Everything
+-- else is for the long way.
 INSERT INTO distributed_locks (
     scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at
 )
 SELECT ?2, ?3, i.value ->> 'lock_key', i.value ->> 'node', i.value ->> 'agent', generation + 1, i.value ->> 'key',
     NOW_ISO, ISO_IN(i.value ->> 'ttl')
 FROM json_each(?1) AS i, lock_generations
-WHERE scope_id = ?2 AND repository_id = ?3 AND newest_pattern <= i.value ->> 'known' AND IS_CURRENT
-ON CONFLICT DO UPDATE SET
-    holder_node = excluded.holder_node, holder_agent = excluded.holder_agent,
-    fence_token = max(fence_token + 1, excluded.fence_token),
-    request_id = excluded.request_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
-WHERE (expires_at <= excluded.acquired_at AND NOT is_contended) OR request_id = excluded.request_id
+WHERE scope_id = ?2 AND repository_id = ?3 AND newest_pattern <= i.value ->> 'known'
+ON CONFLICT DO NOTHING
 RETURNING lock_key, fence_token, expires_at
 
+-- name: take_one
+INSERT INTO distributed_locks (
+    scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at
+)
+SELECT ?1, ?2, ?5, ?6, ?7, generation + 1, ?8, NOW_ISO, ISO_IN(?9)
+FROM lock_generations
+WHERE scope_id = ?1 AND repository_id = ?2 AND newest_pattern <= ?10 AND IS_CURRENT
+ON CONFLICT DO NOTHING
+RETURNING lock_key, fence_token, expires_at
+
+-- name: release_free
+-- If nobody waits for it.
+DELETE FROM distributed_locks
+WHERE scope_id = ?2 AND repository_id = ?3 AND (lock_key, fence_token) IN (
+    SELECT value ->> 'lock_key', value ->> 'token' FROM json_each(?1)
+) AND expires_at > NOW_ISO AND NOT is_contended
+RETURNING lock_key
+
 -- name: release_one
-UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = '' FROM json_each(?1) AS i
-WHERE scope_id = ?2 AND repository_id = ?3 AND lock_key = i.value ->> 'lock_key'
-  AND fence_token = i.value ->> 'token' AND expires_at > NOW_ISO AND IS_CURRENT
+DELETE FROM distributed_locks
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?5 AND fence_token = ?6
+  AND expires_at > NOW_ISO AND NOT is_contended AND IS_CURRENT
 RETURNING lock_key
 
 -- --- the long way: several keys, shares, patterns, waiting ----------------------------------------
@@ -80,6 +94,12 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM js
   AND NOT EXISTS (
     SELECT 1 FROM lock_shares AS s
     WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.lock_key = distributed_locks.lock_key)
+
+-- name: forget_free
+-- Of these keys, those that nobody has to do with any more.
+DELETE FROM distributed_locks
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3))
+  AND expires_at <= NOW_ISO AND NOT is_contended
 
 -- name: stand_in_queue
 -- With the ticket that it has (?8), or behind all others; not if it was served meanwhile, and holds it still.
@@ -309,17 +329,9 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND is_contended AND lock_key NOT IN 
     SELECT lock_key FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2
     UNION SELECT lock_key FROM lock_shares WHERE scope_id = ?1 AND repository_id = ?2)
 
--- name: keep_tokens
--- Of the rows that go: the next token of such a key comes from the generation.
-UPDATE lock_generations SET generation = max(generation, (
-    SELECT coalesce(max(fence_token), 0) FROM distributed_locks
-    WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO))
-WHERE scope_id = ?1 AND repository_id = ?2
-
 -- name: sweep_holds
 DELETE FROM distributed_locks
 WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO AND NOT is_contended
-  AND fence_token <= (SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)
 RETURNING request_id
 
 -- name: break_hold

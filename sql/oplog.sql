@@ -8,9 +8,9 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
 )
 
 -- name: is_current
--- The same for a condition, in a statement that has the scope and the repository as ?2 and ?3.
+-- The same as a condition, in a statement that is a request by itself.
 SELECT 1 FROM node_incarnations
-WHERE scope_id = ?2 AND repository_id = ?3 AND node_id = ?4 AND incarnation = ?5
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4
 
 -- name: refuse_unless_current_at
 -- The same, and the chain ends with the entry that the next one was linked to.

@@ -12,10 +12,10 @@ import pytest
 
 from tests.processes.conftest import StartWriter
 from tests.support import lengths
+from tests.support.jobs import Job
 from tests.support.occ_writers import COUNTER
 from tests.support.processes import Writer
 from tests.support.rivals import MEMORIES, at, row
-from tests.support.jobs import Job
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Mesh, Settings
 

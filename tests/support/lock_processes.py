@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.processes import Report, Writer
 from tests.support.jobs import Job
+from tests.support.processes import Report, Writer
 from vox_mesh import MeshError, Script, Settings, Statement, Store
 
 _PROGRAM: Final = "tests.support.lock_programs"

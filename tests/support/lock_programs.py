@@ -16,8 +16,8 @@ from contextlib import suppress
 from random import Random
 from typing import Any, Final
 
-from tests.support.lock_history import Recorder, roam
 from tests.support.jobs import report
+from tests.support.lock_history import Recorder, roam
 from vox_mesh import Mesh
 from vox_mesh.model.locks import Lock
 

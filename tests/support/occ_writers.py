@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from tests.support.rivals import MEMORIES, at, overtaken
 from tests.support.jobs import Job, report, stop_asked
+from tests.support.rivals import MEMORIES, at, overtaken
 from vox_mesh import ConflictRecorded, Manual, Mesh
 
 COUNTER: Final = "counter"

@@ -14,7 +14,6 @@ from vox_mesh import Answer, Mesh, Op, OpKind, Rows, Script, Settings, Statement
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.coordination.identity import COMMANDS, Identity
-from vox_mesh.coordination.kinds import Kinds
 from vox_mesh.errors import Refused
 from vox_mesh.mesh import MeshNode
 from vox_mesh.model.canonical import canonical
@@ -266,10 +265,11 @@ async def commands_beside(node: MeshNode, settings: Settings) -> AsyncIterator[M
         return
     identity = Identity(node.identity.node_id, node.identity.key, node.identity.node_id + COMMANDS)
     tenant = Tenant(settings.scope_id, settings.repository_id, "command")
-    clock = MeshClock(Surroundings())
+    surroundings = Surroundings()
+    clock = MeshClock(surroundings)
     author = Author(lambda: identity, tenant, clock)
     store = Store(settings.home, node.store._engine, tenant, timeout=_TIMEOUT_S, journal=author)
-    mesh = Mesh(store, author, clock, Kinds())
+    mesh = Mesh(store, author, clock, surroundings, None)
     yield mesh
     await store.write(mesh.oplog.seal_script())
 

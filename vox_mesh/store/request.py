@@ -172,19 +172,21 @@ class OptimisticRequest(_Framed):
 
 
 class LoneRequest:
-    """One repeatable script of one statement: it needs no transaction around it, nor a step for the guard.
+    """One repeatable script in one statement: it needs no transaction around it, nor a step for the guard.
 
     If the guard does not hold, it does nothing and answers nothing.
     """
 
     def __init__(self, tenant: Tenant, script: Script, frame: Frame) -> None:
-        assert script.shape is not None
-        assert script.shape.answer is not None
-        condition = frame.condition
-        sql = _guarded_sql(script.shape.answer, None if condition is None else condition.sql)
-        values = (_items([script]), *tenant[:2])
+        shape, condition = script.shape, frame.condition
+        assert shape is not None
+        assert shape.lone is not None
+        item = {**script.item, "key": script.key}
+        who = (None, None) if condition is None else condition.params
+        values = (*tenant[:2], *who, *[item[name] for name in shape.lone_values])
+        sql = _guarded_sql(shape.lone, "true" if condition is None else condition.sql)
         self._script = script
-        self.batch = Batch.lone(sql, values if condition is None else (*values, *condition.params))
+        self.batch = Batch.lone(sql, values)
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """The outcome of the script; nothing was applied if this raises."""
@@ -336,26 +338,22 @@ def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int 
 
 
 def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script]) -> int | None:
-    items = _items(run)
+    items = orjson.dumps([{**script.item, "key": script.key} for script in run]).decode()
     values = (items, *tenant[:2]) if shape.repeatable else (items,)
     for sql in shape.statements:
         batch.add(sql, values)
     if shape.answer is None:
         return None
     if shape.repeatable:
-        return batch.add(_guarded_sql(shape.answer, None), values, wants_rows=True)
+        return batch.add(shape.answer, values, wants_rows=True)
     sql = _merged_answer_sql(shape.answer, len(shape.columns))
     return batch.add(sql, (items, *tenant[:2]), wants_rows=True)
 
 
-def _items(run: Sequence[Script]) -> str:
-    return orjson.dumps([{**script.item, "key": script.key} for script in run]).decode()
-
-
 @cache
-def _guarded_sql(sql: str, condition: str | None) -> str:
-    """A repeatable statement that does nothing unless the condition holds; `None`: that is known already."""
-    return sql.replace("IS_CURRENT", condition or "true")
+def _guarded_sql(sql: str, condition: str) -> str:
+    """A lone statement that does nothing unless the condition holds."""
+    return sql.replace("IS_CURRENT", condition)
 
 
 @cache

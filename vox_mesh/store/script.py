@@ -158,9 +158,8 @@ class Script:
 
     @property
     def is_lone(self) -> bool:
-        """Whether it is one statement that may run twice: it needs no transaction around it."""
-        shape = self.shape
-        return self.repeatable and shape is not None and self.has_answer and not shape.statements
+        """Whether it can be a request by itself, without a transaction around it."""
+        return self.shape is not None and self.shape.lone is not None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -198,8 +197,9 @@ class Shape:
     spooled script finds its shape again.
 
     Statements of `repeatable` scripts are also given the scope, `?2`, and the repository, `?3`; their rows
-    begin with the subject instead of the key. `IS_CURRENT` in their answer stands for the guard of the
-    request, should they be the whole of it.
+    begin with the subject instead of the key. `lone` does the same for one script that is a request by
+    itself, without a transaction around it: `?1` is the scope, `?2` the repository, `IS_CURRENT` stands for the
+    guard of the request, and from `?5` on it is given the item's `lone_values`, of which `key` is one.
     """
 
     name: str
@@ -209,6 +209,8 @@ class Shape:
     refusals: Mapping[int, str] = field(default_factory=dict)
     subject: Callable[[Item], Hashable] | None = None
     repeatable: bool = False
+    lone: str | None = None
+    lone_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_.]*", self.name):
@@ -233,7 +235,8 @@ class Outcome(NamedTuple):
     """How a script ended that was not refused.
 
     `spooled`: it waits in the local spool for the database to come back. `repeated`: it had been applied
-    before under this key, and this is the answer of that time.
+    before under this key, and this is the answer of that time; of a repeatable script, it may have been, and
+    this is the answer of now.
     """
 
     key: str

@@ -30,7 +30,7 @@ from vox_mesh.store.request import (
     Tenant,
     Verdict,
 )
-from vox_mesh.store.script import Script, guard
+from vox_mesh.store.script import Outcome, Script, guard
 
 T = TypeVar("T")
 
@@ -131,14 +131,14 @@ class Sender:
             else:
                 self._ledger.forgot(forgetting)
                 self._failing_share *= _MEMORY
-                return verdicts
+                return _doubted(scripts, verdicts) if flight.is_doubtful else verdicts
         verdicts = await self._carry(IsolatedRequest(self._tenant, scripts, forgetting, frame), flight)
         self._ledger.forgot(forgetting)
         # Their keys were needed for the verdicts; from now on the log remembers them.
         self._ledger.answered(script.key for script in scripts if script.op and not script.has_answer)
         failed = sum(1 for verdict in verdicts if isinstance(verdict, MeshError))
         self._failing_share = _MEMORY * self._failing_share + (1 - _MEMORY) * failed / len(scripts)
-        return verdicts
+        return _doubted(scripts, verdicts) if flight.is_doubtful else verdicts
 
     def _optimistic(self, scripts: Sequence[Script], forgetting: Forgetting, frame: Frame) -> Request:
         script = scripts[0]
@@ -198,3 +198,11 @@ class Sender:
             return verdicts
 
         return await self._carrier.carry(attempt, lambda: flight.is_wanted)
+
+
+def _doubted(scripts: Sequence[Script], verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """An answer got lost: of scripts that are not remembered, this may not have been the first run."""
+    return [
+        verdict._replace(repeated=True) if script.repeatable and isinstance(verdict, Outcome) else verdict
+        for script, verdict in zip(scripts, verdicts, strict=True)
+    ]

@@ -20,9 +20,10 @@ from vox_mesh.coordination.locks.request import (
     default_ttl,
     held_guard,
     json,
+    long_release,
     of_mode,
-    release_script,
     renew_script,
+    short_release,
 )
 from vox_mesh.coordination.locks.watching import watched
 from vox_mesh.errors import BadValue, LockHeld, MeshError, NotKnown, Overloaded, Refused, StaleFence
@@ -214,14 +215,19 @@ class Locks:
         return lock
 
     async def release(self, lock: Lock) -> bool:
-        """Let go of the lock; whether it was still held. Whoever waits next here has it at once."""
-        script = release_script(self._mesh, lock)
+        """Let go of the lock; whether it was still held. Whoever waits next here has it at once.
+
+        After a lost answer it can't be told any more, and is taken for held.
+        """
         waiter = self._queue.first_for(lock.keys)
-        if waiter is None:
-            outcome = await self._store.write(script)
-        else:
-            outcome = await self._hand_over(script, waiter)
-        return len(outcome.rows) == len(lock.keys)
+        short = short_release(lock) if waiter is None else None
+        if short is not None:
+            outcome = await self._store.write(short)
+            if outcome.rows or outcome.repeated:
+                return True
+        release = long_release(self._mesh, lock)
+        outcome = await (self._store.write(release) if waiter is None else self._hand_over(release, waiter))
+        return len(outcome.rows) == len(lock.keys) or outcome.repeated
 
     async def _hand_over(self, release: Script, waiter: Waiter) -> Outcome:
         """Release, and have the next one try, in one request: nothing of ours need be woken first."""
@@ -328,7 +334,6 @@ class Locks:
     async def sweep_expired_distributed_locks(self) -> int:
         """Remove what has expired; how many holds. It is tidying only: an expired hold counts for nothing."""
         mesh = self._mesh
-        tidied = [Statement(_SQL[name], mesh) for name in ("open_short_ways", "keep_tokens")]
         rest = [Statement(_SQL[name], mesh) for name in ("sweep_patterns", "sweep_overlaps")]
         verdicts = await self._store.write_all(
             [
@@ -337,7 +342,11 @@ class Locks:
                     answer=Answer(_SQL["sweep_shares"], mesh, ("request_id",)),
                     repeatable=True,
                 ),
-                Script(*tidied, answer=Answer(_SQL["sweep_holds"], mesh, ("request_id",)), repeatable=True),
+                Script(
+                    Statement(_SQL["open_short_ways"], mesh),
+                    answer=Answer(_SQL["sweep_holds"], mesh, ("request_id",)),
+                    repeatable=True,
+                ),
                 Script(*rest, repeatable=True),
             ]
         )

@@ -56,14 +56,18 @@ _TAKE: Final = Shape(
     columns=("fence_token", "expires_at"),
     subject=lambda item: item["lock_key"],
     repeatable=True,
+    lone=_SQL["take_one"],
+    lone_values=("lock_key", "node", "agent", "key", "ttl", "known"),
 )
 _RELEASE: Final = Shape(
     "locks.release",
     (),
-    answer=_SQL["release_one"],
+    answer=_SQL["release_free"],
     columns=(),
     subject=lambda item: item["lock_key"],
     repeatable=True,
+    lone=_SQL["release_one"],
+    lone_values=("lock_key", "token"),
 )
 
 
@@ -140,7 +144,7 @@ class LockRequest:
             Statement(_on_holds("stand_in_queue", shared=shared), (*own, *holder, ticket, ALIVE)),
             *(self._taking(mesh) if known is None else self._taking_next(mesh, known)),
             *(() if waits else [Statement(_SQL["leave_queue"], (*mesh, self.id))]),
-            Statement(_SQL["open_short_way"], (*mesh, keys)),
+            *_opening(mesh, keys, forgets=not waits),
             answer=standing,
             repeatable=True,
         )
@@ -178,15 +182,26 @@ class LockRequest:
         return Script(
             Statement(_SQL["leave_queue"], (*mesh, self.id)),
             Statement(of_mode("give_up", shared=self.is_shared), (*mesh, self.id, keys)),
-            Statement(_SQL["open_short_way"], (*mesh, keys)),
+            *_opening(mesh, keys, forgets=True),
             repeatable=True,
         )
 
 
-def release_script(mesh: Mesh, lock: Lock) -> Script:
+def _opening(mesh: Mesh, keys: str, *, forgets: bool) -> Sequence[Statement]:
+    """Open the short way to keys that nobody waits for any more; what is not held at all may go."""
+    opening = Statement(_SQL["open_short_way"], (*mesh, keys))
+    return (opening, Statement(_SQL["forget_free"], (*mesh, keys))) if forgets else (opening,)
+
+
+def short_release(lock: Lock) -> Script | None:
+    """Let go of a simple lock, if nobody waits for its key; answers with a row if that was so."""
+    if len(lock.keys) > 1 or lock.is_shared:
+        return None
+    return Script.of(_RELEASE, {"lock_key": lock.keys[0], "token": lock.fence_token})
+
+
+def long_release(mesh: Mesh, lock: Lock) -> Script:
     """Let go of all keys of a lock; answers with those that were still held."""
-    if len(lock.keys) == 1 and not lock.is_shared:
-        return Script.of(_RELEASE, {"lock_key": lock.keys[0], "token": lock.fence_token})
     values = (*mesh, json(lock.keys), lock.fence_token)
     answer = Answer(of_mode("release", shared=lock.is_shared), values, ("lock_key",))
     return Script(answer=answer, repeatable=True)
