@@ -39,8 +39,8 @@ CREATE TABLE IF NOT EXISTS refusals (
     reason TEXT CONSTRAINT guard CHECK (0)
 );
 
--- The lock generation of each repository: what waiters take their places in the queue from and patterns their
--- numbers, and what no new fence token lies below. It only ever rises.
+-- The lock generation of each repository: what patterns take their numbers from, and what no new fence token
+-- lies below. It only ever rises.
 CREATE TABLE IF NOT EXISTS lock_generations (
     scope_id       TEXT    NOT NULL,
     repository_id  TEXT    NOT NULL,
@@ -87,7 +87,7 @@ CREATE TABLE IF NOT EXISTS lock_shares (
     PRIMARY KEY (scope_id, repository_id, lock_key, request_id)
 ) WITHOUT ROWID;
 
--- Who waits for which key, in the order of their tickets. A waiter says every now and then that it is still
+-- Who waits for which key, in the order of their tickets: when they came. A waiter says every now and then that it is still
 -- there; after `alive_until` it is passed over.
 CREATE TABLE IF NOT EXISTS lock_waiters (
     scope_id      TEXT    NOT NULL,
@@ -159,11 +159,11 @@ UNION ALL
 SELECT w.scope_id, w.repository_id, w.request_id, e.alive_until
 FROM lock_waiters AS w
 JOIN lock_waiters AS e
-    ON e.scope_id = w.scope_id AND e.repository_id = w.repository_id AND e.ticket < w.ticket AND e.lock_key IN (
+    ON e.scope_id = w.scope_id AND e.repository_id = w.repository_id AND e.lock_key IN (
         SELECT w.lock_key UNION ALL
         SELECT other_key FROM lock_overlaps AS o
         WHERE o.scope_id = w.scope_id AND o.repository_id = w.repository_id AND o.lock_key = w.lock_key)
-WHERE NOT (e.is_shared AND w.is_shared);
+WHERE (e.ticket, e.request_id) < (w.ticket, w.request_id) AND NOT (e.is_shared AND w.is_shared);
 
 -- The incarnation of each node: it rises with every start, and a write from an older one is refused.
 CREATE TABLE IF NOT EXISTS node_incarnations (

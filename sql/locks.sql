@@ -82,7 +82,7 @@ INSERT INTO distributed_locks (
 )
 SELECT ?1, ?2, k.value, '', '', g.generation, '', NOW_ISO, NOW_ISO, 1
 FROM json_each(?3) AS k JOIN lock_generations AS g ON g.scope_id = ?1 AND g.repository_id = ?2
-WHERE true ON CONFLICT DO UPDATE SET is_contended = 1
+WHERE true ON CONFLICT DO UPDATE SET is_contended = 1 WHERE NOT is_contended
 
 -- name: open_short_way
 -- Of keys that nobody waits for or shares any more.
@@ -106,13 +106,27 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM js
 INSERT INTO lock_waiters (
     scope_id, repository_id, lock_key, ticket, request_id, is_shared, holder_node, holder_agent, waits_since, alive_until
 )
-SELECT ?1, ?2, k.value, coalesce(?8, g.generation), ?3, ?5, ?6, ?7, NOW_ISO, ISO_IN(?9)
-FROM json_each(?4) AS k JOIN lock_generations AS g ON g.scope_id = ?1 AND g.repository_id = ?2
+SELECT ?1, ?2, k.value, coalesce(?8, NOW_MS), ?3, ?5, ?6, ?7, NOW_ISO, ISO_IN(?9)
+FROM json_each(?4) AS k
 WHERE NOT EXISTS (
     SELECT 1 FROM HOLDS AS h
     WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3
       AND h.expires_at > NOW_ISO)
 ON CONFLICT DO UPDATE SET alive_until = excluded.alive_until
+
+-- name: stand_behind
+-- The same for one that waits for one key alone, and must wait: others of its process do so already.
+INSERT INTO lock_waiters (
+    scope_id, repository_id, lock_key, ticket, request_id, is_shared, holder_node, holder_agent, waits_since, alive_until
+)
+SELECT ?1, ?2, ?4, NOW_MS, ?3, 0, ?5, ?6, NOW_ISO, ISO_IN(?7)
+WHERE ?8 >= (SELECT newest_pattern FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)
+  AND EXISTS (
+    SELECT 1 FROM distributed_locks AS h
+    WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 AND h.is_contended
+      AND h.expires_at > NOW_ISO AND h.request_id <> ?3)
+ON CONFLICT DO UPDATE SET alive_until = excluded.alive_until
+RETURNING ticket
 
 -- name: take
 -- All keys or none: what blocks one of them blocks the request.
@@ -165,8 +179,29 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4
     WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.lock_key = ?4 AND s.expires_at > NOW_ISO)
   AND NOT EXISTS (
     SELECT 1 FROM lock_waiters AS e
-    WHERE e.scope_id = ?1 AND e.repository_id = ?2 AND e.lock_key = ?4 AND e.ticket < lock_waiters.ticket
-      AND e.alive_until > NOW_ISO)
+    WHERE e.scope_id = ?1 AND e.repository_id = ?2 AND e.lock_key = ?4 AND e.alive_until > NOW_ISO
+      AND (e.ticket, e.request_id) < (lock_waiters.ticket, lock_waiters.request_id))
+
+-- name: pass_on
+-- From the holder with this token (?8) to the one who waits first for this key, if that is this request and no
+-- pattern after ?9 can overlap it: nobody comes in between.
+UPDATE distributed_locks SET
+    holder_node = ?5, holder_agent = ?6, request_id = ?3, fence_token = 1 + max(fence_token, (
+        SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)),
+    acquired_at = NOW_ISO, expires_at = ISO_IN(?7)
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?4 AND fence_token = ?8 AND expires_at > NOW_ISO
+  AND ?9 >= (SELECT newest_pattern FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)
+  AND ?3 = (
+    SELECT e.request_id FROM lock_waiters AS e
+    WHERE e.scope_id = ?1 AND e.repository_id = ?2 AND e.lock_key = ?4 AND e.alive_until > NOW_ISO
+    ORDER BY e.ticket, e.request_id LIMIT 1)
+RETURNING fence_token, expires_at, NULL, NOW_ISO
+
+-- name: leave_queue_if_passed
+DELETE FROM lock_waiters
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4 AND EXISTS (
+    SELECT 1 FROM distributed_locks AS h
+    WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 AND h.request_id = ?3)
 
 -- name: take_if_next
 -- The step before has taken it out of the queue.

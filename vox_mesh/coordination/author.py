@@ -93,6 +93,7 @@ class Author:
         self._acknowledged: End | None = None  # the chain was not read yet
         self._sealing = Sealing()
         self._bound: list[Bound] = []
+        self._guard: Frame | None = None
         self._started = 0.0
 
     @property
@@ -174,10 +175,12 @@ class Author:
     # --- binding ---------------------------------------------------------------------------------
 
     def _guarded(self) -> Frame:
-        """The frame of a request without ops."""
-        who = (self.identity.chain, self.incarnation)
-        guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who))
-        return Frame((guard,), condition=Statement(f"EXISTS ({_SQL['is_current']})", who))
+        """The frame of a request without ops: the same for as long as this incarnation lasts."""
+        if self._guard is None:
+            who = (self.identity.chain, self.incarnation)
+            guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who))
+            self._guard = Frame((guard,), condition=Statement(f"EXISTS ({_SQL['is_current']})", who))
+        return self._guard
 
     def _linked(self, end: End, entries: list[Bound]) -> Frame:
         author = self.identity

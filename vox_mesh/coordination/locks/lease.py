@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from vox_mesh.errors import LockLost, MeshError, StaleFence
+from vox_mesh.errors import LockLost, StaleFence
 from vox_mesh.model.locks import Lock
-from vox_mesh.store.thread import to_the_end
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +81,10 @@ class _Lease:
 async def leased(
     lock: Lock, renew: Renew, release: Release, monotonic: Callable[[], float]
 ) -> AsyncIterator[Lock]:
-    """Hold the lock for as long as the body runs; the body is cancelled, with `LockLost`, if it is lost."""
+    """Hold the lock for as long as the body runs; the body is cancelled, with `LockLost`, if it is lost.
+
+    `release` must let go of it even if it is cancelled.
+    """
     body = asyncio.current_task()
     assert body is not None
     before = body.cancelling()
@@ -103,16 +105,9 @@ async def leased(
             raise _lost(lock)
     finally:
         lease.stop()
-        await to_the_end(asyncio.ensure_future(_let_go(lock, lease, release)))
-
-
-async def _let_go(lock: Lock, lease: _Lease, release: Release) -> None:
-    await lease.end()
-    if not lease.is_lost:
-        try:
+        await lease.end()
+        if not lease.is_lost:
             await release(lock)
-        except MeshError as error:  # what the body came to stands
-            _log.warning("the lock on %s is left to expire: %s", ", ".join(lock.keys), error.line)
 
 
 def _lost(lock: Lock) -> LockLost:

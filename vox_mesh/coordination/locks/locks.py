@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
@@ -31,6 +31,7 @@ from vox_mesh.model.canonical import canonical
 from vox_mesh.model.locks import Holder, Lock, milliseconds_at
 from vox_mesh.model.pattern_index import PatternIndex
 from vox_mesh.model.patterns import normalised
+from vox_mesh.store.request import Verdict
 from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
@@ -106,8 +107,18 @@ class Locks:
         self, keys: str | Sequence[str], *, agent: str | None, ttl: float | None, wait: float, shared: bool
     ) -> AsyncIterator[Lock]:
         lock = await self.acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
-        async with leased(lock, self.renew, self.release, self._monotonic):
+        async with leased(lock, self.renew, self._let_go, self._monotonic):
             yield lock
+
+    async def _let_go(self, lock: Lock) -> None:
+        """Release at the end of a hold: what its body came to stands, whatever becomes of this."""
+        try:
+            await self.release(lock)
+        except asyncio.CancelledError:
+            self._in_background(self._let_go(lock))  # it may have been cut off on its way
+            raise
+        except MeshError as error:
+            _log.warning("the lock on %s is left to expire: %s", ", ".join(lock.keys), error.line)
 
     def _request(
         self, keys: str | Sequence[str], agent: str | None, ttl: float | None, shared: bool
@@ -117,12 +128,14 @@ class Locks:
 
     async def _acquired(self, request: LockRequest, wait: float) -> Lock:
         try:
-            lock = await self._short(request, wait)
-            if lock is not None:
-                return lock
-            lock, ticket = await self._long(request, waits=wait > 0)
-            if lock is not None:
-                return lock
+            ticket = await self._behind(request) if wait > 0 else None
+            if ticket is None:
+                lock = await self._short(request, wait)
+                if lock is not None:
+                    return lock
+                lock, ticket = await self._long(request, waits=wait > 0)
+                if lock is not None:
+                    return lock
             if ticket is None:
                 raise await self._refusal(request)
             try:
@@ -134,6 +147,15 @@ class Locks:
             if wait > 0 or not isinstance(error, LockHeld):
                 self._abandon(request)  # it may have been granted without our knowing
             raise
+
+    async def _behind(self, request: LockRequest) -> int | None:
+        """Stand in the queue behind others of this process, if it is so; the ticket."""
+        known = self._known(request)
+        if known is None or self._queue.first_for(request.keys) is None:
+            return None
+        await asyncio.sleep(0)  # whoever was just served goes first, and this one with the next request
+        rows = (await self._store.write(request.behind_script(self._mesh, known))).rows
+        return rows[0]["ticket"] if rows else None
 
     async def _short(self, request: LockRequest, wait: float) -> Lock | None:
         """Take one key that nobody else is after, in as few steps as can be."""
@@ -194,7 +216,10 @@ class Locks:
 
     def _abandon(self, request: LockRequest) -> None:
         """Take a request back, in the background: it may still be under way."""
-        task = asyncio.create_task(self._leave(request), name="vox-mesh-lock-abandoned")
+        self._in_background(self._leave(request))
+
+    def _in_background(self, leaving: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(leaving, name="vox-mesh-lock-leaving")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
@@ -220,32 +245,30 @@ class Locks:
         After a lost answer it can't be told any more, and is taken for held.
         """
         waiter = self._queue.first_for(lock.keys)
-        short = short_release(lock) if waiter is None else None
+        if waiter is not None:
+            return await self._hand_over(lock, waiter)
+        short = short_release(lock)
         if short is not None:
             outcome = await self._store.write(short)
             if outcome.rows or outcome.repeated:
                 return True
-        release = long_release(self._mesh, lock)
-        outcome = await (self._store.write(release) if waiter is None else self._hand_over(release, waiter))
-        return len(outcome.rows) == len(lock.keys) or outcome.repeated
+        return _was_held(lock, await self._store.write(long_release(self._mesh, lock)))
 
-    async def _hand_over(self, release: Script, waiter: Waiter) -> Outcome:
+    async def _hand_over(self, lock: Lock, waiter: Waiter) -> bool:
         """Release, and have the next one try, in one request: nothing of ours need be woken first."""
         request = waiter.request
         known = self._known(request)
-        if known is not None:
-            attempt = request.next_script(self._mesh, known)
-        else:
-            attempt = self._long_script(request, waiter.ticket, waits=True)
+        if known is not None and request.keys == lock.keys and not lock.is_shared:
+            sent = self._monotonic()
+            passed, _ = await self._store.write_all(request.pass_scripts(self._mesh, lock, known))
+            if _serve(waiter, passed, sent):
+                self._queue.is_flowing = True
+                return True
+        attempt = self._long_script(request, waiter.ticket, waits=True)
         sent = self._monotonic()
-        released, tried = await self._store.write_all([release, attempt])
-        if isinstance(tried, Outcome) and tried.rows:
-            lock, _ = _standing(request, tried, sent)
-            if lock is not None:
-                waiter.serve(lock)
-        if isinstance(released, MeshError):
-            raise released
-        return released
+        released, tried = await self._store.write_all([long_release(self._mesh, lock), attempt])
+        _serve(waiter, tried, sent)
+        return _was_held(lock, released)
 
     def guard(self, lock: Lock) -> Statement:
         """Lets a script go on only while this hold is there, with its token and unexpired; else `StaleFence`.
@@ -403,6 +426,22 @@ def _standing(request: LockRequest, outcome: Outcome, sent: float) -> tuple[Lock
         return None, ticket
     left = (milliseconds_at(expires_at) - milliseconds_at(now)) / 1_000
     return request.granted(token, expires_at, sent, left), None
+
+
+def _serve(waiter: Waiter, verdict: Verdict, sent: float) -> bool:
+    """Give a waiter its lock, if that is what became of its request; whether it is."""
+    if isinstance(verdict, MeshError) or not verdict.rows:
+        return False
+    lock, _ = _standing(waiter.request, verdict, sent)
+    if lock is not None:
+        waiter.serve(lock)
+    return lock is not None
+
+
+def _was_held(lock: Lock, released: Verdict) -> bool:
+    if isinstance(released, MeshError):
+        raise released
+    return len(released.rows) == len(lock.keys) or released.repeated
 
 
 def _holds(lock: Lock) -> set[tuple[str, int]]:

@@ -28,6 +28,7 @@ _log = logging.getLogger(__name__)
 _SQL: Final = named("locks")
 _STAY_S: Final = 0.5
 _CALM_S: Final = 0.001
+_FLOWING_S: Final = 0.02
 _AGAIN_S: Final = 0.25
 
 
@@ -66,6 +67,8 @@ class LockQueue:
         self._by_key: dict[str, dict[str, Waiter]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._pause: asyncio.Timeout | None = None
+        self.is_flowing = False
+        """Whether a lock was just passed on within this process."""
 
     def first_for(self, keys: Sequence[str]) -> Waiter | None:
         """Who of us came first for one of these keys."""
@@ -110,6 +113,10 @@ class LockQueue:
                 except MeshError as error:
                     _log.warning("could not look after those who wait for locks: %s", error.line)
                     ends_in = _AGAIN_S
+                if self.is_flowing:  # we pass locks on ourselves: there is little to see
+                    self.is_flowing = False
+                    await asyncio.sleep(min(_FLOWING_S, ends_in))
+                    continue
                 await self._next(seen, min(loop.time() + ends_in, stay_at))
                 await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
         finally:

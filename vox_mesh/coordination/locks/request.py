@@ -166,10 +166,18 @@ class LockRequest:
             Statement(_SQL["take_if_next"], (*own, self.node, self.agent, modifier(self.ttl))),
         )
 
-    def next_script(self, mesh: Mesh, known: int) -> Script:
-        """Take the key if it is free and this one's turn; for a simple request that waits already."""
-        leaving, taking = self._taking_next(mesh, known)
-        return Script(leaving, answer=Answer(taking.sql, taking.params, _STANDING), repeatable=True)
+    def pass_scripts(self, mesh: Mesh, lock: Lock, known: int) -> tuple[Script, Script]:
+        """Have the key from its holder, if it is this one's turn; for a simple request that waits already."""
+        own = (*mesh, self.id, self.keys[0])
+        values = (*own, self.node, self.agent, modifier(self.ttl), lock.fence_token, known)
+        passed = Answer(_SQL["pass_on"], values, _STANDING)
+        left = Statement(_SQL["leave_queue_if_passed"], own)
+        return Script(answer=passed, repeatable=True), Script(left, repeatable=True)
+
+    def behind_script(self, mesh: Mesh, known: int) -> Script:
+        """Wait for a key that is held and waited for; answers with the ticket if that is so."""
+        values = (*mesh, self.id, self.keys[0], self.node, self.agent, ALIVE, known)
+        return Script(answer=Answer(_SQL["stand_behind"], values, ("ticket",)), repeatable=True)
 
     def served_guard(self, mesh: Mesh) -> Statement:
         """Lets a script go on only if this request has its keys."""
