@@ -19,13 +19,13 @@ Renew = Callable[[Lock], Awaitable[object]]
 Release = Callable[[Lock], Awaitable[object]]
 
 
-class _Lease:
+class Lease:
     """Renews at a third of the time that a lock has; tries again after a fault, until the lock is over."""
 
     def __init__(
         self, lock: Lock, renew: Renew, lost: Callable[[], object], monotonic: Callable[[], float]
     ) -> None:
-        self._lock = lock
+        self.lock = lock
         self._renew = renew
         self._lost = lost
         self._monotonic = monotonic
@@ -37,33 +37,37 @@ class _Lease:
         self._timer = self._loop.call_later(max(0.0, self._left_s - 2 * lock.ttl / 3), self._start)
 
     def _start(self) -> None:
-        self._renewing = self._loop.create_task(self._keep(), name=f"vox-mesh-lease-{self._lock.fence_token}")
+        self._renewing = self._loop.create_task(self._keep(), name=f"vox-mesh-lease-{self.lock.fence_token}")
 
     async def _keep(self) -> None:
         while True:
-            token = self._lock.fence_token
+            token = self.lock.fence_token
             try:
                 async with asyncio.timeout(self._left_s):
-                    await self._renew(self._lock)
+                    await self._renew(self.lock)
             except TimeoutError:
                 break
             except StaleFence:
-                if self._lock.fence_token == token:
+                if self.lock.fence_token == token:
                     break
                 pause = 0.0  # it was upgraded or downgraded meanwhile
             except Exception as error:  # whatever it was, it must not end in silence
-                _log.warning("the lock on %s was not renewed: %s", ", ".join(self._lock.keys), error)
-                pause = min(_AGAIN_S, self._lock.ttl / 10)
+                _log.warning("the lock on %s was not renewed: %s", ", ".join(self.lock.keys), error)
+                pause = min(_AGAIN_S, self.lock.ttl / 10)
             else:
-                pause = self._lock.ttl / 3
+                pause = self.lock.ttl / 3
             await asyncio.sleep(min(pause, max(0.0, self._left_s)))
+        self.lose()
+
+    def lose(self) -> None:
+        """The work under it has to stop."""
         if not self._is_over:
             self.is_lost = True
             self._lost()
 
     @property
     def _left_s(self) -> float:
-        return self._lock.deadline - self._monotonic()
+        return self.lock.deadline - self._monotonic()
 
     def stop(self) -> None:
         """The work is done: from now on nothing can be lost, and nobody is cancelled."""
@@ -79,16 +83,17 @@ class _Lease:
 
 @asynccontextmanager
 async def leased(
-    lock: Lock, renew: Renew, release: Release, monotonic: Callable[[], float]
+    lock: Lock, renew: Renew, release: Release, monotonic: Callable[[], float], leases: set[Lease]
 ) -> AsyncIterator[Lock]:
     """Hold the lock for as long as the body runs; the body is cancelled, with `LockLost`, if it is lost.
 
-    `release` must let go of it even if it is cancelled.
+    `release` must let go of it even if it is cancelled. It is among the `leases` for as long.
     """
     body = asyncio.current_task()
     assert body is not None
     before = body.cancelling()
-    lease = _Lease(lock, renew, body.cancel, monotonic)
+    lease = Lease(lock, renew, body.cancel, monotonic)
+    leases.add(lease)
     try:
         yield lock
     except asyncio.CancelledError:
@@ -104,6 +109,7 @@ async def leased(
             body.uncancel()
             raise _lost(lock)
     finally:
+        leases.discard(lease)
         lease.stop()
         await lease.end()
         if not lease.is_lost:

@@ -10,7 +10,7 @@ from typing import Final
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.kinds import BREAK
-from vox_mesh.coordination.locks.lease import leased
+from vox_mesh.coordination.locks.lease import Lease, leased
 from vox_mesh.coordination.locks.patterns import PATTERNS_CHANGED, Patterns
 from vox_mesh.coordination.locks.queue import LockQueue, Waiter
 from vox_mesh.coordination.locks.request import (
@@ -65,6 +65,7 @@ class Locks:
         self._monotonic = monotonic
         self._patterns = Patterns(store, monotonic)
         self._queue = LockQueue(store, clock, self._attempt)
+        self._leases: set[Lease] = set()
         self._leaving: set[asyncio.Task[None]] = set()
 
     # --- acquiring -------------------------------------------------------------------------------
@@ -107,7 +108,7 @@ class Locks:
         self, keys: str | Sequence[str], *, agent: str | None, ttl: float | None, wait: float, shared: bool
     ) -> AsyncIterator[Lock]:
         lock = await self.acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
-        async with leased(lock, self.renew, self._let_go, self._monotonic):
+        async with leased(lock, self.renew, self._let_go, self._monotonic, self._leases):
             yield lock
 
     async def _let_go(self, lock: Lock) -> None:
@@ -242,7 +243,7 @@ class Locks:
     async def release(self, lock: Lock) -> bool:
         """Let go of the lock; whether it was still held. Whoever waits next here has it at once.
 
-        After a lost answer it can't be told any more, and is taken for held.
+        After a lost answer, our own clock tells: within its time nobody else could have ended it.
         """
         waiter = self._queue.first_for(lock.keys)
         if waiter is not None:
@@ -251,8 +252,14 @@ class Locks:
         if short is not None:
             outcome = await self._store.write(short)
             if outcome.rows or outcome.repeated:
-                return True
-        return _was_held(lock, await self._store.write(long_release(self._mesh, lock)))
+                return self._was_held(lock, outcome)
+        return self._was_held(lock, await self._store.write(long_release(self._mesh, lock)))
+
+    def _was_held(self, lock: Lock, released: Verdict) -> bool:
+        if isinstance(released, MeshError):
+            raise released
+        is_over = self._monotonic() >= lock.deadline
+        return len(released.rows) == len(lock.keys) or (released.repeated and not is_over)
 
     async def _hand_over(self, lock: Lock, waiter: Waiter) -> bool:
         """Release, and have the next one try, in one request: nothing of ours need be woken first."""
@@ -268,7 +275,7 @@ class Locks:
         sent = self._monotonic()
         released, tried = await self._store.write_all([long_release(self._mesh, lock), attempt])
         _serve(waiter, tried, sent)
-        return _was_held(lock, released)
+        return self._was_held(lock, released)
 
     def guard(self, lock: Lock) -> Statement:
         """Lets a script go on only while this hold is there, with its token and unexpired; else `StaleFence`.
@@ -414,9 +421,13 @@ class Locks:
         return broken.key, holders
 
     async def close(self) -> None:
-        """Stop waiting, and finish taking back what nobody wants."""
+        """Stop waiting, let go of what is still held here, and finish taking back what nobody wants."""
         await self._queue.close()
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        for lease in self._leases:
+            lease.lose()  # whoever works under it is stopped, with `LockLost`
+            self._in_background(self._let_go(lease.lock))
+        while self._leaving:
+            await asyncio.gather(*self._leaving, return_exceptions=True)
 
 
 def _standing(request: LockRequest, outcome: Outcome, sent: float) -> tuple[Lock | None, int | None]:
@@ -436,12 +447,6 @@ def _serve(waiter: Waiter, verdict: Verdict, sent: float) -> bool:
     if lock is not None:
         waiter.serve(lock)
     return lock is not None
-
-
-def _was_held(lock: Lock, released: Verdict) -> bool:
-    if isinstance(released, MeshError):
-        raise released
-    return len(released.rows) == len(lock.keys) or released.repeated
 
 
 def _holds(lock: Lock) -> set[tuple[str, int]]:
