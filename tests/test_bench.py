@@ -31,6 +31,9 @@ _WITHOUT_RATIO: Final = {
     "4-processes-file-share",
     "visible-file-p50",
     "visible-file-p99",
+    "lock-pair-file",
+    "lock-pairs-file",
+    "lock-hand-over-file",
 }
 _REPLICA_WITH_RATIO: Final = {
     "first-copy",
@@ -55,6 +58,16 @@ _LOG_WITHOUT_RATIO: Final = {
     "oplog-verify-growth",
     "nodes-writes",
 }
+_LOCKS_WITH_RATIO: Final = {"lock-pairs-sqld", "lock-pair-sqld"}
+_LOCKS_WITHOUT_RATIO: Final = {
+    "lock-contended-file",
+    "lock-share-file",
+    "lock-contended-sqld",
+    "lock-share-sqld",
+    "lock-hand-over-mesh",
+    "lock-guard",
+}
+_FULL: Final = pytest.mark.skipif(not SOAK, reason="all lines take long: part of `make soak`")
 _ONCE: Final = {"idle-mesh", "idle-file", "oplog-verify-growth", "nodes-writes"}
 """Nothing happens, or grows, only once, and for longer."""
 
@@ -82,16 +95,27 @@ def _check_record(record: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("names", "with_ratio", "without_ratio"),
     [
-        (("memory", "file"), _WITH_RATIO, _WITHOUT_RATIO),
+        (
+            ("read-memory", "oplog-one-caller", "lock-guard"),
+            {"read-memory", "oplog-append-one"},
+            {"lock-guard"},
+        ),
+        pytest.param(("memory", "file"), _WITH_RATIO, _WITHOUT_RATIO, marks=_FULL),
         pytest.param(
             ("read-replica", "first-copy", "following", "visible-mesh", "idle"),
             _REPLICA_WITH_RATIO,
             _REPLICA_WITHOUT_RATIO,
-            marks=pytest.mark.skipif(not SOAK, reason="it copies and waits for long: part of `make soak`"),
+            marks=_FULL,
         ),
-        (("oplog", "nodes"), _LOG_WITH_RATIO, _LOG_WITHOUT_RATIO),
+        pytest.param(("oplog", "nodes"), _LOG_WITH_RATIO, _LOG_WITHOUT_RATIO, marks=_FULL),
+        pytest.param(
+            ("lock-pairs-sqld", "lock-pair-sqld", "lock-contended", "lock-hand-over-mesh", "lock-guard"),
+            _LOCKS_WITH_RATIO,
+            _LOCKS_WITHOUT_RATIO,
+            marks=_FULL,
+        ),
     ],
-    ids=["memory and file", "replica", "log and nodes"],
+    ids=["some of all", "memory and file", "replica", "log and nodes", "locks"],
 )
 def test_a_quick_run_keeps_well_formed_json_lines(
     names: tuple[str, ...], with_ratio: set[str], without_ratio: set[str], tmp_path: Path

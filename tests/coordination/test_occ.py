@@ -34,7 +34,6 @@ from vox_mesh.mesh import MeshNode
 from vox_mesh.model.hlc import Hlc
 
 _WRITERS: Final = 16
-_NOW_MS: Final = Surroundings().wall_ms()
 
 
 @pytest.fixture
@@ -142,7 +141,8 @@ async def test_16_writers_that_count_together_count_exactly(mesh: MeshNode) -> N
 async def test_of_16_who_write_in_the_same_millisecond_one_wins_and_every_other_is_told(
     node_settings: Settings,
 ) -> None:
-    still = Surroundings(wall_ms=lambda: _NOW_MS, monotonic=lambda: 1_000.0)
+    now_ms = Surroundings().wall_ms()
+    still = Surroundings(wall_ms=lambda: now_ms, monotonic=lambda: 1_000.0)
     async with Mesh.open(node_settings, still) as mesh:
         for base in (None, await memory(mesh, "b", content="base")):
             name = "a" if base is None else "b"

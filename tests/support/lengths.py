@@ -7,25 +7,25 @@ from typing import Final
 
 SOAK: Final = os.environ.get("VOX_SOAK") == "1"
 
-SCRIPTS_PER_PROCESS: Final = 500 if SOAK else 100
+SCRIPTS_PER_PROCESS: Final = 500 if SOAK else 60
 SLOW_SCRIPTS_PER_PROCESS: Final = 100 if SOAK else 15
 """For the driver that makes a round trip of every statement."""
 
-SERVER_KILLS: Final = 20 if SOAK else 5
+SERVER_KILLS: Final = 20 if SOAK else 3
 LOST_ANSWERS: Final = 20 if SOAK else 4
-SPOILED_STREAM: Final = 40 if SOAK else 6
+SPOILED_STREAM: Final = 40 if SOAK else 4
 """Faults that a proxy puts into a stream of concurrent writes."""
 
-LOAD_S: Final = 60.0 if SOAK else 6.0
-SHORTER_LOAD_S: Final = 20.0 if SOAK else 4.0
-CHECKPOINT_INTERVAL_S: Final = 20 if SOAK else 5
+LOAD_S: Final = 60.0 if SOAK else 4.0
+SHORTER_LOAD_S: Final = 20.0 if SOAK else 3.0
+CHECKPOINT_INTERVAL_S: Final = 20 if SOAK else 3
 
 SPOOLED: Final = 1_000
 REPLAY_KILLS: Final = 6 if SOAK else 3
 REPLAYED: Final = 512 * (REPLAY_KILLS + 1)
 """Enough that something is left after every kill."""
 
-WRITER_KILLS: Final = 20 if SOAK else 5
+WRITER_KILLS: Final = 20 if SOAK else 3
 
 REPLICA_ROUNDS: Final = 3 if SOAK else 1
 """Times that a replica is compared with its primary, each after a stretch of faults."""
@@ -33,19 +33,19 @@ REPLICA_ROUNDS: Final = 3 if SOAK else 1
 REPLICA_FAULTS: Final = 4 if SOAK else 2
 """Faults in such a stretch."""
 
-HISTORY_FAULTS: Final = 18 if SOAK else 4
+HISTORY_FAULTS: Final = 18 if SOAK else 3
 MOVING_S: Final = 30.0 if SOAK else 3.0
 
-IDLE_S: Final = 60.0 if SOAK else 6.0
+IDLE_S: Final = 60.0 if SOAK else 4.0
 """For how long a watching node is counted doing nothing."""
 
-RACES: Final = 200 if SOAK else 15
+RACES: Final = 200 if SOAK else 8
 """Times that the same ones race for a lock."""
 
-LOCK_FAULTS: Final = 40 if SOAK else 6
+LOCK_FAULTS: Final = 40 if SOAK else 4
 """Holders paused, servers killed and answers lost, in one history of locks."""
 
-WANTING_S: Final = 30.0 if SOAK else 3.0
+WANTING_S: Final = 30.0 if SOAK else 2.0
 """For how long many agents want the same few keys."""
 
 PATTERN_RACES: Final = 300 if SOAK else 15
