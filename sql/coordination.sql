@@ -50,7 +50,8 @@ CREATE TABLE IF NOT EXISTS lock_generations (
 ) WITHOUT ROWID;
 
 -- Exclusive holds, one for each key; a hold of several keys has one token and one request for all of them.
--- One that has expired counts for nothing; it goes with the next holder, or with a sweep.
+-- One that has expired counts for nothing; it goes with the next holder, or with a sweep. While somebody shares
+-- a key or waits for it, there is a row for it, held or not, which closes the short way.
 CREATE TABLE IF NOT EXISTS distributed_locks (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -58,7 +59,7 @@ CREATE TABLE IF NOT EXISTS distributed_locks (
     holder_node   TEXT    NOT NULL,
     holder_agent  TEXT    NOT NULL,
     fence_token   INTEGER NOT NULL,
-    request_id    TEXT    NOT NULL,            -- empty: it was let go of
+    request_id    TEXT    NOT NULL,            -- empty: nobody's
     acquired_at   TEXT    NOT NULL,
     expires_at    TEXT    NOT NULL,
     is_contended  INTEGER NOT NULL DEFAULT 0,  -- somebody shares it or waits for it: the long way only

@@ -1,6 +1,6 @@
 -- Locks: holds, those who wait for them, and patterns. ?1 is the scope and ?2 the repository, but where many
 -- requests share a statement. `HOLDS` is the table of exclusive holds or that of shares. All of it may run
--- twice with the effect of once: a request is known by its id.
+-- twice with the effect of once, since a request is known by its id; but the second time it may answer nothing.
 
 -- --- the short way: one key, alone ------------------------------------------------------------------
 -- For many requests in one statement (?1; ?2 is the scope and ?3 the repository), and for one by itself.

@@ -127,7 +127,7 @@ def _text(settings_in: Path, environment: Mapping[str, str], *, keeps: bool) -> 
             "fi",
             'echo "vox-mesh: nothing was checked: $python with vox-mesh is gone;'
             ' install it and run \\`vox-mesh guard install\\` again, or set VOX_GUARD=off" >&2',
-            '[ "$VOX_GUARD" = off ]',
+            '[ "$VOX_GUARD" = off ] || [ "$VOX_GUARD" = lenient ]',
             "",
         ]
     )

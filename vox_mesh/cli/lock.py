@@ -73,7 +73,9 @@ async def _acquire(settings: Settings, wanted: dict[str, Any]) -> Lock:
 @ttl_option
 @json_option
 def renew(key: str, token: int, ttl: float | None, as_json: bool) -> None:
-    """Hold a lock for its time again, from now on; all of its keys, if it has several.
+    """Hold a lock again, from now on; all of its keys, if it has several.
+
+    Without --ttl it is for the usual time of its keys, whatever it was acquired for.
 
     \b
     Example:

@@ -171,7 +171,8 @@ class Occ:
         """Read a row (`None`: there is none), write what `fn` makes of it, and begin again if it has moved.
 
         `fn` is called once for each try, and must have no other effect; when it returns `None`, nothing is
-        written, and nothing returned.
+        written, and nothing returned. Sent again with a `script_key`, it sees the row as it is now: also as
+        the first call has left it.
         """
         keys = _Keys(script_key)
 

@@ -278,3 +278,17 @@ async def test_an_error_that_leaves_the_outcome_open_leaves_no_lock_behind(there
             there.gate.release()
             await asyncio.gather(*mesh.locks._leaving)
             assert await is_free(mesh, keys)
+
+
+async def test_one_key_may_be_asked_about_as_it_is_acquired(there: Scene) -> None:
+    async with there.node("a") as mesh:
+        await mesh.locks.acquire("file:a/b")
+        assert [holder.lock_key for holder in await mesh.locks.holders("file:a/b")] == ["file:a/b"]
+        assert [holder.lock_key for holder in await mesh.locks.in_the_way("file:a/*")] == ["file:a/b"]
+
+
+@pytest.mark.parametrize("wait", [-1.0, float("nan"), 100_000.0])
+async def test_nobody_waits_for_a_time_that_is_none(there: Scene, wait: float) -> None:
+    async with there.node("a") as mesh:
+        with pytest.raises(BadValue):
+            await mesh.locks.acquire("task:a", wait=wait)

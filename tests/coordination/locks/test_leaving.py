@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from tests.support.authoring import Scene
-from tests.support.holding import held_keys, is_held, keys_in, nodes, until_waiting
+from tests.support.holding import PATIENCE_S, held_keys, is_held, keys_in, nodes, settled, until_waiting
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import LockLost, NoAnswer, StaleIncarnation, StoreClosed
+from vox_mesh.store.request import Verdict
 from vox_mesh.store.statements import named
 
 
@@ -46,6 +48,57 @@ async def test_a_release_whose_answer_was_lost_is_told_as_one(there: Scene, keys
         assert await mesh.locks.release(lock)
         assert await held_keys(mesh) == []
         assert not await mesh.locks.release(lock)
+
+
+async def test_a_release_whose_answer_was_lost_frees_the_lock_for_others_too(
+    there: Scene,
+) -> None:
+    async with there.node("a") as mesh, there.node("b") as other:
+        lock = await mesh.locks.acquire("task:a")
+        waiter = asyncio.create_task(other.locks.acquire("task:a", wait=60))
+        await until_waiting(other, "task:a")
+        there.gate.after.append(NoAnswer("lost"))
+        assert await mesh.locks.release(lock)
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await waiter).fence_token > lock.fence_token
+
+
+async def test_a_lock_that_was_passed_on_though_the_answer_was_lost_is_the_next_ones(there: Scene) -> None:
+    async with there.node("a") as mesh:
+        lock = await mesh.locks.acquire("task:a")
+        waiter = asyncio.create_task(mesh.locks.acquire("task:a", wait=60))
+        await until_waiting(mesh, "task:a")
+        there.gate.after.append(NoAnswer("lost"))
+        assert await mesh.locks.release(lock)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await is_held(mesh, await waiter)
+        assert await keys_in(mesh, "lock_waiters") == []
+
+
+async def test_whoever_gives_up_while_a_lock_is_handed_over_gets_nothing_any_more(
+    there: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with there.node("a") as mesh, there.node("b") as other:
+        lock = await mesh.locks.acquire("task:a")
+        first = asyncio.create_task(other.locks.acquire("task:a", wait=60))
+        await until_waiting(other, "task:a")
+        second = asyncio.create_task(mesh.locks.acquire("task:a", wait=60))
+        await until_waiting(other, "task:a", "task:a")
+        write_all = mesh.store.write_all
+
+        async def meanwhile(scripts: Sequence[Script]) -> list[Verdict]:
+            verdicts = await write_all(scripts)
+            second.cancel()
+            await asyncio.gather(second, return_exceptions=True)
+            await settled(mesh)
+            return verdicts
+
+        monkeypatch.setattr(mesh.store, "write_all", meanwhile)
+        assert await mesh.locks.release(lock)
+        async with asyncio.timeout(PATIENCE_S):
+            await other.locks.release(await first)
+        assert await held_keys(other) == []
+        assert await keys_in(other, "lock_waiters") == []
 
 
 async def test_a_replaced_node_takes_no_lock_and_ends_none(there: Scene) -> None:

@@ -15,15 +15,14 @@ _log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.5
 
-Renew = Callable[[Lock], Awaitable[object]]
-Release = Callable[[Lock], Awaitable[object]]
+Call = Callable[[Lock], Awaitable[object]]
 
 
 class Lease:
     """Renews at a third of the time that a lock has; tries again after a fault, until the lock is over."""
 
     def __init__(
-        self, lock: Lock, renew: Renew, lost: Callable[[], object], monotonic: Callable[[], float]
+        self, lock: Lock, renew: Call, lost: Callable[[], object], monotonic: Callable[[], float]
     ) -> None:
         self.lock = lock
         self._renew = renew
@@ -83,7 +82,7 @@ class Lease:
 
 @asynccontextmanager
 async def leased(
-    lock: Lock, renew: Renew, release: Release, monotonic: Callable[[], float], leases: set[Lease]
+    lock: Lock, renew: Call, release: Call, monotonic: Callable[[], float], leases: set[Lease]
 ) -> AsyncIterator[Lock]:
     """Hold the lock for as long as the body runs; the body is cancelled, with `LockLost`, if it is lost.
 

@@ -14,6 +14,7 @@ from vox_mesh.coordination.locks.lease import Lease, leased
 from vox_mesh.coordination.locks.patterns import PATTERNS_CHANGED, Patterns
 from vox_mesh.coordination.locks.queue import LockQueue, Waiter
 from vox_mesh.coordination.locks.request import (
+    MAX_TTL_S,
     OWN,
     LockRequest,
     checked_ttl,
@@ -21,6 +22,7 @@ from vox_mesh.coordination.locks.request import (
     held_guard,
     json,
     long_release,
+    normal_keys,
     of_mode,
     renew_script,
     short_release,
@@ -35,6 +37,7 @@ from vox_mesh.store.request import Verdict
 from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
+from vox_mesh.store.values import Row
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +87,8 @@ class Locks:
         `ttl`: how long it is held without being renewed; by default 30 s for files, 5 min for all else.
         """
         request = self._request(keys, agent, ttl, shared)
+        if not 0 <= wait <= MAX_TTL_S:
+            raise BadValue(f"nobody can wait {wait} s for a lock", hint="wait=0 does not wait; a day at most")
         if any(key.startswith(OWN) for key in request.keys):
             raise BadValue(f"keys that begin with {OWN!r} belong to the mesh itself", hint="choose another")
         return await self._acquired(request, wait)
@@ -243,39 +248,50 @@ class Locks:
     async def release(self, lock: Lock) -> bool:
         """Let go of the lock; whether it was still held. Whoever waits next here has it at once.
 
-        After a lost answer, our own clock tells: within its time nobody else could have ended it.
+        After a lost answer our own clock tells: within its time it was ours, unless somebody broke it.
         """
         waiter = self._queue.first_for(lock.keys)
         if waiter is not None:
             return await self._hand_over(lock, waiter)
+        is_doubted = False
         short = short_release(lock)
         if short is not None:
             outcome = await self._store.write(short)
-            if outcome.rows or outcome.repeated:
-                return self._was_held(lock, outcome)
-        return self._was_held(lock, await self._store.write(long_release(self._mesh, lock)))
+            if outcome.rows:
+                return True
+            is_doubted = outcome.repeated
+        return await self._long_release(lock, is_doubted)
 
-    def _was_held(self, lock: Lock, released: Verdict) -> bool:
+    async def _long_release(self, lock: Lock, is_doubted: bool) -> bool:
+        """Let go of a lock that others wait for, or of several keys."""
+        return self._was_held(lock, await self._store.write(long_release(self._mesh, lock)), is_doubted)
+
+    def _was_held(self, lock: Lock, released: Verdict, is_doubted: bool) -> bool:
+        """Whether it was there to be released. `is_doubted`: an earlier request may have done so."""
         if isinstance(released, MeshError):
             raise released
         is_over = self._monotonic() >= lock.deadline
-        return len(released.rows) == len(lock.keys) or (released.repeated and not is_over)
+        return len(released.rows) == len(lock.keys) or ((is_doubted or released.repeated) and not is_over)
 
     async def _hand_over(self, lock: Lock, waiter: Waiter) -> bool:
         """Release, and have the next one try, in one request: nothing of ours need be woken first."""
         request = waiter.request
         known = self._known(request)
+        is_doubted = False
         if known is not None and request.keys == lock.keys and not lock.is_shared:
             sent = self._monotonic()
             passed, _ = await self._store.write_all(request.pass_scripts(self._mesh, lock, known))
             if _serve(waiter, passed, sent):
                 self._queue.is_flowing = True
                 return True
+            is_doubted = isinstance(passed, Outcome) and passed.repeated
+        if waiter.served.done():  # it gave up meanwhile, and must not be given anything any more
+            return await self._long_release(lock, is_doubted)
         attempt = self._long_script(request, waiter.ticket, waits=True)
         sent = self._monotonic()
         released, tried = await self._store.write_all([long_release(self._mesh, lock), attempt])
         _serve(waiter, tried, sent)
-        return self._was_held(lock, released)
+        return self._was_held(lock, released, is_doubted)
 
     def guard(self, lock: Lock) -> Statement:
         """Lets a script go on only while this hold is there, with its token and unexpired; else `StaleFence`.
@@ -306,15 +322,7 @@ class Locks:
         served = request.served_guard(self._mesh)
         sent = self._monotonic()
         try:
-            outcome = await self._store.write(
-                Script(*taken.statements, served, answer=standing, repeatable=True)
-            )
-            row = outcome.rows[0]
-        except StaleFence:
-            # The answer may have got lost, and the old hold is over because we have the new one.
-            row = (await self._store.read(standing.sql, standing.params, fresh=True))[0]
-            if row["fence_token"] is None:
-                raise
+            row = await self._conversion(Script(*taken.statements, served, answer=standing, repeatable=True))
         except Refused as refused:
             if refused.reason != LockHeld.code:
                 raise
@@ -328,17 +336,30 @@ class Locks:
         lock.deadline = sent + lock.ttl
         return lock
 
+    async def _conversion(self, script: Script) -> Row:
+        """What a lock was converted to."""
+        standing = script.answer
+        assert standing is not None
+        try:
+            row: Row = (await self._store.write(script)).rows[0]
+        except StaleFence:
+            # The answer may have got lost, and the old hold is over because we have the new one.
+            row = (await self._store.read(standing.sql, standing.params, fresh=True))[0]
+            if row["fence_token"] is None:
+                raise
+        return row
+
     # --- looking, and tidying up -----------------------------------------------------------------
 
-    async def holders(self, keys: Sequence[str] | None = None) -> list[Holder]:
+    async def holders(self, keys: str | Sequence[str] | None = None) -> list[Holder]:
         """Who holds these keys, or any, now."""
-        wanted = None if keys is None else json([normalised(key) for key in keys])
+        wanted = None if keys is None else json(normal_keys(keys))
         rows = await self._store.read(_SQL["holders"], (*self._mesh, wanted), fresh=True)
         return [Holder._make(row)._replace(is_shared=bool(row["is_shared"])) for row in rows]
 
-    async def in_the_way(self, keys: Sequence[str]) -> list[Holder]:
+    async def in_the_way(self, keys: str | Sequence[str]) -> list[Holder]:
         """Who holds something that overlaps one of these keys, now."""
-        wanted = PatternIndex(map(normalised, keys))
+        wanted = PatternIndex(normal_keys(keys))
         return [holder for holder in await self.holders() if wanted.overlapping(holder.lock_key)]
 
     async def find(self, key: str, token: int) -> Lock:
@@ -346,11 +367,11 @@ class Locks:
 
         For how long it was acquired is not known any more: renewed, it is for the usual time of its keys.
         """
-        found = [holder for holder in await self.holders([key]) if holder.fence_token == token]
-        if not found:
+        key, holders = normalised(key), await self.holders()
+        first = next((h for h in holders if (h.lock_key, h.fence_token) == (key, token)), None)
+        if first is None:
             raise StaleFence
-        first = found[0]
-        own = [holder for holder in await self.holders() if holder.request_id == first.request_id]
+        own = [holder for holder in holders if holder.request_id == first.request_id]
         keys = tuple(holder.lock_key for holder in own)
         return Lock(
             *(keys, token, first.holder_node, first.holder_agent, first.is_shared),
@@ -417,7 +438,12 @@ class Locks:
         ]
         told = [[h.holder_node, h.holder_agent, h.fence_token] for h in holders]
         payload = canonical({"key": key, "holders": told, "reason": reason})
-        broken = await self._store.write(Script(*statements, op=Op(BREAK, payload)))
+        try:
+            broken = await self._store.write(Script(*statements, op=Op(BREAK, payload)))
+        except Refused as refused:
+            if refused.reason != _NO_LONGER_HELD:
+                raise
+            raise NotKnown(f"{key} has just changed hands", hint="look again: `vox-mesh lock list`") from None
         return broken.key, holders
 
     async def close(self) -> None:

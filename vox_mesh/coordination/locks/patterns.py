@@ -58,7 +58,7 @@ class Patterns:
         patterns = [key for key in files if is_pattern(key)]
         known = Statement(
             _SQL["refuse_unless_patterns_known"],
-            (*self._mesh, self._newest, _json(patterns)),
+            (*self._mesh, self._newest, orjson.dumps(patterns).decode()),
             refusal=PATTERNS_CHANGED,
         )
         pairs = [[key, other] for key in files for other in self._index.overlapping(key) if other != key]
@@ -110,7 +110,3 @@ class Patterns:
 
     def _noting(self, pairs: Sequence[Sequence[str]]) -> Statement:
         return Statement(_SQL["note_overlaps"], (*self._mesh, orjson.dumps(pairs).decode()))
-
-
-def _json(values: Sequence[str]) -> str:
-    return orjson.dumps(values).decode()

@@ -14,7 +14,7 @@ from typing import Final
 
 import orjson
 
-from vox_mesh.errors import BadValue, LockHeld
+from vox_mesh.errors import BadValue, LockHeld, StaleFence
 from vox_mesh.model.locks import Lock
 from vox_mesh.model.patterns import FILE, normalised
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement, new_key
@@ -87,7 +87,7 @@ class LockRequest:
         cls, keys: str | Sequence[str], node: str, agent: str, *, shared: bool, ttl: float | None
     ) -> LockRequest:
         """The request, if it is one: its keys in their normal form, each once, and a fitting time."""
-        wanted = tuple(dict.fromkeys(normalised(key) for key in ([keys] if isinstance(keys, str) else keys)))
+        wanted = normal_keys(keys)
         if not 1 <= len(wanted) <= MAX_KEYS:
             raise BadValue(f"a lock is for 1 to {MAX_KEYS} keys, not {len(wanted)}")
         if not agent.isprintable():
@@ -227,7 +227,7 @@ def renew_script(mesh: Mesh, lock: Lock, ttl: float) -> Script:
 def held_guard(mesh: Mesh, lock: Lock) -> Statement:
     """Lets a script go on only while this hold is there, with its token, and not over."""
     values: tuple[Value, ...] = (*mesh, json(lock.keys), lock.fence_token)
-    return Statement(_SQL["refuse_unless_held"], values, refusal="stale_fence")
+    return Statement(_SQL["refuse_unless_held"], values, refusal=StaleFence.code)
 
 
 def default_ttl(keys: Sequence[str]) -> float:
@@ -242,6 +242,11 @@ def checked_ttl(ttl: float) -> float:
             f"a lock can't be for {ttl:g} s", hint=f"choose {MIN_TTL_S:g} s to {MAX_TTL_S / 3_600:g} h"
         )
     return ttl
+
+
+def normal_keys(keys: str | Sequence[str]) -> tuple[str, ...]:
+    """The keys in their normal form, each once."""
+    return tuple(dict.fromkeys(normalised(key) for key in ([keys] if isinstance(keys, str) else keys)))
 
 
 def modifier(seconds: float) -> str:
