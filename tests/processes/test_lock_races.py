@@ -27,7 +27,7 @@ _TASKS = 32
 _ENDS = ("release", "release", "expiry", "sweep")
 """How a winner's hold ends, as often as not; besides, holders and servers are killed."""
 
-_CASES = [(FILE, 8), (MESH, 4), (MESH_HTTP, 2)]
+_CASES = [(FILE, 8), (MESH, 4)]
 if lengths.SOAK:
     _CASES = [(case, n) for case in (FILE, MESH, MESH_HTTP) for n in (2, 8, 32)]
 

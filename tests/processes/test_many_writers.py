@@ -27,7 +27,7 @@ def _settings(case: HomeCase, folder: Path, server: Server | None) -> Settings:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("case", [FILE, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT], ids=str)
+@pytest.mark.parametrize("case", [FILE, MESH, MESH_LIBSQL_CLIENT, *lengths.in_soak(MESH_HTTP)], ids=str)
 async def test_good_scripts_are_applied_once_and_failing_ones_not_at_all(
     case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start_writer: StartWriter
 ) -> None:
@@ -61,7 +61,9 @@ def checkpointing_server() -> Iterator[Server]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("case", "seconds"), [(MESH, lengths.LOAD_S), (MESH_HTTP, lengths.SHORTER_LOAD_S)], ids=str
+    ("case", "seconds"),
+    [(MESH, lengths.LOAD_S), *lengths.in_soak((MESH_HTTP, lengths.SHORTER_LOAD_S))],
+    ids=str,
 )
 async def test_64_callers_in_8_processes_are_served_through_checkpoints(
     case: HomeCase,

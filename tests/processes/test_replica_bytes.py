@@ -28,7 +28,11 @@ from vox_mesh import Script, Statement, open_store
 _NOT_AS_LEFT = "not as it was left"
 
 
-@pytest.fixture(params=[SAFE_FLAGS, COMPACTING_FLAGS], ids=["long log", "compacted log"])
+_LONG = pytest.param(SAFE_FLAGS, id="long log")
+_COMPACTED = pytest.param(COMPACTING_FLAGS, id="compacted log")
+
+
+@pytest.fixture(params=[_COMPACTED, *lengths.in_soak(_LONG)])
 def either_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server that keeps its log, and one that compacts it all the time."""
     with Server(flags=request.param) as server:

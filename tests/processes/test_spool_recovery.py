@@ -44,7 +44,8 @@ async def _drained(store: Store) -> None:
         await store.drained()
 
 
-@pytest.mark.parametrize("case", [MESH, MESH_HTTP], ids=str)
+@pytest.mark.soak
+@pytest.mark.parametrize("case", [MESH, *lengths.in_soak(MESH_HTTP)], ids=str)
 async def test_1000_writes_outlive_the_server_and_the_process(
     case: HomeCase, tmp_path: Path, server: Server, start_writer: StartWriter
 ) -> None:

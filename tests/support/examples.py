@@ -15,7 +15,7 @@ from vox_mesh.store import Value
 _ALLOWED: Final = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
 
 few: Final = settings(max_examples=25, deadline=None, print_blob=True, suppress_health_check=_ALLOWED)
-many: Final = settings(max_examples=200, deadline=None, print_blob=True, suppress_health_check=_ALLOWED)
+many: Final = settings(max_examples=120, deadline=None, print_blob=True, suppress_health_check=_ALLOWED)
 
 values: Final[st.SearchStrategy[Value]] = st.one_of(
     st.none(),

@@ -26,6 +26,7 @@ from vox_mesh.store.store import Store
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("locks")
+_LEFT: Final = "the mesh was left while this waited for a lock"
 _STAY_S: Final = 0.5
 _CALM_S: Final = 0.001
 _FLOWING_S: Final = 0.02
@@ -67,6 +68,7 @@ class LockQueue:
         self._by_key: dict[str, dict[str, Waiter]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._pause: asyncio.Timeout | None = None
+        self._is_closed = False
         self.is_flowing = False
         """Whether a lock was just passed on within this process."""
 
@@ -77,6 +79,8 @@ class LockQueue:
 
     async def wait(self, request: LockRequest, ticket: int) -> Lock:
         """Wait until the request is served; whoever gives up must take it back."""
+        if self._is_closed:
+            raise StoreClosed(_LEFT)
         waiter = Waiter(request, ticket, asyncio.get_running_loop().create_future())
         self._waiters[request.id] = waiter
         for key in request.keys:
@@ -155,11 +159,12 @@ class LockQueue:
                 raise ended
 
     async def close(self) -> None:
-        """Stop watching; whoever still waits is told."""
+        """Stop watching; whoever still waits, or comes to wait now, is told."""
+        self._is_closed = True
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         for waiter in self._waiters.values():
-            waiter.fail(StoreClosed("the mesh was left while this waited for a lock"))
+            waiter.fail(StoreClosed(_LEFT))
         while self._waiters:  # noqa: ASYNC110 - each leaves as soon as it runs, and takes its request back
             await asyncio.sleep(0)
