@@ -16,6 +16,7 @@ from vox_mesh.store.values import NO_ROWS, Rows, Value, check_values
 MAX_ANSWER_COLUMNS: Final = 12
 MAX_SCRIPT_BYTES: Final = 8 * 2**20
 _NO_REFUSALS: Final[Mapping[int, str]] = {}
+_NOT_IN_JSON: Final = (float, bytes)
 _OP_BYTES: Final = 512  # an entry of the log, without its payload
 
 new_key: Final = UlidSource(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
@@ -247,9 +248,9 @@ class Outcome(NamedTuple):
 
 def _check_item(item: Item) -> int:
     for name, value in item.items():
-        if isinstance(value, float | bytes):
+        if isinstance(value, str):
+            if "\0" in value:  # older SQLite ends a JSON string there
+                raise BadValue(f"{name!r} holds a NUL character, which a shape's item can't hold")
+        elif isinstance(value, _NOT_IN_JSON):
             raise BadValue(f"{name!r} is a {type(value).__name__}, which a shape's item can't hold")
-        if isinstance(value, str) and "\0" in value:
-            # Older SQLite ends a JSON string there.
-            raise BadValue(f"{name!r} holds a NUL character, which a shape's item can't hold")
     return check_values(item.values())

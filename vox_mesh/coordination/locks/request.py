@@ -71,7 +71,7 @@ _RELEASE: Final = Shape(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class LockRequest:
     """Who wants which keys, how and for how long."""
 
