@@ -76,10 +76,10 @@ async def fresh_copy(settings: Settings) -> tuple[Record, bytes]:
 
 
 async def compacted(server: Server) -> None:
-    """Wait until the server may be given a log's worth of changes without going dumb for ever.
+    """Wait until at most one log waits at the server to be made a snapshot of.
 
-    It makes snapshots one at a time, lets one more log wait, and holds up the commit that brings a third. Who
-    says hello meanwhile takes one of its few threads, and with the last of them nothing there goes on.
+    A server with a tiny log was seen to stop answering for good when large commits came faster than it made
+    snapshots, while replicas said hello.
     """
     waiting = server._folder / "data" / "dbs" / "default" / "to_compact"
     async with asyncio.timeout(_PATIENCE_S):
