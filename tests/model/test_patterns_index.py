@@ -18,7 +18,6 @@ path_keys = st.lists(names, min_size=1, max_size=4).map(lambda path: FILE + "/".
 # More than are looked at one by one, all beginning alike, so that they are filed by their other runs.
 crowded_keys = st.lists(segments, min_size=1, max_size=3).map(lambda path: f"{FILE}a/*" + "/".join(path))
 keys = file_keys | path_keys | crowded_keys | st.sampled_from(["task:a", "task:*", "a", "file:a", "file:**"])
-changes = st.lists(st.tuples(st.booleans() | st.just(True), keys), max_size=40)
 
 
 def all_that_overlap(held: set[str], key: str) -> list[str]:
@@ -35,26 +34,24 @@ def test_the_answer_is_what_comparing_with_each_key_would_give(held: set[str], a
 
 
 @many
-@given(st.sets(crowded_keys, max_size=30), changes, path_keys.map(lambda key: key.replace(FILE, "file:a/")))
-def test_the_answer_follows_what_is_added_and_discarded(
-    at_first: set[str], changes: list[tuple[bool, str]], asked: str
-) -> None:
+@given(
+    st.sets(crowded_keys, max_size=30),
+    st.lists(crowded_keys, max_size=20),
+    path_keys.map(lambda key: key.replace(FILE, "file:a/")),
+)
+def test_the_answer_follows_what_is_added(at_first: set[str], added: list[str], asked: str) -> None:
     index, held = PatternIndex(at_first), set(at_first)
-    for is_added, key in [*changes, *((False, key) for key in sorted(at_first))]:
-        (index.add if is_added else index.discard)(key)
-        (held.add if is_added else held.discard)(key)
+    for key in added:
+        index.add(key)
+        held.add(key)
         assert index.matching(asked) == all_that_overlap(held, asked)
 
 
-def test_a_key_added_twice_is_held_once_and_one_discarded_twice_does_no_harm() -> None:
+def test_a_key_added_twice_is_held_once() -> None:
     twice = ["file:a/**", "task:a", *(f"file:a/*{n}" for n in range(20))]
     index = PatternIndex([*twice, *twice])
     assert index.matching("file:a/x7") == ["file:a/**", "file:a/*7"]
-    for key in (*twice, *twice):
-        index.add(key)
-        index.discard(key)
-        index.discard(key)
-    assert index.matching("file:a/x7") == index.overlapping("file:**") == index.matching("task:a") == []
+    assert index.matching("task:a") == ["task:a"]
 
 
 def test_a_path_too_long_to_be_a_key_is_still_found_under_its_folder() -> None:

@@ -31,7 +31,7 @@ class PatternIndex:
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._plain: set[str] = set()
         self._by_lead: dict[str, set[str]] = {}
-        self._lead_lengths: set[int] = set()  # also those of leads now gone: they cost one look-up each
+        self._lead_lengths: set[int] = set()
         self._files: dict[str, _Files] = {}
         for key in keys:
             self.add(key)
@@ -50,23 +50,6 @@ class PatternIndex:
             keys.add(key)
             if lead in self._files:
                 self._files[lead].add(key)
-
-    def discard(self, key: str) -> None:
-        """Hold the key no longer, if it was held."""
-        if not is_pattern(key):
-            self._plain.discard(key)
-            return
-        lead = _lead(key)
-        keys = self._by_lead.get(lead, set())
-        if key not in keys:
-            return
-        keys.remove(key)
-        if len(keys) <= _FEW:
-            self._files.pop(lead, None)
-        elif lead in self._files:
-            self._files[lead].remove(key)
-        if not keys:
-            del self._by_lead[lead]
 
     def matching(self, key: str) -> list[str]:
         """The held keys that overlap this one: quick for a path, however many are held."""
@@ -106,7 +89,6 @@ class _Files:
     """Patterns by one literal run of each: of its own, that under which the fewest others are filed."""
 
     def __init__(self, keys: Iterable[str]) -> None:
-        self._run_of: dict[str, str] = {}
         self._keys: dict[str, set[str]] = {}
         # How long the runs are, by where in a path they can be: this is what has to be looked up of it.
         self._from_slash: set[int] = set()
@@ -116,7 +98,7 @@ class _Files:
             self.add(key)
 
     def add(self, key: str) -> None:
-        run = self._run_of[key] = self._least_used(key)
+        run = self._least_used(key)
         keys = self._keys.get(run)
         if keys is not None:
             keys.add(key)
@@ -138,13 +120,6 @@ class _Files:
                 if not best or use < least:
                     best, least = run, use
         return best
-
-    def remove(self, key: str) -> None:
-        run = self._run_of.pop(key)
-        keys = self._keys[run]
-        keys.remove(key)
-        if not keys:
-            del self._keys[run]
 
     def candidates(self, text: str) -> set[str]:
         """Those whose run is in the path, which is framed."""
