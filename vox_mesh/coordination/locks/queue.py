@@ -110,21 +110,25 @@ class LockQueue:
                         stay_at = loop.time() + _STAY_S
                         await self._stay()
                     ends_in = await self._look()
+                    await self._rest(seen, min(loop.time() + ends_in, stay_at))
                 except (StaleIncarnation, StoreClosed) as error:
                     for waiter in self._waiters.values():
                         waiter.fail(error)
                     return
-                except MeshError as error:
-                    _log.warning("could not look after those who wait for locks: %s", error.line)
-                    ends_in = _AGAIN_S
-                if self.is_flowing:  # we pass locks on ourselves: there is little to see
-                    self.is_flowing = False
-                    await asyncio.sleep(min(_FLOWING_S, ends_in))
-                    continue
-                await self._next(seen, min(loop.time() + ends_in, stay_at))
-                await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
+                except Exception as error:  # whatever it was, those who wait must not be left alone
+                    _log.warning("could not look after those who wait for locks: %s", error)
+                    await asyncio.sleep(_AGAIN_S)
         finally:
             self._watching = None
+
+    async def _rest(self, seen: int, until: float) -> None:
+        """Wait until there may be something to see, and a little longer: a busy mesh commits all the time."""
+        if self.is_flowing:  # we pass locks on ourselves: others need not be looked for as often
+            self.is_flowing = False
+            await asyncio.sleep(_FLOWING_S)
+        else:
+            await self._next(seen, until)
+            await asyncio.sleep(_CALM_S)
 
     async def _next(self, seen: int, until: float) -> None:
         """Wait for a commit, for another who waits, or for the end of a time."""
