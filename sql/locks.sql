@@ -62,6 +62,7 @@ UNION ALL SELECT ?1, ?2, value ->> 1, value ->> 0 FROM json_each(?3) WHERE true
 ON CONFLICT DO NOTHING
 
 -- name: raise_generation
+-- And have one to begin with: without it nobody goes the short way.
 INSERT INTO lock_generations (scope_id, repository_id, generation) VALUES (?1, ?2, 1)
 ON CONFLICT DO UPDATE SET generation = generation + 1
 

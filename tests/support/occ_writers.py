@@ -7,13 +7,9 @@ begin, or to end, as its job has it.
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Final
 
-from tests.support.jobs import Job, report, stop_asked
+from tests.support.jobs import Job, do_job, report, stop_asked
 from tests.support.rivals import MEMORIES, at, overtaken
 from vox_mesh import ConflictRecorded, Manual, Mesh
 
@@ -60,23 +56,5 @@ async def quarrel(job: Job) -> None:
         await asyncio.gather(*(call(caller) for caller in range(job.callers)))
 
 
-_VERBS: Final[dict[str, Callable[[Job], Awaitable[None]]]] = {
-    verb.__name__: verb for verb in (count, quarrel)
-}
-
-
-def main() -> int:
-    """Do the job."""
-    given = json.loads(sys.argv[1])
-    job = Job(**given | {"timeouts": tuple(given["timeouts"])})
-
-    async def run() -> None:
-        await _VERBS[job.verb](job)
-
-    asyncio.run(run())
-    return 0
-
-
 if __name__ == "__main__":
-    with suppress(BrokenPipeError):
-        sys.exit(main())
+    do_job(count, quarrel)
