@@ -42,7 +42,7 @@ REPLICA_FAULTS: Final = 4 if SOAK else 2
 """Faults in such a stretch."""
 
 HISTORY_FAULTS: Final = 18 if SOAK else 2
-MOVING_S: Final = 30.0 if SOAK else 2.0
+MOVING_S: Final = 30.0 if SOAK else 3.0
 
 IDLE_S: Final = 60.0 if SOAK else 4.0
 """For how long a watching node is counted doing nothing."""
