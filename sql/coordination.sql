@@ -302,6 +302,80 @@ CREATE TABLE IF NOT EXISTS occ_conflicts (
     CHECK ((state = 'resolved') = (resolved_at IS NOT NULL AND resolution IS NOT NULL))
 ) WITHOUT ROWID;
 
+-- Messages between agents: a row for each id, whoever wrote it first. What the sender wrote (up to `signature`)
+-- never changes; the rest says what became of it. `id` is the order of commits.
+CREATE TABLE IF NOT EXISTS a2a_messages (
+    id                 INTEGER PRIMARY KEY AUTOINCREMENT,
+    scope_id           TEXT    NOT NULL,
+    repository_id      TEXT    NOT NULL,
+    message_uuid       TEXT    NOT NULL,
+    sender_agent       TEXT    NOT NULL,
+    receiver_agent     TEXT    NOT NULL,  -- an agent, or `role:` and a role
+    msg_type           TEXT    NOT NULL,
+    payload            TEXT    NOT NULL,  -- canonical JSON
+    priority           INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 3),
+    thread_id          TEXT,
+    correlation_id     TEXT,
+    reply_to           TEXT,
+    expires_ms         INTEGER,
+    ack_by_ms          INTEGER,           -- the sender wants to know if it is not acknowledged by then
+    max_attempts       INTEGER NOT NULL,
+    hlc                TEXT    NOT NULL,
+    sender_node        TEXT    NOT NULL,
+    sender_incarnation INTEGER,           -- NULL: a command beside that node
+    traceparent        TEXT,
+    signature          TEXT    NOT NULL,
+    created_at         TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    state              TEXT    NOT NULL DEFAULT 'stored'
+                       CHECK (state IN ('stored', 'delivered', 'acked', 'dead', 'expired')),
+    acknowledged       INTEGER NOT NULL DEFAULT 0,
+    claim_owner        TEXT,              -- whose claim it is part of, or was last
+    claim_until_ms     INTEGER,           -- NULL: nobody's
+    delivery_attempts  INTEGER NOT NULL DEFAULT 0,
+    not_before_ms      INTEGER,           -- it was given back, and its pair waits for it until then
+    ended_ms           INTEGER,           -- NULL while it can still be delivered
+    ended_reason       TEXT,              -- why it is among the dead letters
+    overdue_ms         INTEGER,           -- when its sender was told that it is overdue
+    UNIQUE (scope_id, repository_id, message_uuid),
+    CHECK ((state = 'acked') = acknowledged),
+    CHECK ((state IN ('stored', 'delivered')) = (ended_ms IS NULL))
+);
+
+-- What is still to be delivered: the messages of each sender in order. However many have ended, it stays small.
+CREATE INDEX IF NOT EXISTS a2a_messages_open
+ON a2a_messages (scope_id, repository_id, receiver_agent, sender_agent, hlc) WHERE ended_ms IS NULL;
+
+-- Those that were given back, and hold back what their sender wrote later.
+CREATE INDEX IF NOT EXISTS a2a_messages_held_back
+ON a2a_messages (scope_id, repository_id, receiver_agent, sender_agent, hlc)
+WHERE ended_ms IS NULL AND not_before_ms IS NOT NULL;
+
+-- Those that have been tried as often as they may be.
+CREATE INDEX IF NOT EXISTS a2a_messages_exhausted ON a2a_messages (scope_id, repository_id, receiver_agent)
+WHERE ended_ms IS NULL AND delivery_attempts >= max_attempts;
+
+CREATE INDEX IF NOT EXISTS a2a_messages_expiring ON a2a_messages (scope_id, repository_id, expires_ms)
+WHERE ended_ms IS NULL AND expires_ms IS NOT NULL;
+
+CREATE INDEX IF NOT EXISTS a2a_messages_awaited ON a2a_messages (scope_id, repository_id, ack_by_ms)
+WHERE ended_ms IS NULL AND ack_by_ms IS NOT NULL;
+
+CREATE INDEX IF NOT EXISTS a2a_messages_ended ON a2a_messages (scope_id, repository_id, state, ended_ms)
+WHERE ended_ms IS NOT NULL;
+
+CREATE INDEX IF NOT EXISTS a2a_messages_of_thread ON a2a_messages (scope_id, repository_id, thread_id, id)
+WHERE thread_id IS NOT NULL;
+
+-- Where each agent, or role, last received: the node that its messages are brought to.
+CREATE TABLE IF NOT EXISTS a2a_inboxes (
+    scope_id       TEXT    NOT NULL,
+    repository_id  TEXT    NOT NULL,
+    receiver_agent TEXT    NOT NULL,
+    node_id        TEXT    NOT NULL,
+    seen_ms        INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, receiver_agent)
+) WITHOUT ROWID;
+
 -- Two tables of the agents themselves, for optimistic writes. What an agent is to remember:
 CREATE TABLE IF NOT EXISTS memories (
     scope_id      TEXT NOT NULL,

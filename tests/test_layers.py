@@ -14,7 +14,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 _PLANES = ("messages", "jobs", "rhythm")
 _BELOW_ROOT = ("errors", "model", "store", "coordination", *_PLANES)
-_ROOT = (*_BELOW_ROOT, "settings", "mesh")
+_ROOT = (*_BELOW_ROOT, "settings", "opening", "mesh")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
     "model": ("errors", "model"),
@@ -22,9 +22,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "coordination": ("errors", "model", "store", "coordination"),
     **dict.fromkeys(_PLANES, _BELOW_ROOT),
     "settings": ("errors", "model"),
-    "mesh": _ROOT,
+    "opening": (*_BELOW_ROOT, "settings"),
+    "http": (*_BELOW_ROOT, "settings", "http"),
+    "mesh": (*_ROOT, "http"),
     "": _ROOT,
-    "http": (*_ROOT, "", "http"),
     "cli": (*_ROOT, "", "cli"),
     "demo": (*_ROOT, "", "demo"),
 }

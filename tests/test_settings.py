@@ -10,8 +10,9 @@ from pydantic import SecretStr
 
 from vox_mesh import Settings, load_settings
 from vox_mesh.errors import BadSettings
+from vox_mesh.model.addresses import is_loopback
 from vox_mesh.model.homes import Driver, Home, ReplicaChoice
-from vox_mesh.settings import EXAMPLES, is_loopback, variable_of
+from vox_mesh.settings import EXAMPLES, variable_of
 
 SECRET = "s3cr3t-t0k3n"
 
@@ -19,6 +20,9 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_MESH_ENABLED": ("enabled", "1", True),
     "VOX_MESH_NODE_ID": ("node_id", "builder-1", "builder-1"),
     "VOX_MESH_CONTROL_ADDR": ("control_addr", "http://10.0.0.7:7400", "http://10.0.0.7:7400"),
+    "VOX_MESH_BIND": ("bind", "127.0.0.1:7400", "127.0.0.1:7400"),
+    "VOX_MESH_HTTP": ("http", "0", False),
+    "VOX_MESH_MESSAGE_RETENTION": ("message_retention", "2h", 7_200.0),
     "VOX_MESH_SCOPE_ID": ("scope_id", "acme", "acme"),
     "VOX_MESH_REPOSITORY_ID": ("repository_id", "website", "website"),
     "VOX_MESH_TOKEN": ("token", SECRET, SecretStr(SECRET)),

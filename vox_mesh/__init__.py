@@ -16,7 +16,8 @@ from vox_mesh.coordination.strategies import (
     Written,
 )
 from vox_mesh.errors import MeshError
-from vox_mesh.mesh import Mesh, Role, open_store
+from vox_mesh.mesh import Mesh
+from vox_mesh.opening import Role, open_store
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.store import Answer, Change, Op, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
 

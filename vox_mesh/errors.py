@@ -292,6 +292,43 @@ class LockLost(MeshError):
     code = "lock_lost"
 
 
+class NotHolder(MeshError):
+    """The message is not ours to acknowledge or give back: its lease is over, or it is another's by now."""
+
+    code = "not_holder"
+
+
+class MessageTaken(MeshError):
+    """Another message has this id."""
+
+    code = "message_taken"
+
+
+class SenderRefused(MeshError):
+    """A message is not from the node that it names, or no key is known of that node."""
+
+    code = "sender_refused"
+
+
+class MessageExpired(MeshError):
+    """A message came when it was of no use any more: its time is over, or it was sent long ago."""
+
+    code = "message_expired"
+
+
+class RelayFailed(MeshError):
+    """A node could not be reached over HTTP, or could not take a message now."""
+
+    code = "relay_failed"
+    retryable = True
+
+
+class RelayRefused(MeshError):
+    """A node does not take a message that was brought over HTTP, and will not another time."""
+
+    code = "relay_refused"
+
+
 class SlotInUse(MeshError):
     """Another live process has this identity."""
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from vox_mesh.errors import BadSettings
 from vox_mesh.model import durations
+from vox_mesh.model.addresses import is_loopback
 from vox_mesh.model.homes import Driver, Home, ReplicaChoice
 
 _REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": False, "ws": False}
@@ -41,10 +41,7 @@ def _database_url(value: str) -> str:
         raise ValueError("the token does not belong in the URL (put it in VOX_DB_TOKEN)")
     if parts.query not in ("", "tls=0", "tls=1"):
         raise ValueError("the query is not known (only ?tls=0 is)")  # it may hold a secret: not shown
-    try:
-        _ = parts.port
-    except ValueError:
-        raise ValueError("the port is not a number from 1 to 65535") from None
+    _check_port(parts)
     return value
 
 
@@ -56,7 +53,34 @@ def _path_of(file_url: str) -> str:
     return unquote(parts.path)
 
 
+def _control_address(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("this is not http://HOST:PORT or https://HOST")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("nothing but a host, a port and a path belongs there")
+    _check_port(parts)
+    return value.rstrip("/")
+
+
+def _bind_address(value: str) -> str:
+    parts = urlsplit(f"//{value}")
+    _check_port(parts)
+    if not parts.hostname or parts.port is None or parts.path or parts.username:
+        raise ValueError("this is not HOST:PORT")
+    return value
+
+
+def _check_port(parts: SplitResult) -> None:
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError("the port is not a number from 0 to 65535") from None
+
+
 Name = Annotated[str, AfterValidator(_name)]
+ControlAddress = Annotated[str, AfterValidator(_control_address)]
+BindAddress = Annotated[str, AfterValidator(_bind_address)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 Seconds = Annotated[float, BeforeValidator(lambda text: durations.milliseconds(text) / 1_000)]
 """A duration as people write it, in seconds."""
@@ -76,7 +100,12 @@ class Settings(BaseSettings):
 
     enabled: bool = Field(False, validation_alias="VOX_MESH_ENABLED")
     node_id: Name | None = Field(None, validation_alias="VOX_MESH_NODE_ID")
-    control_addr: str | None = Field(None, validation_alias="VOX_MESH_CONTROL_ADDR")
+    control_addr: ControlAddress | None = Field(None, validation_alias="VOX_MESH_CONTROL_ADDR")
+    bind: BindAddress | None = Field(None, validation_alias="VOX_MESH_BIND")
+    http: bool = Field(True, validation_alias="VOX_MESH_HTTP")
+    message_retention: Seconds = Field(
+        86_400.0, validate_default=False, validation_alias="VOX_MESH_MESSAGE_RETENTION", ge=1, le=31_536_000
+    )
     scope_id: str = Field("", validation_alias="VOX_MESH_SCOPE_ID", max_length=64)
     repository_id: Name = Field("default", validation_alias="VOX_MESH_REPOSITORY_ID")
     token: SecretStr | None = Field(None, validation_alias="VOX_MESH_TOKEN")
@@ -134,6 +163,9 @@ EXAMPLES: Final = {
     "VOX_MESH_ENABLED": "1",
     "VOX_MESH_NODE_ID": "builder-1",
     "VOX_MESH_CONTROL_ADDR": "http://10.0.0.7:7400",
+    "VOX_MESH_BIND": "0.0.0.0:7400",
+    "VOX_MESH_HTTP": "0",
+    "VOX_MESH_MESSAGE_RETENTION": "1d",
     "VOX_MESH_SCOPE_ID": "acme",
     "VOX_MESH_REPOSITORY_ID": "website",
     "VOX_MESH_TOKEN": "a-long-random-string",
@@ -200,13 +232,3 @@ def _refuse_plaintext_token(settings: Settings) -> None:
             f"VOX_DB_URL: the token would travel unencrypted to {endpoint.hostname}",
             hint="for example VOX_DB_URL=libsql://my-db.turso.io, or set VOX_DB_ALLOW_PLAINTEXT=1",
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` names this machine and nothing else."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -16,7 +16,7 @@ from tools.homes import FILE, MEMORY, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeC
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import BackupRefused, DatabaseUnavailable, NoAnswer
-from vox_mesh.mesh import Role, open_engine
+from vox_mesh.opening import Role, open_engine
 from vox_mesh.store.backup import back_up
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, Engine

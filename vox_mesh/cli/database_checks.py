@@ -9,8 +9,8 @@ from typing import Final
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
 from vox_mesh.cli.start import opened_engine
 from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
-from vox_mesh.mesh import primary_log
 from vox_mesh.model.homes import Home, ReplicaChoice
+from vox_mesh.opening import primary_log
 from vox_mesh.store import probe
 from vox_mesh.store.replica.native import require_package
 from vox_mesh.store.schema import VERSION, versions_at

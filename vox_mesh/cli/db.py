@@ -16,8 +16,9 @@ from vox_mesh.cli.replicas import replica_reports, sync_replica
 from vox_mesh.cli.start import opened_engine, start, start_shared
 from vox_mesh.coordination.kinds import RESTORE
 from vox_mesh.errors import DatabaseUnavailable, MeshError
-from vox_mesh.mesh import Mesh, Role, open_store
+from vox_mesh.mesh import Mesh
 from vox_mesh.model.homes import Home
+from vox_mesh.opening import Role, open_store
 from vox_mesh.settings import Settings
 from vox_mesh.store.backup import back_up
 from vox_mesh.store.probe import all_spools, row_counts

@@ -84,7 +84,8 @@ class Script:
 
     `appendable` scripts only add rows and need no answer: while the database is away they are kept in the
     spool and replayed later. `repeatable` scripts do by themselves the same when they run twice, so nothing
-    is remembered of them, and their answer may be a statement that changes rows and returns them.
+    is remembered of them, and their answer may be a statement that changes rows and returns them. A script
+    that is both has no answer when the spool kept it.
     """
 
     __slots__ = (
@@ -117,11 +118,13 @@ class Script:
         if not does_something or (statements and shape is not None):
             raise BadValue("a script has statements, or a shape, or is nothing but an op")
         self.has_answer = answer is not None or (shape is not None and shape.answer is not None)
-        if appendable and self.has_answer:
-            raise BadValue("an appendable script may have to wait on disk, so it can't have an answer")
         self.repeatable = repeatable if shape is None else shape.repeatable
-        if self.repeatable and (appendable or op is not None):
-            raise BadValue("a repeatable script is not remembered, so it can't wait on disk or be an op")
+        if appendable and self.has_answer and not self.repeatable:
+            raise BadValue("an appendable script may have to wait on disk, so it can't have an answer")
+        if self.repeatable and op is not None:
+            raise BadValue("a repeatable script is not remembered, so it can't be an op")
+        if appendable and repeatable and shape is None:
+            raise BadValue("a repeatable script that may have to wait on disk has a shape")
         # Whoever chose a key may send it again, so it is remembered for longer.
         self.may_come_again = key is not None
         self.leaves_key = not self.repeatable and (op is None or self.has_answer)

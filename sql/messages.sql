@@ -1,0 +1,347 @@
+-- Messages: written by their senders, claimed by whoever receives, and what becomes of them.
+--
+-- Words in capitals stand for the parts that come first.
+
+-- name: written
+-- What the sender wrote, and signed.
+message_uuid, sender_agent, receiver_agent, msg_type, payload, priority, thread_id, correlation_id, reply_to,
+expires_ms, ack_by_ms, max_attempts, hlc, sender_node, sender_incarnation, traceparent, signature
+
+-- name: of_item
+-- The same of an item of a JSON array.
+value ->> 'message_uuid', value ->> 'sender_agent', value ->> 'receiver_agent',
+value ->> 'msg_type', value ->> 'payload', value ->> 'priority', value ->> 'thread_id',
+value ->> 'correlation_id', value ->> 'reply_to', value ->> 'expires_ms', value ->> 'ack_by_ms',
+value ->> 'max_attempts', value ->> 'hlc', value ->> 'sender_node', value ->> 'sender_incarnation',
+value ->> 'traceparent', value ->> 'signature'
+
+-- name: record
+-- A message as one value: what its sender wrote, and what became of it.
+json_array(
+    WRITTEN, id, created_at, state, delivery_attempts, claim_owner, claim_until_ms, not_before_ms, ended_reason
+)
+
+-- name: send
+-- ?1: items, ?2: scope, ?3: repository. A row that is there already is left as it is, and found if it is the same.
+INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN)
+SELECT ?2, ?3, OF_ITEM FROM json_each(?1) WHERE true
+ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid
+WHERE signature = excluded.signature
+RETURNING message_uuid, message_uuid
+
+-- name: send_one
+-- The same for one alone, as a request by itself.
+INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN)
+SELECT ?1, ?2, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21
+WHERE IS_CURRENT
+ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid
+WHERE signature = excluded.signature
+RETURNING message_uuid, message_uuid
+
+-- name: refuse_other_key
+-- A command writes for a node: it has to come with the key that is known for it.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+    SELECT 1 FROM node_keys AS k
+    WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.node_id IN (?3, ?4) AND k.public_key <> ?5
+      AND k.from_seq = (
+        SELECT max(n.from_seq) FROM node_keys AS n
+        WHERE n.scope_id = ?1 AND n.repository_id = ?2 AND n.node_id = k.node_id))
+
+-- name: signature_of
+SELECT signature FROM a2a_messages WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3
+
+-- --- receiving -------------------------------------------------------------------------------------------
+
+-- name: heads
+-- For each sender to the receivers in ?3, its first message that can still be delivered, and
+-- the first of those behind it that was given back and waits. Each step goes straight to the next sender, so
+-- this takes as long as there are senders, not messages. The claim in question is ?4; those that begin with ?5
+-- but not with ?6 are of earlier incarnations of the same node, which are over.
+pairs (receiver, sender) AS (
+    SELECT value, (
+        SELECT min(sender_agent) FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = value AND ended_ms IS NULL)
+    FROM json_each(?3)
+    UNION ALL
+    SELECT receiver, (
+        SELECT min(sender_agent) FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = pairs.receiver
+          AND sender_agent > pairs.sender AND ended_ms IS NULL)
+    FROM pairs WHERE sender IS NOT NULL
+),
+heads AS (
+    SELECT p.receiver, p.sender, m.id, m.hlc, m.priority, clock.now,
+        max(
+            coalesce(m.not_before_ms, 0),
+            CASE WHEN m.claim_owner = ?4 OR (instr(m.claim_owner, ?5) = 1 AND instr(m.claim_owner, ?6) <> 1)
+                THEN 0 ELSE coalesce(m.claim_until_ms, 0) END
+        ) AS free_ms,
+        m.delivery_attempts >= m.max_attempts AND coalesce(m.claim_owner, '') <> ?4 AS is_exhausted,
+        (SELECT min(hlc) FROM a2a_messages
+         WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver
+           AND sender_agent = p.sender AND ended_ms IS NULL AND not_before_ms IS NOT NULL
+           AND not_before_ms > clock.now) AS barrier
+    FROM pairs AS p CROSS JOIN clock
+    JOIN a2a_messages AS m ON m.id = (
+        SELECT id FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver AND sender_agent = p.sender
+          AND ended_ms IS NULL AND (expires_ms IS NULL OR expires_ms > clock.now)
+        ORDER BY hlc LIMIT 1)
+    WHERE p.sender IS NOT NULL
+)
+
+-- name: look
+-- Whether there is anything to claim, and otherwise when there will be. ?7: the time, as we know it.
+WITH RECURSIVE clock (now) AS (SELECT ?7), HEADS
+SELECT coalesce(sum(free_ms <= now), 0) AS free, min(CASE WHEN free_ms > now THEN free_ms END) AS next_ms
+FROM heads
+
+-- name: bury_exhausted
+UPDATE a2a_messages SET state = 'dead', ended_ms = NOW_MS, ended_reason = 'not acknowledged in ' || max_attempts
+    || CASE max_attempts WHEN 1 THEN ' attempt' ELSE ' attempts' END,
+    claim_until_ms = NULL, not_before_ms = NULL
+WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3))
+  AND ended_ms IS NULL AND delivery_attempts >= max_attempts AND coalesce(claim_owner, '') <> ?4
+  AND (coalesce(claim_until_ms, 0) <= NOW_MS OR (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1))
+
+-- name: claim
+-- Whoever asks again under the same name is given the same. Only the first of each pair counts as tried: the
+-- others may come to nothing because of it. ?7: for how long, ?8: how many, ?9: of one pair.
+WITH RECURSIVE clock (now) AS (SELECT NOW_MS), HEADS,
+chosen AS (
+    SELECT m.id, m.id = h.id AS is_head, h.now
+    FROM (
+        SELECT * FROM heads WHERE free_ms <= now AND NOT is_exhausted ORDER BY priority DESC, hlc LIMIT ?8
+    ) AS h
+    JOIN a2a_messages AS m ON m.id IN (
+        SELECT id FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = h.receiver AND sender_agent = h.sender
+          AND ended_ms IS NULL AND hlc >= h.hlc AND (h.barrier IS NULL OR hlc < h.barrier)
+          AND (expires_ms IS NULL OR expires_ms > h.now)
+        ORDER BY hlc LIMIT ?9)
+    ORDER BY h.priority DESC, m.hlc LIMIT ?8
+)
+UPDATE a2a_messages SET
+    state = 'delivered',
+    delivery_attempts = delivery_attempts + (chosen.is_head AND coalesce(claim_owner, '') <> ?4),
+    claim_owner = ?4, claim_until_ms = chosen.now + ?7, not_before_ms = NULL
+FROM chosen WHERE a2a_messages.id = chosen.id
+RETURNING RECORD
+
+-- name: ack
+-- ?1: items, ?2: scope, ?3: repository. What was acknowledged under this claim before stays so.
+UPDATE a2a_messages SET
+    state = 'acked', acknowledged = 1, claim_until_ms = NULL, ended_ms = coalesce(ended_ms, NOW_MS)
+WHERE scope_id = ?2 AND repository_id = ?3
+  AND message_uuid IN (SELECT value ->> 'message_uuid' FROM json_each(?1))
+  AND (message_uuid, claim_owner) IN (
+    SELECT value ->> 'message_uuid', value ->> 'claim_owner' FROM json_each(?1))
+  AND (acknowledged = 1 OR (ended_ms IS NULL AND claim_until_ms > NOW_MS))
+RETURNING message_uuid, message_uuid
+
+-- name: ack_one
+UPDATE a2a_messages SET
+    state = 'acked', acknowledged = 1, claim_until_ms = NULL, ended_ms = coalesce(ended_ms, NOW_MS)
+WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?5 AND claim_owner = ?6
+  AND (acknowledged = 1 OR (ended_ms IS NULL AND claim_until_ms > NOW_MS)) AND IS_CURRENT
+RETURNING message_uuid, message_uuid
+
+-- name: ack_on_arrival
+-- For what was brought while the database was away: the row may be there or not. ?1: items.
+INSERT INTO a2a_messages (
+    scope_id, repository_id, WRITTEN, state, acknowledged, claim_owner, delivery_attempts, ended_ms
+)
+SELECT ?2, ?3, OF_ITEM, 'acked', 1, value ->> 'claim_owner', 1, NOW_MS
+FROM json_each(?1) WHERE true
+ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET
+    state = 'acked', acknowledged = 1, claim_owner = excluded.claim_owner, claim_until_ms = NULL,
+    ended_ms = excluded.ended_ms
+WHERE signature = excluded.signature AND ended_ms IS NULL
+
+-- name: refuse_unless_held
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM a2a_messages
+    WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND claim_owner = ?4
+      AND ended_ms IS NULL AND claim_until_ms > NOW_MS)
+
+-- name: refuse_unless_held_back
+-- For giving back, which may be said twice.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM a2a_messages
+    WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND claim_owner = ?4
+      AND ((ended_ms IS NULL AND claim_until_ms > NOW_MS) OR not_before_ms IS NOT NULL OR state = 'dead'))
+
+-- name: release_behind
+-- What the same sender wrote later must wait too, and has not been tried.
+UPDATE a2a_messages SET state = 'stored', claim_until_ms = NULL
+WHERE id IN (
+    SELECT m.id FROM a2a_messages AS b JOIN a2a_messages AS m
+        ON m.scope_id = b.scope_id AND m.repository_id = b.repository_id
+        AND m.receiver_agent = b.receiver_agent AND m.sender_agent = b.sender_agent AND m.ended_ms IS NULL
+        AND m.hlc > b.hlc
+    WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.message_uuid = ?3
+      AND m.claim_owner = ?4 AND m.claim_until_ms IS NOT NULL)
+
+-- name: give_back
+-- ?5: after how many milliseconds it may be tried again, ?6: why.
+UPDATE a2a_messages SET
+    state = iif(delivery_attempts >= max_attempts, 'dead', 'stored'),
+    ended_ms = iif(delivery_attempts >= max_attempts, NOW_MS, NULL),
+    ended_reason = iif(delivery_attempts >= max_attempts, coalesce(?6, 'given back too often'), NULL),
+    not_before_ms = iif(delivery_attempts >= max_attempts, NULL, NOW_MS + ?5),
+    claim_until_ms = NULL
+WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND claim_owner = ?4
+  AND ended_ms IS NULL AND claim_until_ms IS NOT NULL
+
+-- name: bury
+UPDATE a2a_messages SET
+    state = 'dead', ended_ms = NOW_MS, ended_reason = ?5, claim_until_ms = NULL, not_before_ms = NULL
+WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND claim_owner = ?4 AND ended_ms IS NULL
+
+-- name: renew
+-- All that was claimed together. ?3: messages, ?4: the claim, ?5: for how long.
+UPDATE a2a_messages SET claim_until_ms = NOW_MS + ?5
+WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid IN (SELECT value FROM json_each(?3))
+  AND claim_owner = ?4 AND ended_ms IS NULL AND claim_until_ms > NOW_MS
+RETURNING message_uuid
+
+-- name: release
+-- Give back what was not looked at. ?3: pairs of a message and its claim, ?4: how often each had been counted.
+UPDATE a2a_messages SET
+    state = 'stored', claim_until_ms = NULL, delivery_attempts = delivery_attempts - ?4
+WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND claim_until_ms IS NOT NULL
+  AND message_uuid IN (SELECT value ->> 0 FROM json_each(?3))
+  AND (message_uuid, claim_owner) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?3))
+
+-- --- where to ----------------------------------------------------------------------------------------------
+
+-- name: open_inboxes
+INSERT INTO a2a_inboxes (scope_id, repository_id, receiver_agent, node_id, seen_ms)
+SELECT ?1, ?2, value, ?4, NOW_MS FROM json_each(?3) WHERE true
+ON CONFLICT DO UPDATE SET node_id = excluded.node_id, seen_ms = excluded.seen_ms
+
+-- name: node_of
+-- The node where an agent last received, or else the one that says it is that agent's.
+SELECT h.node_id, h.control_addr, h.machine_id, h.left_ms, h.last_seen_ms, h.tick_ms
+FROM mesh_heartbeats AS h
+WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = coalesce(
+    (SELECT node_id FROM a2a_inboxes WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = ?3),
+    (SELECT node_id FROM mesh_heartbeats
+     WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id = ?3 AND left_ms IS NULL
+     ORDER BY last_seen_ms DESC LIMIT 1))
+
+-- name: node_at
+SELECT h.node_id, h.control_addr, h.machine_id, h.left_ms, h.last_seen_ms, h.tick_ms
+FROM mesh_heartbeats AS h
+WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.control_addr = ?3
+ORDER BY h.last_seen_ms DESC LIMIT 1
+
+-- name: everyone
+-- Agents that have received lately, or that a live node says it is. ?3: since when, ?4: the time.
+SELECT receiver_agent FROM a2a_inboxes
+WHERE scope_id = ?1 AND repository_id = ?2 AND seen_ms >= ?3 AND receiver_agent NOT LIKE 'role:%'
+UNION
+SELECT agent_id FROM mesh_heartbeats
+WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id IS NOT NULL AND left_ms IS NULL
+  AND last_seen_ms >= ?4 - ?5 * tick_ms
+ORDER BY 1
+
+-- name: keys_of
+-- All keys that a node, or a command beside it, was ever known with.
+SELECT public_key FROM node_keys WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4)
+UNION SELECT public_key FROM mesh_heartbeats WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+
+-- name: incarnation_of
+SELECT incarnation FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+
+-- --- looking -----------------------------------------------------------------------------------------------
+
+-- name: peek
+-- What waits for some receivers, after a position, in the order in which it was stored. ?5: the time.
+SELECT RECORD
+FROM a2a_messages
+WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3))
+  AND ended_ms IS NULL AND id > ?4 AND (expires_ms IS NULL OR expires_ms > ?5)
+ORDER BY id LIMIT ?6
+
+-- name: list
+-- The newest first. ?3: a state, ?4: sender, ?5: receiver, ?6: thread, ?7: before which position.
+SELECT RECORD
+FROM a2a_messages
+WHERE scope_id = ?1 AND repository_id = ?2 AND (?3 IS NULL OR state = ?3)
+  AND (?4 IS NULL OR sender_agent = ?4) AND (?5 IS NULL OR receiver_agent = ?5)
+  AND (?6 IS NULL OR thread_id = ?6 OR message_uuid = ?6) AND (?7 IS NULL OR id < ?7)
+ORDER BY id DESC LIMIT ?8
+
+-- name: beginning_with
+SELECT RECORD
+FROM a2a_messages
+WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid >= ?3 AND message_uuid < ?3 || '~'
+ORDER BY message_uuid LIMIT 2
+
+-- name: threads
+SELECT thread_id, count(*) AS messages, sum(ended_ms IS NULL) AS open, min(created_at) AS began_at,
+    max(created_at) AS last_at
+FROM a2a_messages WHERE scope_id = ?1 AND repository_id = ?2 AND thread_id IS NOT NULL
+GROUP BY thread_id ORDER BY max(id) DESC LIMIT ?3
+
+-- name: counts
+SELECT state, count(*) AS messages FROM a2a_messages
+WHERE scope_id = ?1 AND repository_id = ?2 GROUP BY state
+
+-- name: retry
+-- A dead letter goes back to where it was, with all of its attempts.
+UPDATE a2a_messages SET
+    state = 'stored', ended_ms = NULL, ended_reason = NULL, delivery_attempts = 0, claim_owner = NULL,
+    claim_until_ms = NULL, not_before_ms = NULL, overdue_ms = NULL
+WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND state = 'dead'
+
+-- name: refuse_unless_dead
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM a2a_messages
+    WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND state = 'dead')
+
+-- --- keeping -----------------------------------------------------------------------------------------------
+
+-- name: overdue
+-- Those that should have been acknowledged by now. ?3: the time, ?4: only those whose sender was not told.
+SELECT RECORD
+FROM a2a_messages
+WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND ack_by_ms IS NOT NULL AND ack_by_ms <= ?3
+  AND (NOT ?4 OR overdue_ms IS NULL)
+ORDER BY ack_by_ms LIMIT ?5
+
+-- name: told
+UPDATE a2a_messages SET overdue_ms = NOW_MS
+WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND overdue_ms IS NULL
+  AND message_uuid IN (SELECT value FROM json_each(?3))
+
+-- name: expire
+UPDATE a2a_messages SET state = 'expired', ended_ms = NOW_MS, claim_until_ms = NULL, not_before_ms = NULL
+WHERE id IN (
+    SELECT id FROM a2a_messages
+    WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND expires_ms IS NOT NULL
+      AND expires_ms <= NOW_MS AND coalesce(claim_until_ms, 0) <= NOW_MS LIMIT ?3)
+
+-- name: forget
+-- ?3: states, ?4: how long ago they ended, ?5: how many at once.
+DELETE FROM a2a_messages WHERE id IN (
+    SELECT id FROM a2a_messages
+    WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL
+      AND state IN (SELECT value FROM json_each(?3)) AND ended_ms <= NOW_MS - ?4 LIMIT ?5)
+
+-- name: is_work
+-- Whether there is anything to keep in order. ?3: the time, ?4 and ?5: since when the ended ones may go.
+SELECT
+    EXISTS (SELECT 1 FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND expires_ms IS NOT NULL
+          AND expires_ms <= ?3) AS expired,
+    EXISTS (SELECT 1 FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND ack_by_ms IS NOT NULL
+          AND ack_by_ms <= ?3 AND overdue_ms IS NULL) AS overdue,
+    EXISTS (SELECT 1 FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL
+          AND state IN ('acked', 'expired') AND ended_ms <= ?4) AS forgettable,
+    EXISTS (SELECT 1 FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL AND state = 'dead'
+          AND ended_ms <= ?5) AS decayed

@@ -1,0 +1,1 @@
+"""The node's HTTP service, and how it calls those of other nodes."""

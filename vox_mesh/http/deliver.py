@@ -1,0 +1,172 @@
+"""`POST /v1/a2a/deliver`: another node brings messages."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+import orjson
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vox_mesh.http.access import Access, Rates
+from vox_mesh.http.problems import Problem
+from vox_mesh.messages.reception import Reception
+from vox_mesh.model.messages import MAX_NAME, MAX_PAYLOAD_BYTES, WIRE_FIELDS, Message
+
+PATH: Final = "/v1/a2a/deliver"
+MAX_MESSAGES: Final = 64
+MAX_BODY_BYTES: Final = 2 * 2**20
+NODE: Final = "Vox-Mesh-Node"
+"""The node that a request is meant for."""
+
+FROM: Final = "Vox-Mesh-From"
+"""The node that it comes from."""
+
+STORED: Final = "Vox-Mesh-Stored"
+"""`1` if the sender knows that the messages are in the database."""
+
+_READ_S: Final = 5.0
+_PER_SECOND: Final = 500.0
+_MAX_AT_ONCE: Final = 64
+_MAX_MS: Final = 2**53
+
+_Text = Annotated[str, Field(max_length=MAX_NAME)]
+_Long = Annotated[str, Field(max_length=2 * MAX_NAME)]
+_Ms = Annotated[int, Field(ge=0, lt=_MAX_MS)]
+
+
+class WireMessage(BaseModel):
+    """A message as it travels: the columns that its sender wrote."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    message_uuid: _Text
+    sender_agent: _Text
+    receiver_agent: _Text
+    msg_type: _Text
+    payload: Annotated[str, Field(max_length=MAX_PAYLOAD_BYTES)]
+    priority: Annotated[int, Field(ge=0, le=3)]
+    thread_id: _Text | None = None
+    correlation_id: _Text | None = None
+    reply_to: _Text | None = None
+    expires_ms: _Ms | None = None
+    ack_by_ms: _Ms | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=1_000)]
+    hlc: _Long
+    sender_node: _Text
+    sender_incarnation: Annotated[int, Field(ge=1, lt=_MAX_MS)] | None = None
+    traceparent: _Text | None = None
+    signature: _Long
+
+    def message(self) -> Message:
+        """The message."""
+        return Message(**{name: getattr(self, name) for name in WIRE_FIELDS})
+
+
+def wire(message: Message) -> dict[str, Any]:
+    """A message as it travels."""
+    return dict(zip(WIRE_FIELDS, message, strict=False))
+
+
+class Delivery:
+    """Takes what other nodes bring."""
+
+    def __init__(self, node_id: str, reception: Reception, access: Access) -> None:
+        self._node_id = node_id
+        self._reception = reception
+        self._access = access
+        self._rates = Rates(_PER_SECOND, time.monotonic)
+        self._at_once = 0
+
+    def add_to(self, app: web.Application) -> None:
+        """Serve this."""
+        app.router.add_post(PATH, self._deliver)
+
+    async def _deliver(self, request: web.Request) -> web.Response:
+        self._access.check(request)
+        self._rates.check(f"{request.remote} {request.headers.get(FROM, '')[:MAX_NAME]}")
+        self._refuse_misdirected(request)
+        if self._at_once >= _MAX_AT_ONCE:
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "too many requests at the same time")
+        self._at_once += 1
+        try:
+            messages = _messages(await _body(request))
+            stored = request.headers.get(STORED) == "1"
+            await self._reception.take(messages, stored=stored)
+        finally:
+            self._at_once -= 1
+        taken = {"message_uuids": [message.message_uuid for message in messages]}
+        return web.Response(body=orjson.dumps(taken), content_type="application/json")
+
+    def _refuse_misdirected(self, request: web.Request) -> None:
+        meant = request.headers.get(NODE)
+        if meant is None:
+            raise Problem(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                "node_missing",
+                f"the header {NODE} does not say which node this is meant for",
+            )
+        if meant != self._node_id:
+            raise Problem(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "misdirected",
+                f"this is {self._node_id}, and the request is meant for another node",
+                "look its address up again",
+            )
+
+
+async def _body(request: web.Request) -> bytes:
+    if request.content_type != "application/json":
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "not_json", "send application/json")
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "encoded", "send it without an encoding")
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise _too_large()
+    try:
+        async with asyncio.timeout(_READ_S):
+            return await request.read()
+    except TimeoutError:
+        raise Problem(
+            HTTPStatus.REQUEST_TIMEOUT, "too_slow", f"the body did not come within {_READ_S:g} s"
+        ) from None
+    except web.HTTPRequestEntityTooLarge:
+        raise _too_large() from None
+
+
+def _too_large() -> Problem:
+    return Problem(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        "too_large",
+        f"a request has at most {MAX_BODY_BYTES} bytes",
+        "bring fewer messages at once",
+    )
+
+
+def _messages(body: bytes) -> list[Message]:
+    """One message or several."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _unprocessable("not_json", f"the body is not JSON: {error}") from None
+    several = said if isinstance(said, list) else [said]
+    if not 1 <= len(several) <= MAX_MESSAGES:
+        raise _unprocessable("bad_count", f"a request has 1 to {MAX_MESSAGES} messages, not {len(several)}")
+    messages = []
+    for number, each in enumerate(several):
+        try:
+            messages.append(WireMessage.model_validate(each).message())
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the message"
+            raise _unprocessable("bad_message", f"message {number}: {where}: {first['msg']}") from None
+    ids = {message.message_uuid for message in messages}
+    if len(ids) < len(messages):
+        raise _unprocessable("doubled", "two of the messages have the same id")
+    return messages
+
+
+def _unprocessable(code: str, detail: str) -> Problem:
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, code, detail)

@@ -1,0 +1,1 @@
+"""Messages between agents: durable inboxes, brought by a relay where there is one."""

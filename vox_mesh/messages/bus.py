@@ -1,0 +1,363 @@
+"""The bus: agents send each other messages that are kept until somebody says that they are done with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from vox_mesh.coordination.author import Author, key_refused
+from vox_mesh.coordination.clock import MeshClock, Surroundings
+from vox_mesh.errors import BadValue, MeshError, MessageTaken, Refused, StoreClosed
+from vox_mesh.messages.arrivals import Arrivals
+from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED, Claims, checked_lease, is_brought
+from vox_mesh.messages.consumer import Consumer
+from vox_mesh.messages.letters import Letters
+from vox_mesh.messages.outbox import Auto, Outbox, Route
+from vox_mesh.messages.scripts import json, send_plainly, send_script, sql
+from vox_mesh.messages.senders import Senders
+from vox_mesh.messages.whereabouts import Whereabouts
+from vox_mesh.model.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.messages import (
+    EVERYONE,
+    MAX_ATTEMPTS,
+    MAX_PAYLOAD_BYTES,
+    ROLE,
+    Message,
+    MessageState,
+    checked_agent,
+    checked_id,
+    checked_priority,
+    checked_receiver,
+    checked_trace,
+    checked_word,
+    payload_of,
+)
+from vox_mesh.store.script import Outcome, Script, Statement, new_key
+from vox_mesh.store.statements import named
+from vox_mesh.store.store import Store
+
+DEFAULT_TYPE: Final = "message"
+DEFAULT_PRIORITY: Final = 1
+MAX_TTL_S: Final = 366 * 86_400.0
+_LATELY_MS: Final = 7 * 86_400_000
+_RECORD_KEY: Final = named("oplog")["record_key"]
+_KEY_REFUSED: Final = "key_refused"
+
+
+class Bus:
+    """Sends messages for the agents of this process, and receives theirs."""
+
+    def __init__(
+        self,
+        store: Store,
+        author: Author,
+        clock: MeshClock,
+        surroundings: Surroundings,
+        agent: str | None,
+    ) -> None:
+        self._store = store
+        self._mesh = store.tenant[:2]
+        self._author = author
+        self._clock = clock
+        self._agent = agent
+        self._monotonic = surroundings.monotonic
+        self.senders = Senders(store)
+        self.arrivals = Arrivals(surroundings.monotonic)
+        self.whereabouts = Whereabouts(store, clock, lambda: author.identity.node_id, surroundings.monotonic)
+        self.letters = Letters(store, clock)
+        self._claims = Claims(store, author, clock, self.senders, surroundings.monotonic)
+        self._outbox: Outbox | None = None
+        self._consumers: list[Consumer] = []
+        self._listening: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def relay_by(self, outbox: Outbox) -> None:
+        """Have messages brought to other nodes from now on."""
+        self._outbox = outbox
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        to: str,
+        body: Any,
+        *,
+        sender: str | None = None,
+        msg_type: str = DEFAULT_TYPE,
+        priority: int = DEFAULT_PRIORITY,
+        thread: str | None = None,
+        correlation: str | None = None,
+        reply_to: str | None = None,
+        ttl: float | None = None,
+        ack_within: float | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
+        traceparent: str | None = None,
+        key: str | None = None,
+        route: Route = Auto,
+        timeout: float | None = None,
+    ) -> Message:
+        """Send a message to an agent, or to whoever has a role (`role:reviewer`); it is stored on return.
+
+        `body` is anything that is JSON. `priority`: 0 can wait, 3 is urgent. After `ttl` seconds it is not
+        delivered any more. If it is not acknowledged within `ack_within` seconds, its sender is told. Sent
+        again under the same `key`, a ULID, and with the same words, it is one message.
+        """
+        self._clock.refuse_if_off()
+        if to == EVERYONE:
+            raise BadValue("a message to everyone is several messages", hint="use broadcast")
+        sender = self.agent_or_default(sender)
+        if not 1 <= max_attempts <= 1_000:
+            raise BadValue(f"a message can't be tried {max_attempts} times", hint="from 1 to 1000 times")
+        now_ms = self._clock.now_ms
+        unsigned = Message(
+            message_uuid=new_key() if key is None else checked_id(key),
+            sender_agent=sender,
+            receiver_agent=checked_receiver(to),
+            msg_type=checked_word("type of message", msg_type),
+            payload=payload_of(body, MAX_PAYLOAD_BYTES),
+            priority=checked_priority(priority),
+            thread_id=None if thread is None else checked_word("thread", thread),
+            correlation_id=None if correlation is None else checked_word("correlation", correlation),
+            reply_to=None if reply_to is None else checked_id(reply_to),
+            expires_ms=_time_after(now_ms, ttl),
+            ack_by_ms=_time_after(now_ms, ack_within),
+            max_attempts=max_attempts,
+            hlc=str(self._clock.tick(now_ms)),
+            sender_node=self._author.identity.node_id,
+            sender_incarnation=self._author.incarnation,
+            traceparent=None if traceparent is None else checked_trace(traceparent),
+        )
+        signature = self._author.identity.key.sign(unsigned.signed_text(*self._mesh))
+        return await self.store(unsigned._replace(signature=signature), route=route, timeout=timeout)
+
+    async def store(self, message: Message, *, route: Route = Auto, timeout: float | None = None) -> Message:
+        """Store a signed message, and have it brought to where it is received."""
+        if self._author.identity.is_command:
+            await self._store_for_command(message, timeout)
+            return message
+        outcome = await self._kept(message, timeout)
+        if self._outbox is not None:
+            self._outbox.offer(message, stored=not outcome.spooled, route=route)
+        else:
+            self.arrivals.nudge(message.receiver_agent)
+        return message._replace(state=MessageState.SPOOLED) if outcome.spooled else message
+
+    async def keep_brought(self, message: Message) -> None:
+        """Store a message that another node brought, which could not store it itself."""
+        await self._kept(message, None)
+
+    async def _kept(self, message: Message, timeout: float | None) -> Outcome:
+        outcome = await self._store.write(send_script(message), timeout=timeout)
+        if not outcome.rows and not outcome.spooled:
+            # Another message has its id, or there is a newer process of this node: this raises which.
+            await self._store_plainly(message, (), timeout)
+        return outcome
+
+    async def _store_for_command(self, message: Message, timeout: float | None) -> None:
+        """A command comes with the key that is known for its node, or makes it known."""
+        own = self._author.identity
+        values = (*self._mesh, own.node_id, own.chain, own.key.public)
+        guard = Statement(sql("refuse_other_key"), values, refusal=_KEY_REFUSED)
+        record = Statement(_RECORD_KEY, (*self._mesh, own.chain, own.key.public))
+        try:
+            await self._store_plainly(message, (guard, record), timeout)
+        except Refused as refused:
+            if refused.reason != _KEY_REFUSED:
+                raise
+            raise key_refused(own.node_id, own.key.public) from None
+
+    async def _store_plainly(
+        self, message: Message, before: Sequence[Statement], timeout: float | None
+    ) -> None:
+        outcome = await self._store.write(send_plainly(self._mesh, message, *before), timeout=timeout)
+        if not outcome.rows:
+            raise MessageTaken(
+                f"there is another message with the id {message.message_uuid}",
+                hint="send it under a key of its own",
+            )
+
+    async def send_routed(self, receiver: str, body: Any, *, route: Route = Auto, **options: Any) -> Message:
+        """Send over a route: `Auto`, `Local` (the database alone), or `Remote(node_url)`."""
+        return await self.send(receiver, body, route=route, **options)
+
+    async def broadcast(self, body: Any, **options: Any) -> list[Message]:
+        """Send to everyone but the sender: all agents that have received within a week, or are live.
+
+        Each gets a message of its own; they have one correlation.
+        """
+        sender = self.agent_or_default(options.pop("sender", None))
+        now_ms = self._clock.now_ms
+        values = (*self._mesh, now_ms - _LATELY_MS, now_ms, DEAD_AFTER_TICKS)
+        known = [row[0] for row in await self._store.read(sql("everyone"), values)]
+        options.setdefault("correlation", new_key())
+        sending = [self.send(each, body, sender=sender, **options) for each in known if each != sender]
+        return list(await asyncio.gather(*sending))
+
+    async def reply(self, message: Message, body: Any, **options: Any) -> Message:
+        """Answer a message: to its sender, in its thread, by whom it was for."""
+        is_for_role = message.receiver_agent.startswith(ROLE)
+        options.setdefault("sender", None if is_for_role else message.receiver_agent)
+        options.setdefault("correlation", message.correlation_id)
+        options.setdefault("traceparent", message.traceparent)
+        return await self.send(
+            message.sender_agent, body, thread=message.thread, reply_to=message.message_uuid, **options
+        )
+
+    def agent_or_default(self, agent: str | None) -> str:
+        """The agent that is named, or this process's own."""
+        return checked_agent(agent or self._agent or self._author.identity.node_id)
+
+    # --- receiving -------------------------------------------------------------------------------
+
+    async def receive(
+        self, agent: str | None = None, *, roles: Sequence[str] = (), lease: float = LEASE_S
+    ) -> AsyncGenerator[Message, None]:
+        """The messages for an agent, and for the roles it has, as they come; each is to be acknowledged.
+
+        The next one of a sender comes when the last was acknowledged or given back. One that is neither
+        within its lease comes again, here or elsewhere.
+        """
+        consumer = Consumer(
+            *(self._store, self._claims, self.arrivals, self._clock),
+            *(self._names(agent, roles), checked_lease(lease), self._monotonic),
+        )
+        self._consumers.append(consumer)
+        self.arrivals.join(consumer.names, consumer)
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.create_task(self._listen(), name="vox-mesh-inboxes")
+        self._in_background(self.announce(consumer.names))
+        try:
+            while True:
+                yield await consumer.next()
+        finally:
+            self._consumers.remove(consumer)
+            self.arrivals.leave(consumer.names, consumer)
+            self._in_background(consumer.close())
+
+    async def inbox(
+        self,
+        agent: str | None = None,
+        *,
+        roles: Sequence[str] = (),
+        limit: int = MAX_CLAIMED,
+        lease: float = LEASE_S,
+    ) -> list[Message]:
+        """Claim what there is now, each sender's in order; each is to be acknowledged.
+
+        Giving one back gives back all that its sender wrote later.
+        """
+        names = self._names(agent, roles)
+        if not (await self._claims.look(names)).is_free:
+            return []
+        return await self._claimed(names, limit, lease)
+
+    async def poll_inbox_from_db(
+        self,
+        agent: str | None = None,
+        *,
+        roles: Sequence[str] = (),
+        limit: int = MAX_CLAIMED,
+        lease: float = LEASE_S,
+    ) -> list[Message]:
+        """The same, by the database itself, whatever our copy of it shows."""
+        return await self._claimed(self._names(agent, roles), limit, lease)
+
+    async def _claimed(self, names: Sequence[str], limit: int, lease: float) -> list[Message]:
+        if limit < 1:
+            raise BadValue(f"nobody can claim {limit} messages", hint="at least 1")
+        deadline = self._monotonic() + checked_lease(lease)
+        name = self._claims.new_name()
+        messages = await self._claims.claim(names, name, lease_s=lease, limit=limit)
+        for message in messages:
+            self._claims.hand_out(message, deadline)
+        return messages
+
+    def _names(self, agent: str | None, roles: Sequence[str]) -> list[str]:
+        return [self.agent_or_default(agent), *(checked_receiver(ROLE + role) for role in roles)]
+
+    async def ack(self, *messages: Message) -> None:
+        """Say that these are done with; `NotHolder` if one is not ours to say so."""
+        if not messages:
+            return
+        for message in messages:
+            for consumer in self._consumers:
+                consumer.settled(message)
+        await self._claims.ack(messages)
+        for message in messages:
+            if is_brought(message):
+                self.arrivals.done(message)
+
+    async def nack(
+        self, message: Message, *, retry_in: float | None = None, reason: str | None = None
+    ) -> None:
+        """Give a message back: it comes again after so many seconds, by default longer each time.
+
+        What its sender wrote later waits for it. After its last attempt it goes to the dead letters.
+        """
+        if is_brought(message):
+            self.arrivals.give_back(message, 1.0 if retry_in is None else retry_in)
+        else:
+            await self._claims.nack(message, retry_in, reason)
+        for consumer in self._consumers:
+            consumer.given_back(message)
+
+    async def renew(self, message: Message, *, lease: float = LEASE_S) -> None:
+        """Have a message for its time again, from now on."""
+        if not is_brought(message):
+            await self._claims.renew(message, checked_lease(lease))
+
+    async def acked(self, message: Message, timeout: float) -> bool:
+        """Wait until a message is acknowledged; `False` if it is not in time, or never will be."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while True:
+                    seen = self._store.change_count
+                    found = await self.letters.find(message.message_uuid)
+                    if found is not None and found.state not in (MessageState.STORED, MessageState.DELIVERED):
+                        return found.state == MessageState.ACKED
+                    await self._store.changed(seen)
+        return False
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def announce(self, names: Sequence[str] | None = None) -> None:
+        """Make known that these are received here; by default all that are."""
+        names = self.arrivals.names if names is None else names
+        if names and not self._author.identity.is_command:
+            values = (*self._mesh, json(names), self._author.identity.node_id)
+            with suppress(MeshError):  # then they are found without the relay, and it is said again later
+                await self._store.write(Script(Statement(sql("open_inboxes"), values)))
+
+    async def _listen(self) -> None:
+        """Have everyone look when something was committed."""
+        while self._consumers:
+            seen = self._store.change_count
+            try:
+                await self._store.changed(seen)
+            except StoreClosed:
+                return
+            for consumer in self._consumers:
+                consumer.look()
+
+    def _in_background(self, leaving: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(leaving, name="vox-mesh-inbox")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def close(self) -> None:
+        """Give back what is in somebody's hands."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await self._claims.release_all()
+
+
+def _time_after(now_ms: int, seconds: float | None) -> int | None:
+    if seconds is None:
+        return None
+    if not 0 < seconds <= MAX_TTL_S:
+        raise BadValue(f"{seconds} s is no time for a message", hint="more than nothing, a year at most")
+    return now_ms + round(seconds * 1_000)

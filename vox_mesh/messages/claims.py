@@ -1,0 +1,225 @@
+"""Claims: messages that are one consumer's for a time, and what it says of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from vox_mesh.coordination.author import Author
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.errors import BadValue, MeshError, NotHolder, Refused, Unreachable
+from vox_mesh.messages.scripts import (
+    ack_on_arrival_script,
+    ack_script,
+    bury_script,
+    claim_script,
+    json,
+    nack_script,
+    release_script,
+    renew_script,
+    sql,
+)
+from vox_mesh.messages.senders import Senders
+from vox_mesh.model.messages import Message, in_turn
+from vox_mesh.store.script import Script, new_key
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+LEASE_S: Final = 120.0
+MIN_LEASE_S: Final = 0.1
+MAX_LEASE_S: Final = 86_400.0
+MAX_CLAIMED: Final = 256
+_OF_PAIR: Final = 64
+_LONGEST_RETRY_S: Final = 60.0
+
+
+class Prospect(NamedTuple):
+    """Whether there is anything to claim, and otherwise when there will be, by the database's clock."""
+
+    is_free: bool
+    next_ms: int | None
+
+
+class Handed(NamedTuple):
+    """A message that somebody is working on, and until when it is theirs, by our own clock."""
+
+    message: Message
+    deadline: float
+
+
+class Claims:
+    """Claims messages for the consumers of one process, and keeps an account of what is in their hands."""
+
+    def __init__(
+        self,
+        store: Store,
+        author: Author,
+        clock: MeshClock,
+        senders: Senders,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._mesh = store.tenant[:2]
+        self._author = author
+        self._clock = clock
+        self._senders = senders
+        self._monotonic = monotonic
+        self._handed: dict[str, Handed] = {}
+
+    # --- claiming --------------------------------------------------------------------------------
+
+    async def look(self, receivers: Sequence[str]) -> Prospect:
+        """Whether there is anything to claim, as far as our copy of the database shows."""
+        whose = self._whose(receivers, self.new_name())
+        rows = await self._store.read(sql("look"), (*whose, self._clock.now_ms))
+        free, next_ms = rows[0]
+        return Prospect(free > 0, next_ms)
+
+    def new_name(self) -> str:
+        """The name of a claim: who makes it, and which of its claims it is."""
+        return self._maker() + new_key()
+
+    def _maker(self) -> str:
+        identity, incarnation = self._author.identity, self._author.incarnation
+        if identity.is_command:
+            return f"{identity.chain}:"
+        if incarnation is None:
+            raise Unreachable("the database has not heard of this node yet, so that it can't claim anything")
+        return f"{identity.node_id}#{incarnation}:"
+
+    def _whose(self, receivers: Sequence[str], name: str) -> tuple[str, str, str, str, str, str]:
+        maker = name.rpartition(":")[0] + ":"
+        node = maker.rpartition("#")[0] + "#" if "#" in maker else maker
+        return (*self._mesh, json(receivers), name, node, maker)
+
+    async def claim(
+        self,
+        receivers: Sequence[str],
+        name: str,
+        *,
+        lease_s: float,
+        limit: int = MAX_CLAIMED,
+        bury: bool = True,
+        timeout: float | None = None,
+    ) -> list[Message]:
+        """Claim what is next, under this name; the messages in the order in which to hand them out.
+
+        Those that were not written by whom they name are put among the dead letters instead.
+        """
+        script = claim_script(
+            self._whose(receivers, name),
+            lease_ms=round(lease_s * 1_000),
+            limit=min(limit, MAX_CLAIMED),
+            of_pair=_OF_PAIR,
+            bury=bury,
+        )
+        rows = (await self._store.write(script, timeout=timeout)).rows
+        if not rows:
+            return []
+        messages = [Message.read(row[0]) for row in rows]
+        genuine = await self._senders.genuine(messages)
+        forged = [each for each, is_genuine in zip(messages, genuine, strict=True) if not is_genuine]
+        if forged:
+            await self._store.write_all([bury_script(self._mesh, each, "forged") for each in forged])
+            messages = [each for each, is_genuine in zip(messages, genuine, strict=True) if is_genuine]
+        if messages:
+            self._clock.receive(max(message.hlc for message in messages))
+        return in_turn(messages)
+
+    # --- in somebody's hands ---------------------------------------------------------------------
+
+    def hand_out(self, message: Message, deadline: float) -> None:
+        """Somebody works on this message now."""
+        self._handed[message.message_uuid] = Handed(message, deadline)
+        if len(self._handed) % 4_096 == 0:
+            now = self._monotonic()
+            self._handed = {key: each for key, each in self._handed.items() if each.deadline > now}
+
+    async def ack(self, messages: Sequence[Message]) -> None:
+        """Say that these are done with; `NotHolder` if any of them was not ours to say so."""
+        scripts = [_ack(message) for message in messages]
+        verdicts = await self._store.write_all(scripts)
+        failure: MeshError | None = None
+        for message, verdict in zip(messages, verdicts, strict=True):
+            if isinstance(verdict, MeshError):
+                failure = failure or verdict
+            elif verdict.rows or verdict.spooled or is_brought(message):
+                self._handed.pop(message.message_uuid, None)
+            else:
+                failure = failure or not_holder(message)
+        if failure is not None:
+            raise failure
+
+    async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
+        """Give it back: it comes again after that time, until then its pair waits."""
+        if retry_in is None:
+            retry_in = min(_LONGEST_RETRY_S, 2.0 ** (max(1, message.delivery_attempts) - 1))
+        if not 0 <= retry_in <= MAX_LEASE_S:
+            raise BadValue(f"nothing can be tried again in {retry_in} s", hint="a day at most")
+        try:
+            await self._store.write(nack_script(self._mesh, message, round(retry_in * 1_000), reason))
+        except Refused as refused:
+            if refused.reason != NotHolder.code:
+                raise
+            raise not_holder(message) from None
+        self._handed.pop(message.message_uuid, None)
+
+    async def renew(self, message: Message, lease_s: float) -> None:
+        """Have it for its time again, from now on, and with it all that was claimed together."""
+        sent = self._monotonic()
+        together = [each for each in self._handed.values() if each.message.claim_owner == message.claim_owner]
+        messages = {each.message.message_uuid: each.message for each in together}
+        messages[message.message_uuid] = message
+        script = renew_script(self._mesh, list(messages.values()), round(lease_s * 1_000))
+        renewed = {row[0] for row in (await self._store.write(script)).rows}
+        for each in together:
+            if each.message.message_uuid in renewed:
+                self._handed[each.message.message_uuid] = each._replace(deadline=sent + lease_s)
+        if message.message_uuid not in renewed:
+            raise not_holder(message)
+
+    async def release(self, counted: Sequence[Message], uncounted: Sequence[Message]) -> None:
+        """Give back what nobody has looked at. What can't be said is left to its lease."""
+        if not counted and not uncounted:
+            return
+        try:
+            await self._store.write(release_script(self._mesh, counted, uncounted))
+        except MeshError as error:
+            _log.info("messages that nobody looked at are left to their lease: %s", error.line)
+
+    async def release_all(self) -> None:
+        """Give back all that is in somebody's hands."""
+        now = self._monotonic()
+        handed = [each for each in self._handed.values() if each.deadline > now]
+        self._handed.clear()
+        await self.release([], [each.message for each in handed if not is_brought(each.message)])
+
+
+def not_holder(message: Message) -> NotHolder:
+    """Somebody says something of a message that is not theirs."""
+    return NotHolder(
+        f"message {message.message_uuid} is not held under this claim any more",
+        hint="its lease is over, or it was given back: it is delivered again, to whoever is there",
+    )
+
+
+ON_ARRIVAL: Final = "arrival:"
+"""What the claims of messages begin with that the relay brought while the database was away."""
+
+
+def is_brought(message: Message) -> bool:
+    """Whether the relay brought it while the database was away."""
+    return message.claim_owner is not None and message.claim_owner.startswith(ON_ARRIVAL)
+
+
+def _ack(message: Message) -> Script:
+    return ack_on_arrival_script(message) if is_brought(message) else ack_script(message)
+
+
+def checked_lease(seconds: float) -> float:
+    """A time for which a message can be had."""
+    if not MIN_LEASE_S <= seconds <= MAX_LEASE_S:
+        raise BadValue(f"a message can't be had for {seconds} s", hint="from 0.1 s to a day")
+    return seconds

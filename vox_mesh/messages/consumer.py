@@ -1,0 +1,228 @@
+"""A consumer: waits for messages, claims some, and hands them out one by one, each pair's in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded
+from vox_mesh.messages.arrivals import Arrivals
+from vox_mesh.messages.claims import MAX_CLAIMED, ON_ARRIVAL, Claims
+from vox_mesh.model.messages import Message
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+POLL_S: Final = 60.0
+"""The longest that a message can lie in the database before it is looked for."""
+
+_AGAIN_S: Final = 1.0
+_CLAIM_S: Final = 3.0
+_CALM_S: Final = 0.002  # a busy mesh commits all the time
+_FEW: Final = 8
+_QUICK_S: Final = 1.0
+_STALE: Final = 0.25  # of a lease: what was not looked at by then is given back, and claimed anew
+_MARGIN_S: Final = 0.002
+
+_Pair = tuple[str, str]
+
+
+class Consumer:
+    """Hands out the messages for some names; of each pair only when the one before is settled."""
+
+    def __init__(
+        self,
+        store: Store,
+        claims: Claims,
+        arrivals: Arrivals,
+        clock: MeshClock,
+        names: Sequence[str],
+        lease_s: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.names = tuple(names)
+        self._store = store
+        self._claims = claims
+        self._arrivals = arrivals
+        self._clock = clock
+        self._lease_s = lease_s
+        self._monotonic = monotonic
+        self._wake = asyncio.Event()
+        self._is_nudged = True
+        self._in_stock: list[Message] = []
+        self._counted: set[str] = set()  # of what is in stock, those for which this is an attempt
+        self._busy: dict[_Pair, str] = {}
+        self._stocked_at = 0.0
+        self._limit = _FEW
+        self._claim_name: str | None = None  # asked for, and not answered yet
+        self._polled_at = float("-inf")
+        self._next_ms: int | None = None
+        self._is_away = False
+
+    # --- what it is told -------------------------------------------------------------------------
+
+    def nudge(self) -> None:
+        """There is a message."""
+        self._is_nudged = True
+        self._wake.set()
+
+    def look(self) -> None:
+        """Something was committed."""
+        self._wake.set()
+
+    def settled(self, message: Message) -> None:
+        """It is done with, or about to be: the next one of its pair may come."""
+        if self._busy.get(message.pair) == message.message_uuid:
+            del self._busy[message.pair]
+            self._wake.set()
+
+    def given_back(self, message: Message) -> None:
+        """What its sender wrote later waits for it, and is no longer ours."""
+        self._in_stock = [each for each in self._in_stock if each.pair != message.pair]
+        self.settled(message)
+
+    # --- handing out -----------------------------------------------------------------------------
+
+    async def next(self) -> Message:
+        """The next message, whenever it comes."""
+        while True:
+            message = await self._from_stock()
+            if message is not None:
+                return message
+            self._wake.clear()
+            if not await self._restock():
+                await self._rest()
+
+    async def _from_stock(self) -> Message | None:
+        if self._in_stock and self._monotonic() - self._stocked_at > _STALE * self._lease_s:
+            await self._give_back_stock()
+        for index, message in enumerate(self._in_stock):
+            if message.pair not in self._busy:
+                del self._in_stock[index]
+                if not self._in_stock and self._monotonic() - self._stocked_at < _QUICK_S:
+                    self._limit = min(2 * self._limit, MAX_CLAIMED)
+                return self._handed_out(message)
+        return None
+
+    def _handed_out(self, message: Message) -> Message:
+        self._busy[message.pair] = message.message_uuid
+        self._arrivals.handed_out(message)
+        is_counted = message.message_uuid in self._counted
+        self._counted.discard(message.message_uuid)
+        if not is_counted:  # it was claimed behind another, and not counted until now
+            message = message._replace(delivery_attempts=message.delivery_attempts + 1)
+        deadline = self._stocked_at + self._lease_s
+        self._claims.hand_out(message, deadline)
+        return message
+
+    async def _give_back_stock(self) -> None:
+        stock, self._in_stock = self._in_stock, []
+        self._limit = _FEW  # whoever takes so long should not keep others waiting
+        own = [each for each in stock if not (each.claim_owner or "").startswith(ON_ARRIVAL)]
+        await self._claims.release(
+            [each for each in own if each.message_uuid in self._counted],
+            [each for each in own if each.message_uuid not in self._counted],
+        )
+        self._counted.clear()
+
+    # --- finding more ----------------------------------------------------------------------------
+
+    async def _restock(self) -> bool:
+        """Get more, if there is any; whether there was."""
+        if len(self._in_stock) >= MAX_CLAIMED:
+            return False
+        brought = self._arrivals.keys
+        try:
+            if self._is_known_away and brought and self._take_brought():
+                return True
+            if not await self._is_worth_asking():
+                return False
+            is_surer = self._is_nudged
+            messages = await self._claim()
+        except (DatabaseUnavailable, OutcomeUnknown, Overloaded) as error:
+            if not self._is_away:
+                _log.warning("the inbox of %s can't be asked: %s", ", ".join(self.names), error.line)
+            self._is_away = True
+            return self._take_brought()
+        self._is_away = False
+        self._arrivals.found(self.names, brought)
+        return bool(messages) or is_surer  # after a nudge for nothing, it is looked once more
+
+    @property
+    def _is_known_away(self) -> bool:
+        return self._is_away or not self._store.is_in_touch
+
+    async def _is_worth_asking(self) -> bool:
+        """Whether to ask the database: after a nudge, after a long time, or if our copy shows something."""
+        if self._is_nudged or self._monotonic() - self._polled_at >= POLL_S:
+            return True
+        prospect = await self._claims.look(self.names)
+        self._next_ms = prospect.next_ms
+        return prospect.is_free
+
+    async def _claim(self) -> list[Message]:
+        was_nudged, self._is_nudged = self._is_nudged, False
+        if self._claim_name is None:
+            self._claim_name = self._claims.new_name()
+        sent = self._monotonic()
+        try:
+            messages = await self._claims.claim(
+                self.names,
+                self._claim_name,
+                lease_s=self._lease_s,
+                limit=self._limit,
+                bury=not was_nudged,
+                timeout=_CLAIM_S,
+            )
+        except BaseException:
+            self._is_nudged = True  # it is to be asked again, under the same name
+            raise
+        self._claim_name = None
+        self._polled_at = self._monotonic()
+        done = [each for each in messages if self._arrivals.is_done(each)]
+        if done:
+            with suppress(MeshError):  # then they come once more
+                await self._claims.ack(done)
+            messages = [each for each in messages if each not in done]
+        self._put_in_stock(messages, sent)
+        pairs: set[_Pair] = set()
+        for message in messages:
+            if message.pair not in pairs:  # the first of its pair
+                pairs.add(message.pair)
+                self._counted.add(message.message_uuid)
+        return messages
+
+    def _put_in_stock(self, messages: Sequence[Message], sent: float) -> None:
+        if not self._in_stock:
+            self._stocked_at = sent
+        self._in_stock += messages
+
+    def _take_brought(self) -> bool:
+        """The database is away: arrival at this node is the claim."""
+        in_stock = {each.message_uuid for each in self._in_stock}
+        brought = [
+            each._replace(claim_owner=ON_ARRIVAL + each.message_uuid)
+            for each in self._arrivals.waiting(self.names)
+            if each.message_uuid not in in_stock
+        ]
+        if brought:
+            self._put_in_stock(brought, self._monotonic())
+        return any(each.pair not in self._busy for each in brought)
+
+    async def _rest(self) -> None:
+        """Wait until there may be something."""
+        await asyncio.sleep(_CALM_S)
+        pause = _AGAIN_S if self._is_away else POLL_S
+        if self._next_ms is not None and not self._is_away:
+            pause = min(pause, max(0.0, (self._next_ms - self._clock.now_ms) / 1_000) + _MARGIN_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+
+    async def close(self) -> None:
+        """Give back what nobody has looked at."""
+        await self._give_back_stock()

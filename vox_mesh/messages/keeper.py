@@ -1,0 +1,94 @@
+"""The keeper: tells senders what is overdue, ends what has expired, and forgets what is long done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.errors import MessageTaken
+from vox_mesh.messages.scripts import json, sql
+from vox_mesh.model.messages import MESH_AGENT, Message
+from vox_mesh.model.ulid import derived
+from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+RETENTION_S: Final = 86_400.0
+"""How long an acknowledged or expired message is kept, unless it is set otherwise."""
+
+OVERDUE: Final = "mesh.overdue"
+DEAD_FOR: Final = 30
+"""Dead letters are kept for so many times as long."""
+
+_AT_ONCE: Final = 500
+
+
+class Keeper:
+    """Keeps messages in order. Any number of nodes may do so at the same time."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: MeshClock,
+        tell: Callable[..., Awaitable[Message]],
+        retention_s: float,
+    ) -> None:
+        self._store = store
+        self._mesh = store.tenant[:2]
+        self._clock = clock
+        self._tell = tell
+        self._retention_ms = round(retention_s * 1_000)
+
+    async def run_once(self) -> None:
+        """Do what there is to do, as far as our copy of the database shows."""
+        now_ms = self._clock.now_ms
+        acked_ms, dead_ms = now_ms - self._retention_ms, now_ms - DEAD_FOR * self._retention_ms
+        rows = await self._store.read(sql("is_work"), (*self._mesh, now_ms, acked_ms, dead_ms))
+        expired, overdue, forgettable, decayed = rows[0]
+        if expired:
+            await self._write("expire", _AT_ONCE)
+        if overdue:
+            await self._tell_of_overdue(now_ms)
+        if forgettable:
+            await self._write("forget", json(("acked", "expired")), self._retention_ms, _AT_ONCE)
+        if decayed:
+            await self._write("forget", json(("dead",)), DEAD_FOR * self._retention_ms, _AT_ONCE)
+
+    async def _write(self, name: str, *values: Any) -> None:
+        await self._store.write(Script(Statement(sql(name), (*self._mesh, *values))))
+
+    async def overdue(self, *, untold: bool = False, limit: int = _AT_ONCE) -> list[Message]:
+        """The messages that should have been acknowledged by now."""
+        values = (*self._mesh, self._clock.now_ms, int(untold), limit)
+        return [Message.read(row[0]) for row in await self._store.read(sql("overdue"), values, fresh=True)]
+
+    async def _tell_of_overdue(self, now_ms: int) -> None:
+        """Each sender is told once: whoever tells it uses the same id."""
+        late = await self.overdue(untold=True)
+        for message in late:
+            if message.sender_agent != MESH_AGENT:
+                with suppress(MessageTaken):  # somebody else told it
+                    await self._tell_sender(message, now_ms)
+        await self._write("told", json(message.message_uuid for message in late))
+        _log.info("%d messages are overdue, and their senders told", len(late))
+
+    async def _tell_sender(self, message: Message, now_ms: int) -> None:
+        told = {
+            "message_uuid": message.message_uuid,
+            "receiver_agent": message.receiver_agent,
+            "state": message.state,
+            "late_ms": now_ms - (message.ack_by_ms or now_ms),
+        }
+        await self._tell(
+            message.sender_agent,
+            told,
+            sender=MESH_AGENT,
+            msg_type=OVERDUE,
+            thread=message.thread,
+            reply_to=message.message_uuid,
+            key=derived(message.message_uuid, "overdue"),
+        )

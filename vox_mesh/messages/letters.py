@@ -1,0 +1,89 @@
+"""Letters: what lies in the inboxes, for those who look without receiving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.errors import BadValue, NotKnown, Refused
+from vox_mesh.messages.scripts import json, sql
+from vox_mesh.model.messages import Message
+from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.store import Store
+
+_NOT_DEAD: Final = "not_dead"
+
+
+class Thread(NamedTuple):
+    """Messages that belong together."""
+
+    thread_id: str
+    messages: int
+    open: int
+    began_at: str
+    last_at: str
+
+
+class Letters:
+    """Lists and finds messages, whatever became of them. Nothing here claims any."""
+
+    def __init__(self, store: Store, clock: MeshClock) -> None:
+        self._store = store
+        self._mesh = store.tenant[:2]
+        self._clock = clock
+
+    async def peek(self, names: Sequence[str], *, after: int = 0, limit: int = 100) -> list[Message]:
+        """What can still be delivered to these, after a position, in the order in which it was stored."""
+        return await self._read("peek", json(names), after, self._clock.now_ms, limit)
+
+    async def listed(
+        self,
+        *,
+        state: str | None = None,
+        sender: str | None = None,
+        receiver: str | None = None,
+        thread: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[Message]:
+        """All messages, the newest first."""
+        return await self._read("list", state, sender, receiver, thread, before, limit)
+
+    async def find(self, beginning: str) -> Message | None:
+        """The message whose id begins so."""
+        found = await self._read("beginning_with", beginning.upper())
+        if len(found) > 1 and found[0].message_uuid != beginning:
+            raise BadValue(f"several messages begin with {beginning}", hint="give more of the id")
+        return found[0] if found else None
+
+    async def threads(self, limit: int = 100) -> list[Thread]:
+        """The threads, the latest first."""
+        rows = await self._store.read(sql("threads"), (*self._mesh, limit), fresh=True)
+        return [Thread._make(row) for row in rows]
+
+    async def counts(self) -> dict[str, int]:
+        """How many messages there are of each state."""
+        rows = await self._store.read(sql("counts"), self._mesh, fresh=True)
+        return {row["state"]: row["messages"] for row in rows}
+
+    async def retry(self, message_uuid: str) -> None:
+        """Send a dead letter again: it is delivered as if it had never been tried."""
+        values = (*self._mesh, message_uuid)
+        try:
+            await self._store.write(
+                Script(
+                    Statement(sql("refuse_unless_dead"), values, refusal=_NOT_DEAD),
+                    Statement(sql("retry"), values),
+                )
+            )
+        except Refused as refused:
+            if refused.reason != _NOT_DEAD:
+                raise
+            raise NotKnown(
+                f"there is no dead letter {message_uuid}", hint="`vox-mesh messages dead` lists them"
+            ) from None
+
+    async def _read(self, name: str, *values: Any) -> list[Message]:
+        rows = await self._store.read(sql(name), (*self._mesh, *values), fresh=True)
+        return [Message.read(row[0]) for row in rows]

@@ -1,0 +1,139 @@
+"""The scripts of messages: how they are written, claimed, acknowledged and given back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Final
+
+import orjson
+
+from vox_mesh.errors import NotHolder
+from vox_mesh.model.messages import WIRE_FIELDS, Message
+from vox_mesh.store.script import Answer, Item, Script, Shape, Statement
+from vox_mesh.store.statements import named
+
+Mesh = tuple[str, str]
+"""The scope and the repository that the messages belong to."""
+
+_SQL: Final = named("messages")
+_PARTS: Final = re.compile(r"\b(WRITTEN|OF_ITEM|RECORD|HEADS)\b")
+_RECORD: Final = ("record",)
+
+
+@cache
+def sql(name: str) -> str:
+    """A statement about messages, with the parts that it names."""
+    return _PARTS.sub(lambda part: sql(part[0].lower()), _SQL[name])
+
+
+def _id_of(item: Item) -> str | int | None:
+    return item["message_uuid"]
+
+
+_SEND: Final = Shape(
+    "messages.send",
+    (),
+    answer=sql("send"),
+    columns=("message_uuid",),
+    subject=_id_of,
+    repeatable=True,
+    lone=sql("send_one"),
+    lone_values=WIRE_FIELDS,
+)
+_ACK: Final = Shape(
+    "messages.ack",
+    (),
+    answer=sql("ack"),
+    columns=("message_uuid",),
+    subject=_id_of,
+    repeatable=True,
+    lone=sql("ack_one"),
+    lone_values=("message_uuid", "claim_owner"),
+)
+_ACK_ON_ARRIVAL: Final = Shape(
+    "messages.ack_on_arrival", (sql("ack_on_arrival"),), subject=_id_of, repeatable=True
+)
+
+
+def json(values: Iterable[object]) -> str:
+    """Values as a JSON array."""
+    return orjson.dumps(list(values)).decode()
+
+
+def send_script(message: Message) -> Script:
+    """Store a message. It answers nothing if another one has its id, or if we are no longer current."""
+    return Script.of(_SEND, _written(message), appendable=True)
+
+
+def send_plainly(mesh: Mesh, message: Message, *before: Statement) -> Script:
+    """The same, behind statements that may refuse it."""
+    answer = Answer(sql("send"), (json([_written(message)]), *mesh), ("message_uuid", "stored"))
+    return Script(*before, answer=answer, repeatable=True)
+
+
+def ack_script(message: Message) -> Script:
+    """Acknowledge a message under its claim; it answers nothing if that is over."""
+    item = {"message_uuid": message.message_uuid, "claim_owner": message.claim_owner}
+    return Script.of(_ACK, item, appendable=True)
+
+
+def ack_on_arrival_script(message: Message) -> Script:
+    """Acknowledge what was brought while the database was away."""
+    item = {**_written(message), "claim_owner": message.claim_owner}
+    return Script.of(_ACK_ON_ARRIVAL, item, appendable=True)
+
+
+def _written(message: Message) -> dict[str, str | int | None]:
+    return dict(zip(WIRE_FIELDS, message, strict=False))
+
+
+# --- claims --------------------------------------------------------------------------------------
+
+
+def claim_script(
+    whose: tuple[str, str, str, str, str, str], *, lease_ms: int, limit: int, of_pair: int, bury: bool
+) -> Script:
+    """Claim what is next. `whose`: scope, repository, receivers, the claim's name and two prefixes of it."""
+    before = (Statement(sql("bury_exhausted"), whose),) if bury else ()
+    answer = Answer(sql("claim"), (*whose, lease_ms, limit, of_pair), _RECORD)
+    return Script(*before, answer=answer, repeatable=True)
+
+
+def renew_script(mesh: Mesh, messages: Sequence[Message], lease_ms: int) -> Script:
+    """Hold a claim, or what is left of it, for its time again from now on."""
+    ids = json(message.message_uuid for message in messages)
+    values = (*mesh, ids, messages[0].claim_owner, lease_ms)
+    return Script(answer=Answer(sql("renew"), values, ("message_uuid",)), repeatable=True)
+
+
+def nack_script(mesh: Mesh, message: Message, retry_ms: int, reason: str | None) -> Script:
+    """Give a message back: it is tried again after that time, and its pair waits for it."""
+    held = (*mesh, message.message_uuid, message.claim_owner)
+    return Script(
+        Statement(sql("refuse_unless_held_back"), held, refusal=NotHolder.code),
+        Statement(sql("release_behind"), held),
+        Statement(sql("give_back"), (*held, retry_ms, reason)),
+    )
+
+
+def bury_script(mesh: Mesh, message: Message, reason: str) -> Script:
+    """Put a message that we hold among the dead letters."""
+    held = (*mesh, message.message_uuid, message.claim_owner)
+    return Script(Statement(sql("bury"), (*held, reason)))
+
+
+def release_script(mesh: Mesh, counted: Sequence[Message], uncounted: Sequence[Message]) -> Script:
+    """Give back what was not looked at; of `counted`, this was to be an attempt."""
+    return Script(
+        *(
+            Statement(sql("release"), (*mesh, json(_held(messages)), count))
+            for messages, count in ((counted, 1), (uncounted, 0))
+            if messages
+        )
+    )
+
+
+def _held(messages: Sequence[Message]) -> list[tuple[str, str | None]]:
+    return [(message.message_uuid, message.claim_owner) for message in messages]

@@ -1,0 +1,93 @@
+"""Senders: whether a message is from the node that it names, by the keys which that is known with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from vox_mesh.coordination.identity import COMMANDS
+from vox_mesh.messages.scripts import sql
+from vox_mesh.model.keys import is_signed
+from vox_mesh.model.messages import Message
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_MAX_KNOWN: Final = 4_096
+_IN_LINE: Final = 2  # as many are checked at once; more would hold up everybody else
+
+Keys = frozenset[str]
+_NO_KEYS: Final = Keys()
+
+
+class Senders:
+    """Checks signatures. A key that is not known is asked for once, before its message is refused."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._mesh = store.tenant[:2]
+        self._keys: dict[str, Keys] = {}
+        self.forged: Counter[str] = Counter()
+        """How many messages were not from the node that they name, by that name; for a bounded number."""
+
+    async def genuine(self, messages: Sequence[Message]) -> list[bool]:
+        """Whether each of the messages was written by the node that it names."""
+        keys = [self._keys.get(message.sender_node, _NO_KEYS) for message in messages]
+        results = await self._checked(messages, keys)
+        if not all(results):
+            doubtful = [index for index, is_genuine in enumerate(results) if not is_genuine]
+            for node in {messages[index].sender_node for index in doubtful}:
+                await self._learn(node)
+            again = [messages[index] for index in doubtful]
+            known = [self._keys.get(message.sender_node, _NO_KEYS) for message in again]
+            for index, is_genuine in zip(doubtful, await self._checked(again, known), strict=True):
+                results[index] = is_genuine
+        for message, is_genuine in zip(messages, results, strict=True):
+            if not is_genuine:
+                self._tell(message)
+        return results
+
+    async def is_known(self, node_id: str) -> bool:
+        """Whether any key is known of this node."""
+        if node_id not in self._keys:
+            await self._learn(node_id)
+        return bool(self._keys.get(node_id))
+
+    async def _checked(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
+        if len(messages) <= _IN_LINE:
+            return self._check(messages, keys)
+        return await asyncio.to_thread(self._check, messages, keys)
+
+    def _check(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
+        return [
+            bool(known) and _is_by_any(message.signed_text(*self._mesh), message.signature, known)
+            for message, known in zip(messages, keys, strict=True)
+        ]
+
+    async def _learn(self, node_id: str) -> None:
+        names = (node_id, node_id + COMMANDS)
+        rows = await self._store.read(sql("keys_of"), (*self._mesh, *names))
+        found = Keys(row[0] for row in rows)
+        if not found or found == self._keys.get(node_id):  # our copy may be behind
+            rows = await self._store.read(sql("keys_of"), (*self._mesh, *names), fresh=True)
+            found = Keys(row[0] for row in rows)
+        if not found:
+            return
+        if len(self._keys) >= _MAX_KNOWN:
+            self._keys.pop(next(iter(self._keys)))
+        self._keys[node_id] = found
+
+    def _tell(self, message: Message) -> None:
+        if len(self.forged) < _MAX_KNOWN or message.sender_node in self.forged:
+            self.forged[message.sender_node] += 1
+        _log.error(
+            "message %s says it is from %s on node %s, but was not signed with a key of that node: refused",
+            *(message.message_uuid, message.sender_agent, message.sender_node),
+        )
+
+
+def _is_by_any(text: bytes, signature: str, keys: Keys) -> bool:
+    return any(is_signed(text, signature, key) for key in keys)

@@ -1,0 +1,82 @@
+"""Whereabouts: on which node an agent receives, and how that is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.identity import machine_id
+from vox_mesh.messages.scripts import sql
+from vox_mesh.model.addresses import host_of, is_loopback
+from vox_mesh.model.liveness import State, state_of
+from vox_mesh.store.store import Store
+
+_FRESH_S: Final = 1.0
+_MAX_KNOWN: Final = 4_096
+
+
+class Peer(NamedTuple):
+    """A node that messages can be brought to; without an address it is this one."""
+
+    node_id: str
+    url: str | None
+
+
+class Whereabouts:
+    """Finds nodes, and remembers them for a second."""
+
+    def __init__(
+        self, store: Store, clock: MeshClock, node: Callable[[], str], monotonic: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._node = node
+        self._monotonic = monotonic
+        self._known: dict[tuple[str, str], tuple[float, Peer | None]] = {}
+
+    def remembered(self, receiver: str) -> tuple[bool, Peer | None]:
+        """Whether it was asked just now, and what was found."""
+        return self._remembered("node_of", receiver)
+
+    async def of(self, receiver: str) -> Peer | None:
+        """Where this agent, or role, receives; `None` if that is nowhere, or can't be reached."""
+        return await self._find("node_of", receiver)
+
+    async def at(self, url: str) -> Peer | None:
+        """The node that has this address."""
+        return await self._find("node_at", url)
+
+    def _remembered(self, how: str, name: str) -> tuple[bool, Peer | None]:
+        since, peer = self._known.get((how, name), (float("-inf"), None))
+        return self._monotonic() - since < _FRESH_S, peer
+
+    async def _find(self, how: str, name: str) -> Peer | None:
+        is_fresh, peer = self._remembered(how, name)
+        if is_fresh:
+            return peer
+        rows = await self._store.read(sql(how), (*self._store.tenant[:2], name))
+        peer = self._peer(*rows[0]) if rows else None
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.pop(next(iter(self._known)))
+        self._known[how, name] = self._monotonic(), peer
+        return peer
+
+    def _peer(
+        self,
+        node_id: str,
+        control_addr: str | None,
+        machine: str,
+        left_ms: int | None,
+        last_seen_ms: int,
+        tick_ms: int,
+    ) -> Peer | None:
+        if node_id == self._node():
+            return Peer(node_id, None)
+        silent_ms = max(0, self._clock.now_ms - last_seen_ms)
+        state = state_of(silent_ms, tick_ms, has_left=left_ms is not None)
+        if control_addr is None or state in (State.DEAD, State.LEFT):
+            return None
+        if is_loopback(host_of(control_addr)) and machine != machine_id():
+            return None  # that would be ourselves
+        return Peer(node_id, control_addr)

@@ -1,0 +1,194 @@
+"""Opening the store that the settings choose: its home, its engine, and what goes with them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from contextlib import AsyncExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
+from vox_mesh.model.homes import Driver, Home, ReplicaChoice
+from vox_mesh.settings import Settings
+from vox_mesh.store.agent_queue import AgentQueue
+from vox_mesh.store.breaker import Breaker
+from vox_mesh.store.changes import Changes
+from vox_mesh.store.engine import Engine, Note, unnoted
+from vox_mesh.store.journal import Journal
+from vox_mesh.store.listening import Listener, WalListener
+from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.replica.mark import replica_path
+from vox_mesh.store.replica.replica import Replica
+from vox_mesh.store.request import Tenant
+from vox_mesh.store.script import new_key
+from vox_mesh.store.slots import Slot, take_slot
+from vox_mesh.store.spool import Spool
+from vox_mesh.store.store import Store
+
+if TYPE_CHECKING:
+    from vox_mesh.store.replica.log import PrimaryLog
+
+_log = logging.getLogger(__name__)
+
+
+class Role(StrEnum):
+    """Who opens the store: a long-running process with a slot and a spool, or a command that soon ends."""
+
+    NODE = "node"
+    COMMAND = "command"
+
+
+async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
+    """Open the store that the settings choose, without a node.
+
+    A command needs the database now; a node may start while it is away.
+    """
+    slot = slot_of(settings, role)
+    return await open_store_of(settings, role, slot, tenant_of(settings, slot))
+
+
+def slot_of(settings: Settings, role: Role) -> Slot | None:
+    if role is not Role.NODE or settings.home is Home.MEMORY:
+        return None
+    return take_slot(settings.home_dir, settings.node_id)
+
+
+def tenant_of(settings: Settings, slot: Slot | None) -> Tenant:
+    writer = slot.writer if slot is not None else f"command:{new_key()}"
+    return Tenant(settings.scope_id, settings.repository_id, writer)
+
+
+async def open_store_of(
+    settings: Settings, role: Role, slot: Slot | None, tenant: Tenant, journal: Journal | None = None
+) -> Store:
+    """Open the store; it owns the slot from now on."""
+    floor = Floor(time.monotonic) if settings.home is Home.MESH else None
+    changes = Changes()
+    async with AsyncExitStack() as undoing:  # of what was opened, should the rest fail
+        if slot is not None:
+            undoing.callback(slot.release)
+        engine = await open_engine(settings, unnoted if floor is None else floor.note)
+        undoing.push_async_callback(engine.close)
+        store = Store(
+            settings.home,
+            engine,
+            tenant,
+            timeout=settings.db_deadline,
+            breaker=Breaker(time.monotonic) if settings.db_circuit_breaker else None,
+            agent_queue=_agent_queue(settings, slot, engine.max_scripts),
+            slot=slot,
+            changes=changes,
+            listener=_listener(settings, engine, changes),
+            floor=floor,
+            replica=_replica(settings, slot, floor, changes),
+            journal=journal,
+        )
+        undoing.pop_all()
+    try:
+        await store.begin()
+    except DatabaseUnavailable:
+        if role is Role.COMMAND:
+            await store.close()
+            raise
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def _agent_queue(settings: Settings, slot: Slot | None, max_scripts: int) -> AgentQueue | None:
+    """A node's queue for the time when its server is away; the other homes can't be away.
+
+    The spool is for this database and mesh: what waits for another one waits in another file.
+    """
+    if slot is None or settings.home is not Home.MESH:
+        return None
+    target = "\n".join((settings.endpoint, settings.scope_id, settings.repository_id))
+    name = hashlib.sha256(target.encode()).hexdigest()[:12]
+    spool = Spool(slot.folder / f"spool-{name}.db", settings.spool_max_bytes)
+    return AgentQueue(spool, timeout=settings.db_deadline, max_scripts=max_scripts)
+
+
+def _listener(settings: Settings, engine: Engine, changes: Changes) -> Listener | None:
+    """What tells of other processes' commits on the file home; in memory there are no others."""
+    if settings.home is not Home.FILE:
+        return None
+    from vox_mesh.store.file import FileEngine
+
+    assert isinstance(engine, FileEngine)
+    wal = Path(f"{settings.file_path.resolve()}-wal")  # it lies beside the file itself, not beside a link
+    return WalListener(wal, engine.data_version, changes)
+
+
+def primary_log(settings: Settings) -> PrimaryLog:
+    """The log that replicas follow."""
+    from vox_mesh.store.replica.log import PrimaryLog
+
+    return PrimaryLog(settings.endpoint, _token(settings), settings.db_request_timeout)
+
+
+def open_slot_replica(
+    settings: Settings, slot: Slot, floor: Floor | None = None, changes: Changes | None = None
+) -> Replica:
+    """Open a slot's copy of the primary, or raise why there can be none."""
+    from vox_mesh.store.replica.choice import Origin, open_replica
+
+    origin = Origin(
+        path=replica_path(settings.db_path, slot.name),
+        endpoint=settings.endpoint,
+        token=_token(settings),
+        timeout=settings.db_request_timeout,
+        floor=Floor(time.monotonic) if floor is None else floor,
+        changes=Changes() if changes is None else changes,
+        max_stale_s=settings.db_max_stale_ms / 1_000,
+    )
+    return open_replica(settings.db_replica, origin)
+
+
+def _replica(settings: Settings, slot: Slot | None, floor: Floor | None, changes: Changes) -> Replica | None:
+    """A node's replica. Where there can be none, the primary answers reads."""
+    if slot is None or floor is None or settings.db_replica is ReplicaChoice.OFF:
+        return None
+    try:
+        return open_slot_replica(settings, slot, floor, changes)
+    except (ReplicaOff, DriverMissing) as error:
+        _log.warning("the replica is off, reads go to the primary: %s", error.line)
+        return None
+
+
+def _token(settings: Settings) -> str | None:
+    return None if settings.db_token is None else settings.db_token.get_secret_value()
+
+
+async def open_engine(settings: Settings, note: Note = unnoted) -> Engine:
+    """Open what lies below the store: for work on the database as a whole, such as backup and restore."""
+    # Imported where they are needed: a command on the file home never loads the network.
+    if settings.home is Home.MEMORY:
+        from vox_mesh.store.memory import MemoryEngine
+
+        return MemoryEngine()
+    if settings.home is Home.FILE:
+        from vox_mesh.store.file import FileEngine
+
+        return await FileEngine.open(settings.file_path)
+    arguments = settings.endpoint, _token(settings), settings.db_request_timeout, note
+    match settings.db_driver:
+        case Driver.WS:
+            from vox_mesh.store.hrana.ws import WsEngine
+
+            return WsEngine(*arguments)
+        case Driver.HTTP:
+            from vox_mesh.store.hrana.http import HttpEngine
+
+            return HttpEngine(*arguments)
+        case Driver.LIBSQL_CLIENT:
+            from vox_mesh.store.libsql_client import LibsqlClientEngine
+
+            return LibsqlClientEngine(*arguments)
+        case Driver.AUTO:
+            from vox_mesh.store.hrana.auto import AutoEngine
+
+            return AutoEngine(*arguments)
