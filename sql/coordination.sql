@@ -303,9 +303,9 @@ CREATE TABLE IF NOT EXISTS occ_conflicts (
 ) WITHOUT ROWID;
 
 -- Messages between agents: a row for each id, whoever wrote it first. What the sender wrote (up to `signature`)
--- never changes; the rest says what became of it. `id` is the order of commits.
+-- never changes; the rest says what became of it. `id` is the order of commits: the newest row is never removed.
 CREATE TABLE IF NOT EXISTS a2a_messages (
-    id                 INTEGER PRIMARY KEY AUTOINCREMENT,
+    id                 INTEGER PRIMARY KEY,
     scope_id           TEXT    NOT NULL,
     repository_id      TEXT    NOT NULL,
     message_uuid       TEXT    NOT NULL,

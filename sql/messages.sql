@@ -328,7 +328,9 @@ WHERE id IN (
 DELETE FROM a2a_messages WHERE id IN (
     SELECT id FROM a2a_messages
     WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL
-      AND state IN (SELECT value FROM json_each(?3)) AND ended_ms <= NOW_MS - ?4 LIMIT ?5)
+      AND state IN (SELECT value FROM json_each(?3)) AND ended_ms <= NOW_MS - ?4
+      AND id < (SELECT max(id) FROM a2a_messages)  -- or its number would be given out again
+    LIMIT ?5)
 
 -- name: is_work
 -- Whether there is anything to keep in order. ?3: the time, ?4 and ?5: since when the ended ones may go.

@@ -347,7 +347,9 @@ class Bus:
         task.add_done_callback(self._leaving.discard)
 
     async def close(self) -> None:
-        """Give back what is in somebody's hands."""
+        """Give back what is in somebody's hands, or was to be."""
+        for consumer in self._consumers:
+            self._in_background(consumer.close())
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)

@@ -23,6 +23,7 @@ POLL_S: Final = 60.0
 _AGAIN_S: Final = 1.0
 _CLAIM_S: Final = 3.0
 _CALM_S: Final = 0.002  # a busy mesh commits all the time
+_BUSY_S: Final = 0.02
 _FEW: Final = 8
 _QUICK_S: Final = 1.0
 _STALE: Final = 0.25  # of a lease: what was not looked at by then is given back, and claimed anew
@@ -59,7 +60,7 @@ class Consumer:
         self._stocked_at = 0.0
         self._limit = _FEW
         self._claim_name: str | None = None  # asked for, and not answered yet
-        self._polled_at = float("-inf")
+        self._polled_at = self._looked_at = float("-inf")
         self._next_ms: int | None = None
         self._is_away = False
 
@@ -94,8 +95,13 @@ class Consumer:
             if message is not None:
                 return message
             self._wake.clear()
-            if not await self._restock():
+            if not (self._is_time_to_look and await self._restock()):
                 await self._rest()
+
+    @property
+    def _is_time_to_look(self) -> bool:
+        """Whether to look for more: while others of the same pairs are worked on, not all the time."""
+        return not self._in_stock or self._monotonic() - self._looked_at > _BUSY_S
 
     async def _from_stock(self) -> Message | None:
         if self._in_stock and self._monotonic() - self._stocked_at > _STALE * self._lease_s:
@@ -133,6 +139,7 @@ class Consumer:
 
     async def _restock(self) -> bool:
         """Get more, if there is any; whether there was."""
+        self._looked_at = self._monotonic()
         if len(self._in_stock) >= MAX_CLAIMED:
             return False
         brought = self._arrivals.keys
@@ -215,8 +222,11 @@ class Consumer:
 
     async def _rest(self) -> None:
         """Wait until there may be something."""
-        await asyncio.sleep(_CALM_S)
         pause = _AGAIN_S if self._is_away else POLL_S
+        if self._in_stock:
+            pause = _BUSY_S
+        else:
+            await asyncio.sleep(_CALM_S)
         if self._next_ms is not None and not self._is_away:
             pause = min(pause, max(0.0, (self._next_ms - self._clock.now_ms) / 1_000) + _MARGIN_S)
         with suppress(TimeoutError):

@@ -59,7 +59,9 @@ class Senders:
     async def _checked(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
         if len(messages) <= _IN_LINE:
             return self._check(messages, keys)
-        return await asyncio.to_thread(self._check, messages, keys)
+        halves = (slice(0, len(messages) // 2), slice(len(messages) // 2, None))
+        checked = [asyncio.to_thread(self._check, messages[half], keys[half]) for half in halves]
+        return [is_genuine for half in await asyncio.gather(*checked) for is_genuine in half]
 
     def _check(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
         return [

@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 
 _MAX_WAITING: Final = 4_096
 _MAX_REQUEST_BYTES: Final = 2**20
+_CALLER_S: Final = 50e-6  # about what a caller takes from being answered to writing again
+_FORGETTING: Final = 1.01
+_MANY: Final = 16
 
 
 class Detour(Protocol):
@@ -74,6 +77,7 @@ class Combiner:
         self._work = asyncio.Event()
         self._flight: Flight | None = None
         self._is_quiet = True  # the last request was one caller's alone
+        self._quickest_s = 0.0  # about how long a request takes at least
         self._alarm: asyncio.TimerHandle | None = None
         self._giving_up = False
         self._closing: asyncio.Event | None = None
@@ -186,10 +190,17 @@ class Combiner:
                 self._go_on()
 
     def _take(self) -> list[Entry]:
-        """The entries of the next request: those that came first, as many as fit."""
+        """The entries of the next request: those that came first, as many as fit.
+
+        When so many wait that making their next writes takes longer than a request does, it is half of them:
+        these do so while the others' request is under way.
+        """
         taken: list[Entry] = []
         scripts = weight = 0
-        while self._queue:
+        waiting = len(self._queue)
+        is_split = waiting >= _MANY and waiting * _CALLER_S > self._quickest_s
+        most = (waiting + 1) // 2 if is_split else waiting
+        while self._queue and len(taken) < most:
             entry = self._queue[0]
             if not entry.future.done():
                 scripts += len(entry.scripts)
@@ -203,6 +214,7 @@ class Combiner:
 
     async def _send(self, flight: Flight) -> None:
         self._flight = flight
+        began = self._loop.time()
         try:
             verdicts = await self._verdicts(flight)
         except CircuitOpen as error:
@@ -221,6 +233,7 @@ class Combiner:
             for entry in flight.entries:
                 entry.fail(_told(MeshError(f"an unexpected fault: {error}"), entry, flight))
         else:
+            self._quickest_s = min(self._loop.time() - began, self._quickest_s * _FORGETTING or 1.0)
             self._settle(flight, verdicts)
         finally:
             self._flight = None
