@@ -15,6 +15,11 @@ value ->> 'correlation_id', value ->> 'reply_to', value ->> 'expires_ms', value 
 value ->> 'max_attempts', value ->> 'hlc', value ->> 'sender_node', value ->> 'sender_incarnation',
 value ->> 'traceparent', value ->> 'signature'
 
+-- name: is_same
+-- What makes it the same message, also if it was written once more, at another time.
+sender_agent = excluded.sender_agent AND receiver_agent = excluded.receiver_agent
+AND msg_type = excluded.msg_type AND payload = excluded.payload
+
 -- name: record
 -- A message as one value: what its sender wrote, and what became of it.
 json_array(
@@ -25,8 +30,7 @@ json_array(
 -- ?1: items, ?2: scope, ?3: repository. A row that is there already is left as it is, and found if it is the same.
 INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN)
 SELECT ?2, ?3, OF_ITEM FROM json_each(?1) WHERE true
-ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid
-WHERE signature = excluded.signature
+ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
 
 -- name: send_one
@@ -34,8 +38,7 @@ RETURNING message_uuid, message_uuid
 INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN)
 SELECT ?1, ?2, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21
 WHERE IS_CURRENT
-ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid
-WHERE signature = excluded.signature
+ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
 
 -- name: refuse_other_key
@@ -47,8 +50,9 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
         SELECT max(n.from_seq) FROM node_keys AS n
         WHERE n.scope_id = ?1 AND n.repository_id = ?2 AND n.node_id = k.node_id))
 
--- name: signature_of
-SELECT signature FROM a2a_messages WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3
+-- name: is_over
+SELECT 1 FROM a2a_messages
+WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND ended_ms IS NOT NULL
 
 -- --- receiving -------------------------------------------------------------------------------------------
 
@@ -80,12 +84,13 @@ heads AS (
         (SELECT min(hlc) FROM a2a_messages
          WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver
            AND sender_agent = p.sender AND ended_ms IS NULL AND not_before_ms IS NOT NULL
-           AND not_before_ms > clock.now) AS barrier
+           AND not_before_ms > clock.now AND (expires_ms IS NULL OR expires_ms > clock.now)) AS barrier
     FROM pairs AS p CROSS JOIN clock
     JOIN a2a_messages AS m ON m.id = (
         SELECT id FROM a2a_messages
         WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver AND sender_agent = p.sender
-          AND ended_ms IS NULL AND (expires_ms IS NULL OR expires_ms > clock.now)
+          AND ended_ms IS NULL
+          AND (expires_ms IS NULL OR expires_ms > clock.now OR claim_until_ms > clock.now)
         ORDER BY hlc LIMIT 1)
     WHERE p.sender IS NOT NULL
 )
@@ -156,7 +161,7 @@ FROM json_each(?1) WHERE true
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET
     state = 'acked', acknowledged = 1, claim_owner = excluded.claim_owner, claim_until_ms = NULL,
     ended_ms = excluded.ended_ms
-WHERE signature = excluded.signature AND ended_ms IS NULL
+WHERE IS_SAME AND ended_ms IS NULL
 
 -- name: refuse_unless_held
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
@@ -183,13 +188,13 @@ WHERE id IN (
       AND m.claim_owner = ?4 AND m.claim_until_ms IS NOT NULL)
 
 -- name: give_back
--- ?5: after how many milliseconds it may be tried again, ?6: why.
+-- ?5: after how many milliseconds it may be tried again, ?6: why, ?7: how often it was tried.
 UPDATE a2a_messages SET
-    state = iif(delivery_attempts >= max_attempts, 'dead', 'stored'),
-    ended_ms = iif(delivery_attempts >= max_attempts, NOW_MS, NULL),
-    ended_reason = iif(delivery_attempts >= max_attempts, coalesce(?6, 'given back too often'), NULL),
-    not_before_ms = iif(delivery_attempts >= max_attempts, NULL, NOW_MS + ?5),
-    claim_until_ms = NULL
+    state = iif(?7 >= max_attempts, 'dead', 'stored'),
+    ended_ms = iif(?7 >= max_attempts, NOW_MS, NULL),
+    ended_reason = iif(?7 >= max_attempts, coalesce(?6, 'given back too often'), NULL),
+    not_before_ms = iif(?7 >= max_attempts, NULL, NOW_MS + ?5),
+    delivery_attempts = ?7, claim_until_ms = NULL
 WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND claim_owner = ?4
   AND ended_ms IS NULL AND claim_until_ms IS NOT NULL
 

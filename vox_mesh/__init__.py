@@ -17,24 +17,30 @@ from vox_mesh.coordination.strategies import (
 )
 from vox_mesh.errors import MeshError
 from vox_mesh.mesh import Mesh
+from vox_mesh.messages.outbox import Auto, Local, Remote
+from vox_mesh.model.messages import Message
 from vox_mesh.opening import Role, open_store
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.store import Answer, Change, Op, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
 
 __all__ = [
     "Answer",
+    "Auto",
     "Change",
     "Conflict",
     "ConflictRecorded",
     "DeferToAgent",
+    "Local",
     "Manual",
     "Merge",
     "Merged",
     "Mesh",
     "MeshError",
+    "Message",
     "Op",
     "OpKind",
     "Outcome",
+    "Remote",
     "Role",
     "Row",
     "Rows",

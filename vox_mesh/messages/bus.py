@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from vox_mesh.coordination.author import Author, key_refused
 from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.errors import BadValue, MeshError, MessageTaken, Refused, StoreClosed
+from vox_mesh.errors import BadValue, MeshError, MessageTaken, NotHolder, Refused, StoreClosed
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED, Claims, checked_lease, is_brought
 from vox_mesh.messages.consumer import Consumer
@@ -32,6 +32,7 @@ from vox_mesh.model.messages import (
     checked_receiver,
     checked_trace,
     checked_word,
+    inbox_names,
     payload_of,
 )
 from vox_mesh.store.script import Outcome, Script, Statement, new_key
@@ -111,6 +112,7 @@ class Bus:
         if not 1 <= max_attempts <= 1_000:
             raise BadValue(f"a message can't be tried {max_attempts} times", hint="from 1 to 1000 times")
         now_ms = self._clock.now_ms
+        own = self._author.identity  # known first: the clock ticks in its name
         unsigned = Message(
             message_uuid=new_key() if key is None else checked_id(key),
             sender_agent=sender,
@@ -125,11 +127,11 @@ class Bus:
             ack_by_ms=_time_after(now_ms, ack_within),
             max_attempts=max_attempts,
             hlc=str(self._clock.tick(now_ms)),
-            sender_node=self._author.identity.node_id,
+            sender_node=own.node_id,
             sender_incarnation=self._author.incarnation,
             traceparent=None if traceparent is None else checked_trace(traceparent),
         )
-        signature = self._author.identity.key.sign(unsigned.signed_text(*self._mesh))
+        signature = own.key.sign(unsigned.signed_text(*self._mesh))
         return await self.store(unsigned._replace(signature=signature), route=route, timeout=timeout)
 
     async def store(self, message: Message, *, route: Route = Auto, timeout: float | None = None) -> Message:
@@ -212,16 +214,22 @@ class Bus:
     # --- receiving -------------------------------------------------------------------------------
 
     async def receive(
-        self, agent: str | None = None, *, roles: Sequence[str] = (), lease: float = LEASE_S
+        self,
+        agent: str | None = None,
+        *,
+        roles: Sequence[str] = (),
+        lease: float = LEASE_S,
+        at_once: int = MAX_CLAIMED,
     ) -> AsyncGenerator[Message, None]:
         """The messages for an agent, and for the roles it has, as they come; each is to be acknowledged.
 
         The next one of a sender comes when the last was acknowledged or given back. One that is neither
-        within its lease comes again, here or elsewhere.
+        within its lease comes again, here or elsewhere. Of those that wait, `at_once` are claimed together
+        at the most: whoever works long on each should leave the others to others.
         """
         consumer = Consumer(
             *(self._store, self._claims, self.arrivals, self._clock),
-            *(self._names(agent, roles), checked_lease(lease), self._monotonic),
+            *(self._names(agent, roles), checked_lease(lease), self._monotonic, at_once),
         )
         self._consumers.append(consumer)
         self.arrivals.join(consumer.names, consumer)
@@ -275,19 +283,24 @@ class Bus:
         return messages
 
     def _names(self, agent: str | None, roles: Sequence[str]) -> list[str]:
-        return [self.agent_or_default(agent), *(checked_receiver(ROLE + role) for role in roles)]
+        return inbox_names(self.agent_or_default(agent), roles)
 
     async def ack(self, *messages: Message) -> None:
         """Say that these are done with; `NotHolder` if one is not ours to say so."""
         if not messages:
             return
+        failures = await self._claims.ack(messages)
         for message in messages:
-            for consumer in self._consumers:
-                consumer.settled(message)
-        await self._claims.ack(messages)
-        for message in messages:
-            if is_brought(message):
+            error = failures.get(message.message_uuid)
+            if error is None and is_brought(message):
                 self.arrivals.done(message)
+            for consumer in self._consumers:
+                if error is None:
+                    consumer.settled(message)
+                elif isinstance(error, NotHolder):
+                    consumer.given_back(message)
+        if failures:
+            raise next(iter(failures.values()))
 
     async def nack(
         self, message: Message, *, retry_in: float | None = None, reason: str | None = None
@@ -307,6 +320,12 @@ class Bus:
         """Have a message for its time again, from now on."""
         if not is_brought(message):
             await self._claims.renew(message, checked_lease(lease))
+
+    def hand_over(self, message: Message) -> None:
+        """Have no more to do with a message: it stays claimed, for whoever knows the name of its claim."""
+        self._claims.hand_over(message)
+        for consumer in self._consumers:
+            consumer.settled(message)
 
     async def acked(self, message: Message, timeout: float) -> bool:
         """Wait until a message is acknowledged; `False` if it is not in time, or never will be."""

@@ -126,7 +126,7 @@ class Claims:
             messages = [each for each, is_genuine in zip(messages, genuine, strict=True) if is_genuine]
         if messages:
             self._clock.receive(max(message.hlc for message in messages))
-        return in_turn(messages)
+        return _as_attempts(in_turn(messages))
 
     # --- in somebody's hands ---------------------------------------------------------------------
 
@@ -137,20 +137,22 @@ class Claims:
             now = self._monotonic()
             self._handed = {key: each for key, each in self._handed.items() if each.deadline > now}
 
-    async def ack(self, messages: Sequence[Message]) -> None:
-        """Say that these are done with; `NotHolder` if any of them was not ours to say so."""
-        scripts = [_ack(message) for message in messages]
-        verdicts = await self._store.write_all(scripts)
-        failure: MeshError | None = None
+    def hand_over(self, message: Message) -> None:
+        """It is in hands of which we keep no account."""
+        self._handed.pop(message.message_uuid, None)
+
+    async def ack(self, messages: Sequence[Message]) -> dict[str, MeshError]:
+        """Say that these are done with; what is to be said of those for which that failed, by their ids."""
+        verdicts = await self._store.write_all([_ack(message) for message in messages])
+        failures: dict[str, MeshError] = {}
         for message, verdict in zip(messages, verdicts, strict=True):
             if isinstance(verdict, MeshError):
-                failure = failure or verdict
+                failures[message.message_uuid] = verdict
             elif verdict.rows or verdict.spooled or is_brought(message):
                 self._handed.pop(message.message_uuid, None)
             else:
-                failure = failure or not_holder(message)
-        if failure is not None:
-            raise failure
+                failures[message.message_uuid] = not_holder(message)
+        return failures
 
     async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
         """Give it back: it comes again after that time, until then its pair waits."""
@@ -195,6 +197,17 @@ class Claims:
         handed = [each for each in self._handed.values() if each.deadline > now]
         self._handed.clear()
         await self.release([], [each.message for each in handed if not is_brought(each.message)])
+
+
+def _as_attempts(messages: Sequence[Message]) -> list[Message]:
+    """Count this attempt: the database has done so for the first of each pair only."""
+    firsts: dict[tuple[str, str], str] = {}
+    return [
+        message
+        if firsts.setdefault(message.pair, message.message_uuid) == message.message_uuid
+        else message._replace(delivery_attempts=message.delivery_attempts + 1)
+        for message in messages
+    ]
 
 
 def not_holder(message: Message) -> NotHolder:

@@ -44,6 +44,7 @@ class Consumer:
         names: Sequence[str],
         lease_s: float,
         monotonic: Callable[[], float],
+        at_once: int = MAX_CLAIMED,
     ) -> None:
         self.names = tuple(names)
         self._store = store
@@ -56,9 +57,10 @@ class Consumer:
         self._is_nudged = True
         self._in_stock: list[Message] = []
         self._counted: set[str] = set()  # of what is in stock, those for which this is an attempt
-        self._busy: dict[_Pair, str] = {}
+        self._busy: dict[_Pair, tuple[str, float]] = {}  # what is worked on, and until when
         self._stocked_at = 0.0
-        self._limit = _FEW
+        self._at_once = at_once
+        self._limit = min(_FEW, at_once)
         self._claim_name: str | None = None  # asked for, and not answered yet
         self._polled_at = self._looked_at = float("-inf")
         self._next_ms: int | None = None
@@ -76,14 +78,17 @@ class Consumer:
         self._wake.set()
 
     def settled(self, message: Message) -> None:
-        """It is done with, or about to be: the next one of its pair may come."""
-        if self._busy.get(message.pair) == message.message_uuid:
+        """It is done with: the next one of its pair may come."""
+        if message.pair in self._busy and self._busy[message.pair][0] == message.message_uuid:
             del self._busy[message.pair]
             self._wake.set()
 
     def given_back(self, message: Message) -> None:
         """What its sender wrote later waits for it, and is no longer ours."""
-        self._in_stock = [each for each in self._in_stock if each.pair != message.pair]
+        owner = message.claim_owner
+        self._in_stock = [
+            each for each in self._in_stock if each.pair != message.pair or each.claim_owner != owner
+        ]
         self.settled(message)
 
     # --- handing out -----------------------------------------------------------------------------
@@ -107,27 +112,29 @@ class Consumer:
         if self._in_stock and self._monotonic() - self._stocked_at > _STALE * self._lease_s:
             await self._give_back_stock()
         for index, message in enumerate(self._in_stock):
-            if message.pair not in self._busy:
+            if not self._is_busy(message.pair):
                 del self._in_stock[index]
                 if not self._in_stock and self._monotonic() - self._stocked_at < _QUICK_S:
-                    self._limit = min(2 * self._limit, MAX_CLAIMED)
+                    self._limit = min(2 * self._limit, self._at_once)
                 return self._handed_out(message)
         return None
 
+    def _is_busy(self, pair: _Pair) -> bool:
+        """Whether somebody works on a message of this pair, and still may."""
+        _, deadline = self._busy.get(pair, ("", float("-inf")))
+        return self._monotonic() < deadline
+
     def _handed_out(self, message: Message) -> Message:
-        self._busy[message.pair] = message.message_uuid
-        self._arrivals.handed_out(message)
-        is_counted = message.message_uuid in self._counted
-        self._counted.discard(message.message_uuid)
-        if not is_counted:  # it was claimed behind another, and not counted until now
-            message = message._replace(delivery_attempts=message.delivery_attempts + 1)
         deadline = self._stocked_at + self._lease_s
+        self._busy[message.pair] = message.message_uuid, deadline
+        self._arrivals.handed_out(message)
+        self._counted.discard(message.message_uuid)
         self._claims.hand_out(message, deadline)
         return message
 
     async def _give_back_stock(self) -> None:
         stock, self._in_stock = self._in_stock, []
-        self._limit = _FEW  # whoever takes so long should not keep others waiting
+        self._limit = min(_FEW, self._at_once)  # whoever takes so long should not keep others waiting
         own = [each for each in stock if not (each.claim_owner or "").startswith(ON_ARRIVAL)]
         await self._claims.release(
             [each for each in own if each.message_uuid in self._counted],
@@ -212,13 +219,13 @@ class Consumer:
         """The database is away: arrival at this node is the claim."""
         in_stock = {each.message_uuid for each in self._in_stock}
         brought = [
-            each._replace(claim_owner=ON_ARRIVAL + each.message_uuid)
+            each._replace(claim_owner=ON_ARRIVAL + each.message_uuid, delivery_attempts=1)
             for each in self._arrivals.waiting(self.names)
             if each.message_uuid not in in_stock
         ]
         if brought:
             self._put_in_stock(brought, self._monotonic())
-        return any(each.pair not in self._busy for each in brought)
+        return any(not self._is_busy(each.pair) for each in brought)
 
     async def _rest(self) -> None:
         """Wait until there may be something."""
@@ -234,5 +241,8 @@ class Consumer:
                 await self._wake.wait()
 
     async def close(self) -> None:
-        """Give back what nobody has looked at."""
+        """Give back what nobody has looked at, also if it is not known yet."""
+        if self._claim_name is not None:
+            with suppress(MeshError):
+                await self._claim()
         await self._give_back_stock()

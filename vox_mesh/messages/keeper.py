@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.errors import MessageTaken
+from vox_mesh.errors import DatabaseUnavailable, MessageTaken
 from vox_mesh.messages.scripts import json, sql
 from vox_mesh.model.messages import MESH_AGENT, Message
 from vox_mesh.model.ulid import derived
@@ -44,7 +44,11 @@ class Keeper:
         self._retention_ms = round(retention_s * 1_000)
 
     async def run_once(self) -> None:
-        """Do what there is to do, as far as our copy of the database shows."""
+        """Do what there is to do, as far as our copy of the database shows; nothing while that is away."""
+        with suppress(DatabaseUnavailable):
+            await self._keep()
+
+    async def _keep(self) -> None:
         now_ms = self._clock.now_ms
         acked_ms, dead_ms = now_ms - self._retention_ms, now_ms - DEAD_FOR * self._retention_ms
         rows = await self._store.read(sql("is_work"), (*self._mesh, now_ms, acked_ms, dead_ms))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.errors import BadValue, NotKnown, Refused
+from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, Refused
 from vox_mesh.messages.scripts import json, sql
 from vox_mesh.model.messages import Message
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
 _NOT_DEAD: Final = "not_dead"
+_AGAIN_S: Final = 1.0
 
 
 class Thread(NamedTuple):
@@ -37,6 +40,21 @@ class Letters:
         """What can still be delivered to these, after a position, in the order in which it was stored."""
         return await self._read("peek", json(names), after, self._clock.now_ms, limit)
 
+    async def follow(self, names: Sequence[str], after: int = 0) -> AsyncGenerator[Message, None]:
+        """The same, each message once as it comes, for ever; also once the database is back."""
+        while True:
+            seen = self._store.change_count
+            page: list[Message] = []
+            with suppress(DatabaseUnavailable):
+                page = await self.peek(names, after=after)
+            for message in page:
+                after = message.position
+                yield message
+            if not page:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if self._store.is_in_touch else _AGAIN_S):
+                        await self._store.changed(seen)
+
     async def listed(
         self,
         *,
@@ -53,7 +71,7 @@ class Letters:
     async def find(self, beginning: str) -> Message | None:
         """The message whose id begins so."""
         found = await self._read("beginning_with", beginning.upper())
-        if len(found) > 1 and found[0].message_uuid != beginning:
+        if len(found) > 1 and found[0].message_uuid != beginning.upper():
             raise BadValue(f"several messages begin with {beginning}", hint="give more of the id")
         return found[0] if found else None
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from vox_mesh.errors import DatabaseUnavailable, RelayFailed, RelayRefused
+from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.whereabouts import Peer, Whereabouts
 from vox_mesh.model.messages import Message
@@ -21,6 +21,8 @@ ATTEMPTS: Final = 3
 FIRST_PAUSE_S: Final = 0.5
 _REST_S: Final = FIRST_PAUSE_S * 2 ** (ATTEMPTS - 1)
 _MAX_QUEUED: Final = 256
+_FEW: Final = 4
+_MAX_BEHIND: Final = 16_384
 _MAX_AT_ONCE: Final = 64
 _MAX_BYTES_AT_ONCE: Final = 512 * 1024
 
@@ -96,7 +98,10 @@ class Outbox:
         self._unresolved: deque[_Parcel] = deque()
         self._resolving: asyncio.Task[None] | None = None
         self._is_gapped = spooling  # what was left by an earlier process was not brought
-        self._gapped: set[str] = set()
+        self._gapped: set[str] = set()  # receivers of messages in the spool that were not brought
+        self._behind: dict[
+            str, str
+        ] = {}  # the last stored one for each receiver that was not, and none since
         self.counts: Counter[str] = Counter()
         """How many messages were `brought`, `skipped`, `refused`, or `given_up`."""
 
@@ -110,7 +115,7 @@ class Outbox:
             return
         parcel = _Parcel(message, stored, route)
         is_fresh, peer = self._whereabouts.remembered(message.receiver_agent)
-        if is_fresh and route.node_url is None and not self._unresolved:
+        if is_fresh and stored and route.node_url is None and not self._unresolved:
             self._send_to(peer, parcel)
         elif len(self._unresolved) >= _MAX_QUEUED:
             self._skip(parcel)
@@ -122,15 +127,16 @@ class Outbox:
     async def _resolve(self) -> None:
         while self._unresolved:
             parcel = self._unresolved[0]
-            try:
-                if parcel.route.node_url is None:
-                    peer = await self._whereabouts.of(parcel.message.receiver_agent)
-                else:
-                    peer = await self._whereabouts.at(parcel.route.node_url)
-                    if peer is None:
-                        _log.warning("no live node has the address %s", parcel.route.node_url)
-            except DatabaseUnavailable:
-                peer = None
+            receiver = parcel.message.receiver_agent
+            if parcel.route.node_url is None:
+                peer = await self._whereabouts.of(receiver)
+            else:
+                peer = await self._whereabouts.at(parcel.route.node_url)
+                if peer is None:
+                    _log.warning("no live node has the address %s", parcel.route.node_url)
+            last = None if parcel.is_stored else self._behind.get(receiver)
+            if last is not None and await self._whereabouts.is_over(last):
+                self._behind.pop(receiver, None)
             self._unresolved.popleft()
             self._send_to(peer, parcel)
 
@@ -145,8 +151,11 @@ class Outbox:
     def _queue(self, peer: Peer, parcel: _Parcel) -> None:
         lane = self._lanes.setdefault(peer, _Lane())
         receiver = parcel.message.receiver_agent
-        is_overtaking = not parcel.is_stored and (self._is_gapped or receiver in self._gapped)
-        is_needless = parcel.is_stored and self._monotonic() < lane.rests_until
+        is_overtaking = not parcel.is_stored and (
+            self._is_gapped or receiver in self._gapped or receiver in self._behind
+        )
+        is_behind = len(lane.parcels) >= _FEW or self._monotonic() < lane.rests_until
+        is_needless = parcel.is_stored and is_behind
         if is_overtaking or is_needless or len(lane.parcels) >= _MAX_QUEUED:
             self._skip(parcel)
             return
@@ -156,8 +165,18 @@ class Outbox:
 
     def _skip(self, parcel: _Parcel) -> None:
         self.counts["skipped"] += 1
+        self._leave(parcel)
+
+    def _leave(self, parcel: _Parcel) -> None:
+        """It is not brought: whatever is sent to the same receiver next must not overtake it."""
+        receiver = parcel.message.receiver_agent
         if not parcel.is_stored:
-            self._gapped.add(parcel.message.receiver_agent)
+            self._gapped.add(receiver)
+        else:
+            self._behind.pop(receiver, None)
+            self._behind[receiver] = parcel.message.message_uuid
+            if len(self._behind) > _MAX_BEHIND:
+                self._behind.pop(next(iter(self._behind)))
 
     # --- bringing --------------------------------------------------------------------------------
 
@@ -185,6 +204,8 @@ class Outbox:
                 with attempt:
                     await self._courier.deliver(peer, messages, stored=batch[0].is_stored)
             self.counts["brought"] += len(batch)
+            for message in messages:
+                self._behind.pop(message.receiver_agent, None)
         except RelayRefused as error:
             if len(batch) > 1:
                 for parcel in batch:
@@ -192,15 +213,13 @@ class Outbox:
                 return
             self.counts["refused"] += 1
             _log.error("%s does not take message %s: %s", peer.node_id, messages[0].message_uuid, error.line)
-            if not batch[0].is_stored:
-                self._gapped.add(messages[0].receiver_agent)
+            self._leave(batch[0])
 
     def _give_up(self, batch: Sequence[_Parcel], lane: _Lane) -> None:
         self.counts["given_up"] += len(batch)
         lane.rests_until = self._monotonic() + _REST_S
         for parcel in (*batch, *lane.parcels):
-            if not parcel.is_stored:
-                self._gapped.add(parcel.message.receiver_agent)
+            self._leave(parcel)
         lane.parcels.clear()
 
     async def close(self) -> None:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import COMMANDS
-from vox_mesh.errors import BadValue, MessageExpired, SenderRefused, StaleIncarnation
+from vox_mesh.errors import (
+    BadValue,
+    DatabaseUnavailable,
+    MessageExpired,
+    MessageTaken,
+    SenderRefused,
+    StaleIncarnation,
+)
 from vox_mesh.messages.bus import Bus
-from vox_mesh.messages.scripts import sql
+from vox_mesh.messages.scripts import json, sql
+from vox_mesh.messages.sparing import Sparing
+from vox_mesh.model.canonical import is_canonical
 from vox_mesh.model.hlc import MAX_AHEAD_MS, Hlc
 from vox_mesh.model.messages import (
+    MAX_PAYLOAD_BYTES,
     Message,
     checked_agent,
     checked_id,
@@ -20,47 +33,82 @@ from vox_mesh.model.messages import (
     checked_receiver,
     checked_trace,
     checked_word,
-    payload_of,
 )
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 WINDOW_MS: Final = 600_000
 """A message is brought within seconds or not at all: one from before that is somebody's copy of it."""
 
+_ASK_S: Final = 1.0
+"""So long the database may take to say who somebody is; and so long that is not asked again."""
+
+_MAX_TAKEN: Final = 8_192
+_MAX_NODES: Final = 1_024
+
 
 class Reception:
-    """Checks messages, all or none, before anything is made of them."""
+    """Checks messages, all or none, before anything is made of them.
 
-    def __init__(self, store: Store, bus: Bus, clock: MeshClock) -> None:
+    Until the signatures are verified, nothing is remembered, written or told that a stranger could choose,
+    and the database is asked at most once a second about each name.
+    """
+
+    def __init__(self, store: Store, bus: Bus, clock: MeshClock, window_ms: int = WINDOW_MS) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
         self._bus = bus
         self._clock = clock
+        self._window_ms = window_ms
+        self._say = Sparing(_log)
+        self._doubted: OrderedDict[str, float] = OrderedDict()  # nodes, and when they may be asked for again
+        self._incarnations: OrderedDict[str, int] = OrderedDict()  # the latest that was heard of each node
+        self._taken: OrderedDict[str, str] = OrderedDict()  # messages and their signatures
 
     async def take(self, messages: Sequence[Message], *, stored: bool) -> None:
-        """Take messages that were brought; `stored`: their sender knows that they are in the database.
+        """Take messages that one node brought; `stored`: it knows that they are in the database.
 
         Otherwise they are stored from here. Brought twice, a message is the same one.
         """
         for message in messages:
             _check(message)
             self._refuse_if_untimely(message)
-        for node in {message.sender_node for message in messages}:
-            await self._refuse_unknown(node)
+        node = messages[0].sender_node
+        if any(message.sender_node != node for message in messages):
+            raise BadValue("the messages of one request are to be of one node", hint="bring its own only")
+        await self._refuse_unless_genuine(node, messages)
         for message in messages:
-            await self._refuse_if_replaced(message)
-        for message, is_genuine in zip(messages, await self._bus.senders.genuine(messages), strict=True):
-            if not is_genuine:
-                raise SenderRefused(
-                    f"message {message.message_uuid} was not signed with a key of {message.sender_node}"
-                )
+            _check_payload(message)
+        new = self._not_taken(messages)
+        if new:
+            await self._take_new(node, new, stored=stored)
+
+    async def _take_new(self, node: str, messages: Sequence[Message], *, stored: bool) -> None:
+        known = await self._known(node, messages)
+        self._refuse_if_replaced(node, messages)
+        for message in messages:
+            signature, _ = known.get(message.message_uuid, (message.signature, False))
+            if signature != message.signature:
+                raise _taken(message)
         self._clock.receive(max(message.hlc for message in messages))
         if not stored:
             for message in messages:
-                await self._bus.keep_brought(message)
-        self._bus.arrivals.bring(messages)
+                if message.message_uuid not in known:
+                    await self._keep(message)
+        ended = {message_uuid for message_uuid, (_, is_ended) in known.items() if is_ended}
+        self._bus.arrivals.bring([each for each in messages if each.message_uuid not in ended])
+        for message in messages:
+            _remember(self._taken, message.message_uuid, message.signature, _MAX_TAKEN)
+
+    async def _keep(self, message: Message) -> None:
+        try:
+            await self._bus.keep_brought(message)
+        except StaleIncarnation as error:  # not the sender is: this process is
+            raise DatabaseUnavailable(f"this process can't store it: {error}", hint=error.hint) from None
+
+    # --- who brings it, and when -----------------------------------------------------------------
 
     def _refuse_if_untimely(self, message: Message) -> None:
         sent_ms, now_ms = Hlc.parse(message.hlc).wall_ms, self._clock.now_ms
@@ -69,40 +117,96 @@ class Reception:
                 f"message {message.message_uuid} was written {sent_ms - now_ms} ms from now",
                 hint="set the sender's clock",
             )
-        if sent_ms < now_ms - WINDOW_MS or (message.expires_ms is not None and message.expires_ms <= now_ms):
+        is_old = sent_ms < now_ms - self._window_ms
+        if is_old or (message.expires_ms is not None and message.expires_ms <= now_ms):
             raise MessageExpired(
                 f"message {message.message_uuid} is too old to be brought",
                 hint="if it was stored, its receiver finds it in the database",
             )
 
-    async def _refuse_unknown(self, node_id: str) -> None:
-        if not await self._bus.senders.is_known(node_id):
-            _log.warning("a message from %s was refused: no key is known of that node", node_id)
+    async def _refuse_unless_genuine(self, node: str, messages: Sequence[Message]) -> None:
+        senders = self._bus.senders
+        may_ask = self._doubted.get(node, 0.0) <= time.monotonic()
+        try:
+            async with asyncio.timeout(_ASK_S):
+                is_known = await senders.is_known(node, ask=may_ask)
+                genuine = await senders.genuine(messages, ask=may_ask) if is_known else []
+        except TimeoutError:
+            raise DatabaseUnavailable("the database does not say in time who the sender is") from None
+        if not is_known:
+            self._doubt(node)
+            self._say(logging.WARNING, "a message from %s was refused: no key is known of that node", node)
             raise SenderRefused(
-                f"no key is known of the node {node_id}", hint="has it joined this mesh, in this scope?"
+                f"no key is known of the node {node}", hint="has it joined this mesh, in this scope?"
             )
+        for message, is_genuine in zip(messages, genuine, strict=True):
+            if not is_genuine:
+                self._doubt(node)
+                raise SenderRefused(f"message {message.message_uuid} was not signed with a key of {node}")
 
-    async def _refuse_if_replaced(self, message: Message) -> None:
-        if message.sender_incarnation is None:
-            return
-        rows = await self._store.read(sql("incarnation_of"), (*self._mesh, message.sender_node))
-        if rows and message.sender_incarnation < rows.value:
-            raise StaleIncarnation(
-                f"{message.sender_node} has begun again since: message {message.message_uuid} is of "
-                f"incarnation {message.sender_incarnation}, now it is {rows.value}",
-                hint="stop the older process",
-            )
+    def _doubt(self, node: str) -> None:
+        now = time.monotonic()
+        if self._doubted.get(node, 0.0) <= now:
+            _remember(self._doubted, node, now + _ASK_S, _MAX_NODES)
+
+    async def _known(self, node: str, messages: Sequence[Message]) -> dict[str, tuple[str, bool]]:
+        """What our copy of the database has under these ids: each signature, and whether it has ended.
+
+        If it can't be asked, nothing: then it is as if the messages came first.
+        """
+        ids = json(message.message_uuid for message in messages)
+        try:
+            rows = await self._store.read(sql("brought"), (*self._mesh, node, ids), timeout=_ASK_S)
+        except DatabaseUnavailable:
+            return {}
+        for message_uuid, _, number in rows:
+            if message_uuid is None:
+                _remember(self._incarnations, node, number, _MAX_NODES)
+        return {row[0]: (row[1], bool(row[2])) for row in rows if row[0] is not None}
+
+    def _refuse_if_replaced(self, node: str, messages: Sequence[Message]) -> None:
+        latest = self._incarnations.get(node, 0)
+        for message in messages:
+            if message.sender_incarnation is None:  # a command's
+                continue
+            if message.sender_incarnation < latest:
+                raise StaleIncarnation(
+                    f"{node} has begun again since: message {message.message_uuid} is of incarnation "
+                    f"{message.sender_incarnation}, now it is {latest}",
+                    hint="stop the older process",
+                )
+            latest = message.sender_incarnation
+        if latest:
+            _remember(self._incarnations, node, latest, _MAX_NODES)
+
+    def _not_taken(self, messages: Sequence[Message]) -> list[Message]:
+        """Those that were not brought before; to whom brings them again, nothing need be done."""
+        new = [each for each in messages if self._taken.get(each.message_uuid) != each.signature]
+        for message in new:
+            if message.message_uuid in self._taken:
+                raise _taken(message)
+        return new
+
+
+def _remember(known: OrderedDict[str, _T], key: str, value: _T, most: int) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > most:
+        known.popitem(last=False)
+
+
+def _taken(message: Message) -> MessageTaken:
+    return MessageTaken(f"there is another message with the id {message.message_uuid}")
 
 
 def _check(message: Message) -> None:
-    """Raise what is wrong with a message, as its sender should have."""
+    """Raise what is wrong with a message, as its sender should have; what takes long comes later."""
     checked_id(message.message_uuid)
+    checked_word("node", message.sender_node)
     checked_agent(message.sender_agent)
     checked_receiver(message.receiver_agent)
     checked_word("type of message", message.msg_type)
     checked_priority(message.priority)
-    if payload_of(message.body) != message.payload:
-        raise BadValue("the payload is not canonical JSON")
     for name, text in (("thread", message.thread_id), ("correlation", message.correlation_id)):
         if text is not None:
             checked_word(name, text)
@@ -112,3 +216,10 @@ def _check(message: Message) -> None:
         checked_trace(message.traceparent)
     if Hlc.parse(message.hlc).author not in (message.sender_node, message.sender_node + COMMANDS):
         raise BadValue(f"the time {message.hlc!r} is not one of {message.sender_node}'s")
+
+
+def _check_payload(message: Message) -> None:
+    if len(message.payload.encode()) > MAX_PAYLOAD_BYTES:
+        raise BadValue(f"the message's body takes more than {MAX_PAYLOAD_BYTES} bytes")
+    if not is_canonical(message.payload):
+        raise BadValue("the payload is not canonical JSON")

@@ -18,7 +18,7 @@ Mesh = tuple[str, str]
 """The scope and the repository that the messages belong to."""
 
 _SQL: Final = named("messages")
-_PARTS: Final = re.compile(r"\b(WRITTEN|OF_ITEM|RECORD|HEADS)\b")
+_PARTS: Final = re.compile(r"\b(WRITTEN|OF_ITEM|IS_SAME|RECORD|HEADS)\b")
 _RECORD: Final = ("record",)
 
 
@@ -114,7 +114,7 @@ def nack_script(mesh: Mesh, message: Message, retry_ms: int, reason: str | None)
     return Script(
         Statement(sql("refuse_unless_held_back"), held, refusal=NotHolder.code),
         Statement(sql("release_behind"), held),
-        Statement(sql("give_back"), (*held, retry_ms, reason)),
+        Statement(sql("give_back"), (*held, retry_ms, reason, message.delivery_attempts)),
     )
 
 

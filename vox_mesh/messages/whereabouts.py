@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import machine_id
+from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.messages.scripts import sql
 from vox_mesh.model.addresses import host_of, is_loopback
 from vox_mesh.model.liveness import State, state_of
@@ -49,13 +50,24 @@ class Whereabouts:
 
     def _remembered(self, how: str, name: str) -> tuple[bool, Peer | None]:
         since, peer = self._known.get((how, name), (float("-inf"), None))
-        return self._monotonic() - since < _FRESH_S, peer
+        return peer is not None and self._monotonic() - since < _FRESH_S, peer
+
+    async def is_over(self, message_uuid: str) -> bool:
+        """Whether a message that was stored is known to need no delivery any more."""
+        try:
+            rows = await self._store.read(sql("is_over"), (*self._store.tenant[:2], message_uuid))
+        except DatabaseUnavailable:
+            return False
+        return bool(rows)
 
     async def _find(self, how: str, name: str) -> Peer | None:
         is_fresh, peer = self._remembered(how, name)
         if is_fresh:
             return peer
-        rows = await self._store.read(sql(how), (*self._store.tenant[:2], name))
+        try:
+            rows = await self._store.read(sql(how), (*self._store.tenant[:2], name))
+        except DatabaseUnavailable:
+            return peer  # where it was last, is the best that can be known now
         peer = self._peer(*rows[0]) if rows else None
         if len(self._known) >= _MAX_KNOWN:
             self._known.pop(next(iter(self._known)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 
@@ -139,6 +139,11 @@ def checked_receiver(address: str) -> str:
     """An address of one inbox: an agent's name, or `role:` and the name of a role."""
     checked_agent(address.removeprefix(ROLE))
     return address
+
+
+def inbox_names(agent: str, roles: Iterable[str]) -> list[str]:
+    """The addresses under which an agent receives: its own, and those of the roles that it has."""
+    return [checked_agent(agent), *(checked_receiver(ROLE + role) for role in roles)]
 
 
 def checked_word(name: str, text: str) -> str:
