@@ -205,7 +205,7 @@ CREATE TABLE IF NOT EXISTS mesh_heartbeats (
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
--- The public key of each chain, from the entry on at which it came into force.
+-- The public key of each chain, from the entry on at which it came into force; 0: before it had any.
 CREATE TABLE IF NOT EXISTS node_keys (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,

@@ -50,6 +50,11 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
         SELECT max(n.from_seq) FROM node_keys AS n
         WHERE n.scope_id = ?1 AND n.repository_id = ?2 AND n.node_id = k.node_id))
 
+-- name: record_key
+-- The key of a chain that may have no entry yet: it is known from before the first.
+INSERT INTO node_keys (scope_id, repository_id, node_id, from_seq, public_key) VALUES (?1, ?2, ?3, 0, ?4)
+ON CONFLICT DO NOTHING
+
 -- name: is_over
 SELECT 1 FROM a2a_messages
 WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND ended_ms IS NOT NULL
@@ -61,6 +66,9 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND ended_ms IS
 -- the first of those behind it that was given back and waits. Each step goes straight to the next sender, so
 -- this takes as long as there are senders, not messages. The claim in question is ?4; those that begin with ?5
 -- but not with ?6 are of earlier incarnations of the same node, which are over.
+--
+-- A message that comes late, or is sent again, may be before others that somebody works on: it waits for those,
+-- as far as they are among the next few.
 pairs (receiver, sender) AS (
     SELECT value, (
         SELECT min(sender_agent) FROM a2a_messages
@@ -74,11 +82,19 @@ pairs (receiver, sender) AS (
     FROM pairs WHERE sender IS NOT NULL
 ),
 heads AS (
-    SELECT p.receiver, p.sender, m.id, m.hlc, m.priority, clock.now,
+    SELECT p.receiver, p.sender, m.id, m.hlc, m.priority, clock.now, coalesce(m.claim_owner, '') = ?4 AS is_ours,
         max(
             coalesce(m.not_before_ms, 0),
             CASE WHEN m.claim_owner = ?4 OR (instr(m.claim_owner, ?5) = 1 AND instr(m.claim_owner, ?6) <> 1)
-                THEN 0 ELSE coalesce(m.claim_until_ms, 0) END
+                THEN 0 ELSE coalesce(m.claim_until_ms, 0) END,
+            CASE WHEN m.claim_until_ms > clock.now THEN 0 ELSE coalesce((
+                SELECT max(claim_until_ms) FROM (
+                    SELECT claim_owner, claim_until_ms FROM a2a_messages
+                    WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver
+                      AND sender_agent = p.sender AND ended_ms IS NULL AND hlc > m.hlc
+                    ORDER BY hlc LIMIT 8)
+                WHERE claim_owner <> ?4 AND NOT (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1)
+            ), 0) END
         ) AS free_ms,
         m.delivery_attempts >= m.max_attempts AND coalesce(m.claim_owner, '') <> ?4 AS is_exhausted,
         (SELECT min(hlc) FROM a2a_messages
@@ -90,7 +106,8 @@ heads AS (
         SELECT id FROM a2a_messages
         WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver AND sender_agent = p.sender
           AND ended_ms IS NULL
-          AND (expires_ms IS NULL OR expires_ms > clock.now OR claim_until_ms > clock.now)
+          AND (expires_ms IS NULL OR expires_ms > clock.now OR (
+            claim_until_ms > clock.now AND NOT (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1)))
         ORDER BY hlc LIMIT 1)
     WHERE p.sender IS NOT NULL
 )
@@ -111,26 +128,37 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
 
 -- name: claim
 -- Whoever asks again under the same name is given the same. Only the first of each pair counts as tried: the
--- others may come to nothing because of it. ?7: for how long, ?8: how many, ?9: of one pair.
+-- others may come to nothing because of it. ?7: for how long, ?8: how many, ?9: of one pair, ?10: until their
+-- bodies have so many characters, since no server answers with any number of them.
 WITH RECURSIVE clock (now) AS (SELECT NOW_MS), HEADS,
-chosen AS (
-    SELECT m.id, m.id = h.id AS is_head, h.now
+few AS (
+    SELECT m.id, m.id = h.id AS is_head, h.now, coalesce(m.claim_owner, '') = ?4 AS is_ours, h.priority, m.hlc,
+        length(m.payload) AS size
     FROM (
-        SELECT * FROM heads WHERE free_ms <= now AND NOT is_exhausted ORDER BY priority DESC, hlc LIMIT ?8
+        SELECT * FROM heads WHERE free_ms <= now AND NOT is_exhausted
+        ORDER BY is_ours DESC, priority DESC, hlc LIMIT ?8
     ) AS h
     JOIN a2a_messages AS m ON m.id IN (
         SELECT id FROM a2a_messages
         WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = h.receiver AND sender_agent = h.sender
           AND ended_ms IS NULL AND hlc >= h.hlc AND (h.barrier IS NULL OR hlc < h.barrier)
           AND (expires_ms IS NULL OR expires_ms > h.now)
+          AND (coalesce(claim_until_ms, 0) <= h.now OR claim_owner = ?4
+            OR (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1))
         ORDER BY hlc LIMIT ?9)
-    ORDER BY h.priority DESC, m.hlc LIMIT ?8
+    ORDER BY 4 DESC, h.priority DESC, m.hlc LIMIT ?8
+),
+chosen AS MATERIALIZED (
+    SELECT id, is_head, now FROM (
+        SELECT *, sum(size) OVER (ORDER BY is_ours DESC, priority DESC, hlc, id) - size AS size_before FROM few
+    ) WHERE size_before < ?10
 )
 UPDATE a2a_messages SET
     state = 'delivered',
     delivery_attempts = delivery_attempts + (chosen.is_head AND coalesce(claim_owner, '') <> ?4),
     claim_owner = ?4, claim_until_ms = chosen.now + ?7, not_before_ms = NULL
 FROM chosen WHERE a2a_messages.id = chosen.id
+  AND a2a_messages.id IN (SELECT id FROM chosen)  -- or newer versions of SQLite look at every message there is
 RETURNING RECORD
 
 -- name: ack
@@ -213,7 +241,7 @@ RETURNING message_uuid
 -- name: release
 -- Give back what was not looked at. ?3: pairs of a message and its claim, ?4: how often each had been counted.
 UPDATE a2a_messages SET
-    state = 'stored', claim_until_ms = NULL, delivery_attempts = delivery_attempts - ?4
+    state = 'stored', claim_until_ms = NULL, delivery_attempts = max(0, delivery_attempts - ?4)
 WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND claim_until_ms IS NOT NULL
   AND message_uuid IN (SELECT value ->> 0 FROM json_each(?3))
   AND (message_uuid, claim_owner) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?3))
@@ -256,8 +284,17 @@ ORDER BY 1
 SELECT public_key FROM node_keys WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4)
 UNION SELECT public_key FROM mesh_heartbeats WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
--- name: incarnation_of
-SELECT incarnation FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+-- name: brought
+-- What is known of messages that a node brings: in the row without an id its incarnation; of each that is stored
+-- whether it has ended, and what makes it another message, if it was not the same who wrote it at the same time.
+-- ?3: the node, ?4: pairs of an id and a signature.
+SELECT NULL AS message_uuid, NULL AS words, incarnation AS number
+FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+UNION ALL
+SELECT message_uuid,
+    iif(signature = value ->> 1, NULL, json_array(sender_agent, receiver_agent, msg_type, payload)),
+    ended_ms IS NOT NULL
+FROM json_each(?4) JOIN a2a_messages ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value ->> 0
 
 -- --- looking -----------------------------------------------------------------------------------------------
 
@@ -348,7 +385,8 @@ SELECT
           AND ack_by_ms <= ?3 AND overdue_ms IS NULL) AS overdue,
     EXISTS (SELECT 1 FROM a2a_messages
         WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL
-          AND state IN ('acked', 'expired') AND ended_ms <= ?4) AS forgettable,
+          AND state IN ('acked', 'expired') AND ended_ms <= ?4
+          AND id < (SELECT max(id) FROM a2a_messages)) AS forgettable,
     EXISTS (SELECT 1 FROM a2a_messages
         WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL AND state = 'dead'
-          AND ended_ms <= ?5) AS decayed
+          AND ended_ms <= ?5 AND id < (SELECT max(id) FROM a2a_messages)) AS decayed

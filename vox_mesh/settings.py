@@ -71,6 +71,13 @@ def _bind_address(value: str) -> str:
     return value
 
 
+def _token(value: SecretStr) -> SecretStr:
+    secret = value.get_secret_value()
+    if not secret.isascii() or not secret.isprintable() or not secret or " " in secret:
+        raise ValueError("use letters, digits and signs of ASCII, and no spaces: it travels in a header")
+    return value
+
+
 def _check_port(parts: SplitResult) -> None:
     try:
         _ = parts.port
@@ -81,6 +88,7 @@ def _check_port(parts: SplitResult) -> None:
 Name = Annotated[str, AfterValidator(_name)]
 ControlAddress = Annotated[str, AfterValidator(_control_address)]
 BindAddress = Annotated[str, AfterValidator(_bind_address)]
+Token = Annotated[SecretStr, AfterValidator(_token)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 Seconds = Annotated[float, BeforeValidator(lambda text: durations.milliseconds(text) / 1_000)]
 """A duration as people write it, in seconds."""
@@ -108,7 +116,7 @@ class Settings(BaseSettings):
     )
     scope_id: str = Field("", validation_alias="VOX_MESH_SCOPE_ID", max_length=64)
     repository_id: Name = Field("default", validation_alias="VOX_MESH_REPOSITORY_ID")
-    token: SecretStr | None = Field(None, validation_alias="VOX_MESH_TOKEN")
+    token: Token | None = Field(None, validation_alias="VOX_MESH_TOKEN")
     tick: Seconds = Field(5.0, validate_default=False, validation_alias="VOX_MESH_TICK", ge=0.05, le=3_600)
     home_dir: Path = Field(Path(".vox"), validation_alias="VOX_MESH_HOME")
     agent_id: str | None = Field(None, validation_alias="VOX_AGENT_ID", max_length=128)

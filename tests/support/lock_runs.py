@@ -1,4 +1,4 @@
-"""`vox-mesh lock run` as tests see it: the wrapper, the command, and a grandchild of the same group."""
+"""Commands that run others, as tests see them: the wrapper, the command, and a grandchild of its group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,7 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 _LOOK_S: Final = 0.01
 
 
-class LockRun:
+class Run:
     """A wrapper that has been started."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -67,22 +67,29 @@ class LockRun:
             os.killpg(self.group, signal.SIGKILL)
 
 
-@asynccontextmanager
-async def lock_run(
+def lock_run(
     settings: Settings, *arguments: str, prefix: tuple[str, ...] = (), terminal: int | None = None
-) -> AsyncIterator[LockRun]:
+) -> AbstractAsyncContextManager[Run]:
     """Start `vox-mesh lock run` with these arguments; with `terminal`, in a session that has it."""
+    return command_run(settings, "lock", "run", *arguments, prefix=prefix, terminal=terminal)
+
+
+@asynccontextmanager
+async def command_run(
+    settings: Settings, *arguments: str, prefix: tuple[str, ...] = (), terminal: int | None = None
+) -> AsyncIterator[Run]:
+    """Start `vox-mesh` with these arguments; with `terminal`, in a session that has it."""
     inherited = {**os.environ, "PYTHONPATH": str(_ROOT), "VOX_AGENT_ID": "coder"}
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        *(*prefix, sys.executable, "-m", "vox_mesh.cli", "lock", "run", *arguments),
+        *(*prefix, sys.executable, "-m", "vox_mesh.cli", *arguments),
         stdin=pipe if terminal is None else terminal,
         stdout=pipe if terminal is None else terminal,
         stderr=pipe,
         env={**inherited, **environment(settings)},
         start_new_session=terminal is not None,
     )
-    run = LockRun(process)
+    run = Run(process)
     try:
         yield run
     finally:

@@ -22,10 +22,13 @@ _COMMANDS: Final = {
     "db": "vox_mesh.cli.db:db",
     "doctor": "vox_mesh.cli.doctor:doctor",
     "guard": "vox_mesh.cli.guard:guard",
+    "inbox": "vox_mesh.cli.inbox:inbox",
     "lock": "vox_mesh.cli.lock:lock",
+    "messages": "vox_mesh.cli.messages:messages",
     "nodes": "vox_mesh.cli.nodes:nodes",
     "oplog": "vox_mesh.cli.oplog:oplog",
     "roles": "vox_mesh.cli.roles:roles",
+    "send": "vox_mesh.cli.send:send",
 }
 
 

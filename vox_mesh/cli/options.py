@@ -22,6 +22,14 @@ def seconds(text: str) -> float:
         raise click.BadParameter(str(error)) from None
 
 
+def acting_agent(name: str | None, settings: Settings, what: str, option: str) -> str:
+    """The agent that does something: the one that is named, or else VOX_AGENT_ID."""
+    agent = name or settings.agent_id
+    if not agent:
+        raise BadSettings(f"nobody is named who would {what}", hint=f"add {option} NAME, or set VOX_AGENT_ID")
+    return agent
+
+
 ttl_option: Final = click.option(
     "--ttl",
     type=seconds,
@@ -41,12 +49,7 @@ class Wanted(NamedTuple):
 
     def asked(self, settings: Settings) -> dict[str, Any]:
         """What to ask of the mesh: who holds a lock is never left open."""
-        agent = self.agent or settings.agent_id
-        if not agent:
-            raise BadSettings(
-                "nobody is named who would hold the lock", hint="add --agent NAME, or set VOX_AGENT_ID"
-            )
-        return {**self._asdict(), "agent": agent}
+        return {**self._asdict(), "agent": acting_agent(self.agent, settings, "hold the lock", "--agent")}
 
 
 def lock_options(function: Function) -> Function:

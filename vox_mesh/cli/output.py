@@ -78,8 +78,11 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = " ".join(str(value).split())
-    # What other machines wrote must not be able to steer this terminal.
+    return printable(" ".join(str(value).split()))
+
+
+def printable(text: str) -> str:
+    """Text as it may be shown: what other machines wrote must not be able to steer this terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 

@@ -63,24 +63,33 @@ class ProcessGroup:
         self._guardian.communicate()
         self._terminal.take_back()
 
-    async def run(self, command: list[str], environment: Mapping[str, str]) -> int:
+    async def run(
+        self, command: list[str], environment: Mapping[str, str], *, stdin: int | None = None
+    ) -> int:
         """Run the command to its end; its exit code, or 128 and the signal that killed it.
 
-        Whatever it leaves behind in its group is stopped. Cancelled, so is the command.
+        It reads from `stdin`, an open file, or else from what we do. Whatever it leaves behind in its group
+        is stopped. Cancelled, so is the command.
         """
-        self._terminal.give_if_interactive(self._id)
+        if stdin is None:
+            self._terminal.give_if_interactive(self._id)
         self._loop.add_signal_handler(signal.SIGCHLD, self._look)
         try:
-            self._start(command, environment)
+            self._start(command, environment, stdin)
             return await asyncio.shield(self._ended)
         finally:
             if self._pid is not None:
                 await to_the_end(asyncio.ensure_future(self._stop()))
             self._loop.remove_signal_handler(signal.SIGCHLD)
 
-    def _start(self, command: list[str], environment: Mapping[str, str]) -> None:
+    def _start(self, command: list[str], environment: Mapping[str, str], stdin: int | None) -> None:
         self._pid = os.posix_spawnp(
-            command[0], command, environment, setpgroup=self._id, setsigdef=_DEFAULT_SIGNALS
+            command[0],
+            command,
+            environment,
+            file_actions=() if stdin is None else [(os.POSIX_SPAWN_DUP2, stdin, 0)],
+            setpgroup=self._id,
+            setsigdef=_DEFAULT_SIGNALS,
         )
         self._look()
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import orjson
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vox_mesh.http.access import Access, Rates
@@ -28,10 +30,8 @@ FROM: Final = "Vox-Mesh-From"
 STORED: Final = "Vox-Mesh-Stored"
 """`1` if the sender knows that the messages are in the database."""
 
-_READ_S: Final = 5.0
-_PER_SECOND: Final = 500.0
-_MAX_AT_ONCE: Final = 64
 _MAX_MS: Final = 2**53
+_FIELDS: Final = frozenset(WIRE_FIELDS)
 
 _Text = Annotated[str, Field(max_length=MAX_NAME)]
 _Long = Annotated[str, Field(max_length=2 * MAX_NAME)]
@@ -71,14 +71,26 @@ def wire(message: Message) -> dict[str, Any]:
     return dict(zip(WIRE_FIELDS, message, strict=False))
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is taken: requests a second of each peer, at the same time, and seconds for a body."""
+
+    per_second: float = 500.0
+    at_once: int = 64
+    read_s: float = 5.0
+
+
 class Delivery:
     """Takes what other nodes bring."""
 
-    def __init__(self, node_id: str, reception: Reception, access: Access) -> None:
+    def __init__(
+        self, node_id: str, reception: Reception, access: Access, limits: Limits | None = None
+    ) -> None:
         self._node_id = node_id
         self._reception = reception
         self._access = access
-        self._rates = Rates(_PER_SECOND, time.monotonic)
+        self._limits = Limits() if limits is None else limits
+        self._rates = Rates(self._limits.per_second, time.monotonic)
         self._at_once = 0
 
     def add_to(self, app: web.Application) -> None:
@@ -87,13 +99,13 @@ class Delivery:
 
     async def _deliver(self, request: web.Request) -> web.Response:
         self._access.check(request)
-        self._rates.check(f"{request.remote} {request.headers.get(FROM, '')[:MAX_NAME]}")
+        self._rates.check(request.remote, request.headers.get(FROM, "")[:MAX_NAME])
         self._refuse_misdirected(request)
-        if self._at_once >= _MAX_AT_ONCE:
+        if self._at_once >= self._limits.at_once:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "too many requests at the same time")
         self._at_once += 1
         try:
-            messages = _messages(await _body(request))
+            messages = _messages(await _body(request, self._limits.read_s))
             stored = request.headers.get(STORED) == "1"
             await self._reception.take(messages, stored=stored)
         finally:
@@ -118,22 +130,23 @@ class Delivery:
             )
 
 
-async def _body(request: web.Request) -> bytes:
+async def _body(request: web.Request, read_s: float) -> bytes:
     if request.content_type != "application/json":
-        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "not_json", "send application/json")
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_type", "send application/json")
     if request.headers.get("Content-Encoding", "identity") != "identity":
-        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "encoded", "send it without an encoding")
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_encoding", "send it without an encoding")
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise _too_large()
     try:
-        async with asyncio.timeout(_READ_S):
+        async with asyncio.timeout(read_s):
             return await request.read()
     except TimeoutError:
-        raise Problem(
-            HTTPStatus.REQUEST_TIMEOUT, "too_slow", f"the body did not come within {_READ_S:g} s"
-        ) from None
+        detail = f"the body did not come within {read_s:g} s"
+        raise Problem(HTTPStatus.REQUEST_TIMEOUT, "too_slow", detail) from None
     except web.HTTPRequestEntityTooLarge:
         raise _too_large() from None
+    except (OSError, HttpProcessingError, web.RequestPayloadError):
+        raise Problem(HTTPStatus.BAD_REQUEST, "incomplete", "the body did not come as it should") from None
 
 
 def _too_large() -> Problem:
@@ -156,11 +169,15 @@ def _messages(body: bytes) -> list[Message]:
         raise _unprocessable("bad_count", f"a request has 1 to {MAX_MESSAGES} messages, not {len(several)}")
     messages = []
     for number, each in enumerate(several):
+        if not isinstance(each, dict) or not _FIELDS.issuperset(each):  # there may be very many others
+            raise _unprocessable(
+                "bad_message", f"message {number} is no object, or has a field of no message"
+            )
         try:
             messages.append(WireMessage.model_validate(each).message())
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the message"
+            where = ".".join(str(part) for part in first["loc"])
             raise _unprocessable("bad_message", f"message {number}: {where}: {first['msg']}") from None
     ids = {message.message_uuid for message in messages}
     if len(ids) < len(messages):

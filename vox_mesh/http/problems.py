@@ -12,6 +12,7 @@ from aiohttp import web
 
 from vox_mesh.errors import (
     BadValue,
+    DatabaseFault,
     DatabaseUnavailable,
     MeshError,
     MessageExpired,
@@ -22,6 +23,7 @@ from vox_mesh.errors import (
     SpoolFull,
     StaleIncarnation,
     StoreClosed,
+    Unauthorized,
 )
 
 _log = logging.getLogger(__name__)
@@ -36,7 +38,10 @@ _STATUS: Final = (
     ((SenderRefused,), HTTPStatus.FORBIDDEN),
     ((MessageExpired, MessageTaken, StaleIncarnation), HTTPStatus.CONFLICT),
     (
-        (DatabaseUnavailable, OutcomeUnknown, Overloaded, SpoolFull, StoreClosed),
+        (
+            *(DatabaseFault, DatabaseUnavailable, OutcomeUnknown),
+            *(Overloaded, SpoolFull, StoreClosed, Unauthorized),
+        ),
         HTTPStatus.SERVICE_UNAVAILABLE,
     ),
 )
@@ -94,10 +99,10 @@ async def as_problems(request: web.Request, handler: Handler) -> web.StreamRespo
         return problem_of(error).response
     except web.HTTPException as error:
         status = HTTPStatus(error.status)
-        answer = Problem(status, status.name.lower(), error.text or status.description).response
+        answer = Problem(status, status.name.lower(), status.description or status.phrase).response
         if "Allow" in error.headers:
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
     except Exception:
-        _log.exception("a request failed: %s %s", request.method, request.path)
+        _log.exception("a request failed: %r %r", request.method, request.path)  # they are the caller's words
         return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "bug", "this is a bug; the log has more").response

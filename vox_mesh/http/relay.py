@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.http.access import Access
+from vox_mesh.http.address import Address
 from vox_mesh.http.courier import HttpCourier
 from vox_mesh.http.deliver import Delivery
-from vox_mesh.http.service import Address, Service
+from vox_mesh.http.service import Service
 from vox_mesh.messages.bus import Bus
 from vox_mesh.messages.outbox import Outbox
-from vox_mesh.messages.reception import Reception
+from vox_mesh.messages.reception import WINDOW_MS, Reception
 from vox_mesh.settings import Settings
 from vox_mesh.store.store import Store
 
@@ -30,8 +31,10 @@ class Relay:
     ) -> None:
         token = None if settings.token is None else settings.token.get_secret_value()
         address = Address.chosen(settings.control_addr, settings.bind, has_token=token is not None)
-        delivery = Delivery(node_id, Reception(store, bus, clock), Access(token))
-        self._service = Service(address, [delivery.add_to])
+        # What is forgotten by then can't be told from what never came.
+        window_ms = min(WINDOW_MS, round(settings.message_retention * 1_000))
+        delivery = Delivery(node_id, Reception(store, bus, clock, window_ms), Access(token))
+        self.service = Service(address, [delivery.add_to])
         courier = HttpCourier(node_id, token)
         self._outbox = Outbox(
             courier, bus.whereabouts, bus.arrivals, monotonic=monotonic, spooling=store.is_spooling
@@ -40,9 +43,11 @@ class Relay:
 
     async def start(self) -> str:
         """Listen; the address that others are told."""
-        return await self._service.start()
+        return await self.service.start()
 
     async def stop(self) -> None:
         """Take and bring nothing more; what is under way here is finished."""
-        await self._outbox.close()
-        await self._service.stop()
+        try:
+            await self._outbox.close()
+        finally:
+            await self.service.stop()

@@ -120,7 +120,8 @@ class Arrivals:
 
     def give_back(self, message: Message, retry_in: float) -> None:
         """It was handed out on arrival, and is to come again."""
-        self._waiting[message.message_uuid] = self._monotonic() + retry_in
+        if message.message_uuid in self._kept:
+            self._waiting[message.message_uuid] = self._monotonic() + retry_in
         self._seen.pop(message.message_uuid, None)
 
     def _remember(self, key: str, *, is_done: bool) -> None:

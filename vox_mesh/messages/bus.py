@@ -11,7 +11,7 @@ from vox_mesh.coordination.author import Author, key_refused
 from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.errors import BadValue, MeshError, MessageTaken, NotHolder, Refused, StoreClosed
 from vox_mesh.messages.arrivals import Arrivals
-from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED, Claims, checked_lease, is_brought
+from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED, Claims, checked_count, checked_lease, is_brought
 from vox_mesh.messages.consumer import Consumer
 from vox_mesh.messages.letters import Letters
 from vox_mesh.messages.outbox import Auto, Outbox, Route
@@ -36,14 +36,12 @@ from vox_mesh.model.messages import (
     payload_of,
 )
 from vox_mesh.store.script import Outcome, Script, Statement, new_key
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
 
 DEFAULT_TYPE: Final = "message"
 DEFAULT_PRIORITY: Final = 1
 MAX_TTL_S: Final = 366 * 86_400.0
 _LATELY_MS: Final = 7 * 86_400_000
-_RECORD_KEY: Final = named("oplog")["record_key"]
 _KEY_REFUSED: Final = "key_refused"
 
 
@@ -162,7 +160,7 @@ class Bus:
         own = self._author.identity
         values = (*self._mesh, own.node_id, own.chain, own.key.public)
         guard = Statement(sql("refuse_other_key"), values, refusal=_KEY_REFUSED)
-        record = Statement(_RECORD_KEY, (*self._mesh, own.chain, own.key.public))
+        record = Statement(sql("record_key"), (*self._mesh, own.chain, own.key.public))
         try:
             await self._store_plainly(message, (guard, record), timeout)
         except Refused as refused:
@@ -229,7 +227,7 @@ class Bus:
         """
         consumer = Consumer(
             *(self._store, self._claims, self.arrivals, self._clock),
-            *(self._names(agent, roles), checked_lease(lease), self._monotonic, at_once),
+            *(self._names(agent, roles), checked_lease(lease), self._monotonic, checked_count(at_once)),
         )
         self._consumers.append(consumer)
         self.arrivals.join(consumer.names, consumer)
@@ -257,6 +255,8 @@ class Bus:
         Giving one back gives back all that its sender wrote later.
         """
         names = self._names(agent, roles)
+        checked_count(limit)
+        checked_lease(lease)
         if not (await self._claims.look(names)).is_free:
             return []
         return await self._claimed(names, limit, lease)
@@ -273,11 +273,9 @@ class Bus:
         return await self._claimed(self._names(agent, roles), limit, lease)
 
     async def _claimed(self, names: Sequence[str], limit: int, lease: float) -> list[Message]:
-        if limit < 1:
-            raise BadValue(f"nobody can claim {limit} messages", hint="at least 1")
         deadline = self._monotonic() + checked_lease(lease)
         name = self._claims.new_name()
-        messages = await self._claims.claim(names, name, lease_s=lease, limit=limit)
+        messages = await self._claims.claim(names, name, lease_s=lease, limit=checked_count(limit))
         for message in messages:
             self._claims.hand_out(message, deadline)
         return messages
@@ -309,12 +307,18 @@ class Bus:
 
         What its sender wrote later waits for it. After its last attempt it goes to the dead letters.
         """
+        refusal: NotHolder | None = None
         if is_brought(message):
             self.arrivals.give_back(message, 1.0 if retry_in is None else retry_in)
         else:
-            await self._claims.nack(message, retry_in, reason)
+            try:
+                await self._claims.nack(message, retry_in, reason)
+            except NotHolder as error:
+                refusal = error
         for consumer in self._consumers:
             consumer.given_back(message)
+        if refusal is not None:
+            raise refusal
 
     async def renew(self, message: Message, *, lease: float = LEASE_S) -> None:
         """Have a message for its time again, from now on."""

@@ -32,6 +32,7 @@ MIN_LEASE_S: Final = 0.1
 MAX_LEASE_S: Final = 86_400.0
 MAX_CLAIMED: Final = 256
 _OF_PAIR: Final = 64
+_MAX_SIZE: Final = 2**20
 _LONGEST_RETRY_S: Final = 60.0
 
 
@@ -113,12 +114,13 @@ class Claims:
             lease_ms=round(lease_s * 1_000),
             limit=min(limit, MAX_CLAIMED),
             of_pair=_OF_PAIR,
+            max_size=_MAX_SIZE,
             bury=bury,
         )
         rows = (await self._store.write(script, timeout=timeout)).rows
         if not rows:
             return []
-        messages = [Message.read(row[0]) for row in rows]
+        messages = _as_attempts(in_turn([Message.read(row[0]) for row in rows]))
         genuine = await self._senders.genuine(messages)
         forged = [each for each, is_genuine in zip(messages, genuine, strict=True) if not is_genuine]
         if forged:
@@ -126,7 +128,7 @@ class Claims:
             messages = [each for each, is_genuine in zip(messages, genuine, strict=True) if is_genuine]
         if messages:
             self._clock.receive(max(message.hlc for message in messages))
-        return _as_attempts(in_turn(messages))
+        return messages
 
     # --- in somebody's hands ---------------------------------------------------------------------
 
@@ -236,3 +238,10 @@ def checked_lease(seconds: float) -> float:
     if not MIN_LEASE_S <= seconds <= MAX_LEASE_S:
         raise BadValue(f"a message can't be had for {seconds} s", hint="from 0.1 s to a day")
     return seconds
+
+
+def checked_count(count: int) -> int:
+    """A number of messages that can be claimed together."""
+    if count < 1:
+        raise BadValue(f"nobody can claim {count} messages", hint="at least 1")
+    return count

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Final
 
 from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded
+from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, StoreClosed
 from vox_mesh.messages.arrivals import Arrivals
-from vox_mesh.messages.claims import MAX_CLAIMED, ON_ARRIVAL, Claims
+from vox_mesh.messages.claims import MAX_CLAIMED, ON_ARRIVAL, Claims, is_brought
 from vox_mesh.model.messages import Message
 from vox_mesh.store.store import Store
 
@@ -30,6 +30,8 @@ _STALE: Final = 0.25  # of a lease: what was not looked at by then is given back
 _MARGIN_S: Final = 0.002
 
 _Pair = tuple[str, str]
+_Held = tuple[str, str | None]
+"""A message and its claim: the same message may be in other hands later."""
 
 
 class Consumer:
@@ -57,14 +59,16 @@ class Consumer:
         self._is_nudged = True
         self._in_stock: list[Message] = []
         self._counted: set[str] = set()  # of what is in stock, those for which this is an attempt
-        self._busy: dict[_Pair, tuple[str, float]] = {}  # what is worked on, and until when
+        self._busy: dict[_Pair, tuple[_Held, float]] = {}  # what is worked on, and until when
         self._stocked_at = 0.0
+        self._expires_ms = float("inf")  # the first of what is in stock, or was
         self._at_once = at_once
         self._limit = min(_FEW, at_once)
         self._claim_name: str | None = None  # asked for, and not answered yet
         self._polled_at = self._looked_at = float("-inf")
         self._next_ms: int | None = None
         self._is_away = False
+        self._is_closed = False
 
     # --- what it is told -------------------------------------------------------------------------
 
@@ -79,7 +83,7 @@ class Consumer:
 
     def settled(self, message: Message) -> None:
         """It is done with: the next one of its pair may come."""
-        if message.pair in self._busy and self._busy[message.pair][0] == message.message_uuid:
+        if message.pair in self._busy and self._busy[message.pair][0] == _held(message):
             del self._busy[message.pair]
             self._wake.set()
 
@@ -96,21 +100,24 @@ class Consumer:
     async def next(self) -> Message:
         """The next message, whenever it comes."""
         while True:
-            message = await self._from_stock()
+            await self._give_back_what_is_late()
+            if self._is_closed:
+                break
+            message = self._from_stock()
             if message is not None:
                 return message
             self._wake.clear()
             if not (self._is_time_to_look and await self._restock()):
                 await self._rest()
+        await self._give_back_stock()
+        raise StoreClosed("nothing is received here any more")
 
     @property
     def _is_time_to_look(self) -> bool:
         """Whether to look for more: while others of the same pairs are worked on, not all the time."""
         return not self._in_stock or self._monotonic() - self._looked_at > _BUSY_S
 
-    async def _from_stock(self) -> Message | None:
-        if self._in_stock and self._monotonic() - self._stocked_at > _STALE * self._lease_s:
-            await self._give_back_stock()
+    def _from_stock(self) -> Message | None:
         for index, message in enumerate(self._in_stock):
             if not self._is_busy(message.pair):
                 del self._in_stock[index]
@@ -121,12 +128,11 @@ class Consumer:
 
     def _is_busy(self, pair: _Pair) -> bool:
         """Whether somebody works on a message of this pair, and still may."""
-        _, deadline = self._busy.get(pair, ("", float("-inf")))
-        return self._monotonic() < deadline
+        return pair in self._busy and self._monotonic() < self._busy[pair][1]
 
     def _handed_out(self, message: Message) -> Message:
         deadline = self._stocked_at + self._lease_s
-        self._busy[message.pair] = message.message_uuid, deadline
+        self._busy[message.pair] = _held(message), deadline
         self._arrivals.handed_out(message)
         self._counted.discard(message.message_uuid)
         self._claims.hand_out(message, deadline)
@@ -135,12 +141,27 @@ class Consumer:
     async def _give_back_stock(self) -> None:
         stock, self._in_stock = self._in_stock, []
         self._limit = min(_FEW, self._at_once)  # whoever takes so long should not keep others waiting
-        own = [each for each in stock if not (each.claim_owner or "").startswith(ON_ARRIVAL)]
-        await self._claims.release(
-            [each for each in own if each.message_uuid in self._counted],
-            [each for each in own if each.message_uuid not in self._counted],
-        )
-        self._counted.clear()
+        await self._give_back(stock)
+
+    async def _give_back_what_is_late(self) -> None:
+        """What has lain here for long, or has expired while others of its pair were worked on."""
+        if self._in_stock and self._monotonic() - self._stocked_at > _STALE * self._lease_s:
+            await self._give_back_stock()
+        now_ms = self._clock.now_ms
+        if now_ms < self._expires_ms:
+            return
+        late = [each for each in self._in_stock if _expiry(each) <= now_ms]
+        self._in_stock = [each for each in self._in_stock if _expiry(each) > now_ms]
+        self._expires_ms = min(map(_expiry, self._in_stock), default=float("inf"))
+        for message in late:
+            self._arrivals.handed_out(message)  # or it would be taken from there once more
+        await self._give_back(late)
+
+    async def _give_back(self, messages: Sequence[Message]) -> None:
+        own = [each for each in messages if not is_brought(each)]
+        counted = [each for each in own if each.message_uuid in self._counted]
+        self._counted.difference_update(each.message_uuid for each in messages)
+        await self._claims.release(counted, [each for each in own if each not in counted])
 
     # --- finding more ----------------------------------------------------------------------------
 
@@ -214,6 +235,7 @@ class Consumer:
         if not self._in_stock:
             self._stocked_at = sent
         self._in_stock += messages
+        self._expires_ms = min([self._expires_ms, *map(_expiry, messages)])
 
     def _take_brought(self) -> bool:
         """The database is away: arrival at this node is the claim."""
@@ -241,8 +263,18 @@ class Consumer:
                 await self._wake.wait()
 
     async def close(self) -> None:
-        """Give back what nobody has looked at, also if it is not known yet."""
+        """Give back what nobody has looked at, also if it is not known yet; hand out nothing more."""
+        self._is_closed = True
+        self._wake.set()
         if self._claim_name is not None:
             with suppress(MeshError):
                 await self._claim()
         await self._give_back_stock()
+
+
+def _expiry(message: Message) -> float:
+    return float("inf") if message.expires_ms is None else message.expires_ms
+
+
+def _held(message: Message) -> _Held:
+    return message.message_uuid, message.claim_owner

@@ -7,7 +7,9 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
+
+import orjson
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import COMMANDS
@@ -42,8 +44,12 @@ _T = TypeVar("_T")
 WINDOW_MS: Final = 600_000
 """A message is brought within seconds or not at all: one from before that is somebody's copy of it."""
 
-_ASK_S: Final = 1.0
-"""So long the database may take to say who somebody is; and so long that is not asked again."""
+_ASK_S: Final = 2.0
+"""So long the database may take to say who somebody is: less than whoever brings a message waits."""
+
+_LOOK_S: Final = 1.0
+_DOUBT_S: Final = 1.0
+"""So long it is not asked again of somebody who was not who they said."""
 
 _MAX_TAKEN: Final = 8_192
 _MAX_NODES: Final = 1_024
@@ -65,7 +71,7 @@ class Reception:
         self._say = Sparing(_log)
         self._doubted: OrderedDict[str, float] = OrderedDict()  # nodes, and when they may be asked for again
         self._incarnations: OrderedDict[str, int] = OrderedDict()  # the latest that was heard of each node
-        self._taken: OrderedDict[str, str] = OrderedDict()  # messages and their signatures
+        self._taken: OrderedDict[str, int] = OrderedDict()  # messages, and a hash of their words
 
     async def take(self, messages: Sequence[Message], *, stored: bool) -> None:
         """Take messages that one node brought; `stored`: it knows that they are in the database.
@@ -88,19 +94,14 @@ class Reception:
     async def _take_new(self, node: str, messages: Sequence[Message], *, stored: bool) -> None:
         known = await self._known(node, messages)
         self._refuse_if_replaced(node, messages)
-        for message in messages:
-            signature, _ = known.get(message.message_uuid, (message.signature, False))
-            if signature != message.signature:
-                raise _taken(message)
         self._clock.receive(max(message.hlc for message in messages))
         if not stored:
             for message in messages:
                 if message.message_uuid not in known:
                     await self._keep(message)
-        ended = {message_uuid for message_uuid, (_, is_ended) in known.items() if is_ended}
-        self._bus.arrivals.bring([each for each in messages if each.message_uuid not in ended])
+        self._bus.arrivals.bring([each for each in messages if not known.get(each.message_uuid, False)])
         for message in messages:
-            _remember(self._taken, message.message_uuid, message.signature, _MAX_TAKEN)
+            _remember(self._taken, message.message_uuid, hash(_words(message)), _MAX_TAKEN)
 
     async def _keep(self, message: Message) -> None:
         try:
@@ -147,22 +148,29 @@ class Reception:
     def _doubt(self, node: str) -> None:
         now = time.monotonic()
         if self._doubted.get(node, 0.0) <= now:
-            _remember(self._doubted, node, now + _ASK_S, _MAX_NODES)
+            _remember(self._doubted, node, now + _DOUBT_S, _MAX_NODES)
 
-    async def _known(self, node: str, messages: Sequence[Message]) -> dict[str, tuple[str, bool]]:
-        """What our copy of the database has under these ids: each signature, and whether it has ended.
+    async def _known(self, node: str, messages: Sequence[Message]) -> dict[str, bool]:
+        """Which of these our copy of the database has, and whether they have ended.
 
-        If it can't be asked, nothing: then it is as if the messages came first.
+        If it can't be asked, none: then it is as if they came first.
         """
-        ids = json(message.message_uuid for message in messages)
+        given = json((message.message_uuid, message.signature) for message in messages)
         try:
-            rows = await self._store.read(sql("brought"), (*self._mesh, node, ids), timeout=_ASK_S)
+            rows = await self._store.read(sql("brought"), (*self._mesh, node, given), timeout=_LOOK_S)
         except DatabaseUnavailable:
             return {}
-        for message_uuid, _, number in rows:
-            if message_uuid is None:
-                _remember(self._incarnations, node, number, _MAX_NODES)
-        return {row[0]: (row[1], bool(row[2])) for row in rows if row[0] is not None}
+        known: dict[str, bool] = {}
+        by_id = {message.message_uuid: message for message in messages}
+        for message_uuid, words, number in rows:
+            message = by_id.get(str(message_uuid))
+            if message is None:
+                _remember(self._incarnations, node, cast(int, number), _MAX_NODES)
+            elif words is not None and tuple(orjson.loads(str(words))) != _words(message):
+                raise _taken(message)
+            else:
+                known[message.message_uuid] = bool(number)
+        return known
 
     def _refuse_if_replaced(self, node: str, messages: Sequence[Message]) -> None:
         latest = self._incarnations.get(node, 0)
@@ -181,9 +189,12 @@ class Reception:
 
     def _not_taken(self, messages: Sequence[Message]) -> list[Message]:
         """Those that were not brought before; to whom brings them again, nothing need be done."""
-        new = [each for each in messages if self._taken.get(each.message_uuid) != each.signature]
-        for message in new:
-            if message.message_uuid in self._taken:
+        new = []
+        for message in messages:
+            words = self._taken.get(message.message_uuid)
+            if words is None:
+                new.append(message)
+            elif words != hash(_words(message)):
                 raise _taken(message)
         return new
 
@@ -193,6 +204,11 @@ def _remember(known: OrderedDict[str, _T], key: str, value: _T, most: int) -> No
     known.move_to_end(key)
     if len(known) > most:
         known.popitem(last=False)
+
+
+def _words(message: Message) -> tuple[str, str, str, str]:
+    """What makes it the same message, also if it was written once more, at another time."""
+    return message.sender_agent, message.receiver_agent, message.msg_type, message.payload
 
 
 def _taken(message: Message) -> MessageTaken:

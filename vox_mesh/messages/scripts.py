@@ -93,11 +93,17 @@ def _written(message: Message) -> dict[str, str | int | None]:
 
 
 def claim_script(
-    whose: tuple[str, str, str, str, str, str], *, lease_ms: int, limit: int, of_pair: int, bury: bool
+    whose: tuple[str, str, str, str, str, str],
+    *,
+    lease_ms: int,
+    limit: int,
+    of_pair: int,
+    max_size: int,
+    bury: bool,
 ) -> Script:
     """Claim what is next. `whose`: scope, repository, receivers, the claim's name and two prefixes of it."""
     before = (Statement(sql("bury_exhausted"), whose),) if bury else ()
-    answer = Answer(sql("claim"), (*whose, lease_ms, limit, of_pair), _RECORD)
+    answer = Answer(sql("claim"), (*whose, lease_ms, limit, of_pair, max_size), _RECORD)
     return Script(*before, answer=answer, repeatable=True)
 
 

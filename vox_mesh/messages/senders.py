@@ -10,6 +10,7 @@ from typing import Final
 
 from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.messages.scripts import sql
+from vox_mesh.messages.sparing import Sparing
 from vox_mesh.model.keys import is_signed
 from vox_mesh.model.messages import Message
 from vox_mesh.store.store import Store
@@ -30,14 +31,18 @@ class Senders:
         self._store = store
         self._mesh = store.tenant[:2]
         self._keys: dict[str, Keys] = {}
+        self._say = Sparing(_log)
         self.forged: Counter[str] = Counter()
         """How many messages were not from the node that they name, by that name; for a bounded number."""
 
-    async def genuine(self, messages: Sequence[Message]) -> list[bool]:
-        """Whether each of the messages was written by the node that it names."""
+    async def genuine(self, messages: Sequence[Message], *, ask: bool = True) -> list[bool]:
+        """Whether each of the messages was written by the node that it names.
+
+        Without `ask`, by the keys that are known already.
+        """
         keys = [self._keys.get(message.sender_node, _NO_KEYS) for message in messages]
         results = await self._checked(messages, keys)
-        if not all(results):
+        if ask and not all(results):
             doubtful = [index for index, is_genuine in enumerate(results) if not is_genuine]
             for node in {messages[index].sender_node for index in doubtful}:
                 await self._learn(node)
@@ -50,9 +55,9 @@ class Senders:
                 self._tell(message)
         return results
 
-    async def is_known(self, node_id: str) -> bool:
-        """Whether any key is known of this node."""
-        if node_id not in self._keys:
+    async def is_known(self, node_id: str, *, ask: bool = True) -> bool:
+        """Whether any key is known of this node; without `ask`, already."""
+        if ask and node_id not in self._keys:
             await self._learn(node_id)
         return bool(self._keys.get(node_id))
 
@@ -85,7 +90,8 @@ class Senders:
     def _tell(self, message: Message) -> None:
         if len(self.forged) < _MAX_KNOWN or message.sender_node in self.forged:
             self.forged[message.sender_node] += 1
-        _log.error(
+        self._say(
+            logging.ERROR,
             "message %s says it is from %s on node %s, but was not signed with a key of that node: refused",
             *(message.message_uuid, message.sender_agent, message.sender_node),
         )

@@ -33,6 +33,6 @@ class Sparing:
         if times >= _TIMES:
             return
         if unsaid:
-            self._log.log(level, text + " (and %d more like this since the last)", *values, unsaid)
+            self._log.log(level, text + " (and %d more like it, before)", *values, unsaid)
         else:
             self._log.log(level, text, *values)

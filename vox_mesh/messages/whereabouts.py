@@ -14,6 +14,7 @@ from vox_mesh.model.liveness import State, state_of
 from vox_mesh.store.store import Store
 
 _FRESH_S: Final = 1.0
+_ASK_S: Final = 1.0
 _MAX_KNOWN: Final = 4_096
 
 
@@ -55,7 +56,9 @@ class Whereabouts:
     async def is_over(self, message_uuid: str) -> bool:
         """Whether a message that was stored is known to need no delivery any more."""
         try:
-            rows = await self._store.read(sql("is_over"), (*self._store.tenant[:2], message_uuid))
+            rows = await self._store.read(
+                sql("is_over"), (*self._store.tenant[:2], message_uuid), timeout=_ASK_S
+            )
         except DatabaseUnavailable:
             return False
         return bool(rows)
@@ -65,9 +68,11 @@ class Whereabouts:
         if is_fresh:
             return peer
         try:
-            rows = await self._store.read(sql(how), (*self._store.tenant[:2], name))
+            rows = await self._store.read(sql(how), (*self._store.tenant[:2], name), timeout=_ASK_S)
         except DatabaseUnavailable:
-            return peer  # where it was last, is the best that can be known now
+            # Where it was last is the best that can be known now; not every message is to wait for that.
+            self._known[how, name] = self._monotonic(), peer
+            return peer
         peer = self._peer(*rows[0]) if rows else None
         if len(self._known) >= _MAX_KNOWN:
             self._known.pop(next(iter(self._known)))

@@ -137,6 +137,11 @@ class Witness:
         later = (key for key in self.keys.get(node_id, ()) if key.from_seq > 1)
         return next((key for key in later if key not in self._accepted_keys), None)
 
+    def may_be_empty(self, node_id: str) -> bool:
+        """Whether the chain's keys are known from something else than its entries: messages, or the owner."""
+        keys = self.keys.get(node_id, ())
+        return all(key.from_seq == 0 or key in self._accepted_keys for key in keys)
+
 
 class _ChainCheck:
     """The entries of one chain, in order, up to the first that is wrong."""
@@ -270,6 +275,8 @@ class _ChainCheck:
             _, anchor = self._heads[anchored]
             return f"it ends here, but anchor {anchor} recorded entry {anchored}", seq, None
         if last is None:
+            if self._witness.may_be_empty(self.node_id):
+                return None
             return "its entries are gone, but its key is known", None, None
         if last.signature is None:
             return "it ends with an entry that is not signed: what followed was cut off", seq, last.op_id

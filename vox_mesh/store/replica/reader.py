@@ -32,6 +32,9 @@ _TIME: Final = frozenset(
 
 # What is more than a query, a PRAGMA or a BEGIN, would stick to a connection that others read from.
 _QUERY: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
+# SQLite asks for this when a query is the first on its connection to use `json_each`. A statement that says so
+# itself is refused by SQLite whatever we answer.
+_DECLARES: Final = (sqlite3.SQLITE_UPDATE, "sqlite_master")
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
@@ -154,8 +157,12 @@ class Reader:
         return connection
 
 
-def _only_queries(action: int, _: str | None, function: str | None, *__: str | None) -> int:
-    is_allowed = action in _QUERY or (action == sqlite3.SQLITE_FUNCTION and function not in _TIME)
+def _only_queries(action: int, name: str | None, function: str | None, *_: str | None) -> int:
+    is_allowed = (
+        action in _QUERY
+        or (action == sqlite3.SQLITE_FUNCTION and function not in _TIME)
+        or (action, name) == _DECLARES
+    )
     return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 

@@ -1,0 +1,234 @@
+"""`vox-mesh messages`: what was sent, what became of it, and the dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+
+from vox_mesh.cli.message_output import record, short_line, show_message
+from vox_mesh.cli.options import Function, seconds
+from vox_mesh.cli.output import json_option, show_several
+from vox_mesh.cli.start import start_shared
+from vox_mesh.errors import NotKnown
+from vox_mesh.mesh import Mesh
+from vox_mesh.messages.claims import is_brought, not_holder
+from vox_mesh.messages.keeper import RETENTION_S, Keeper
+from vox_mesh.model.messages import Message, MessageState
+from vox_mesh.settings import Settings
+
+Result = TypeVar("Result")
+
+_LIMIT: Final = 100
+_STATES: Final = [state.value for state in MessageState if state is not MessageState.SPOOLED]
+_ID: Final = click.argument("message_uuid", metavar="ID")
+_IDS: Final = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+_CLAIM: Final = click.option(
+    "--claim",
+    "claim_owner",
+    metavar="OWNER",
+    required=True,
+    help="The claim_owner that it was claimed under.",
+)
+_limit_option: Final = click.option(
+    "--limit", type=click.IntRange(min=1), default=_LIMIT, show_default=True, help="At most so many."
+)
+
+
+def _page_options(function: Function) -> Function:
+    before = click.option(
+        "--before", type=click.IntRange(min=1), metavar="POSITION", help="Only those stored before it."
+    )
+    return _limit_option(before(function))
+
+
+@click.group(no_args_is_help=False)
+def messages() -> None:
+    """List and show messages, send dead letters again, and say what became of claimed ones.
+
+    ID is a message's id, or enough of its beginning.
+    """
+
+
+def _run(command: str, work: Callable[[Mesh], Coroutine[Any, Any, Result]]) -> Result:
+    return asyncio.run(_beside(start_shared(f"messages {command}"), work))
+
+
+async def _beside(settings: Settings, work: Callable[[Mesh], Coroutine[Any, Any, Result]]) -> Result:
+    async with Mesh.open_command(settings) as mesh:
+        return await work(mesh)
+
+
+async def _found(mesh: Mesh, beginning: str) -> Message:
+    message = await mesh.bus.letters.find(beginning) if beginning else None
+    if message is None:
+        raise NotKnown(f"there is no message {beginning}", hint="see `vox-mesh messages list`")
+    return message
+
+
+def _show(found: Sequence[Message], *, as_json: bool) -> None:
+    show_several([record(each) if as_json else short_line(each) for each in found], as_json=as_json)
+
+
+# --- looking -------------------------------------------------------------------------------------
+
+
+@messages.command(name="list")
+@click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
+@click.option("--from", "sender", metavar="AGENT", help="Only those of this sender.")
+@click.option("--to", "receiver", metavar="AGENT", help="Only those to this agent, or role:NAME.")
+@click.option("--thread", help="Only those of this thread.")
+@_page_options
+@json_option
+def list_(as_json: bool, **wanted: Any) -> None:
+    """List messages, the newest first.
+
+    \b
+    Example:
+      vox-mesh messages list --state stored --to reviewer
+    """
+    _show(_run("list", lambda mesh: mesh.bus.letters.listed(**wanted)), as_json=as_json)
+
+
+@messages.command()
+@_ID
+@json_option
+def show(message_uuid: str, as_json: bool) -> None:
+    """Show all of a message: what its sender wrote, who has it until when, and why it died.
+
+    \b
+    Example:
+      vox-mesh messages show 01K9
+    """
+    show_message(_run("show", lambda mesh: _found(mesh, message_uuid)), as_json=as_json)
+
+
+@messages.command()
+@_limit_option
+@json_option
+def overdue(limit: int, as_json: bool) -> None:
+    """List messages that should have been acknowledged by now, the longest overdue first.
+
+    \b
+    Example:
+      vox-mesh messages overdue
+    """
+    _show(_run("overdue", lambda mesh: _keeper(mesh).overdue(limit=limit)), as_json=as_json)
+
+
+def _keeper(mesh: Mesh) -> Keeper:
+    return Keeper(mesh.store, mesh.clock, mesh.bus.send, RETENTION_S)
+
+
+@messages.command()
+@_limit_option
+@json_option
+def threads(limit: int, as_json: bool) -> None:
+    """List threads, the latest first: how many messages each has, and how many are not dealt with yet.
+
+    \b
+    Example:
+      vox-mesh messages threads
+    """
+    found = _run("threads", lambda mesh: mesh.bus.letters.threads(limit))
+    show_several([each._asdict() for each in found], as_json=as_json)
+
+
+# --- dead letters --------------------------------------------------------------------------------
+
+
+@messages.command()
+@_page_options
+@json_option
+def dead(limit: int, before: int | None, as_json: bool) -> None:
+    """List the dead letters, the newest first, and why each of them died.
+
+    \b
+    Example:
+      vox-mesh messages dead
+    """
+    state = MessageState.DEAD
+    found = _run("dead", lambda mesh: mesh.bus.letters.listed(state=state, limit=limit, before=before))
+    lines = [record(each) if as_json else short_line(each, reason=each.ended_reason) for each in found]
+    show_several(lines, as_json=as_json)
+
+
+@messages.command()
+@_IDS
+@json_option
+def retry(ids: tuple[str, ...], as_json: bool) -> None:
+    """Send dead letters again: they are delivered as if they had never been tried.
+
+    \b
+    Example:
+      vox-mesh messages retry 01K9
+    """
+    _show(_run("retry", lambda mesh: _retry(mesh, ids)), as_json=as_json)
+
+
+async def _retry(mesh: Mesh, ids: Sequence[str]) -> list[Message]:
+    found = [await _found(mesh, each) for each in ids]
+    for message in found:
+        await mesh.bus.letters.retry(message.message_uuid)
+    return [await _found(mesh, message.message_uuid) for message in found]
+
+
+# --- what was claimed ----------------------------------------------------------------------------
+
+
+@messages.command()
+@_IDS
+@_CLAIM
+@json_option
+def ack(ids: tuple[str, ...], claim_owner: str, as_json: bool) -> None:
+    """Acknowledge messages that `vox-mesh inbox --claim` has claimed: they are done with.
+
+    It ends with 1 if one of them is not held under this claim any more.
+
+    \b
+    Example:
+      vox-mesh messages ack 01K9 --claim "$claim_owner"
+    """
+    _show(_run("ack", lambda mesh: _ack(mesh, ids, claim_owner)), as_json=as_json)
+
+
+async def _ack(mesh: Mesh, ids: Sequence[str], claim_owner: str) -> list[Message]:
+    held = [await _held(mesh, each, claim_owner) for each in ids]
+    await mesh.bus.ack(*held)
+    return [await _found(mesh, message.message_uuid) for message in held]
+
+
+@messages.command()
+@_ID
+@_CLAIM
+@click.option(
+    "--retry-in", type=seconds, metavar="DURATION", help="When it comes again; by default later each time."
+)
+@click.option("--reason", help="Why, should it become a dead letter.")
+@json_option
+def nack(
+    message_uuid: str, claim_owner: str, retry_in: float | None, reason: str | None, as_json: bool
+) -> None:
+    """Give back a message that `vox-mesh inbox --claim` has claimed: it is tried again.
+
+    \b
+    Example:
+      vox-mesh messages nack 01K9 --claim "$claim_owner" --retry-in 5m --reason "the build is red"
+    """
+
+    async def give_back(mesh: Mesh) -> Message:
+        held = await _held(mesh, message_uuid, claim_owner)
+        await mesh.bus.nack(held, retry_in=retry_in, reason=reason)
+        return await _found(mesh, held.message_uuid)
+
+    show_message(_run("nack", give_back), as_json=as_json)
+
+
+async def _held(mesh: Mesh, beginning: str, claim_owner: str) -> Message:
+    """The message under this claim. Whether that is so, the database says."""
+    message = (await _found(mesh, beginning))._replace(claim_owner=claim_owner)
+    if is_brought(message):  # that is known to a node alone
+        raise not_holder(message)
+    return message

@@ -1,0 +1,113 @@
+"""Addresses: where a node listens, and what it tells others."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from vox_mesh.errors import BadSettings
+from vox_mesh.model.addresses import is_loopback
+
+_log = logging.getLogger(__name__)
+
+_LOOPBACK: Final = "127.0.0.1"
+_LOOPBACK_6: Final = "::1"
+_HTTP_PORT: Final = 80
+
+
+class Address:
+    """Where a node listens, and what it tells others. Without a port there is none to listen on."""
+
+    def __init__(self, host: str, port: int | None, told: str | None, variable: str) -> None:
+        self.host = host
+        self.port = port
+        self._told = told
+        self._variable = variable
+
+    @classmethod
+    def chosen(cls, control_addr: str | None, bind: str | None, *, has_token: bool) -> Address:
+        """By the settings: `bind`, or the address that others are told, or any port of this machine.
+
+        Without a token nobody else may reach the service, nor is told that they could.
+        """
+        told = None if control_addr is None else urlsplit(control_addr.rstrip("/"))
+        if bind is not None:
+            parts, variable = urlsplit(f"//{bind}"), "VOX_MESH_BIND"
+        else:
+            parts, variable = told or urlsplit(f"//{_LOOPBACK}:0"), "VOX_MESH_CONTROL_ADDR"
+        host, port = parts.hostname or _LOOPBACK, parts.port
+        if not has_token:
+            others = [host] if told is None else [host, told.hostname or ""]
+            foreign = [each for each in others if not is_loopback(each)]
+            if foreign:
+                _log.warning(
+                    "VOX_MESH_TOKEN is not set: the HTTP service is for this machine only, not for %s",
+                    foreign[-1],
+                )
+                told = None
+            if not is_loopback(host):
+                return cls(_LOOPBACK, port or 0, None, variable)
+        if port is None and parts.scheme == "http":
+            port = _HTTP_PORT
+        return cls(host, port, None if told is None else told.geturl(), variable)
+
+    def told(self, port: int) -> str:
+        """What others are told: an address of this machine, unless another one was chosen."""
+        if self._told is not None:
+            parts = urlsplit(self._told)
+            if not _is_any(parts.hostname or ""):
+                return self._told if parts.port != 0 else _with_port(parts, port)
+        host = self.host
+        if _is_any(host):
+            host = _LOOPBACK_6 if ":" in host else _LOOPBACK
+            _log.warning("VOX_MESH_CONTROL_ADDR does not say where other machines reach this node")
+        return f"http://{_in_url(host)}:{port}"
+
+    async def listen(self, backlog: int) -> socket.socket:
+        """A socket that listens there, or `BadSettings`."""
+        if self.port is None:
+            raise BadSettings(
+                f"{self._variable}: this service does not speak TLS, so that something in front of it must",
+                hint="for example VOX_MESH_BIND=127.0.0.1:7400",
+            )
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            listening = socket.socket(found[0][0], socket.SOCK_STREAM)
+        except OSError as error:
+            raise self._unusable(error) from None
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(found[0][4])
+            listening.listen(backlog)  # at once: until then somebody else could have the same port
+            listening.setblocking(False)
+        except OSError as error:
+            listening.close()
+            raise self._unusable(error) from None
+        return listening
+
+    def _unusable(self, error: OSError) -> BadSettings:
+        return BadSettings(
+            f"{self._variable}: can't listen on {_in_url(self.host)}:{self.port}: {error.strerror or error}",
+            hint="choose another port, or set VOX_MESH_BIND to an address of this machine",
+        )
+
+
+def _is_any(host: str) -> bool:
+    """Whether it stands for all addresses of this machine, and so for none that others could use."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _with_port(parts: SplitResult, port: int) -> str:
+    return parts._replace(netloc=f"{_in_url(parts.hostname or '')}:{port}").geturl()
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,161 @@
+"""Connections: bounded in number, and nobody holds one open for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from aiohttp import web
+
+from vox_mesh.http.problems import Handler, Problem
+from vox_mesh.messages.sparing import Sparing
+
+_log = logging.getLogger(__name__)
+
+_LINE_BYTES: Final = 8_190
+_CONTINUE: Final = "100-continue"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a service waits for those who connect, and for how many."""
+
+    first_s: float = 10.0
+    """For the first request of a connection, and for the rest of a body that nobody wants."""
+
+    kept_s: float = 75.0
+    """For the next request, or for an answer to be taken."""
+
+    stop_s: float = 2.0
+    """For requests under way, when the service stops."""
+
+    look_s: float = 1.0
+    connections: int = 512
+
+
+class Connection(web.RequestHandler):
+    """One connection; it knows since when nothing was asked."""
+
+    def __init__(self, connections: Connections, server: web.Server, patience: Patience) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=patience.kept_s,
+            lingering_time=patience.first_s,
+            max_line_size=_LINE_BYTES,
+            max_field_size=_LINE_BYTES,
+            access_log=None,  # type: ignore[arg-type]  # none is kept
+            auto_decompress=False,
+        )
+        self._connections = connections
+        self.has_asked = False
+        self.under_way = 0
+        self.since = asyncio.get_running_loop().time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody connects; if there is no room, somebody idle has to go."""
+        super().connection_made(transport)
+        self._connections.make_room(self)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = HTTPStatus.INTERNAL_SERVER_ERROR,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP with a problem document, and hang up."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer was sent already")
+        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            self._connections.say(logging.INFO, "%s sends what is not HTTP", request.remote)
+            problem = Problem(HTTPStatus(status), "malformed", "this is not HTTP as it should be")
+        else:
+            _log.error("a request failed", exc_info=exc)
+            problem = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "bug", "this is a bug; the log has more")
+        response = problem.response
+        response.force_close()
+        return response
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it was hung up on, or has ended."""
+        return self.transport is None or self.transport.is_closing()
+
+    def hang_up(self) -> None:
+        """Close the connection, whatever is under way."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Connections:
+    """All connections of a service."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._server: web.Server | None = None
+        self.say = Sparing(_log)
+
+    def begin(self, server: web.Server) -> None:
+        """These are the connections of this server."""
+        self._server = server
+        handle = server.request_handler
+
+        async def expecting_nothing_odd(request: web.BaseRequest) -> web.StreamResponse:
+            # Before any middleware, aiohttp answers other expectations in words that it may fail to encode.
+            if request.headers.get("Expect", _CONTINUE).lower() == _CONTINUE:
+                return await handle(request)
+            return Problem(
+                HTTPStatus.EXPECTATION_FAILED, "expectation_failed", "only 100-continue can be expected"
+            ).response
+
+        server.request_handler = expecting_nothing_odd
+
+    def __call__(self) -> Connection:
+        assert self._server is not None
+        return Connection(self, self._server, self._patience)
+
+    @property
+    def open_ones(self) -> list[Connection]:
+        """All, in the order in which they were made."""
+        if self._server is None:
+            return []
+        return [each for each in self._server.connections if isinstance(each, Connection)]
+
+    def make_room(self, newest: Connection) -> None:
+        """If there are too many, hang up on one that asks nothing: the likeliest never will."""
+        connections = [each for each in self.open_ones if not each.is_closing]
+        if len(connections) <= self._patience.connections:
+            return
+        idle = [each for each in connections if not each.under_way and each is not newest]
+        victim = min(idle, key=lambda each: (each.has_asked, each.since), default=newest)
+        self.say(logging.WARNING, "there are more than %d connections", self._patience.connections)
+        victim.hang_up()
+
+    async def watch(self) -> None:
+        """Hang up on those who took too long, for ever."""
+        while True:
+            await asyncio.sleep(self._patience.look_s)
+            self.run_once()
+
+    def run_once(self) -> None:
+        """Hang up on those who took too long."""
+        now = asyncio.get_running_loop().time()
+        for each in self.open_ones:
+            if now - each.since > (self._patience.kept_s if each.has_asked else self._patience.first_s):
+                each.hang_up()
+
+    @web.middleware
+    async def noted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Note that something was asked."""
+        connection: Any = request.protocol
+        connection.has_asked = True
+        connection.since = asyncio.get_running_loop().time()
+        connection.under_way += 1
+        try:
+            return await handler(request)
+        finally:
+            connection.under_way -= 1
