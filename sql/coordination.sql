@@ -366,7 +366,7 @@ WHERE ended_ms IS NOT NULL;
 CREATE INDEX IF NOT EXISTS a2a_messages_of_thread ON a2a_messages (scope_id, repository_id, thread_id, id)
 WHERE thread_id IS NOT NULL;
 
--- Where each agent, or role, last received: the node that its messages are brought to.
+-- Where each agent, or role, last received: the node that its messages are brought to; empty for commands.
 CREATE TABLE IF NOT EXISTS a2a_inboxes (
     scope_id       TEXT    NOT NULL,
     repository_id  TEXT    NOT NULL,

@@ -55,10 +55,6 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
 INSERT INTO node_keys (scope_id, repository_id, node_id, from_seq, public_key) VALUES (?1, ?2, ?3, 0, ?4)
 ON CONFLICT DO NOTHING
 
--- name: is_over
-SELECT 1 FROM a2a_messages
-WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND ended_ms IS NOT NULL
-
 -- --- receiving -------------------------------------------------------------------------------------------
 
 -- name: heads
@@ -82,7 +78,7 @@ pairs (receiver, sender) AS (
     FROM pairs WHERE sender IS NOT NULL
 ),
 heads AS (
-    SELECT p.receiver, p.sender, m.id, m.hlc, m.priority, clock.now, coalesce(m.claim_owner, '') = ?4 AS is_ours,
+    SELECT p.receiver, p.sender, m.id, m.message_uuid, m.hlc, m.priority, clock.now, coalesce(m.claim_owner, '') = ?4 AS is_ours,
         max(
             coalesce(m.not_before_ms, 0),
             CASE WHEN m.claim_owner = ?4 OR (instr(m.claim_owner, ?5) = 1 AND instr(m.claim_owner, ?6) <> 1)
@@ -113,10 +109,35 @@ heads AS (
 )
 
 -- name: look
--- Whether there is anything to claim, and otherwise when there will be. ?7: the time, as we know it.
+-- Whether there is anything to claim: one message or, if there are more, two. Each comes with whether it is the
+-- only one of its pair. ?7: the time, as we know it.
 WITH RECURSIVE clock (now) AS (SELECT ?7), HEADS
-SELECT coalesce(sum(free_ms <= now), 0) AS free, min(CASE WHEN free_ms > now THEN free_ms END) AS next_ms
-FROM heads
+SELECT message_uuid, NOT EXISTS (
+    SELECT 1 FROM a2a_messages
+    WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = receiver AND sender_agent = sender
+      AND ended_ms IS NULL AND hlc > heads.hlc) AS is_alone
+FROM heads WHERE free_ms <= now LIMIT 2
+
+-- name: next_free
+-- When there will be something to claim, if there is nothing now.
+WITH RECURSIVE clock (now) AS (SELECT ?7), HEADS
+SELECT min(free_ms) FROM heads
+
+-- name: claim_one
+-- One message that is the only one of its pair: most are, and this takes much less than all that follows.
+-- ?3: the message, ?4: the claim, ?5: for how long.
+UPDATE a2a_messages AS m SET
+    state = 'delivered', delivery_attempts = delivery_attempts + (coalesce(claim_owner, '') <> ?4),
+    claim_owner = ?4, claim_until_ms = NOW_MS + ?5, not_before_ms = NULL
+WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND ended_ms IS NULL
+  AND (expires_ms IS NULL OR expires_ms > NOW_MS)
+  AND (claim_owner = ?4 OR (
+    delivery_attempts < max_attempts AND max(coalesce(claim_until_ms, 0), coalesce(not_before_ms, 0)) <= NOW_MS))
+  AND NOT EXISTS (
+    SELECT 1 FROM a2a_messages AS o
+    WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.receiver_agent = m.receiver_agent
+      AND o.sender_agent = m.sender_agent AND o.ended_ms IS NULL AND o.hlc <> m.hlc)
+RETURNING RECORD
 
 -- name: bury_exhausted
 UPDATE a2a_messages SET state = 'dead', ended_ms = NOW_MS, ended_reason = 'not acknowledged in ' || max_attempts
@@ -213,7 +234,8 @@ WHERE id IN (
         AND m.receiver_agent = b.receiver_agent AND m.sender_agent = b.sender_agent AND m.ended_ms IS NULL
         AND m.hlc > b.hlc
     WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.message_uuid = ?3
-      AND m.claim_owner = ?4 AND m.claim_until_ms IS NOT NULL)
+    ORDER BY m.hlc LIMIT 256)
+  AND claim_owner = ?4 AND claim_until_ms IS NOT NULL
 
 -- name: give_back
 -- ?5: after how many milliseconds it may be tried again, ?6: why, ?7: how often it was tried.
@@ -251,14 +273,16 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND claim_until_
 -- name: open_inboxes
 INSERT INTO a2a_inboxes (scope_id, repository_id, receiver_agent, node_id, seen_ms)
 SELECT ?1, ?2, value, ?4, NOW_MS FROM json_each(?3) WHERE true
-ON CONFLICT DO UPDATE SET node_id = excluded.node_id, seen_ms = excluded.seen_ms
+ON CONFLICT DO UPDATE SET
+    node_id = iif(excluded.node_id = '', node_id, excluded.node_id), seen_ms = excluded.seen_ms
 
 -- name: node_of
 -- The node where an agent last received, or else the one that says it is that agent's.
 SELECT h.node_id, h.control_addr, h.machine_id, h.left_ms, h.last_seen_ms, h.tick_ms
 FROM mesh_heartbeats AS h
 WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = coalesce(
-    (SELECT node_id FROM a2a_inboxes WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = ?3),
+    (SELECT nullif(node_id, '') FROM a2a_inboxes
+     WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = ?3),
     (SELECT node_id FROM mesh_heartbeats
      WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id = ?3 AND left_ms IS NULL
      ORDER BY last_seen_ms DESC LIMIT 1))
@@ -310,8 +334,8 @@ ORDER BY id LIMIT ?6
 -- The newest first. ?3: a state, ?4: sender, ?5: receiver, ?6: thread, ?7: before which position.
 SELECT RECORD
 FROM a2a_messages
-WHERE scope_id = ?1 AND repository_id = ?2 AND (?3 IS NULL OR state = ?3)
-  AND (?4 IS NULL OR sender_agent = ?4) AND (?5 IS NULL OR receiver_agent = ?5)
+WHERE +scope_id = ?1 AND +repository_id = ?2  -- by number, without sorting all of them
+  AND (?3 IS NULL OR state = ?3) AND (?4 IS NULL OR sender_agent = ?4) AND (?5 IS NULL OR receiver_agent = ?5)
   AND (?6 IS NULL OR thread_id = ?6 OR message_uuid = ?6) AND (?7 IS NULL OR id < ?7)
 ORDER BY id DESC LIMIT ?8
 

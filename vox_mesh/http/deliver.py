@@ -31,7 +31,7 @@ STORED: Final = "Vox-Mesh-Stored"
 """`1` if the sender knows that the messages are in the database."""
 
 _MAX_MS: Final = 2**53
-_FIELDS: Final = frozenset(WIRE_FIELDS)
+_FIELDS: Final = frozenset({*WIRE_FIELDS, "after"})
 
 _Text = Annotated[str, Field(max_length=MAX_NAME)]
 _Long = Annotated[str, Field(max_length=2 * MAX_NAME)]
@@ -39,7 +39,7 @@ _Ms = Annotated[int, Field(ge=0, lt=_MAX_MS)]
 
 
 class WireMessage(BaseModel):
-    """A message as it travels: the columns that its sender wrote."""
+    """A message as it travels: the columns that its sender wrote, and the one that it sent before."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -60,15 +60,16 @@ class WireMessage(BaseModel):
     sender_incarnation: Annotated[int, Field(ge=1, lt=_MAX_MS)] | None = None
     traceparent: _Text | None = None
     signature: _Long
+    after: _Text | None = None
 
     def message(self) -> Message:
         """The message."""
-        return Message(**{name: getattr(self, name) for name in WIRE_FIELDS})
+        return Message(**{name: getattr(self, name) for name in (*WIRE_FIELDS, "after")})
 
 
 def wire(message: Message) -> dict[str, Any]:
     """A message as it travels."""
-    return dict(zip(WIRE_FIELDS, message, strict=False))
+    return {**dict(zip(WIRE_FIELDS, message, strict=False)), "after": message.after}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Final, Protocol
 
 from vox_mesh.model.messages import Message, in_turn
@@ -16,8 +16,8 @@ _MAX_SEEN: Final = 16_384
 class Receiver(Protocol):
     """Whoever waits for messages."""
 
-    def nudge(self) -> None:
-        """There is a message."""
+    def nudge(self, message_uuid: str | None = None) -> None:
+        """There is a message; if only one is known of, this one."""
 
 
 class Arrivals:
@@ -57,10 +57,10 @@ class Arrivals:
         """Under which names somebody receives here."""
         return list(self._receivers)
 
-    def nudge(self, name: str) -> None:
+    def nudge(self, name: str, message_uuid: str | None = None) -> None:
         """There is a message under this name."""
         for receiver in self._receivers.get(name, ()):
-            receiver.nudge()
+            receiver.nudge(message_uuid)
 
     def nudge_all(self) -> None:
         """There may be messages for anybody."""
@@ -69,50 +69,58 @@ class Arrivals:
 
     # --- what was brought ------------------------------------------------------------------------
 
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing more can be kept."""
-        return len(self._kept) >= MAX_KEPT or self._bytes >= _MAX_KEPT_BYTES
-
     def bring(self, messages: Sequence[Message]) -> None:
-        """The relay brought these. What does not fit is in the database all the same."""
+        """The relay brought these. There is room for so many; the others are in the database all the same."""
         for message in messages:
             key = message.message_uuid
-            if message.receiver_agent in self._receivers and not self.is_full and key not in self._kept:
+            if message.receiver_agent in self._receivers and key not in self._kept and key not in self._seen:
                 self._kept[key] = message
                 self._bytes += len(message.payload)
-        for name in {message.receiver_agent for message in messages}:
-            self.nudge(name)
+        while len(self._kept) > MAX_KEPT or self._bytes > _MAX_KEPT_BYTES:
+            self._drop(next(iter(self._kept)))
+        for message in messages:
+            if message.message_uuid not in self._seen:
+                self.nudge(message.receiver_agent, message.message_uuid)
 
-    def waiting(self, names: Sequence[str]) -> list[Message]:
-        """What was brought for these, and not handed out yet, in the order in which to hand it out."""
+    def waiting(self, names: Sequence[str], in_stock: Set[str]) -> list[Message]:
+        """What was brought for these, and not handed out yet, in the order in which to hand it out.
+
+        Only what comes after something that was handed out here, or is about to be (`in_stock`), or is the
+        first that its sender sent: what we have not seen, nobody may overtake.
+        """
         now = self._monotonic()
         kept = [each for each in self._kept.values() if each.receiver_agent in names]
         held_back = {each.pair for each in kept if self._waiting.get(each.message_uuid, 0) > now}
-        return in_turn(
-            [each for each in kept if each.message_uuid not in self._seen and each.pair not in held_back]
-        )
+        past = set(in_stock) | {each.message_uuid for each in kept if each.message_uuid in self._seen}
+        found: list[Message] = []
+        for message in in_turn([each for each in kept if each.message_uuid not in past]):
+            is_next = message.after is None or message.after in past or message.after in self._seen
+            if is_next and message.pair not in held_back:
+                past.add(message.message_uuid)
+                found.append(message)
+        return found
 
-    def found(self, names: Sequence[str], until: Sequence[str]) -> None:
-        """The database has answered for these: what had been brought before that is in it, or comes to it."""
-        for key in until:
-            message = self._kept.get(key)
-            if message is not None and message.receiver_agent in names:
-                self._drop(key)
-
-    @property
-    def keys(self) -> list[str]:
-        """What is kept now."""
-        return list(self._kept)
+    def found(self, messages: Sequence[Message]) -> None:
+        """These were claimed from the database: that they were brought as well, is of no use any more."""
+        for message in messages:
+            self._drop(message.message_uuid)
 
     def handed_out(self, message: Message) -> None:
         """Somebody works on it: if it is brought once more, that is nothing new."""
         self._remember(message.message_uuid, is_done=False)
 
+    def is_handed_out(self, message: Message) -> bool:
+        """Whether it was handed out here."""
+        return message.message_uuid in self._seen
+
     def done(self, message: Message) -> None:
         """It was handed out on arrival, and is done with, though the database may not know yet."""
         self._remember(message.message_uuid, is_done=True)
         self._drop(message.message_uuid)
+
+    def not_done(self, message: Message) -> None:
+        """It was handed out, and will come again: what was sent after it has to wait."""
+        self._seen.pop(message.message_uuid, None)
 
     def is_done(self, message: Message) -> bool:
         """Whether it was done with on arrival."""

@@ -11,7 +11,17 @@ from vox_mesh.coordination.author import Author, key_refused
 from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.errors import BadValue, MeshError, MessageTaken, NotHolder, Refused, StoreClosed
 from vox_mesh.messages.arrivals import Arrivals
-from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED, Claims, checked_count, checked_lease, is_brought
+from vox_mesh.messages.claims import (
+    LEASE_S,
+    MAX_CLAIMED,
+    MIN_LEASE_S,
+    Claims,
+    checked_count,
+    checked_lease,
+    firsts_of_pairs,
+    is_brought,
+    not_holder,
+)
 from vox_mesh.messages.consumer import Consumer
 from vox_mesh.messages.letters import Letters
 from vox_mesh.messages.outbox import Auto, Outbox, Route
@@ -141,7 +151,7 @@ class Bus:
         if self._outbox is not None:
             self._outbox.offer(message, stored=not outcome.spooled, route=route)
         else:
-            self.arrivals.nudge(message.receiver_agent)
+            self.arrivals.nudge(message.receiver_agent, message.message_uuid)
         return message._replace(state=MessageState.SPOOLED) if outcome.spooled else message
 
     async def keep_brought(self, message: Message) -> None:
@@ -275,10 +285,21 @@ class Bus:
     async def _claimed(self, names: Sequence[str], limit: int, lease: float) -> list[Message]:
         deadline = self._monotonic() + checked_lease(lease)
         name = self._claims.new_name()
-        messages = await self._claims.claim(names, name, lease_s=lease, limit=checked_count(limit))
+        limit = checked_count(limit)
+        try:
+            messages = await self._claims.claim(names, name, lease_s=lease, limit=limit)
+        except asyncio.CancelledError:
+            self._in_background(self._undo(names, name, limit))  # nobody will know of it
+            raise
         for message in messages:
             self._claims.hand_out(message, deadline)
         return messages
+
+    async def _undo(self, names: Sequence[str], name: str, limit: int) -> None:
+        """Give back what a claim came to, or would still come to."""
+        with suppress(MeshError):
+            messages = await self._claims.claim(names, name, lease_s=MIN_LEASE_S, limit=limit)
+            await self._claims.release(messages, firsts_of_pairs(messages))
 
     def _names(self, agent: str | None, roles: Sequence[str]) -> list[str]:
         return inbox_names(self.agent_or_default(agent), roles)
@@ -287,6 +308,8 @@ class Bus:
         """Say that these are done with; `NotHolder` if one is not ours to say so."""
         if not messages:
             return
+        for message in messages:
+            self._refuse_unless_brought(message)
         failures = await self._claims.ack(messages)
         for message in messages:
             error = failures.get(message.message_uuid)
@@ -297,6 +320,8 @@ class Bus:
                     consumer.settled(message)
                 elif isinstance(error, NotHolder):
                     consumer.given_back(message)
+            if isinstance(error, NotHolder):
+                self.arrivals.not_done(message)
         if failures:
             raise next(iter(failures.values()))
 
@@ -308,6 +333,7 @@ class Bus:
         What its sender wrote later waits for it. After its last attempt it goes to the dead letters.
         """
         refusal: NotHolder | None = None
+        self._refuse_unless_brought(message)
         if is_brought(message):
             self.arrivals.give_back(message, 1.0 if retry_in is None else retry_in)
         else:
@@ -315,6 +341,7 @@ class Bus:
                 await self._claims.nack(message, retry_in, reason)
             except NotHolder as error:
                 refusal = error
+        self.arrivals.not_done(message)
         for consumer in self._consumers:
             consumer.given_back(message)
         if refusal is not None:
@@ -324,6 +351,11 @@ class Bus:
         """Have a message for its time again, from now on."""
         if not is_brought(message):
             await self._claims.renew(message, checked_lease(lease))
+
+    def _refuse_unless_brought(self, message: Message) -> None:
+        """What says that it was claimed by its arrival has to have arrived here."""
+        if is_brought(message) and not self.arrivals.is_handed_out(message):
+            raise not_holder(message)
 
     def hand_over(self, message: Message) -> None:
         """Have no more to do with a message: it stays claimed, for whoever knows the name of its claim."""
@@ -348,8 +380,9 @@ class Bus:
     async def announce(self, names: Sequence[str] | None = None) -> None:
         """Make known that these are received here; by default all that are."""
         names = self.arrivals.names if names is None else names
-        if names and not self._author.identity.is_command:
-            values = (*self._mesh, json(names), self._author.identity.node_id)
+        if names:
+            own = self._author.identity
+            values = (*self._mesh, json(names), "" if own.is_command else own.node_id)
             with suppress(MeshError):  # then they are found without the relay, and it is said again later
                 await self._store.write(Script(Statement(sql("open_inboxes"), values)))
 

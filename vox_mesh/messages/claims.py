@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final, NamedTuple
 
 from vox_mesh.coordination.author import Author
@@ -13,6 +13,7 @@ from vox_mesh.messages.scripts import (
     ack_on_arrival_script,
     ack_script,
     bury_script,
+    claim_one_script,
     claim_script,
     json,
     nack_script,
@@ -24,6 +25,7 @@ from vox_mesh.messages.senders import Senders
 from vox_mesh.model.messages import Message, in_turn
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
+from vox_mesh.store.values import Rows
 
 _log = logging.getLogger(__name__)
 
@@ -37,10 +39,14 @@ _LONGEST_RETRY_S: Final = 60.0
 
 
 class Prospect(NamedTuple):
-    """Whether there is anything to claim, and otherwise when there will be, by the database's clock."""
+    """Whether there is anything to claim, and otherwise when there will be, by the database's clock.
+
+    `only`: the one message that there is, if it is also the only one of its pair.
+    """
 
     is_free: bool
-    next_ms: int | None
+    next_ms: int | None = None
+    only: str | None = None
 
 
 class Handed(NamedTuple):
@@ -71,12 +77,15 @@ class Claims:
 
     # --- claiming --------------------------------------------------------------------------------
 
-    async def look(self, receivers: Sequence[str]) -> Prospect:
+    async def look(self, receivers: Sequence[str], *, timeout: float | None = None) -> Prospect:
         """Whether there is anything to claim, as far as our copy of the database shows."""
-        whose = self._whose(receivers, self.new_name())
-        rows = await self._store.read(sql("look"), (*whose, self._clock.now_ms))
-        free, next_ms = rows[0]
-        return Prospect(free > 0, next_ms)
+        values = (*self._whose(receivers, self.new_name()), self._clock.now_ms)
+        rows = await self._store.read(sql("look"), values, timeout=timeout)
+        if not rows:
+            rows = await self._store.read(sql("next_free"), values, timeout=timeout)
+            return Prospect(False, rows.value)
+        message_uuid, is_alone = rows[0]
+        return Prospect(True, only=message_uuid if is_alone and len(rows) == 1 else None)
 
     def new_name(self) -> str:
         """The name of a claim: who makes it, and which of its claims it is."""
@@ -117,7 +126,17 @@ class Claims:
             max_size=_MAX_SIZE,
             bury=bury,
         )
-        rows = (await self._store.write(script, timeout=timeout)).rows
+        return await self._checked((await self._store.write(script, timeout=timeout)).rows)
+
+    async def claim_one(
+        self, message_uuid: str, name: str, *, lease_s: float, timeout: float | None = None
+    ) -> list[Message]:
+        """Claim a message that is the only one of its pair; nothing, if it is not, or can't be claimed."""
+        values = (*self._mesh, message_uuid, name, round(lease_s * 1_000))
+        script = claim_one_script(values)
+        return await self._checked((await self._store.write(script, timeout=timeout)).rows)
+
+    async def _checked(self, rows: Rows) -> list[Message]:
         if not rows:
             return []
         messages = _as_attempts(in_turn([Message.read(row[0]) for row in rows]))
@@ -184,12 +203,17 @@ class Claims:
         if message.message_uuid not in renewed:
             raise not_holder(message)
 
-    async def release(self, counted: Sequence[Message], uncounted: Sequence[Message]) -> None:
-        """Give back what nobody has looked at. What can't be said is left to its lease."""
-        if not counted and not uncounted:
+    async def release(self, messages: Sequence[Message], counted: Container[str]) -> None:
+        """Give back what nobody has looked at; `counted`: those for which this was to be an attempt.
+
+        What can't be said is left to its lease.
+        """
+        if not messages:
             return
+        heads = [each for each in messages if each.message_uuid in counted]
+        others = [each for each in messages if each.message_uuid not in counted]
         try:
-            await self._store.write(release_script(self._mesh, counted, uncounted))
+            await self._store.write(release_script(self._mesh, heads, others))
         except MeshError as error:
             _log.info("messages that nobody looked at are left to their lease: %s", error.line)
 
@@ -198,17 +222,20 @@ class Claims:
         now = self._monotonic()
         handed = [each for each in self._handed.values() if each.deadline > now]
         self._handed.clear()
-        await self.release([], [each.message for each in handed if not is_brought(each.message)])
+        await self.release([each.message for each in handed if not is_brought(each.message)], ())
+
+
+def firsts_of_pairs(messages: Sequence[Message]) -> set[str]:
+    """Those of a claim for which the database has counted this attempt."""
+    return {each.message_uuid for each in {each.pair: each for each in reversed(messages)}.values()}
 
 
 def _as_attempts(messages: Sequence[Message]) -> list[Message]:
-    """Count this attempt: the database has done so for the first of each pair only."""
-    firsts: dict[tuple[str, str], str] = {}
+    """Count this attempt for the others, too."""
+    firsts = firsts_of_pairs(messages)
     return [
-        message
-        if firsts.setdefault(message.pair, message.message_uuid) == message.message_uuid
-        else message._replace(delivery_attempts=message.delivery_attempts + 1)
-        for message in messages
+        each if each.message_uuid in firsts else each._replace(delivery_attempts=each.delivery_attempts + 1)
+        for each in messages
     ]
 
 

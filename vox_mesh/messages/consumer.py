@@ -11,7 +11,7 @@ from typing import Final
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, StoreClosed
 from vox_mesh.messages.arrivals import Arrivals
-from vox_mesh.messages.claims import MAX_CLAIMED, ON_ARRIVAL, Claims, is_brought
+from vox_mesh.messages.claims import MAX_CLAIMED, ON_ARRIVAL, Claims, firsts_of_pairs, is_brought
 from vox_mesh.model.messages import Message
 from vox_mesh.store.store import Store
 
@@ -22,6 +22,7 @@ POLL_S: Final = 60.0
 
 _AGAIN_S: Final = 1.0
 _CLAIM_S: Final = 3.0
+_AWAY_S: Final = 0.5
 _CALM_S: Final = 0.002  # a busy mesh commits all the time
 _BUSY_S: Final = 0.02
 _FEW: Final = 8
@@ -57,6 +58,7 @@ class Consumer:
         self._monotonic = monotonic
         self._wake = asyncio.Event()
         self._is_nudged = True
+        self._only: str | None = None  # the one message that is known to wait
         self._in_stock: list[Message] = []
         self._counted: set[str] = set()  # of what is in stock, those for which this is an attempt
         self._busy: dict[_Pair, tuple[_Held, float]] = {}  # what is worked on, and until when
@@ -72,8 +74,9 @@ class Consumer:
 
     # --- what it is told -------------------------------------------------------------------------
 
-    def nudge(self) -> None:
+    def nudge(self, message_uuid: str | None = None) -> None:
         """There is a message."""
+        self._only = None if self._is_nudged else message_uuid
         self._is_nudged = True
         self._wake.set()
 
@@ -158,10 +161,10 @@ class Consumer:
         await self._give_back(late)
 
     async def _give_back(self, messages: Sequence[Message]) -> None:
-        own = [each for each in messages if not is_brought(each)]
-        counted = [each for each in own if each.message_uuid in self._counted]
-        self._counted.difference_update(each.message_uuid for each in messages)
-        await self._claims.release(counted, [each for each in own if each not in counted])
+        ids = {each.message_uuid for each in messages}
+        counted = ids & self._counted
+        self._counted -= ids
+        await self._claims.release([each for each in messages if not is_brought(each)], counted)
 
     # --- finding more ----------------------------------------------------------------------------
 
@@ -170,9 +173,8 @@ class Consumer:
         self._looked_at = self._monotonic()
         if len(self._in_stock) >= MAX_CLAIMED:
             return False
-        brought = self._arrivals.keys
         try:
-            if self._is_known_away and brought and self._take_brought():
+            if self._is_known_away and self._take_brought():
                 return True
             if not await self._is_worth_asking():
                 return False
@@ -184,19 +186,24 @@ class Consumer:
             self._is_away = True
             return self._take_brought()
         self._is_away = False
-        self._arrivals.found(self.names, brought)
+        self._arrivals.found(messages)
         return bool(messages) or is_surer  # after a nudge for nothing, it is looked once more
 
     @property
     def _is_known_away(self) -> bool:
         return self._is_away or not self._store.is_in_touch
 
+    @property
+    def _patience_s(self) -> float:
+        """How long to wait for the database: if it is away, something may be brought meanwhile."""
+        return _AWAY_S if self._is_known_away else _CLAIM_S
+
     async def _is_worth_asking(self) -> bool:
         """Whether to ask the database: after a nudge, after a long time, or if our copy shows something."""
         if self._is_nudged or self._monotonic() - self._polled_at >= POLL_S:
             return True
-        prospect = await self._claims.look(self.names)
-        self._next_ms = prospect.next_ms
+        prospect = await self._claims.look(self.names, timeout=self._patience_s)
+        self._next_ms, self._only = prospect.next_ms, prospect.only
         return prospect.is_free
 
     async def _claim(self) -> list[Message]:
@@ -205,31 +212,37 @@ class Consumer:
             self._claim_name = self._claims.new_name()
         sent = self._monotonic()
         try:
-            messages = await self._claims.claim(
-                self.names,
-                self._claim_name,
-                lease_s=self._lease_s,
-                limit=self._limit,
-                bury=not was_nudged,
-                timeout=_CLAIM_S,
-            )
+            messages = await self._claim_only(self._claim_name)
+            if not messages:
+                messages = await self._claims.claim(
+                    self.names,
+                    self._claim_name,
+                    lease_s=self._lease_s,
+                    limit=self._limit,
+                    bury=not was_nudged,
+                    timeout=self._patience_s,
+                )
         except BaseException:
             self._is_nudged = True  # it is to be asked again, under the same name
             raise
         self._claim_name = None
         self._polled_at = self._monotonic()
+        counted = firsts_of_pairs(messages)
         done = [each for each in messages if self._arrivals.is_done(each)]
         if done:
             with suppress(MeshError):  # then they come once more
                 await self._claims.ack(done)
             messages = [each for each in messages if each not in done]
         self._put_in_stock(messages, sent)
-        pairs: set[_Pair] = set()
-        for message in messages:
-            if message.pair not in pairs:  # the first of its pair
-                pairs.add(message.pair)
-                self._counted.add(message.message_uuid)
+        self._counted |= counted - {each.message_uuid for each in done}
         return messages
+
+    async def _claim_only(self, name: str) -> list[Message]:
+        """The one message that we know of, in the short way."""
+        only, self._only = self._only, None
+        if only is None:
+            return []
+        return await self._claims.claim_one(only, name, lease_s=self._lease_s, timeout=self._patience_s)
 
     def _put_in_stock(self, messages: Sequence[Message], sent: float) -> None:
         if not self._in_stock:
@@ -242,8 +255,7 @@ class Consumer:
         in_stock = {each.message_uuid for each in self._in_stock}
         brought = [
             each._replace(claim_owner=ON_ARRIVAL + each.message_uuid, delivery_attempts=1)
-            for each in self._arrivals.waiting(self.names)
-            if each.message_uuid not in in_stock
+            for each in self._arrivals.waiting(self.names, in_stock)
         ]
         if brought:
             self._put_in_stock(brought, self._monotonic())
@@ -255,7 +267,7 @@ class Consumer:
         if self._in_stock:
             pause = _BUSY_S
         else:
-            await asyncio.sleep(_CALM_S)
+            await asyncio.sleep(_CALM_S - (self._monotonic() - self._looked_at))
         if self._next_ms is not None and not self._is_away:
             pause = min(pause, max(0.0, (self._next_ms - self._clock.now_ms) / 1_000) + _MARGIN_S)
         with suppress(TimeoutError):

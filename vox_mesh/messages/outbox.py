@@ -22,7 +22,7 @@ FIRST_PAUSE_S: Final = 0.5
 _REST_S: Final = FIRST_PAUSE_S * 2 ** (ATTEMPTS - 1)
 _MAX_QUEUED: Final = 256
 _FEW: Final = 4
-_MAX_BEHIND: Final = 16_384
+_MAX_PAIRS: Final = 16_384
 _MAX_AT_ONCE: Final = 64
 _MAX_BYTES_AT_ONCE: Final = 512 * 1024
 
@@ -99,9 +99,7 @@ class Outbox:
         self._resolving: asyncio.Task[None] | None = None
         self._is_gapped = spooling  # what was left by an earlier process was not brought
         self._gapped: set[str] = set()  # receivers of messages in the spool that were not brought
-        self._behind: dict[
-            str, str
-        ] = {}  # the last stored one for each receiver that was not, and none since
+        self._last: dict[tuple[str, str], str] = {}  # of each pair, what was sent last
         self.counts: Counter[str] = Counter()
         """How many messages were `brought`, `skipped`, `refused`, or `given_up`."""
 
@@ -110,12 +108,13 @@ class Outbox:
         if stored:
             self._is_gapped = False
             self._gapped.clear()  # the spool is empty: all that had waited in it is stored
+        message = message._replace(after=self._note(message))
         if not route.is_relayed:
-            self._arrivals.nudge(message.receiver_agent)
+            self._arrivals.nudge(message.receiver_agent, message.message_uuid)
             return
         parcel = _Parcel(message, stored, route)
         is_fresh, peer = self._whereabouts.remembered(message.receiver_agent)
-        if is_fresh and stored and route.node_url is None and not self._unresolved:
+        if is_fresh and route.node_url is None and not self._unresolved:
             self._send_to(peer, parcel)
         elif len(self._unresolved) >= _MAX_QUEUED:
             self._skip(parcel)
@@ -124,19 +123,23 @@ class Outbox:
             if self._resolving is None or self._resolving.done():
                 self._resolving = asyncio.create_task(self._resolve(), name="vox-mesh-whereabouts")
 
+    def _note(self, message: Message) -> str | None:
+        """What was sent before it in the same pair, as far as this process knows."""
+        before = self._last.pop(message.pair, None)
+        self._last[message.pair] = message.message_uuid
+        if len(self._last) > _MAX_PAIRS:
+            self._last.pop(next(iter(self._last)))
+        return before
+
     async def _resolve(self) -> None:
         while self._unresolved:
             parcel = self._unresolved[0]
-            receiver = parcel.message.receiver_agent
             if parcel.route.node_url is None:
-                peer = await self._whereabouts.of(receiver)
+                peer = await self._whereabouts.of(parcel.message.receiver_agent)
             else:
                 peer = await self._whereabouts.at(parcel.route.node_url)
                 if peer is None:
                     _log.warning("no live node has the address %s", parcel.route.node_url)
-            last = None if parcel.is_stored else self._behind.get(receiver)
-            if last is not None and await self._whereabouts.is_over(last):
-                self._behind.pop(receiver, None)
             self._unresolved.popleft()
             self._send_to(peer, parcel)
 
@@ -150,18 +153,18 @@ class Outbox:
 
     def _queue(self, peer: Peer, parcel: _Parcel) -> None:
         lane = self._lanes.setdefault(peer, _Lane())
-        receiver = parcel.message.receiver_agent
-        is_overtaking = not parcel.is_stored and (
-            self._is_gapped or receiver in self._gapped or receiver in self._behind
-        )
         is_behind = len(lane.parcels) >= _FEW or self._monotonic() < lane.rests_until
         is_needless = parcel.is_stored and is_behind
-        if is_overtaking or is_needless or len(lane.parcels) >= _MAX_QUEUED:
+        if self._is_overtaking(parcel) or is_needless or len(lane.parcels) >= _MAX_QUEUED:
             self._skip(parcel)
             return
         lane.parcels.append(parcel)
         if lane.task is None or lane.task.done():
             lane.task = asyncio.create_task(self._bring_all(peer, lane), name="vox-mesh-relay")
+
+    def _is_overtaking(self, parcel: _Parcel) -> bool:
+        is_gapped = self._is_gapped or parcel.message.receiver_agent in self._gapped
+        return is_gapped and not parcel.is_stored
 
     def _skip(self, parcel: _Parcel) -> None:
         self.counts["skipped"] += 1
@@ -169,14 +172,8 @@ class Outbox:
 
     def _leave(self, parcel: _Parcel) -> None:
         """It is not brought: whatever is sent to the same receiver next must not overtake it."""
-        receiver = parcel.message.receiver_agent
         if not parcel.is_stored:
-            self._gapped.add(receiver)
-        else:
-            self._behind.pop(receiver, None)
-            self._behind[receiver] = parcel.message.message_uuid
-            if len(self._behind) > _MAX_BEHIND:
-                self._behind.pop(next(iter(self._behind)))
+            self._gapped.add(parcel.message.receiver_agent)
 
     # --- bringing --------------------------------------------------------------------------------
 
@@ -191,7 +188,13 @@ class Outbox:
         if self._monotonic() >= lane.rests_until:
             self._lanes.pop(peer, None)
 
-    async def _bring(self, peer: Peer, batch: Sequence[_Parcel]) -> None:
+    async def _bring(self, peer: Peer, parcels: Sequence[_Parcel]) -> None:
+        batch = [parcel for parcel in parcels if not self._is_overtaking(parcel)]
+        for parcel in parcels:  # meanwhile one before it was left behind
+            if parcel not in batch:
+                self._skip(parcel)
+        if not batch:
+            return
         messages = [parcel.message for parcel in batch]
         try:
             async for attempt in AsyncRetrying(
@@ -204,8 +207,6 @@ class Outbox:
                 with attempt:
                     await self._courier.deliver(peer, messages, stored=batch[0].is_stored)
             self.counts["brought"] += len(batch)
-            for message in messages:
-                self._behind.pop(message.receiver_agent, None)
         except RelayRefused as error:
             if len(batch) > 1:
                 for parcel in batch:

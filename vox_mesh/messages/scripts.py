@@ -107,6 +107,11 @@ def claim_script(
     return Script(*before, answer=answer, repeatable=True)
 
 
+def claim_one_script(values: tuple[str, str, str, str, int]) -> Script:
+    """Claim one message: scope, repository, its id, the claim's name, and for how long."""
+    return Script(answer=Answer(sql("claim_one"), values, _RECORD), repeatable=True)
+
+
 def renew_script(mesh: Mesh, messages: Sequence[Message], lease_ms: int) -> Script:
     """Hold a claim, or what is left of it, for its time again from now on."""
     ids = json(message.message_uuid for message in messages)

@@ -53,16 +53,6 @@ class Whereabouts:
         since, peer = self._known.get((how, name), (float("-inf"), None))
         return peer is not None and self._monotonic() - since < _FRESH_S, peer
 
-    async def is_over(self, message_uuid: str) -> bool:
-        """Whether a message that was stored is known to need no delivery any more."""
-        try:
-            rows = await self._store.read(
-                sql("is_over"), (*self._store.tenant[:2], message_uuid), timeout=_ASK_S
-            )
-        except DatabaseUnavailable:
-            return False
-        return bool(rows)
-
     async def _find(self, how: str, name: str) -> Peer | None:
         is_fresh, peer = self._remembered(how, name)
         if is_fresh:

@@ -41,7 +41,8 @@ class MessageState(StrEnum):
 class Message(NamedTuple):
     """A message. What comes after `signature` is not the sender's, and not signed.
 
-    `position` is where it stands in the order of commits; 0 for one that was only brought by the relay.
+    `position` is where it stands in the order of commits; 0 for one that was only brought by the relay, and
+    only then `after` is set: the message that its sender's process sent before it in the same pair.
     """
 
     message_uuid: str
@@ -69,11 +70,12 @@ class Message(NamedTuple):
     claim_until_ms: int | None = None
     not_before_ms: int | None = None
     ended_reason: str | None = None
+    after: str | None = None
 
     @classmethod
     def read(cls, record: str) -> Self:
         """The message that a row's record describes."""
-        return cls._make(orjson.loads(record))
+        return cls(*orjson.loads(record))
 
     @property
     def body(self) -> Any:

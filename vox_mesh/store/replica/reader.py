@@ -32,8 +32,8 @@ _TIME: Final = frozenset(
 
 # What is more than a query, a PRAGMA or a BEGIN, would stick to a connection that others read from.
 _QUERY: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
-# SQLite asks for this when a query is the first on its connection to use `json_each`. A statement that says so
-# itself is refused by SQLite whatever we answer.
+# SQLite asks for this when a query is the first on its connection to use `json_each`. A statement that says
+# so itself is refused by SQLite whatever we answer.
 _DECLARES: Final = (sqlite3.SQLITE_UPDATE, "sqlite_master")
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
