@@ -7,7 +7,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench import lock_lines, node_lines, oplog_lines, replica_lines, watch_lines, workload
+from bench import (
+    inbox_lines,
+    lock_lines,
+    message_lines,
+    node_lines,
+    oplog_lines,
+    replica_lines,
+    watch_lines,
+    workload,
+)
 from bench.figures import Figure, Of, Target, at_least, at_most
 from bench.fleet import FleetRound, fleet
 from bench.ground import Ground, Rounds, writing
@@ -212,6 +221,13 @@ LINES: Final = (
     Line("lock-hand-over-mesh", "from process to process", lock_lines.hand_over_mesh, needs_server=True),
     Line("lock-hand-over-file", "from process to process, in a file", lock_lines.hand_over_file),
     Line("lock-guard", "many paths, many patterns", lock_lines.guard),
+    Line("message-relay", "to another process, by the relay", message_lines.by_relay, needs_server=True),
+    Line("message-watch", "to another process, without the relay", message_lines.by_watch, needs_server=True),
+    Line("message-rates-sqld", "many senders, on a server", message_lines.rates_sqld, needs_server=True),
+    Line("message-rates-file", "many senders, in a file", message_lines.rates_file),
+    Line("message-inbox-sqld", "a large inbox, on a server", inbox_lines.large_sqld, needs_server=True),
+    Line("message-inbox-file", "a large inbox, in a file", inbox_lines.large_file),
+    Line("message-claims", "many senders, or one that is held back", inbox_lines.claims),
 )
 
 

@@ -96,6 +96,11 @@ def blocking_median_us(call: Callable[[], object], seconds: float) -> float:
     return statistics.median(times) * 1e6
 
 
+def p99(values: Sequence[float]) -> float:
+    """What all but the slowest in a hundred keep to."""
+    return statistics.quantiles(values, n=100, method="inclusive")[98]
+
+
 def ratios(ours: Sequence[float], raw: Sequence[float]) -> list[float]:
     """Ours to raw, round by round: both of a round saw the same machine."""
     return [mine / other for mine, other in zip(ours, raw, strict=True)]

@@ -17,7 +17,7 @@ from bench import workload
 from bench.companion import Companion, companion, primary
 from bench.figures import Figure, Of, at_most
 from bench.ground import Ground
-from bench.measure import alternate
+from bench.measure import alternate, p99
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Store
@@ -72,7 +72,7 @@ async def _visible(ground: Ground, home: HomeCase, name: str, p50_ms: float, p99
         found = (await alternate({"ours": delays}, ground.pace.rounds))["ours"]
     what = f"{name}: from the write call to another process's watch,"
     pooled = list(itertools.chain.from_iterable(found))
-    notes = {"p99 of all rounds together": _p99(pooled), "longest": max(pooled)}
+    notes = {"p99 of all rounds together": p99(pooled), "longest": max(pooled)}
     return [
         Figure(
             f"visible-{name}-p50",
@@ -85,7 +85,7 @@ async def _visible(ground: Ground, home: HomeCase, name: str, p50_ms: float, p99
             f"visible-{name}-p99",
             f"{what} p99",
             "ms",
-            [_p99(each) for each in found],
+            [p99(each) for each in found],
             target=at_most(p99_ms, Of.OURS),
             notes=notes,
         ),
@@ -103,10 +103,6 @@ async def _delays_ms(both: Watched, numbers: Iterable[int], chance: random.Rando
     seen: list[tuple[int, float]] = [tuple(each) for each in await both.watcher.report(0.0)]
     # A watch may show several commits at once: then a number is seen with the one that follows it.
     return [(seen[bisect_left(seen, (number, 0.0))][1] - moment) * 1e3 for number, moment in sent]
-
-
-def _p99(values: Sequence[float]) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[98]
 
 
 # --- waiting ---------------------------------------------------------------------------------------

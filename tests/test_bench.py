@@ -25,6 +25,11 @@ _WITH_RATIO: Final = {
     "merged-file",
     "read-memory",
     "read-file",
+    "message-sent-file",
+    "message-acked-file",
+    "message-received-file",
+    "message-inbox-file",
+    "message-inbox-file-claim",
 }
 _WITHOUT_RATIO: Final = {
     "4-processes-file-wait",
@@ -67,6 +72,22 @@ _LOCKS_WITHOUT_RATIO: Final = {
     "lock-hand-over-mesh",
     "lock-guard",
 }
+_CLAIMS_WITH_RATIO: Final = {
+    "message-claim-many",
+    "message-look-many",
+    "message-claim-held-back",
+    "message-look-held-back",
+}
+_MESSAGES_WITH_RATIO: Final = _CLAIMS_WITH_RATIO | {
+    "message-relay-p50",
+    "message-watch-p50",
+    "message-sent-sqld",
+    "message-acked-sqld",
+    "message-received-sqld",
+    "message-inbox-sqld",
+    "message-inbox-sqld-claim",
+}
+_MESSAGES_WITHOUT_RATIO: Final = {"message-relay-p99", "message-watch-p99"}
 _FULL: Final = pytest.mark.skipif(not SOAK, reason="all lines take long: part of `make soak`")
 _ONCE: Final = {"idle-mesh", "idle-file", "oplog-verify-growth", "nodes-writes"}
 """Nothing happens, or grows, only once, and for longer."""
@@ -96,9 +117,9 @@ def _check_record(record: dict[str, Any]) -> None:
     ("names", "with_ratio", "without_ratio"),
     [
         (
-            ("read-memory", "oplog-one-caller", "lock-guard"),
-            {"read-memory", "oplog-append-one"},
-            {"lock-guard"},
+            ("read-memory", "oplog-one-caller", "lock-guard", "message-relay", "message-claims"),
+            {"read-memory", "oplog-append-one", "message-relay-p50"} | _CLAIMS_WITH_RATIO,
+            {"lock-guard", "message-relay-p99"},
         ),
         pytest.param(("memory", "file"), _WITH_RATIO, _WITHOUT_RATIO, marks=_FULL),
         pytest.param(
@@ -114,8 +135,14 @@ def _check_record(record: dict[str, Any]) -> None:
             _LOCKS_WITHOUT_RATIO,
             marks=_FULL,
         ),
+        pytest.param(
+            ("message-relay", "message-watch", "message-rates-sqld", "message-inbox-sqld", "message-claims"),
+            _MESSAGES_WITH_RATIO,
+            _MESSAGES_WITHOUT_RATIO,
+            marks=_FULL,
+        ),
     ],
-    ids=["some of all", "memory and file", "replica", "log and nodes", "locks"],
+    ids=["some of all", "memory and file", "replica", "log and nodes", "locks", "messages"],
 )
 def test_a_quick_run_keeps_well_formed_json_lines(
     names: tuple[str, ...], with_ratio: set[str], without_ratio: set[str], tmp_path: Path

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,11 +12,9 @@ from typing import Any, Final
 
 from tests.support.jobs import Job
 from tests.support.processes import Report, Writer
-from vox_mesh import MeshError, Script, Settings, Statement, Store
+from vox_mesh import Settings
 
 _PROGRAM: Final = "tests.support.lock_programs"
-_PATIENCE_S: Final = 60.0
-_WRITE_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -65,26 +61,6 @@ class Locker(Writer):
     def acquire(self, *keys: str, ttl: float = 30.0, wait: float = 0.0) -> asyncio.Task[Report]:
         """Have it take the keys."""
         return self.order("acquire", keys=keys, ttl=ttl, wait=wait)
-
-    @asynccontextmanager
-    async def paused(self, store: Store) -> AsyncIterator[None]:
-        """Stop it in its tracks, and let it go on.
-
-        Not in the middle of a write to a file, which nobody else could write to until it goes on.
-        """
-        pid = self._process.pid
-        async with asyncio.timeout(_PATIENCE_S):
-            while True:
-                os.kill(pid, signal.SIGSTOP)
-                try:
-                    await store.write(Script(Statement("SELECT 1")), timeout=_WRITE_S)
-                    break
-                except MeshError:
-                    os.kill(pid, signal.SIGCONT)
-        try:
-            yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
 
 StartLocker = Callable[[Settings, str], Awaitable[Locker]]

@@ -7,18 +7,20 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import SecretStr
 
 from tests.support.jobs import Job
-from vox_mesh import Settings
+from vox_mesh import MeshError, Script, Settings, Statement, Store
 from vox_mesh.settings import variable_of
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PATIENCE_S: Final = 120.0
+_WRITE_S: Final = 1.0
 
 Report = dict[str, Any]
 
@@ -116,6 +118,26 @@ class Writer:
     def interrupt(self) -> None:
         """Ctrl-C."""
         self._process.send_signal(signal.SIGINT)
+
+    @asynccontextmanager
+    async def paused(self, store: Store) -> AsyncIterator[None]:
+        """Stop it in its tracks, and let it go on.
+
+        Not in the middle of a write to a file, which nobody else could write to until it goes on.
+        """
+        pid = self._process.pid
+        async with asyncio.timeout(_PATIENCE_S):
+            while True:
+                os.kill(pid, signal.SIGSTOP)
+                try:
+                    await store.write(Script(Statement("SELECT 1")), timeout=_WRITE_S)
+                    break
+                except MeshError:
+                    os.kill(pid, signal.SIGCONT)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     async def kill(self) -> None:
         """`kill -9`, and wait until it is gone."""

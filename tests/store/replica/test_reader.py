@@ -123,6 +123,7 @@ def test_to_speak_of_time_is_not_to_ask_for_it(reader: Reader, sql: str) -> None
         "SELECT CAST(x'ff' AS TEXT)",
         "INSERT INTO t VALUES (9, 9)",
         "DELETE FROM t",
+        "UPDATE sqlite_master SET sql = NULL",
         "CREATE TABLE u (a)",
         "CREATE TEMP TABLE u (a)",
         "PRAGMA cache_size = 1",
@@ -138,6 +139,12 @@ def test_what_can_not_be_answered_here_is_left_to_the_primary_and_changes_nothin
         assert read(Statement(sql), LONG_S) is None
     assert path.read_bytes() == before
     assert one(reader.quickly(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
+
+
+def test_a_query_about_the_values_of_a_list_is_answered_here(reader: Reader) -> None:
+    statement = Statement("SELECT a FROM t WHERE id IN (SELECT value FROM json_each(?))", ("[1, 7]",))
+    assert one(reader.quickly(statement, LONG_S)) == "one"
+    assert one(reader.slowly(statement, LONG_S)) == "one"
 
 
 def test_after_forgetting_the_file_is_read_anew(reader: Reader, path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The HTTP service and the relay, as others see them."""

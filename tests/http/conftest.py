@@ -1,0 +1,53 @@
+"""Fixtures: two nodes that can talk, once for all tests of a file that leave them as they were."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.support.relaying import Pair, open_pair
+from tests.support.town import SHARED_HOMES, Town
+from tools.homes import FILE, HomeCase
+from vox_mesh.store import new_key
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=SHARED_HOMES, ids=str)
+async def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Pair]:
+    """Two nodes, on each home that can be shared in turn."""
+    case: HomeCase = request.param
+    server = request.getfixturevalue("shared_server") if case.needs_server else None
+    async with open_pair(Town(case, tmp_path_factory.mktemp("mesh"), server, new_key())) as pair:
+        yield pair
+
+
+@pytest.fixture(params=SHARED_HOMES, ids=str)
+def town(request: pytest.FixtureRequest, tmp_path: Path) -> Town:
+    """A mesh of the test's own, on each home that can be shared in turn."""
+    case: HomeCase = request.param
+    server = request.getfixturevalue("shared_server") if case.needs_server else None
+    return Town(case, tmp_path, server, new_key())
+
+
+@pytest.fixture
+def village(tmp_path: Path) -> Town:
+    """A mesh of the test's own, in a file: where the home makes no difference."""
+    return Town(FILE, tmp_path, None, new_key())
+
+
+@pytest.fixture
+async def own_pair(town: Town) -> AsyncIterator[Pair]:
+    """Two nodes of the test's own."""
+    async with open_pair(town) as pair:
+        yield pair
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def neighbours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
+    """Two nodes in a file."""
+    async with open_pair(Town(FILE, tmp_path_factory.mktemp("mesh"), None, new_key())) as pair:
+        yield pair

@@ -1,0 +1,66 @@
+"""Fixtures: the homes on which messages differ, as one node, as several, and as any way to a server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.authoring import Scene, scene
+from tests.support.messaging import Crowd, crowd_on
+from tools.homes import ALL_HOMES, FILE, MEMORY, MESH_REPLICA, HomeCase
+from tools.sqld import Server
+from vox_mesh import Mesh, Settings
+from vox_mesh.mesh import MeshNode
+
+
+def _server(request: pytest.FixtureRequest, case: HomeCase) -> Server | None:
+    return request.getfixturevalue("shared_server") if case.needs_server else None
+
+
+@pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
+async def node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MeshNode]:
+    """A node on each home in turn, which ticks only when a test asks it to."""
+    case: HomeCase = request.param
+    settings = case.settings(tmp_path, _server(request, case), tick="1h", http=False)
+    async with Mesh.open(settings) as node:
+        yield node
+
+
+@pytest.fixture(params=ALL_HOMES, ids=str)
+async def any_node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MeshNode]:
+    """The same on each home, and by each way to a server."""
+    case: HomeCase = request.param
+    settings = case.settings(tmp_path, _server(request, case), tick="1h", http=False)
+    async with Mesh.open(settings) as node:
+        yield node
+
+
+@pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
+async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crowd]:
+    """Any number of nodes on each home in turn."""
+    case: HomeCase = request.param
+    async with crowd_on(case, tmp_path, _server(request, case)) as crowd:
+        yield crowd
+
+
+@pytest.fixture
+async def there() -> AsyncIterator[Scene]:
+    """A database in memory, behind a gate that loses what it is told to."""
+    async with scene() as there:
+        yield there
+
+
+@pytest.fixture
+async def local(there: Scene) -> AsyncIterator[MeshNode]:
+    """One node on it, where by which home makes no difference."""
+    async with there.node() as node:
+        await node.run_once()
+        yield node
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Settings:
+    """A node with a name on the file home, for commands beside it."""
+    return FILE.settings(tmp_path, None, scope_id="", node_id="worker", tick="1h", http=False)

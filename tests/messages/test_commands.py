@@ -1,0 +1,110 @@
+"""Commands send and receive beside their node, with its key, and leave a log that is sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Vox
+from tests.support.messaging import bodies, found
+from tests.support.town import Town, assert_whole
+from tools.homes import FILE, MESH_REPLICA, HomeCase
+from vox_mesh import Mesh, load_settings
+from vox_mesh.coordination.identity import COMMANDS
+from vox_mesh.errors import KeyRefused
+from vox_mesh.model.hlc import Hlc
+from vox_mesh.model.messages import MessageState
+from vox_mesh.store import new_key
+
+
+@pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
+def town(request: pytest.FixtureRequest, tmp_path: Path) -> Town:
+    """A mesh that many can share, on each home in turn."""
+    case: HomeCase = request.param
+    server = request.getfixturevalue("shared_server") if case.needs_server else None
+    return Town(case, tmp_path, server, new_key())
+
+
+async def test_commands_send_claim_and_acknowledge(town: Town) -> None:
+    settings = town.settings("worker", http=False)
+    async with Mesh.open(settings) as node:
+        async with Mesh.open_command(settings) as command:
+            sent = await command.bus.send("z", 1, sender="a")
+            assert (sent.sender_node, sent.sender_incarnation) == ("worker", None)
+            assert Hlc.parse(sent.hlc).author == "worker" + COMMANDS
+        (held,) = await node.bus.poll_inbox_from_db("z")
+        await node.bus.ack(held)
+        await node.bus.send("z", 2, sender="a")
+        async with Mesh.open_command(settings) as command:
+            assert bodies(await command.bus.poll_inbox_from_db("z")) == [2]
+            assert await node.bus.poll_inbox_from_db("z") == []
+        (again,) = await node.bus.poll_inbox_from_db("z")  # the command has ended without a word
+        await node.bus.nack(again, retry_in=0)
+        async with Mesh.open_command(settings) as command:
+            (held,) = await command.bus.poll_inbox_from_db("z")
+            await command.bus.ack(held)
+        assert (await found(node, held)).state == MessageState.ACKED
+        await assert_whole(node)
+
+
+async def test_a_command_sends_before_its_node_has_ever_run(town: Town) -> None:
+    async with Mesh.open_command(town.settings("worker", http=False)) as command:
+        await command.bus.send("z", 1, sender="a")
+    async with Mesh.open(town.settings("other", http=False)) as other:
+        assert bodies(await other.bus.poll_inbox_from_db("z")) == [1]
+        await assert_whole(other)
+    async with Mesh.open(town.settings("worker", http=False)) as node:
+        await node.bus.send("z", 2, sender="a")
+        await assert_whole(node)
+    async with Mesh.open_command(town.settings("worker", http=False)) as command:
+        await command.oplog.anchor()  # the chain has its first entry now, by the same key
+        assert bodies(await command.bus.poll_inbox_from_db("z")) == [1, 2]
+        await assert_whole(command)
+
+
+async def test_a_command_with_another_key_sends_nothing(town: Town) -> None:
+    settings = town.settings("worker", http=False)
+    async with Mesh.open_command(settings) as command:
+        await command.bus.send("z", 1, sender="a")
+    town.forget_key("worker")
+    async with Mesh.open_command(settings) as command:
+        with pytest.raises(KeyRefused):
+            await command.bus.send("z", 2, sender="a")
+        assert bodies(await command.bus.letters.listed()) == [1]
+
+
+async def test_a_node_whose_command_has_only_sent_can_be_given_another_key(town: Town) -> None:
+    async with Mesh.open(town.settings("owner", http=False)) as owner:
+        async with Mesh.open(town.settings("worker", http=False)) as worker:
+            await worker.oplog.anchor()
+        async with Mesh.open_command(town.settings("worker", http=False)) as command:
+            await command.bus.send("z", "before", sender="a")
+        town.forget_key("worker")
+        with pytest.raises(KeyRefused):
+            async with Mesh.open(town.settings("worker", http=False)):
+                pass
+        await owner.store.synced()
+        await owner.roles.rekey("worker")
+        async with Mesh.open(town.settings("worker", http=False)):
+            pass
+        async with Mesh.open_command(town.settings("worker", http=False)) as command:
+            await command.bus.send("z", "after", sender="a")
+            await command.oplog.anchor()
+        await owner.store.synced()
+        assert bodies(await owner.bus.poll_inbox_from_db("z")) == ["before", "after"]
+        await assert_whole(owner)
+
+
+async def test_the_log_and_the_doctor_are_content_after_commands_have_sent(tmp_path: Path) -> None:
+    vox = Vox(tmp_path, VOX_MESH_ENABLED="1")
+    settings = load_settings(_env_file=None, enabled=True)  # as the commands have them, in their folder
+    for number in range(2):
+        async with Mesh.open_command(settings) as command:
+            await command.bus.send("z", number, sender="a")
+    for arguments in (("oplog", "verify"), ("doctor",)):
+        ended = vox(*arguments)
+        assert ended.code == 0, ended
+    async with Mesh.open(settings) as node:
+        assert bodies(await node.bus.poll_inbox_from_db("z")) == [0, 1]
+    assert vox("oplog", "verify").code == 0

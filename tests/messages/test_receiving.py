@@ -1,0 +1,297 @@
+"""Receiving: a loop that waits, claims a few, hands them out one by one, and keeps nothing from others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import aclosing
+
+import pytest
+
+from tests.support.authoring import Scene
+from tests.support.clocks import Clock
+from tests.support.messaging import (
+    PATIENCE_S,
+    Crowd,
+    bodies,
+    found,
+    lapse,
+    next_of,
+    settled,
+    take,
+)
+from vox_mesh import Message
+from vox_mesh.coordination.clock import Surroundings
+from vox_mesh.errors import NotHolder, StoreClosed
+from vox_mesh.mesh import MeshNode
+from vox_mesh.messages.consumer import Consumer
+
+_LEASE_S = 100.0
+
+
+async def send(node: MeshNode, senders: str, count: int = 1) -> None:
+    """Have each of these senders send so many messages to z: a0, b0, …, a1, …"""
+    for number in range(count):
+        for sender in senders:
+            await node.bus.send("z", f"{sender}{number}", sender=sender)
+
+
+def consumer_of(node: MeshNode) -> Consumer:
+    """The consumer behind the only loop."""
+    (consumer,) = node.bus._consumers
+    return consumer
+
+
+async def until_looked(consumer: Consumer) -> None:
+    """Wait until the consumer has looked for messages once more."""
+    before = consumer._looked_at
+    async with asyncio.timeout(PATIENCE_S):
+        while consumer._looked_at == before:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+
+
+async def test_a_waiting_loop_is_given_what_is_sent(any_node: MeshNode) -> None:
+    receiving = any_node.bus.receive("z")
+    for number in range(3):
+        waiting = asyncio.create_task(next_of(receiving))
+        await asyncio.sleep(0)
+        sent = await any_node.bus.send("z", number, sender="a")
+        message = await waiting
+        assert message.message_uuid == sent.message_uuid
+        await any_node.bus.ack(message)
+    await receiving.aclose()
+
+
+async def test_a_loop_is_given_what_another_node_sends(crowd: Crowd) -> None:
+    here, there = await crowd.node("here"), await crowd.node("there")
+    receiving = here.bus.receive("z", roles=["reviewer"])
+    waiting = asyncio.create_task(take(here, receiving, 2))
+    await there.bus.send("z", 1, sender="a")
+    await there.bus.send("role:reviewer", 2, sender="a")
+    here.store._changes.bump()  # in memory no node hears of another's commits
+    assert sorted(bodies(await waiting)) == [1, 2]
+    await receiving.aclose()
+
+
+async def test_a_loop_that_ends_early_gives_back_at_once_what_nobody_looked_at(node: MeshNode) -> None:
+    await send(node, "abcd")
+    async with aclosing(node.bus.receive("z")) as receiving:
+        async for message in receiving:
+            assert message.body == "a0"
+            break
+    await settled(node)
+    left = await node.bus.poll_inbox_from_db("z")
+    assert bodies(left) == ["b0", "c0", "d0"]
+    assert [each.delivery_attempts for each in left] == [1, 1, 1]
+    await node.bus.ack(message)  # it is still ours
+
+
+async def test_a_loop_cancelled_while_it_claims_gives_back_what_it_was_not_told_of(there: Scene) -> None:
+    async with there.node() as node:
+        await node.run_once()
+        await send(node, "ab")
+        receiving = node.bus.receive("z")
+        await settled(node)
+        there.gate.hold()
+        asking = asyncio.create_task(anext(receiving))
+        await there.gate.arrival()
+        claim = there.gate.batches[-1]
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert await there.gate.land(claim)  # nobody is there any more to hear of it
+        assert [each.state for each in await node.bus.letters.peek(["z"])] == ["delivered"] * 2
+        there.gate.release()
+        await settled(node)
+        left = await node.bus.poll_inbox_from_db("z")
+        assert [(each.body, each.delivery_attempts) for each in left] == [("a0", 1), ("b0", 1)]
+
+
+async def test_a_loop_that_waits_ends_when_its_node_does_and_holds_nothing(node: MeshNode) -> None:
+    await send(node, "a", 2)
+    receiving = node.bus.receive("z")
+    await next_of(receiving)
+    waiting = asyncio.create_task(next_of(receiving))
+    await asyncio.sleep(0)
+    await node.bus.close()
+    with pytest.raises(StoreClosed):
+        await waiting
+    assert [each.claim_until_ms for each in await node.bus.letters.peek(["z"])] == [None, None]
+
+
+async def test_two_loops_of_a_process_share_the_messages(node: MeshNode) -> None:
+    await send(node, "abcdef", 10)
+    seen: Counter[str] = Counter()
+    acked: list[Message] = []
+    all_acked = asyncio.Event()
+    order: dict[str, list[str]] = {}
+
+    async def work() -> None:
+        async for message in node.bus.receive("z", at_once=4):
+            seen[message.message_uuid] += 1
+            order.setdefault(message.sender_agent, []).append(message.body)
+            await node.bus.ack(message)
+            acked.append(message)
+            if len(acked) == 60:
+                all_acked.set()
+
+    loops = [asyncio.create_task(work()) for _ in range(2)]
+    async with asyncio.timeout(PATIENCE_S):
+        await all_acked.wait()
+    for loop in loops:
+        loop.cancel()
+    await asyncio.gather(*loops, return_exceptions=True)
+    assert set(seen.values()) == {1}
+    assert order == {sender: [f"{sender}{number}" for number in range(10)] for sender in "abcdef"}
+    assert await node.bus.letters.counts() == {"acked": 60}
+
+
+async def test_nothing_comes_twice_to_a_loop_that_acknowledges_and_nothing_is_kept_of_it(
+    node: MeshNode,
+) -> None:
+    receiving = node.bus.receive("z")
+    seen: Counter[str] = Counter()
+    for _ in range(5):
+        sending = asyncio.create_task(send(node, "abcd", 15))
+        for message in await take(node, receiving, 60):
+            seen[message.message_uuid] += 1
+        await sending
+    assert set(seen.values()) == {1}
+    consumer = consumer_of(node)
+    assert (consumer._in_stock, consumer._busy, consumer._counted) == ([], {}, set())
+    assert node.bus._claims._handed == {}
+    await receiving.aclose()
+
+
+async def test_the_account_of_what_was_never_acknowledged_stays_small(there: Scene) -> None:
+    clock = Clock()
+    async with there.node("a", Surroundings(monotonic=clock)) as node:
+        await node.run_once()
+        sent = await node.bus.send("z", 1, sender="a")
+        for number in range(20_000):
+            clock.now += 0.1
+            forgotten = sent._replace(message_uuid=str(number))
+            node.bus._claims.hand_out(forgotten, clock.now + _LEASE_S)
+        assert len(node.bus._claims._handed) <= 2 * 4_096
+
+
+async def test_what_lies_too_long_with_somebody_slow_is_given_back_and_not_counted(there: Scene) -> None:
+    clock = Clock()
+    async with there.node("a", Surroundings(monotonic=clock)) as node:
+        await node.run_once()
+        await send(node, "abc")
+        receiving = node.bus.receive("z", lease=_LEASE_S)
+        slow = await next_of(receiving)
+        clock.now += 0.3 * _LEASE_S
+        fresh = await next_of(receiving)
+        assert (slow.body, fresh.body) == ("a0", "b0")
+        assert fresh.claim_owner != slow.claim_owner  # it was claimed anew, for a whole lease
+        assert fresh.delivery_attempts == 1
+        await node.bus.ack(slow)
+        await receiving.aclose()
+
+
+async def test_what_is_not_acknowledged_comes_again_to_the_same_loop(there: Scene) -> None:
+    clock = Clock()
+    async with there.node("a", Surroundings(monotonic=clock)) as node:
+        await node.run_once()
+        await send(node, "a", 2)
+        receiving = node.bus.receive("z", lease=_LEASE_S)
+        first = await next_of(receiving)
+        clock.now += _LEASE_S
+        await lapse(node, *await node.bus.letters.peek(["z"]))
+        again = await next_of(receiving)
+        assert (again.message_uuid, again.delivery_attempts) == (first.message_uuid, 2)
+        with pytest.raises(NotHolder):
+            await node.bus.ack(first)
+        await node.bus.ack(again)
+        assert (await next_of(receiving)).body == "a1"
+        await receiving.aclose()
+
+
+async def test_a_late_ack_does_not_make_way_for_the_next_of_the_pair(node: MeshNode) -> None:
+    await send(node, "a", 2)
+    (late,) = await node.bus.inbox("z", limit=1)
+    await lapse(node, late)
+    receiving = node.bus.receive("z")
+    held = await next_of(receiving)
+    assert held.message_uuid == late.message_uuid
+    with pytest.raises(NotHolder):
+        await node.bus.ack(late)
+    await node.bus.send("z", "other", sender="b")
+    assert (await next_of(receiving)).body == "other"  # and not a1: a0 is being worked on
+    await receiving.aclose()
+
+
+async def test_what_expires_behind_another_of_its_pair_is_not_handed_out(there: Scene) -> None:
+    clock = Clock()
+    async with there.node("a", Surroundings(monotonic=clock)) as node:
+        await node.run_once()
+        for body, ttl in (("first", None), ("short-lived", 5.0), ("last", None)):
+            await node.bus.send("z", body, sender="a", ttl=ttl)
+        receiving = node.bus.receive("z", lease=_LEASE_S)
+        first = await next_of(receiving)
+        assert "short-lived" in bodies(consumer_of(node)._in_stock)
+        clock.now += 6
+        await node.bus.ack(first)
+        assert (await next_of(receiving)).body == "last"
+        await receiving.aclose()
+
+
+async def test_one_given_back_comes_again_when_its_time_comes_without_anybody_saying_so(
+    node: MeshNode,
+) -> None:
+    await send(node, "a")
+    receiving = node.bus.receive("z")
+    first = await next_of(receiving)
+    await node.bus.nack(first, retry_in=0.2)
+    again = await next_of(receiving)
+    assert (again.message_uuid, again.delivery_attempts) == (first.message_uuid, 2)
+    row = await found(node, again)
+    assert row.not_before_ms is None
+    await receiving.aclose()
+
+
+async def test_a_loop_with_nothing_to_claim_asks_the_database_for_nothing(there: Scene) -> None:
+    async with there.node() as node:
+        await node.run_once()
+        await send(node, "a", 2)
+        receiving = node.bus.receive("z")
+        await node.bus.nack(await next_of(receiving), retry_in=3_600)
+        waiting = asyncio.create_task(next_of(receiving))
+        await until_looked(consumer_of(node))
+        await settled(node)
+        for _ in range(3):  # what the first look may still have to ask is asked
+            node.store._changes.bump()
+            await until_looked(consumer_of(node))
+        asked = len(there.gate.batches)
+        for _ in range(5):
+            node.store._changes.bump()
+            await until_looked(consumer_of(node))
+        assert len(there.gate.batches) == asked
+        waiting.cancel()
+
+
+async def test_a_loop_finds_more_of_large_messages_than_a_server_answers_with(node: MeshNode) -> None:
+    large = "x" * 250_000
+    await asyncio.gather(*(node.bus.send("z", large, sender=f"s{n % 4}") for n in range(48)))
+    claimed = await node.bus.inbox("z")
+    assert 1 <= len(claimed) < 48
+    await node.bus.ack(*claimed)
+    receiving = node.bus.receive("z")
+    rest = await take(node, receiving, 48 - len(claimed))
+    assert {message.payload for message in rest} == {f'"{large}"'}
+    await receiving.aclose()
+
+
+async def test_waiting_for_an_ack_tells_how_a_message_ended(node: MeshNode) -> None:
+    async def after(message: Message, deed: str) -> bool:
+        waiting = asyncio.create_task(node.bus.acked(message, PATIENCE_S))
+        await asyncio.sleep(0)
+        (held,) = await node.bus.poll_inbox_from_db("z")
+        await (node.bus.ack(held) if deed == "ack" else node.bus.nack(held))
+        return await waiting
+
+    assert await after(await node.bus.send("z", 1, sender="a"), "ack")
+    assert not await after(await node.bus.send("z", 2, sender="a", max_attempts=1), "nack")
+    assert not await node.bus.acked(await node.bus.send("z", 3, sender="a"), 0.01)

@@ -1,0 +1,47 @@
+"""However many messages have ended, no step in the life of one looks at all of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools.homes import FILE, MESH, HomeCase
+from vox_mesh import open_store
+from vox_mesh.messages.scripts import sql
+
+LIFE = (
+    "send",
+    "look",
+    "next_free",
+    "claim_one",
+    "bury_exhausted",
+    "claim",
+    "ack",
+    "renew",
+    "release",
+    "release_behind",
+    "give_back",
+    "bury",
+    "expire",
+    "overdue",
+    "told",
+    "forget",
+    "is_work",
+)
+ALL_OF_THEM = re.compile(r"SCAN (a2a_messages|m)\b")
+
+
+@pytest.mark.parametrize("case", [FILE, MESH], ids=str)
+async def test_no_step_in_the_life_of_a_message_looks_at_all_messages(
+    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    # A server has another version of SQLite than we do, and with it another mind about what is quick.
+    server = request.getfixturevalue("shared_server") if case.needs_server else None
+    async with await open_store(case.settings(tmp_path, server)) as store:
+        for name in LIFE:
+            text = sql(name)
+            count = max(map(int, re.findall(r"\?(\d+)", text)))
+            plan = [row[3] for row in await store.read(f"EXPLAIN QUERY PLAN {text}", ["[]"] * count)]
+            assert not any(map(ALL_OF_THEM.match, plan)), f"{name}: {plan}"
