@@ -358,7 +358,7 @@ CREATE INDEX IF NOT EXISTS a2a_messages_expiring ON a2a_messages (scope_id, repo
 WHERE ended_ms IS NULL AND expires_ms IS NOT NULL;
 
 CREATE INDEX IF NOT EXISTS a2a_messages_awaited ON a2a_messages (scope_id, repository_id, ack_by_ms)
-WHERE ended_ms IS NULL AND ack_by_ms IS NOT NULL;
+WHERE acknowledged = 0 AND ack_by_ms IS NOT NULL;
 
 CREATE INDEX IF NOT EXISTS a2a_messages_ended ON a2a_messages (scope_id, repository_id, state, ended_ms)
 WHERE ended_ms IS NOT NULL;

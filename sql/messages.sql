@@ -139,6 +139,19 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND ended_ms IS
       AND o.sender_agent = m.sender_agent AND o.ended_ms IS NULL AND o.hlc <> m.hlc)
 RETURNING RECORD
 
+-- name: past
+-- Those of some messages that are not to be delivered, or not now. ?4: the time, as we know it.
+SELECT message_uuid FROM json_each(?3) JOIN a2a_messages
+    ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value
+WHERE ended_ms IS NOT NULL OR claim_until_ms > ?4
+
+-- name: is_first
+-- Whether nothing of its pair waits that is before it. ?3: receiver, ?4: sender, ?5: its time.
+SELECT NOT EXISTS (
+    SELECT 1 FROM a2a_messages
+    WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = ?3 AND sender_agent = ?4
+      AND ended_ms IS NULL AND hlc < ?5)
+
 -- name: bury_exhausted
 UPDATE a2a_messages SET state = 'dead', ended_ms = NOW_MS, ended_reason = 'not acknowledged in ' || max_attempts
     || CASE max_attempts WHEN 1 THEN ' attempt' ELSE ' attempts' END,
@@ -211,12 +224,6 @@ ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET
     state = 'acked', acknowledged = 1, claim_owner = excluded.claim_owner, claim_until_ms = NULL,
     ended_ms = excluded.ended_ms
 WHERE IS_SAME AND ended_ms IS NULL
-
--- name: refuse_unless_held
-INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
-    SELECT 1 FROM a2a_messages
-    WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND claim_owner = ?4
-      AND ended_ms IS NULL AND claim_until_ms > NOW_MS)
 
 -- name: refuse_unless_held_back
 -- For giving back, which may be said twice.
@@ -346,9 +353,12 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid >= ?3 AND message_uu
 ORDER BY message_uuid LIMIT 2
 
 -- name: threads
-SELECT thread_id, count(*) AS messages, sum(ended_ms IS NULL) AS open, min(created_at) AS began_at,
+SELECT thread_id, count(*) + EXISTS (  -- with what it began with, which has none
+        SELECT 1 FROM a2a_messages AS f
+        WHERE f.scope_id = ?1 AND f.repository_id = ?2 AND f.message_uuid = t.thread_id AND f.thread_id IS NULL
+    ) AS messages, sum(ended_ms IS NULL) AS open, min(created_at) AS began_at,
     max(created_at) AS last_at
-FROM a2a_messages WHERE scope_id = ?1 AND repository_id = ?2 AND thread_id IS NOT NULL
+FROM a2a_messages AS t WHERE scope_id = ?1 AND repository_id = ?2 AND thread_id IS NOT NULL
 GROUP BY thread_id ORDER BY max(id) DESC LIMIT ?3
 
 -- name: counts
@@ -373,13 +383,13 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
 -- Those that should have been acknowledged by now. ?3: the time, ?4: only those whose sender was not told.
 SELECT RECORD
 FROM a2a_messages
-WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND ack_by_ms IS NOT NULL AND ack_by_ms <= ?3
+WHERE scope_id = ?1 AND repository_id = ?2 AND acknowledged = 0 AND ack_by_ms IS NOT NULL AND ack_by_ms <= ?3
   AND (NOT ?4 OR overdue_ms IS NULL)
 ORDER BY ack_by_ms LIMIT ?5
 
 -- name: told
 UPDATE a2a_messages SET overdue_ms = NOW_MS
-WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND overdue_ms IS NULL
+WHERE scope_id = ?1 AND repository_id = ?2 AND acknowledged = 0 AND overdue_ms IS NULL
   AND message_uuid IN (SELECT value FROM json_each(?3))
 
 -- name: expire
@@ -398,6 +408,9 @@ DELETE FROM a2a_messages WHERE id IN (
       AND id < (SELECT max(id) FROM a2a_messages)  -- or its number would be given out again
     LIMIT ?5)
 
+-- name: changed
+SELECT changes()
+
 -- name: is_work
 -- Whether there is anything to keep in order. ?3: the time, ?4 and ?5: since when the ended ones may go.
 SELECT
@@ -405,7 +418,7 @@ SELECT
         WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND expires_ms IS NOT NULL
           AND expires_ms <= ?3) AS expired,
     EXISTS (SELECT 1 FROM a2a_messages
-        WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND ack_by_ms IS NOT NULL
+        WHERE scope_id = ?1 AND repository_id = ?2 AND acknowledged = 0 AND ack_by_ms IS NOT NULL
           AND ack_by_ms <= ?3 AND overdue_ms IS NULL) AS overdue,
     EXISTS (SELECT 1 FROM a2a_messages
         WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL

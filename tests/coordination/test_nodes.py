@@ -14,6 +14,7 @@ from typing import Final
 
 import orjson
 import pytest
+from pydantic import SecretStr
 
 from tests.support.clocks import Clock
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
@@ -90,7 +91,7 @@ def _states(nodes: list[Node]) -> dict[str, State]:
 
 async def test_a_tick_says_all_that_there_is_to_say(settings: Settings) -> None:
     told = "http://10.0.0.7:7400"
-    said = _slow(settings, agent_id="planner", control_addr=told, bind="127.0.0.1:0")
+    said = _slow(settings, agent_id="planner", control_addr=told, bind="127.0.0.1:0", token=SecretStr("t"))
     async with Mesh.open(said) as node:
         activity = node.presence.activity
         activity.text, activity.kinds = "builds the docs", ["build", "test"]

@@ -16,6 +16,8 @@ LIFE = (
     "look",
     "next_free",
     "claim_one",
+    "is_first",
+    "past",
     "bury_exhausted",
     "claim",
     "ack",

@@ -198,8 +198,8 @@ class _Sending:
 
     async def _became(self, mesh: Mesh, sent: Message) -> Message:
         """The message as it is in the database, once it is acknowledged or the time for that is over."""
-        if self._wait_ack is not None and await mesh.bus.acked(sent, self._wait_ack):
-            sent = sent._replace(state=MessageState.ACKED)
         with suppress(DatabaseUnavailable):  # it is stored all the same
+            if self._wait_ack is not None and await mesh.bus.acked(sent, self._wait_ack):
+                sent = sent._replace(state=MessageState.ACKED)
             return await mesh.bus.letters.find(sent.message_uuid) or sent
         return sent

@@ -102,8 +102,16 @@ class Arrivals:
 
     def found(self, messages: Sequence[Message]) -> None:
         """These were claimed from the database: that they were brought as well, is of no use any more."""
-        for message in messages:
-            self._drop(message.message_uuid)
+        self.drop(message.message_uuid for message in messages)
+
+    def kept(self, names: Sequence[str]) -> list[str]:
+        """What was brought for these, and is neither claimed nor done with here."""
+        return [key for key, each in self._kept.items() if each.receiver_agent in names]
+
+    def drop(self, message_uuids: Iterable[str]) -> None:
+        """What was brought of these is of no use any more."""
+        for key in message_uuids:
+            self._drop(key)
 
     def handed_out(self, message: Message) -> None:
         """Somebody works on it: if it is brought once more, that is nothing new."""

@@ -51,6 +51,7 @@ from vox_mesh.store.store import Store
 DEFAULT_TYPE: Final = "message"
 DEFAULT_PRIORITY: Final = 1
 MAX_TTL_S: Final = 366 * 86_400.0
+_MAX_ANNOUNCED: Final = 1_024
 _LATELY_MS: Final = 7 * 86_400_000
 _KEY_REFUSED: Final = "key_refused"
 
@@ -78,6 +79,8 @@ class Bus:
         self.letters = Letters(store, clock)
         self._claims = Claims(store, author, clock, self.senders, surroundings.monotonic)
         self._outbox: Outbox | None = None
+        self._is_key_recorded = False
+        self._announced: set[str] = set()
         self._consumers: list[Consumer] = []
         self._listening: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
@@ -117,7 +120,7 @@ class Bus:
         if to == EVERYONE:
             raise BadValue("a message to everyone is several messages", hint="use broadcast")
         sender = self.agent_or_default(sender)
-        if not 1 <= max_attempts <= 1_000:
+        if type(max_attempts) is not int or not 1 <= max_attempts <= 1_000:
             raise BadValue(f"a message can't be tried {max_attempts} times", hint="from 1 to 1000 times")
         now_ms = self._clock.now_ms
         own = self._author.identity  # known first: the clock ticks in its name
@@ -147,12 +150,23 @@ class Bus:
         if self._author.identity.is_command:
             await self._store_for_command(message, timeout)
             return message
+        if not self._is_key_recorded:
+            await self._record_key(timeout)
         outcome = await self._kept(message, timeout)
         if self._outbox is not None:
             self._outbox.offer(message, stored=not outcome.spooled, route=route)
         else:
             self.arrivals.nudge(message.receiver_agent, message.message_uuid)
         return message._replace(state=MessageState.SPOOLED) if outcome.spooled else message
+
+    async def _record_key(self, timeout: float | None) -> None:
+        """Whoever has sent a message is known by its key from then on, or those would be forged one day."""
+        own = self._author.identity
+        values = (*self._mesh, own.node_id, own.key.public)
+        await self._store.write(
+            Script(Statement(sql("record_key"), values), appendable=True), timeout=timeout
+        )
+        self._is_key_recorded = True
 
     async def keep_brought(self, message: Message) -> None:
         """Store a message that another node brought, which could not store it itself."""
@@ -197,6 +211,8 @@ class Bus:
 
         Each gets a message of its own; they have one correlation.
         """
+        if "key" in options:
+            raise BadValue("a message to everyone is several messages, and can't have one key for all")
         sender = self.agent_or_default(options.pop("sender", None))
         now_ms = self._clock.now_ms
         values = (*self._mesh, now_ms - _LATELY_MS, now_ms, DEAD_AFTER_TICKS)
@@ -267,6 +283,7 @@ class Bus:
         names = self._names(agent, roles)
         checked_count(limit)
         checked_lease(lease)
+        self._announce_once(names)
         if not (await self._claims.look(names)).is_free:
             return []
         return await self._claimed(names, limit, lease)
@@ -280,7 +297,9 @@ class Bus:
         lease: float = LEASE_S,
     ) -> list[Message]:
         """The same, by the database itself, whatever our copy of it shows."""
-        return await self._claimed(self._names(agent, roles), limit, lease)
+        names = self._names(agent, roles)
+        self._announce_once(names)
+        return await self._claimed(names, limit, lease)
 
     async def _claimed(self, names: Sequence[str], limit: int, lease: float) -> list[Message]:
         deadline = self._monotonic() + checked_lease(lease)
@@ -291,6 +310,7 @@ class Bus:
         except asyncio.CancelledError:
             self._in_background(self._undo(names, name, limit))  # nobody will know of it
             raise
+        self.arrivals.found(messages)
         for message in messages:
             self._claims.hand_out(message, deadline)
         return messages
@@ -310,11 +330,11 @@ class Bus:
             return
         for message in messages:
             self._refuse_unless_brought(message)
-        failures = await self._claims.ack(messages)
+        failures, spooled = await self._claims.ack(messages)
         for message in messages:
             error = failures.get(message.message_uuid)
-            if error is None and is_brought(message):
-                self.arrivals.done(message)
+            if message.message_uuid in spooled or (error is None and is_brought(message)):
+                self.arrivals.done(message)  # should it come once more, that is known here
             for consumer in self._consumers:
                 if error is None:
                     consumer.settled(message)
@@ -385,6 +405,11 @@ class Bus:
             values = (*self._mesh, json(names), "" if own.is_command else own.node_id)
             with suppress(MeshError):  # then they are found without the relay, and it is said again later
                 await self._store.write(Script(Statement(sql("open_inboxes"), values)))
+
+    def _announce_once(self, names: Sequence[str]) -> None:
+        if not self._announced.issuperset(names) and len(self._announced) < _MAX_ANNOUNCED:
+            self._announced.update(names)
+            self._in_background(self.announce(names))
 
     async def _listen(self) -> None:
         """Have everyone look when something was committed."""

@@ -35,6 +35,7 @@ MAX_LEASE_S: Final = 86_400.0
 MAX_CLAIMED: Final = 256
 _OF_PAIR: Final = 64
 _MAX_SIZE: Final = 2**20
+_RELEASE_S: Final = 2.0
 _LONGEST_RETRY_S: Final = 60.0
 
 
@@ -86,6 +87,11 @@ class Claims:
             return Prospect(False, rows.value)
         message_uuid, is_alone = rows[0]
         return Prospect(True, only=message_uuid if is_alone and len(rows) == 1 else None)
+
+    async def past(self, message_uuids: Sequence[str]) -> list[str]:
+        """Those of the messages that have ended, or are in somebody's hands, as far as our copy shows."""
+        values = (*self._mesh, json(message_uuids), self._clock.now_ms)
+        return [row[0] for row in await self._store.read(sql("past"), values, timeout=_RELEASE_S)]
 
     def new_name(self) -> str:
         """The name of a claim: who makes it, and which of its claims it is."""
@@ -162,18 +168,21 @@ class Claims:
         """It is in hands of which we keep no account."""
         self._handed.pop(message.message_uuid, None)
 
-    async def ack(self, messages: Sequence[Message]) -> dict[str, MeshError]:
-        """Say that these are done with; what is to be said of those for which that failed, by their ids."""
+    async def ack(self, messages: Sequence[Message]) -> tuple[dict[str, MeshError], set[str]]:
+        """Say that these are done with; for which that failed, and which of them wait in the spool."""
         verdicts = await self._store.write_all([_ack(message) for message in messages])
         failures: dict[str, MeshError] = {}
+        spooled: set[str] = set()
         for message, verdict in zip(messages, verdicts, strict=True):
             if isinstance(verdict, MeshError):
                 failures[message.message_uuid] = verdict
             elif verdict.rows or verdict.spooled or is_brought(message):
                 self._handed.pop(message.message_uuid, None)
+                if verdict.spooled:
+                    spooled.add(message.message_uuid)
             else:
                 failures[message.message_uuid] = not_holder(message)
-        return failures
+        return failures, spooled
 
     async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
         """Give it back: it comes again after that time, until then its pair waits."""
@@ -213,7 +222,7 @@ class Claims:
         heads = [each for each in messages if each.message_uuid in counted]
         others = [each for each in messages if each.message_uuid not in counted]
         try:
-            await self._store.write(release_script(self._mesh, heads, others))
+            await self._store.write(release_script(self._mesh, heads, others), timeout=_RELEASE_S)
         except MeshError as error:
             _log.info("messages that nobody looked at are left to their lease: %s", error.line)
 

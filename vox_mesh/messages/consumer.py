@@ -23,6 +23,7 @@ POLL_S: Final = 60.0
 _AGAIN_S: Final = 1.0
 _CLAIM_S: Final = 3.0
 _AWAY_S: Final = 0.5
+_CLOSE_S: Final = 1.0
 _CALM_S: Final = 0.002  # a busy mesh commits all the time
 _BUSY_S: Final = 0.02
 _FEW: Final = 8
@@ -70,6 +71,7 @@ class Consumer:
         self._polled_at = self._looked_at = float("-inf")
         self._next_ms: int | None = None
         self._is_away = False
+        self._is_changed = False
         self._is_closed = False
 
     # --- what it is told -------------------------------------------------------------------------
@@ -82,6 +84,7 @@ class Consumer:
 
     def look(self) -> None:
         """Something was committed."""
+        self._is_changed = True
         self._wake.set()
 
     def settled(self, message: Message) -> None:
@@ -118,7 +121,8 @@ class Consumer:
     @property
     def _is_time_to_look(self) -> bool:
         """Whether to look for more: while others of the same pairs are worked on, not all the time."""
-        return not self._in_stock or self._monotonic() - self._looked_at > _BUSY_S
+        is_told = self._is_changed or self._is_nudged
+        return not self._in_stock or (is_told and self._monotonic() - self._looked_at > _BUSY_S)
 
     def _from_stock(self) -> Message | None:
         for index, message in enumerate(self._in_stock):
@@ -143,7 +147,8 @@ class Consumer:
 
     async def _give_back_stock(self) -> None:
         stock, self._in_stock = self._in_stock, []
-        self._limit = min(_FEW, self._at_once)  # whoever takes so long should not keep others waiting
+        if self._claim_name is None:  # otherwise it asks for as many again
+            self._limit = min(_FEW, self._at_once)  # whoever takes so long should not keep others waiting
         await self._give_back(stock)
 
     async def _give_back_what_is_late(self) -> None:
@@ -171,12 +176,14 @@ class Consumer:
     async def _restock(self) -> bool:
         """Get more, if there is any; whether there was."""
         self._looked_at = self._monotonic()
+        self._is_changed = False
         if len(self._in_stock) >= MAX_CLAIMED:
             return False
         try:
-            if self._is_known_away and self._take_brought():
+            if self._is_away and self._take_brought():
                 return True
             if not await self._is_worth_asking():
+                await self._forget_past()
                 return False
             is_surer = self._is_nudged
             messages = await self._claim()
@@ -189,14 +196,16 @@ class Consumer:
         self._arrivals.found(messages)
         return bool(messages) or is_surer  # after a nudge for nothing, it is looked once more
 
-    @property
-    def _is_known_away(self) -> bool:
-        return self._is_away or not self._store.is_in_touch
+    async def _forget_past(self) -> None:
+        """What was brought here, and dealt with elsewhere, is not to be handed out in the next outage."""
+        kept = self._arrivals.kept(self.names)
+        if kept:
+            self._arrivals.drop(await self._claims.past(kept))
 
     @property
     def _patience_s(self) -> float:
-        """How long to wait for the database: if it is away, something may be brought meanwhile."""
-        return _AWAY_S if self._is_known_away else _CLAIM_S
+        """How long to wait for the database: if it may be away, something is brought meanwhile."""
+        return _AWAY_S if self._is_away or not self._store.is_in_touch else _CLAIM_S
 
     async def _is_worth_asking(self) -> bool:
         """Whether to ask the database: after a nudge, after a long time, or if our copy shows something."""
@@ -265,7 +274,8 @@ class Consumer:
         """Wait until there may be something."""
         pause = _AGAIN_S if self._is_away else POLL_S
         if self._in_stock:
-            pause = _BUSY_S
+            is_told = self._is_changed or self._is_nudged
+            pause = _BUSY_S if is_told else min(pause, _STALE * self._lease_s)
         else:
             await asyncio.sleep(_CALM_S - (self._monotonic() - self._looked_at))
         if self._next_ms is not None and not self._is_away:
@@ -279,8 +289,9 @@ class Consumer:
         self._is_closed = True
         self._wake.set()
         if self._claim_name is not None:
-            with suppress(MeshError):
-                await self._claim()
+            with suppress(MeshError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._claim()
         await self._give_back_stock()
 
 

@@ -12,7 +12,7 @@ from vox_mesh.errors import DatabaseUnavailable, MessageTaken
 from vox_mesh.messages.scripts import json, sql
 from vox_mesh.model.messages import MESH_AGENT, Message
 from vox_mesh.model.ulid import derived
-from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.script import Answer, Script, Statement
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -25,6 +25,8 @@ DEAD_FOR: Final = 30
 """Dead letters are kept for so many times as long."""
 
 _AT_ONCE: Final = 500
+_PARTS: Final = 40
+_CHANGED: Final = Answer(sql("changed"), columns=("changed",))
 
 
 class Keeper:
@@ -53,14 +55,22 @@ class Keeper:
         acked_ms, dead_ms = now_ms - self._retention_ms, now_ms - DEAD_FOR * self._retention_ms
         rows = await self._store.read(sql("is_work"), (*self._mesh, now_ms, acked_ms, dead_ms))
         expired, overdue, forgettable, decayed = rows[0]
-        if expired:
-            await self._write("expire", _AT_ONCE)
         if overdue:
             await self._tell_of_overdue(now_ms)
+        if expired:
+            await self._repeat("expire")
         if forgettable:
-            await self._write("forget", json(("acked", "expired")), self._retention_ms, _AT_ONCE)
+            await self._repeat("forget", json(("acked", "expired")), self._retention_ms)
         if decayed:
-            await self._write("forget", json(("dead",)), DEAD_FOR * self._retention_ms, _AT_ONCE)
+            await self._repeat("forget", json(("dead",)), DEAD_FOR * self._retention_ms)
+
+    async def _repeat(self, name: str, *values: Any) -> None:
+        """Do it for all that there are, a part at a time: nobody else is to wait for long."""
+        statement = Statement(sql(name), (*self._mesh, *values, _AT_ONCE))
+        for _ in range(_PARTS):
+            done = (await self._store.write(Script(statement, answer=_CHANGED))).rows.value
+            if done < _AT_ONCE:
+                return
 
     async def _write(self, name: str, *values: Any) -> None:
         await self._store.write(Script(Statement(sql(name), (*self._mesh, *values))))

@@ -12,8 +12,9 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.messages.arrivals import Arrivals
+from vox_mesh.messages.sparing import Sparing
 from vox_mesh.messages.whereabouts import Peer, Whereabouts
-from vox_mesh.model.messages import Message
+from vox_mesh.model.messages import UNKNOWN, Message
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class Outbox:
         self._arrivals = arrivals
         self._monotonic = monotonic
         self._sleep = sleep
+        self._say = Sparing(_log)
         self._lanes: dict[Peer, _Lane] = {}
         self._unresolved: deque[_Parcel] = deque()
         self._resolving: asyncio.Task[None] | None = None
@@ -114,7 +116,7 @@ class Outbox:
             return
         parcel = _Parcel(message, stored, route)
         is_fresh, peer = self._whereabouts.remembered(message.receiver_agent)
-        if is_fresh and route.node_url is None and not self._unresolved:
+        if is_fresh and route.node_url is None and message.after is not None and not self._unresolved:
             self._send_to(peer, parcel)
         elif len(self._unresolved) >= _MAX_QUEUED:
             self._skip(parcel)
@@ -127,6 +129,8 @@ class Outbox:
         """What was sent before it in the same pair, as far as this process knows."""
         before = self._last.pop(message.pair, None)
         self._last[message.pair] = message.message_uuid
+        if before == message.message_uuid:
+            before = UNKNOWN  # it is sent once more
         if len(self._last) > _MAX_PAIRS:
             self._last.pop(next(iter(self._last)))
         return before
@@ -134,12 +138,15 @@ class Outbox:
     async def _resolve(self) -> None:
         while self._unresolved:
             parcel = self._unresolved[0]
+            message = parcel.message
+            if message.after is None and not await self._whereabouts.is_first(message):
+                parcel = parcel._replace(message=message._replace(after=UNKNOWN))
             if parcel.route.node_url is None:
-                peer = await self._whereabouts.of(parcel.message.receiver_agent)
+                peer = await self._whereabouts.of(message.receiver_agent)
             else:
                 peer = await self._whereabouts.at(parcel.route.node_url)
                 if peer is None:
-                    _log.warning("no live node has the address %s", parcel.route.node_url)
+                    self._say(logging.WARNING, "no live node has the address %s", parcel.route.node_url)
             self._unresolved.popleft()
             self._send_to(peer, parcel)
 
@@ -152,7 +159,10 @@ class Outbox:
             self._queue(peer, parcel)
 
     def _queue(self, peer: Peer, parcel: _Parcel) -> None:
-        lane = self._lanes.setdefault(peer, _Lane())
+        lane = self._lanes.get(peer)
+        if lane is None:
+            self._forget_idle_lanes()
+            lane = self._lanes[peer] = _Lane()
         is_behind = len(lane.parcels) >= _FEW or self._monotonic() < lane.rests_until
         is_needless = parcel.is_stored and is_behind
         if self._is_overtaking(parcel) or is_needless or len(lane.parcels) >= _MAX_QUEUED:
@@ -161,6 +171,13 @@ class Outbox:
         lane.parcels.append(parcel)
         if lane.task is None or lane.task.done():
             lane.task = asyncio.create_task(self._bring_all(peer, lane), name="vox-mesh-relay")
+
+    def _forget_idle_lanes(self) -> None:
+        """Those of nodes that have another address by now, among others."""
+        now = self._monotonic()
+        for peer, lane in list(self._lanes.items()):
+            if (lane.task is None or lane.task.done()) and now >= lane.rests_until:
+                del self._lanes[peer]
 
     def _is_overtaking(self, parcel: _Parcel) -> bool:
         is_gapped = self._is_gapped or parcel.message.receiver_agent in self._gapped
@@ -183,10 +200,10 @@ class Outbox:
             try:
                 await self._bring(peer, batch)
             except RelayFailed as error:
-                _log.warning("messages could not be brought to %s: %s", peer.node_id, error.line)
+                self._say(
+                    logging.WARNING, "messages could not be brought to %s: %s", peer.node_id, error.line
+                )
                 self._give_up(batch, lane)
-        if self._monotonic() >= lane.rests_until:
-            self._lanes.pop(peer, None)
 
     async def _bring(self, peer: Peer, parcels: Sequence[_Parcel]) -> None:
         batch = [parcel for parcel in parcels if not self._is_overtaking(parcel)]
@@ -213,7 +230,13 @@ class Outbox:
                     await self._bring(peer, [parcel])
                 return
             self.counts["refused"] += 1
-            _log.error("%s does not take message %s: %s", peer.node_id, messages[0].message_uuid, error.line)
+            self._say(
+                logging.ERROR,
+                "%s does not take message %s: %s",
+                *(peer.node_id, messages[0].message_uuid, error.line),
+            )
+            if peer in self._lanes:
+                self._lanes[peer].rests_until = self._monotonic() + _REST_S
             self._leave(batch[0])
 
     def _give_up(self, batch: Sequence[_Parcel], lane: _Lane) -> None:

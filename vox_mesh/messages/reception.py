@@ -165,7 +165,8 @@ class Reception:
         for message_uuid, words, number in rows:
             message = by_id.get(str(message_uuid))
             if message is None:
-                _remember(self._incarnations, node, cast(int, number), _MAX_NODES)
+                latest = max(cast(int, number), self._incarnations.get(node, 0))  # our copy may be behind
+                _remember(self._incarnations, node, latest, _MAX_NODES)
             elif words is not None and tuple(orjson.loads(str(words))) != _words(message):
                 raise _taken(message)
             else:

@@ -11,9 +11,11 @@ from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.messages.scripts import sql
 from vox_mesh.model.addresses import host_of, is_loopback
 from vox_mesh.model.liveness import State, state_of
+from vox_mesh.model.messages import Message
 from vox_mesh.store.store import Store
 
 _FRESH_S: Final = 1.0
+_NOWHERE_S: Final = 0.1  # somebody may begin to receive at any moment
 _ASK_S: Final = 1.0
 _MAX_KNOWN: Final = 4_096
 
@@ -51,7 +53,16 @@ class Whereabouts:
 
     def _remembered(self, how: str, name: str) -> tuple[bool, Peer | None]:
         since, peer = self._known.get((how, name), (float("-inf"), None))
-        return peer is not None and self._monotonic() - since < _FRESH_S, peer
+        return self._monotonic() - since < (_FRESH_S if peer is not None else _NOWHERE_S), peer
+
+    async def is_first(self, message: Message) -> bool:
+        """Whether nothing of its pair waits before it, as far as our copy of the database shows."""
+        values = (*self._store.tenant[:2], message.receiver_agent, message.sender_agent, message.hlc)
+        try:
+            rows = await self._store.read(sql("is_first"), values, timeout=_ASK_S)
+        except DatabaseUnavailable:
+            return False
+        return bool(rows.value)
 
     async def _find(self, how: str, name: str) -> Peer | None:
         is_fresh, peer = self._remembered(how, name)
@@ -61,7 +72,7 @@ class Whereabouts:
             rows = await self._store.read(sql(how), (*self._store.tenant[:2], name), timeout=_ASK_S)
         except DatabaseUnavailable:
             # Where it was last is the best that can be known now; not every message is to wait for that.
-            self._known[how, name] = self._monotonic(), peer
+            self._known[how, name] = self._monotonic() + _FRESH_S, peer
             return peer
         peer = self._peer(*rows[0]) if rows else None
         if len(self._known) >= _MAX_KNOWN:

@@ -20,6 +20,9 @@ MAX_ATTEMPTS: Final = 10
 
 EVERYONE: Final = "*"
 ROLE: Final = "role:"
+UNKNOWN: Final = ""
+"""What a message comes after, if its sender's process does not know."""
+
 MESH_AGENT: Final = "mesh"
 """Who writes what the mesh itself has to say."""
 
@@ -164,7 +167,7 @@ def checked_id(message_uuid: str) -> str:
 
 def checked_priority(priority: int) -> int:
     """A priority: from 0, which can wait, to 3."""
-    if not 0 <= priority <= 3:
+    if type(priority) is not int or not 0 <= priority <= 3:
         raise BadValue(f"{priority} is no priority", hint="0 can wait, 1 is usual, 2 is soon, 3 is urgent")
     return priority
 
