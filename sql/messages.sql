@@ -1,13 +1,13 @@
 -- Messages: written by their senders, claimed by whoever receives, and what becomes of them.
 --
--- Words in capitals stand for the parts that come first.
+-- A part stands for its text wherever it is named in capitals.
 
--- name: written
+-- part: WRITTEN
 -- What the sender wrote, and signed.
 message_uuid, sender_agent, receiver_agent, msg_type, payload, priority, thread_id, correlation_id, reply_to,
 expires_ms, ack_by_ms, max_attempts, hlc, sender_node, sender_incarnation, traceparent, signature
 
--- name: of_item
+-- part: OF_ITEM
 -- The same of an item of a JSON array.
 value ->> 'message_uuid', value ->> 'sender_agent', value ->> 'receiver_agent',
 value ->> 'msg_type', value ->> 'payload', value ->> 'priority', value ->> 'thread_id',
@@ -15,12 +15,12 @@ value ->> 'correlation_id', value ->> 'reply_to', value ->> 'expires_ms', value 
 value ->> 'max_attempts', value ->> 'hlc', value ->> 'sender_node', value ->> 'sender_incarnation',
 value ->> 'traceparent', value ->> 'signature'
 
--- name: is_same
+-- part: IS_SAME
 -- What makes it the same message, also if it was written once more, at another time.
 sender_agent = excluded.sender_agent AND receiver_agent = excluded.receiver_agent
 AND msg_type = excluded.msg_type AND payload = excluded.payload
 
--- name: record
+-- part: RECORD
 -- A message as one value: what its sender wrote, and what became of it.
 json_array(
     WRITTEN, id, created_at, state, delivery_attempts, claim_owner, claim_until_ms, not_before_ms, ended_reason
@@ -57,7 +57,7 @@ ON CONFLICT DO NOTHING
 
 -- --- receiving -------------------------------------------------------------------------------------------
 
--- name: heads
+-- part: HEADS
 -- For each sender to the receivers in ?3, its first message that can still be delivered, and
 -- the first of those behind it that was given back and waits. Each step goes straight to the next sender, so
 -- this takes as long as there are senders, not messages. The claim in question is ?4; those that begin with ?5

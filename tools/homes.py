@@ -37,6 +37,7 @@ class HomeCase:
             "home_dir": folder / "vox",
             "db_path": folder / "vox" / "local.db",
             "scope_id": new_key(),
+            "http": False,  # what is not about other nodes need not listen for them
         }
         if server is not None:
             values |= {"db_url": server.url, "db_token": server.token, "db_driver": self.driver}

@@ -45,7 +45,7 @@ LASTING = pytest.mark.parametrize("case", [FILE, MESH, MESH_REPLICA], ids=str)
 
 def _settings(case: HomeCase, folder: Path, request: pytest.FixtureRequest, **more: object) -> Settings:
     server = request.getfixturevalue("shared_server") if case.needs_server else None
-    return case.settings(folder, server, **{"tick": _SLOW, **more})
+    return case.settings(folder, server, **{"tick": _SLOW, "http": True, **more})
 
 
 async def _until(store: Store, condition: Callable[[], Awaitable[bool]]) -> None:

@@ -91,7 +91,9 @@ def _states(nodes: list[Node]) -> dict[str, State]:
 
 async def test_a_tick_says_all_that_there_is_to_say(settings: Settings) -> None:
     told = "http://10.0.0.7:7400"
-    said = _slow(settings, agent_id="planner", control_addr=told, bind="127.0.0.1:0", token=SecretStr("t"))
+    said = _slow(
+        settings, agent_id="planner", control_addr=told, bind="127.0.0.1:0", token=SecretStr("t"), http=True
+    )
     async with Mesh.open(said) as node:
         activity = node.presence.activity
         activity.text, activity.kinds = "builds the docs", ["build", "test"]

@@ -161,7 +161,7 @@ async def test_a_coordinator_that_died_is_reported_and_not_replaced(town: Town) 
     passed_s = 0.0
     times = Surroundings(monotonic=lambda: passed_s)
     async with Mesh.open(town.settings("owner"), times) as owner:
-        worker = await _open_node(town.settings("worker", tick="5s", http=False), Surroundings())
+        worker = await _open_node(town.settings("worker", tick="5s"), Surroundings())
         for task in worker._tasks:
             task.cancel()
         await worker.store.close()  # as if it had been killed: it has not said that it ends

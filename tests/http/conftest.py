@@ -21,7 +21,9 @@ async def pair(
     """Two nodes, on each home that can be shared in turn."""
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
-    async with open_pair(Town(case, tmp_path_factory.mktemp("mesh"), server, new_key())) as pair:
+    async with open_pair(
+        Town(case, tmp_path_factory.mktemp("mesh"), server, new_key(), has_relay=True)
+    ) as pair:
         yield pair
 
 
@@ -30,13 +32,13 @@ def town(request: pytest.FixtureRequest, tmp_path: Path) -> Town:
     """A mesh of the test's own, on each home that can be shared in turn."""
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
-    return Town(case, tmp_path, server, new_key())
+    return Town(case, tmp_path, server, new_key(), has_relay=True)
 
 
 @pytest.fixture
 def village(tmp_path: Path) -> Town:
     """A mesh of the test's own, in a file: where the home makes no difference."""
-    return Town(FILE, tmp_path, None, new_key())
+    return Town(FILE, tmp_path, None, new_key(), has_relay=True)
 
 
 @pytest.fixture
@@ -49,5 +51,7 @@ async def own_pair(town: Town) -> AsyncIterator[Pair]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def neighbours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
     """Two nodes in a file."""
-    async with open_pair(Town(FILE, tmp_path_factory.mktemp("mesh"), None, new_key())) as pair:
+    async with open_pair(
+        Town(FILE, tmp_path_factory.mktemp("mesh"), None, new_key(), has_relay=True)
+    ) as pair:
         yield pair

@@ -23,7 +23,7 @@ def _server(request: pytest.FixtureRequest, case: HomeCase) -> Server | None:
 async def node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MeshNode]:
     """A node on each home in turn, which ticks only when a test asks it to."""
     case: HomeCase = request.param
-    settings = case.settings(tmp_path, _server(request, case), tick="1h", http=False)
+    settings = case.settings(tmp_path, _server(request, case), tick="1h")
     async with Mesh.open(settings) as node:
         yield node
 
@@ -32,7 +32,7 @@ async def node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 async def any_node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MeshNode]:
     """The same on each home, and by each way to a server."""
     case: HomeCase = request.param
-    settings = case.settings(tmp_path, _server(request, case), tick="1h", http=False)
+    settings = case.settings(tmp_path, _server(request, case), tick="1h")
     async with Mesh.open(settings) as node:
         yield node
 
@@ -63,4 +63,4 @@ async def local(there: Scene) -> AsyncIterator[MeshNode]:
 @pytest.fixture
 def named(tmp_path: Path) -> Settings:
     """A node with a name on the file home, for commands beside it."""
-    return FILE.settings(tmp_path, None, scope_id="", node_id="worker", tick="1h", http=False)
+    return FILE.settings(tmp_path, None, scope_id="", node_id="worker", tick="1h")

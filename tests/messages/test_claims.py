@@ -316,7 +316,7 @@ async def test_one_that_was_given_back_and_expired_holds_nobody_back(node: MeshN
 
 
 async def test_no_inbox_sees_anything_of_another_mesh(tmp_path: Path) -> None:
-    settings = FILE.settings(tmp_path, None, tick="1h", http=False)
+    settings = FILE.settings(tmp_path, None, tick="1h")
     elsewhere = settings.model_copy(update={"scope_id": "elsewhere", "home_dir": tmp_path / "elsewhere"})
     another = settings.model_copy(update={"repository_id": "another", "home_dir": tmp_path / "another"})
     async with Mesh.open(settings) as here, Mesh.open(elsewhere) as there, Mesh.open(another) as beside:

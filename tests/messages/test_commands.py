@@ -27,7 +27,7 @@ def town(request: pytest.FixtureRequest, tmp_path: Path) -> Town:
 
 
 async def test_commands_send_claim_and_acknowledge(town: Town) -> None:
-    settings = town.settings("worker", http=False)
+    settings = town.settings("worker")
     async with Mesh.open(settings) as node:
         async with Mesh.open_command(settings) as command:
             sent = await command.bus.send("z", 1, sender="a")
@@ -49,22 +49,22 @@ async def test_commands_send_claim_and_acknowledge(town: Town) -> None:
 
 
 async def test_a_command_sends_before_its_node_has_ever_run(town: Town) -> None:
-    async with Mesh.open_command(town.settings("worker", http=False)) as command:
+    async with Mesh.open_command(town.settings("worker")) as command:
         await command.bus.send("z", 1, sender="a")
-    async with Mesh.open(town.settings("other", http=False)) as other:
+    async with Mesh.open(town.settings("other")) as other:
         assert bodies(await other.bus.poll_inbox_from_db("z")) == [1]
         await assert_whole(other)
-    async with Mesh.open(town.settings("worker", http=False)) as node:
+    async with Mesh.open(town.settings("worker")) as node:
         await node.bus.send("z", 2, sender="a")
         await assert_whole(node)
-    async with Mesh.open_command(town.settings("worker", http=False)) as command:
+    async with Mesh.open_command(town.settings("worker")) as command:
         await command.oplog.anchor()  # the chain has its first entry now, by the same key
         assert bodies(await command.bus.poll_inbox_from_db("z")) == [1, 2]
         await assert_whole(command)
 
 
 async def test_a_command_with_another_key_sends_nothing(town: Town) -> None:
-    settings = town.settings("worker", http=False)
+    settings = town.settings("worker")
     async with Mesh.open_command(settings) as command:
         await command.bus.send("z", 1, sender="a")
     town.forget_key("worker")
@@ -75,20 +75,20 @@ async def test_a_command_with_another_key_sends_nothing(town: Town) -> None:
 
 
 async def test_a_node_whose_command_has_only_sent_can_be_given_another_key(town: Town) -> None:
-    async with Mesh.open(town.settings("owner", http=False)) as owner:
-        async with Mesh.open(town.settings("worker", http=False)) as worker:
+    async with Mesh.open(town.settings("owner")) as owner:
+        async with Mesh.open(town.settings("worker")) as worker:
             await worker.oplog.anchor()
-        async with Mesh.open_command(town.settings("worker", http=False)) as command:
+        async with Mesh.open_command(town.settings("worker")) as command:
             await command.bus.send("z", "before", sender="a")
         town.forget_key("worker")
         with pytest.raises(KeyRefused):
-            async with Mesh.open(town.settings("worker", http=False)):
+            async with Mesh.open(town.settings("worker")):
                 pass
         await owner.store.synced()
         await owner.roles.rekey("worker")
-        async with Mesh.open(town.settings("worker", http=False)):
+        async with Mesh.open(town.settings("worker")):
             pass
-        async with Mesh.open_command(town.settings("worker", http=False)) as command:
+        async with Mesh.open_command(town.settings("worker")) as command:
             await command.bus.send("z", "after", sender="a")
             await command.oplog.anchor()
         await owner.store.synced()

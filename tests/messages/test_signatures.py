@@ -141,20 +141,20 @@ async def test_a_message_is_genuine_on_every_node_as_it_was_written(crowd: Crowd
 
 async def test_a_message_written_before_its_node_got_another_key_is_still_genuine(tmp_path: Path) -> None:
     town = Town(FILE, tmp_path, None, new_key())
-    async with Mesh.open(town.settings("owner", http=False)) as owner:
-        async with Mesh.open(town.settings("worker", http=False)) as worker:
+    async with Mesh.open(town.settings("owner")) as owner:
+        async with Mesh.open(town.settings("worker")) as worker:
             await worker.bus.send("z", "before", sender="a")
             await worker.oplog.anchor()  # by which its key is known for good
-        async with Mesh.open_command(town.settings("worker", http=False)) as command:
+        async with Mesh.open_command(town.settings("worker")) as command:
             await command.bus.send("z", "by command", sender="c")
         town.forget_key("worker")
         with pytest.raises(KeyRefused):
-            async with Mesh.open(town.settings("worker", http=False)):
+            async with Mesh.open(town.settings("worker")):
                 pass
         await owner.roles.rekey("worker")
-        async with Mesh.open(town.settings("worker", http=False)) as worker:
+        async with Mesh.open(town.settings("worker")) as worker:
             await worker.bus.send("z", "after", sender="b")
-        async with Mesh.open_command(town.settings("worker", http=False)) as command:
+        async with Mesh.open_command(town.settings("worker")) as command:
             await command.bus.send("z", "by command again", sender="d")
         said = bodies(await owner.bus.poll_inbox_from_db("z"))
         assert sorted(said) == ["after", "before", "by command", "by command again"]

@@ -40,7 +40,7 @@ async def test_a_backup_keeps_messages_with_all_that_became_of_them(named: Setti
 
 
 async def test_a_database_from_before_there_were_messages_is_upgraded(tmp_path: Path) -> None:
-    settings = FILE.settings(tmp_path, None, tick="1h", http=False)
+    settings = FILE.settings(tmp_path, None, tick="1h")
     async with Mesh.open(settings) as node:
         await node.locks.acquire("kept")
     engine = await open_engine(settings)

@@ -27,7 +27,7 @@ async def test_without_the_relay_a_message_is_found_by_watch_or_by_asking(
     case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     server = request.getfixturevalue("shared_server") if case.needs_server else None
-    async with post(case.settings(tmp_path, server), tmp_path) as run:
+    async with post(case.settings(tmp_path, server, http=True), tmp_path) as run:
         nowhere = f"http://127.0.0.1:{free_port()}"
         there = run.settings_of("node-of-reader", control_addr=nowhere, bind=f"127.0.0.1:{free_port()}")
         reader = await run.receiver(settings=there)
@@ -49,7 +49,7 @@ async def run(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[P
     """A run on both homes that processes share."""
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
-    async with post(case.settings(tmp_path, server), tmp_path) as run:
+    async with post(case.settings(tmp_path, server, http=True), tmp_path) as run:
         yield run
 
 

@@ -20,7 +20,7 @@ from vox_mesh.model.homes import ReplicaChoice
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900 if SOAK else 180)]
 
 _MESSAGES: Final = 2_000 if SOAK else 120
-_RESTARTS: Final = 20 if SOAK else 2
+_RESTARTS: Final = 20 if SOAK else 1
 _CUTS: Final = 60 if SOAK else 6
 _KILLS: Final = 8 if SOAK else 1
 _PACE: Final = 10
@@ -29,7 +29,7 @@ _PACE: Final = 10
 @pytest.fixture
 async def run(tmp_path: Path, shared_server: Server) -> AsyncIterator[Post]:
     """A run on the mesh."""
-    async with post(MESH_REPLICA.settings(tmp_path, shared_server), tmp_path) as run:
+    async with post(MESH_REPLICA.settings(tmp_path, shared_server, http=True), tmp_path) as run:
         yield run
 
 
@@ -149,7 +149,7 @@ async def test_of_three_who_share_a_role_each_message_goes_to_one_and_each_pair_
 ) -> None:
     senders = [("ann", "ben"), ("cat",)]
     messages = 1_000 if SOAK else 100
-    async with post(FILE.settings(tmp_path, None), tmp_path) as run:
+    async with post(FILE.settings(tmp_path, None, http=True), tmp_path) as run:
         readers = [await run.receiver(name, roles=("clerk",)) for name in ("one", "two", "three")]
         for agents in senders:
             await run.sender(agents, to="role:clerk", messages=messages)

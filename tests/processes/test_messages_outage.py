@@ -17,9 +17,9 @@ from tools.sqld import Server, free_port
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900 if SOAK else 180)]
 
 _BEFORE: Final = 50
-_MEANWHILE: Final = 500 if SOAK else 100
+_MEANWHILE: Final = 500 if SOAK else 40
 _IN_A_ROW: Final = 200
-_OUTAGES: Final = 10 if SOAK else 2
+_OUTAGES: Final = 10 if SOAK else 1
 _SHORT: Final = {"db_deadline": 1.0, "db_request_timeout": 0.5, "tick": 0.5, "db_max_stale_ms": 500}
 """So that all that was known of the database is soon out of date."""
 
@@ -41,7 +41,9 @@ async def _mend(server: Server, how: str) -> None:
 async def test_while_the_database_is_away_messages_are_brought_and_afterwards_each_has_one_row(
     tmp_path: Path, server: Server, case: HomeCase, how: str, breaker: bool
 ) -> None:
-    settings = case.settings(tmp_path, server, db_circuit_breaker=breaker).model_copy(update=_SHORT)
+    settings = case.settings(tmp_path, server, db_circuit_breaker=breaker, http=True).model_copy(
+        update=_SHORT
+    )
     async with post(settings, tmp_path) as run:
         reader = await run.receiver()
         sender = await run.sender(messages=_BEFORE + _MEANWHILE, halts=(_BEFORE,))
@@ -61,7 +63,7 @@ async def test_a_database_that_goes_away_in_the_middle_of_the_traffic_loses_and_
 ) -> None:
     random = seeded()
     messages = _OUTAGES * _IN_A_ROW
-    settings = MESH_REPLICA.settings(tmp_path, server).model_copy(update=_SHORT)
+    settings = MESH_REPLICA.settings(tmp_path, server, http=True).model_copy(update=_SHORT)
     async with post(settings, tmp_path) as run:
         await run.receiver()
         sender = await run.sender(messages=messages, halts=tuple(range(_IN_A_ROW, messages, _IN_A_ROW)))
@@ -80,7 +82,7 @@ async def test_what_the_relay_left_out_is_not_overtaken_when_the_database_goes_a
     tmp_path: Path, server: Server
 ) -> None:
     port = free_port()
-    settings = MESH_REPLICA.settings(tmp_path, server).model_copy(update=_SHORT)
+    settings = MESH_REPLICA.settings(tmp_path, server, http=True).model_copy(update=_SHORT)
     async with post(settings, tmp_path) as run, Proxy(port) as relay:
         there = run.settings_of("node-of-reader", bind=f"127.0.0.1:{port}", control_addr=relay.url)
         reader = await run.receiver(settings=there, halts=(0,))
@@ -103,7 +105,7 @@ async def test_what_the_relay_left_out_is_not_overtaken_when_the_database_goes_a
 async def test_what_the_receiver_has_not_claimed_yet_is_not_overtaken_when_the_database_goes_away(
     tmp_path: Path, server: Server
 ) -> None:
-    settings = MESH_REPLICA.settings(tmp_path, server).model_copy(update=_SHORT)
+    settings = MESH_REPLICA.settings(tmp_path, server, http=True).model_copy(update=_SHORT)
     async with post(settings, tmp_path) as run:
         reader = await run.receiver(halts=(0, 2))
         sender = await run.sender(messages=60, halts=(*range(2, 40, 2), 40))

@@ -17,7 +17,7 @@ from tests.support.programs import program
 from tests.support.tables import make_table
 from tests.support.writers import COLUMNS
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
-from vox_mesh import Settings, Store, mesh, open_store
+from vox_mesh import Settings, Store, open_store, opening
 from vox_mesh.store.inotify import Inotify
 from vox_mesh.store.listening import Events, NoEvents, WalListener
 
@@ -93,7 +93,7 @@ async def test_on_the_file_home_another_processs_commits_are_seen_with_and_witho
     start_writer: StartWriter,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mesh, "WalListener", partial(WalListener, events=events))
+    monkeypatch.setattr(opening, "WalListener", partial(WalListener, events=events))
     settings = FILE.settings(tmp_path, None)
     async with await open_store(settings) as store:
         table = await make_table(store, COLUMNS)

@@ -27,10 +27,12 @@ class Town:
     folder: Path
     server: Server | None
     scope_id: str
+    has_relay: bool = False
 
     def settings(self, name: str, **more: Any) -> Settings:
         """The settings of a node; it ticks only when it is asked to."""
         values: dict[str, Any] = {"scope_id": self.scope_id, "node_id": name, "tick": _NEVER}
+        values["http"] = self.has_relay
         if self.case is FILE:
             values["db_path"] = self.folder / "shared.db"
         return self.case.settings(self.folder / name, self.server, **(values | more))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import Final
 
 import orjson
@@ -18,14 +16,12 @@ Mesh = tuple[str, str]
 """The scope and the repository that the messages belong to."""
 
 _SQL: Final = named("messages")
-_PARTS: Final = re.compile(r"\b(WRITTEN|OF_ITEM|IS_SAME|RECORD|HEADS)\b")
 _RECORD: Final = ("record",)
 
 
-@cache
 def sql(name: str) -> str:
-    """A statement about messages, with the parts that it names."""
-    return _PARTS.sub(lambda part: sql(part[0].lower()), _SQL[name])
+    """A statement about messages."""
+    return _SQL[name]
 
 
 def _id_of(item: Item) -> str | int | None:

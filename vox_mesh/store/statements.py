@@ -11,7 +11,7 @@ from typing import Final
 
 _NOW_MS: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 _ISO: Final = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
-_NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_NAME: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 
 
 def _folder() -> Path:
@@ -22,9 +22,14 @@ def _folder() -> Path:
 
 @cache
 def named(noun: str) -> Mapping[str, str]:
-    """The statements of `sql/<noun>.sql` by name."""
-    parts = _NAME.split((_folder() / f"{noun}.sql").read_text())[1:]
-    return {name: _bare(text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    """The statements of `sql/<noun>.sql` by name. A part may be named in all that follows it."""
+    pieces = _NAME.split((_folder() / f"{noun}.sql").read_text())[1:]
+    statements: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    for kind, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        whole = re.sub(r"\b[A-Z_]+\b", lambda word: parts.get(word[0], word[0]), _bare(text))
+        (statements if kind == "name" else parts)[name] = whole
+    return statements
 
 
 @cache
