@@ -377,7 +377,7 @@ async def _assert_nothing_comes(pair: Pair) -> None:
 async def test_while_the_database_is_away_only_known_senders_are_taken(
     case: HomeCase, tmp_path: Any, server: Server
 ) -> None:
-    town = Town(case, tmp_path, server, new_key())
+    town = Town(case, tmp_path, server, new_key(), has_relay=True)
     async with open_pair(town, db_deadline="3s") as pair:
         await pair.assert_serving()
         server.kill()

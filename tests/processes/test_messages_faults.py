@@ -19,9 +19,9 @@ from vox_mesh.model.homes import ReplicaChoice
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900 if SOAK else 180)]
 
-_MESSAGES: Final = 2_000 if SOAK else 120
+_MESSAGES: Final = 2_000 if SOAK else 80
 _RESTARTS: Final = 20 if SOAK else 1
-_CUTS: Final = 60 if SOAK else 6
+_CUTS: Final = 60 if SOAK else 4
 _KILLS: Final = 8 if SOAK else 1
 _PACE: Final = 10
 

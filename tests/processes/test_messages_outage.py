@@ -33,8 +33,8 @@ async def _mend(server: Server, how: str) -> None:
 @pytest.mark.parametrize(
     ("case", "how", "breaker"),
     [
-        (MESH_REPLICA, "frozen", True),
-        *in_soak((MESH, "killed", False), (MESH_REPLICA, "killed", False), (MESH, "frozen", True)),
+        (MESH_REPLICA, "killed", False),
+        *in_soak((MESH_REPLICA, "frozen", True), (MESH, "killed", False), (MESH, "frozen", True)),
     ],
     ids=str,
 )

@@ -28,7 +28,7 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.store.slots import spools
 from vox_mesh.store.spool import status_of
 
-_KILLS = 100 if lengths.SOAK else 6
+_KILLS = 100 if lengths.SOAK else 3
 _OUTAGES = 20 if lengths.SOAK else 2
 _CALLERS = 6
 _SPOOLED = 500 if lengths.SOAK else 60

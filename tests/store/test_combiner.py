@@ -35,13 +35,28 @@ def is_isolated(batch: Batch) -> bool:
 async def test_one_request_is_under_way_and_what_queued_goes_together() -> None:
     async with combining() as c:
         first = await c.busy()
-        rest = [c.send(adding(number)) for number in range(1, 21)]
-        await c.queued(20)
+        rest = [c.send(adding(number)) for number in range(1, 13)]
+        await c.queued(12)
         assert len(c.gate.batches) == 1
         c.gate.release()
         await asyncio.gather(first, *rest)
         assert len(c.gate.batches) == 2
-        assert await c.ids() == list(range(21))
+        assert await c.ids() == list(range(13))
+
+
+@pytest.mark.parametrize(("caller_s", "requests"), [(1.0, 3), (0.0, 2)])
+async def test_of_many_who_wait_half_go_at_a_time_unless_requests_take_longer_than_they(
+    caller_s: float, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vox_mesh.store.combiner._CALLER_S", caller_s)
+    async with combining() as c:
+        first = await c.busy()
+        rest = [c.send(adding(number)) for number in range(1, 31)]
+        await c.queued(30)
+        c.gate.release()
+        await asyncio.gather(first, *rest)
+        assert len(c.gate.batches) == requests  # the first, a half, and the rest, which are not many any more
+        assert await c.ids() == list(range(31))
 
 
 async def test_a_request_takes_no_more_scripts_than_the_engine_likes() -> None:

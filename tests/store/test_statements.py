@@ -51,7 +51,7 @@ def test_every_named_statement_can_be_prepared(noun: str) -> None:
         if sql.startswith("CREATE "):
             continue
         assert "--" not in sql, name
-        numbered = [n for n in range(1, 20) if f"?{n}" in sql]
+        numbered = [n for n in range(1, 30) if f"?{n}" in sql]
         count = max(numbered) if numbered else sql.count("?")
         for table in ("distributed_locks", "lock_shares") if "HOLDS" in sql else ("",):
             filled = sql.replace("HOLDS", table).replace("IS_CURRENT", "true")

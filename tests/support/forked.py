@@ -23,7 +23,8 @@ def run(
     try:
         process.join(patience_s)
         assert process.exitcode is not None, f"vox-mesh {' '.join(arguments)} does not end"
-        return process.exitcode
+        code = told / "code"  # who forks it now and then fails to pass it on
+        return int(code.read_text()) if code.exists() else process.exitcode
     finally:
         process.kill()
         process.join()
@@ -39,4 +40,8 @@ def _command(arguments: tuple[str, ...], folder: Path, variables: dict[str, str]
     os.environ.update(variables)
     os.chdir(folder)
     sys.argv = ["vox-mesh", *arguments]
-    main()
+    try:
+        main()
+    except SystemExit as ending:
+        (told / "code").write_text(str(ending.code or 0))
+        raise

@@ -19,26 +19,26 @@ SCRIPTS_PER_PROCESS: Final = 500 if SOAK else 60
 SLOW_SCRIPTS_PER_PROCESS: Final = 100 if SOAK else 15
 """For the driver that makes a round trip of every statement."""
 
-SERVER_KILLS: Final = 20 if SOAK else 3
+SERVER_KILLS: Final = 20 if SOAK else 2
 LOST_ANSWERS: Final = 20 if SOAK else 4
 SPOILED_STREAM: Final = 40 if SOAK else 4
 """Faults that a proxy puts into a stream of concurrent writes."""
 
-LOAD_S: Final = 60.0 if SOAK else 4.0
+LOAD_S: Final = 60.0 if SOAK else 3.0
 SHORTER_LOAD_S: Final = 20.0 if SOAK else 3.0
 CHECKPOINT_INTERVAL_S: Final = 20 if SOAK else 3
 
 SPOOLED: Final = 1_000
-REPLAY_KILLS: Final = 6 if SOAK else 3
+REPLAY_KILLS: Final = 6 if SOAK else 2
 REPLAYED: Final = 512 * (REPLAY_KILLS + 1)
 """Enough that something is left after every kill."""
 
-WRITER_KILLS: Final = 20 if SOAK else 3
+WRITER_KILLS: Final = 20 if SOAK else 2
 
 REPLICA_ROUNDS: Final = 3 if SOAK else 1
 """Times that a replica is compared with its primary, each after a stretch of faults."""
 
-REPLICA_FAULTS: Final = 4 if SOAK else 2
+REPLICA_FAULTS: Final = 4 if SOAK else 1
 """Faults in such a stretch."""
 
 HISTORY_FAULTS: Final = 18 if SOAK else 2
@@ -47,7 +47,7 @@ MOVING_S: Final = 30.0 if SOAK else 3.0
 IDLE_S: Final = 60.0 if SOAK else 4.0
 """For how long a watching node is counted doing nothing."""
 
-RACES: Final = 200 if SOAK else 8
+RACES: Final = 200 if SOAK else 5
 """Times that the same ones race for a lock."""
 
 LOCK_FAULTS: Final = 40 if SOAK else 3

@@ -77,7 +77,7 @@ class Combiner:
         self._work = asyncio.Event()
         self._flight: Flight | None = None
         self._is_quiet = True  # the last request was one caller's alone
-        self._quickest_s = 0.0  # about how long a request takes at least
+        self._quickest_s = float("inf")  # about how long a request takes at least
         self._alarm: asyncio.TimerHandle | None = None
         self._giving_up = False
         self._closing: asyncio.Event | None = None
@@ -233,7 +233,7 @@ class Combiner:
             for entry in flight.entries:
                 entry.fail(_told(MeshError(f"an unexpected fault: {error}"), entry, flight))
         else:
-            self._quickest_s = min(self._loop.time() - began, self._quickest_s * _FORGETTING or 1.0)
+            self._quickest_s = min(self._loop.time() - began, self._quickest_s * _FORGETTING)
             self._settle(flight, verdicts)
         finally:
             self._flight = None
