@@ -118,6 +118,14 @@ SELECT message_uuid, NOT EXISTS (
       AND ended_ms IS NULL AND hlc > heads.hlc) AS is_alone
 FROM heads WHERE free_ms <= now LIMIT 2
 
+-- name: glance
+-- The same for the usual case, in much less time: nothing waits, or a single message. ?4: the time.
+SELECT message_uuid, max(coalesce(claim_until_ms, 0), coalesce(not_before_ms, 0)) AS free_ms
+FROM a2a_messages
+WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3))
+  AND ended_ms IS NULL AND (expires_ms IS NULL OR expires_ms > ?4)
+LIMIT 2
+
 -- name: next_free
 -- When there will be something to claim, if there is nothing now.
 WITH RECURSIVE clock (now) AS (SELECT ?7), HEADS

@@ -14,6 +14,7 @@ from vox_mesh.messages.scripts import sql
 LIFE = (
     "send",
     "look",
+    "glance",
     "next_free",
     "claim_one",
     "is_first",

@@ -37,7 +37,12 @@ class Relay:
         self.service = Service(address, [delivery.add_to])
         courier = HttpCourier(node_id, token)
         self._outbox = Outbox(
-            courier, bus.whereabouts, bus.arrivals, monotonic=monotonic, spooling=store.is_spooling
+            courier,
+            bus.whereabouts,
+            bus.arrivals,
+            monotonic=monotonic,
+            spooling=store.is_spooling,
+            is_busy=lambda: store.is_busy,
         )
         bus.relay_by(self._outbox)
 

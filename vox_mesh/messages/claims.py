@@ -80,7 +80,14 @@ class Claims:
 
     async def look(self, receivers: Sequence[str], *, timeout: float | None = None) -> Prospect:
         """Whether there is anything to claim, as far as our copy of the database shows."""
-        values = (*self._whose(receivers, self.new_name()), self._clock.now_ms)
+        now_ms, names = self._clock.now_ms, json(receivers)
+        found = await self._store.read(sql("glance"), (*self._mesh, names, now_ms), timeout=timeout)
+        if not found:
+            return Prospect(False)
+        if len(found) == 1:
+            message_uuid, free_ms = found[0]
+            return Prospect(True, only=message_uuid) if free_ms <= now_ms else Prospect(False, free_ms)
+        values = (*self._whose(receivers, self.new_name()), now_ms)
         rows = await self._store.read(sql("look"), values, timeout=timeout)
         if not rows:
             rows = await self._store.read(sql("next_free"), values, timeout=timeout)

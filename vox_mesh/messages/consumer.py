@@ -26,6 +26,7 @@ _AWAY_S: Final = 0.5
 _CLOSE_S: Final = 1.0
 _CALM_S: Final = 0.002  # a busy mesh commits all the time
 _BUSY_S: Final = 0.02
+_TIDY_S: Final = 1.0
 _FEW: Final = 8
 _QUICK_S: Final = 1.0
 _STALE: Final = 0.25  # of a lease: what was not looked at by then is given back, and claimed anew
@@ -68,7 +69,7 @@ class Consumer:
         self._at_once = at_once
         self._limit = min(_FEW, at_once)
         self._claim_name: str | None = None  # asked for, and not answered yet
-        self._polled_at = self._looked_at = float("-inf")
+        self._polled_at = self._looked_at = self._tidied_at = float("-inf")
         self._next_ms: int | None = None
         self._is_away = False
         self._is_changed = False
@@ -199,7 +200,8 @@ class Consumer:
     async def _forget_past(self) -> None:
         """What was brought here, and dealt with elsewhere, is not to be handed out in the next outage."""
         kept = self._arrivals.kept(self.names)
-        if kept:
+        if kept and self._looked_at - self._tidied_at > _TIDY_S:
+            self._tidied_at = self._looked_at
             self._arrivals.drop(await self._claims.past(kept))
 
     @property

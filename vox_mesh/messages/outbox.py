@@ -88,12 +88,14 @@ class Outbox:
         *,
         monotonic: Callable[[], float],
         spooling: bool,
+        is_busy: Callable[[], bool] = lambda: False,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._courier = courier
         self._whereabouts = whereabouts
         self._arrivals = arrivals
         self._monotonic = monotonic
+        self._is_busy = is_busy
         self._sleep = sleep
         self._say = Sparing(_log)
         self._lanes: dict[Peer, _Lane] = {}
@@ -163,7 +165,7 @@ class Outbox:
         if lane is None:
             self._forget_idle_lanes()
             lane = self._lanes[peer] = _Lane()
-        is_behind = len(lane.parcels) >= _FEW or self._monotonic() < lane.rests_until
+        is_behind = self._is_busy() or len(lane.parcels) >= _FEW or self._monotonic() < lane.rests_until
         is_needless = parcel.is_stored and is_behind
         if self._is_overtaking(parcel) or is_needless or len(lane.parcels) >= _MAX_QUEUED:
             self._skip(parcel)

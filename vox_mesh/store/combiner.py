@@ -89,6 +89,11 @@ class Combiner:
         """How many callers wait for a request to take them."""
         return len(self._queue)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is under way, or somebody waits for one."""
+        return self._flight is not None or bool(self._queue)
+
     async def submit(
         self, scripts: Sequence[Script], timeout: float, *, is_replay: bool = False
     ) -> list[Verdict]:

@@ -278,6 +278,11 @@ class Store:
         return None if self._slot is None else self._slot.name
 
     @property
+    def is_busy(self) -> bool:
+        """Whether writes are under way, or wait to be."""
+        return self._combiner.is_busy
+
+    @property
     def is_spooling(self) -> bool:
         """Whether writes wait in the spool."""
         return self._agent_queue is not None and not self._agent_queue.is_empty
