@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.clocks import Clock
-from tests.support.lengths import SOAK
+from tests.support.lengths import SOAK, only_at_full_length
 from tests.support.relaying import (
     Pair,
     assert_problem,
@@ -38,7 +38,7 @@ from vox_mesh.model.messages import WIRE_FIELDS, Message
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-REQUESTS: Final = 2_000 if SOAK else 120
+REQUESTS: Final = 2_000 if SOAK else 70
 """Generated requests, of each kind and on each home."""
 
 FORGED: Final = 2_000 if SOAK else 60
@@ -180,6 +180,7 @@ async def test_after_all_of_that_a_good_request_is_answered(pair: Pair) -> None:
 
 
 @pytest.mark.soak
+@only_at_full_length
 async def test_refused_requests_leave_nothing_in_memory(neighbours: Pair) -> None:
     names = iter(range(10 * FORGED))
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.lengths import SOAK, in_soak
+from tests.support.lengths import SOAK, in_soak, only_at_full_length
 from tests.support.message_runs import SENDER, Post, post, seeded
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import free_port
@@ -83,6 +83,7 @@ async def test_ctrl_c_leaves_no_claim_behind_whenever_it_comes(run: Post) -> Non
     await run.assert_all_arrived((SENDER,), _INTERRUPTS * _MESSAGES)
 
 
+@only_at_full_length
 async def test_what_a_consumer_had_at_ctrl_c_is_another_ones_at_once(run: Post) -> None:
     reader = await run.receiver("reader", roles=("clerk",), halts=(0,))
     sender = await run.sender(messages=20, to="role:clerk")

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.lengths import SOAK, in_soak
+from tests.support.lengths import SOAK, only_at_full_length
 from tests.support.message_runs import SENDER, Correspondent, Post, post, seeded
 from tests.support.proxy import Fault, Proxy
 from tools.homes import FILE, MESH_REPLICA
@@ -55,7 +55,8 @@ async def test_with_the_relay_up_each_message_is_dealt_with_once_and_in_order(ru
     assert run.again == 0
 
 
-@pytest.mark.parametrize("is_served", [True, *in_soak(False)])
+@only_at_full_length
+@pytest.mark.parametrize("is_served", [True, False])
 async def test_with_the_relay_down_each_message_is_dealt_with_once_and_in_order(
     run: Post, is_served: bool
 ) -> None:

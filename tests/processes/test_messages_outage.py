@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.lengths import SOAK, in_soak
+from tests.support.lengths import SOAK, in_soak, only_at_full_length
 from tests.support.message_runs import SENDER, post, seeded
 from tests.support.proxy import Fault, Proxy
 from tools.homes import MESH, MESH_REPLICA, HomeCase
@@ -58,6 +58,7 @@ async def test_while_the_database_is_away_messages_are_brought_and_afterwards_ea
         assert run.again == 0
 
 
+@only_at_full_length
 async def test_a_database_that_goes_away_in_the_middle_of_the_traffic_loses_and_reorders_nothing(
     tmp_path: Path, server: Server
 ) -> None:
@@ -78,6 +79,7 @@ async def test_a_database_that_goes_away_in_the_middle_of_the_traffic_loses_and_
         print(f"{sender.spooled} were spooled, {run.again} came again")
 
 
+@only_at_full_length
 async def test_what_the_relay_left_out_is_not_overtaken_when_the_database_goes_away(
     tmp_path: Path, server: Server
 ) -> None:

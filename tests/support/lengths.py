@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 from typing import Final, TypeVar
 
+import pytest
+
 SOAK: Final = os.environ.get("VOX_SOAK") == "1"
 
 T = TypeVar("T")
+
+only_at_full_length: Final = pytest.mark.skipif(not SOAK, reason="a shorter run shows the same")
+"""For tests marked `soak` whose code another one runs in every test run."""
 
 
 def in_soak(*cases: T) -> tuple[T, ...]:
