@@ -235,6 +235,7 @@ async def test_strangers_make_the_database_work_once_a_second_for_each_name(
     hlc = str(Hlc(neighbours.sender.clock.now_ms, 0, "nobody"))
     unknown = letter(neighbours.sender, sender_node="nobody", hlc=hlc)
     forged = signed(neighbours.sender, unsigned(neighbours.sender), stranger_key())
+    assert await neighbours.receiver.bus.senders.is_known(forged.sender_node)
     monkeypatch.setattr(neighbours.receiver.store, "read", counted)
     began = asyncio.get_running_loop().time()
     for _ in range(50):
