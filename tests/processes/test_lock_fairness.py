@@ -21,7 +21,7 @@ _KEYS = [f"key-{n}" for n in range(10)]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("case", [FILE, MESH_REPLICA], ids=str)
+@pytest.mark.parametrize("case", [MESH_REPLICA, *lengths.in_soak(FILE)], ids=str)
 async def test_32_agents_that_each_want_3_of_10_keys_are_all_served(
     case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -76,7 +76,7 @@ class _Faults:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600 if lengths.SOAK else 180)
-@pytest.mark.parametrize("case", [FILE, MESH, MESH_HTTP] if lengths.SOAK else [FILE, MESH], ids=str)
+@pytest.mark.parametrize("case", [MESH, *lengths.in_soak(FILE, MESH_HTTP)], ids=str)
 async def test_a_history_of_locks_under_faults_is_linearizable_for_each_key(
     case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

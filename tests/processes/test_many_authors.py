@@ -18,14 +18,14 @@ from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh import open_store
 from vox_mesh.mesh import Mesh
 
-_NODES = 8 if lengths.SOAK else 5
+_NODES = 8 if lengths.SOAK else 4
 _OPS = 2_000 if lengths.SOAK else 60
 _CALLERS = 4
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900 if lengths.SOAK else 180)
-@pytest.mark.parametrize("case", [FILE, MESH_REPLICA], ids=str)
+@pytest.mark.parametrize("case", [MESH_REPLICA, *lengths.in_soak(FILE)], ids=str)
 async def test_many_nodes_append_at_once_and_all_of_them_see_the_same_log_in_the_same_order(
     case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start_author: StartWriter
 ) -> None:

@@ -42,7 +42,7 @@ async def start(tmp_path: Path) -> AsyncIterator[StartWriter]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600 if lengths.SOAK else 180)
-@pytest.mark.parametrize("case", [FILE, MESH], ids=str)
+@pytest.mark.parametrize("case", [MESH, *lengths.in_soak(FILE)], ids=str)
 async def test_16_writers_in_processes_of_their_own_count_exactly(
     case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start: StartWriter
 ) -> None:
@@ -59,7 +59,7 @@ async def test_16_writers_in_processes_of_their_own_count_exactly(
 
 @pytest.mark.soak
 @pytest.mark.timeout(600 if lengths.SOAK else 180)
-@pytest.mark.parametrize("case", [FILE, MESH], ids=str)
+@pytest.mark.parametrize("case", [MESH, *lengths.in_soak(FILE)], ids=str)
 async def test_a_killed_writer_leaves_row_conflict_and_log_telling_the_same(
     case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start: StartWriter
 ) -> None:

@@ -60,7 +60,7 @@ async def _check(settings: Settings, table: str, lives: list[Writer], last: Repo
 
 @pytest.mark.soak
 @_LONG
-@pytest.mark.parametrize("case", [FILE, MESH], ids=str)
+@pytest.mark.parametrize("case", [MESH, *lengths.in_soak(FILE)], ids=str)
 async def test_a_node_killed_again_and_again_goes_on_with_its_chain_and_loses_or_doubles_nothing(
     case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start_author: StartWriter
 ) -> None:

@@ -155,10 +155,10 @@ async def test_every_process_reads_its_writes_and_nothing_goes_back(
 
 @pytest.mark.soak
 async def test_no_read_sees_half_a_transaction_or_stops_the_event_loop(
-    tmp_path: Path, shared_server: Server
+    tmp_path: Path, server: Server
 ) -> None:
-    settings = node_settings(PUSHED, tmp_path, shared_server, "reader")
-    async with await open_store(MESH.settings(tmp_path, shared_server)) as store:
+    settings = node_settings(PUSHED, tmp_path, server, "reader")
+    async with await open_store(MESH.settings(tmp_path, server)) as store:
         table = f"{await make_table(store)}_of"
         for side in ("left", "right"):
             await store.write(
@@ -171,7 +171,7 @@ async def test_no_read_sees_half_a_transaction_or_stops_the_event_loop(
                 )
             )
     async with crew(tmp_path) as members:
-        mover = await members.start(MESH.settings(tmp_path, shared_server), Job("move", table, callers=8))
+        mover = await members.start(MESH.settings(tmp_path, server), Job("move", table, callers=8))
         await mover.until(bool)
         reader = await members.start(settings, Job("look", table, seconds=lengths.MOVING_S))
         assert await reader.ended(_PATIENCE_S + lengths.MOVING_S) == 0, reader.errors

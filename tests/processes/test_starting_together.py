@@ -9,14 +9,16 @@ import pytest
 
 from tests.processes.conftest import StartWriter
 from tests.support.jobs import Job
+from tests.support.lengths import SOAK, in_soak
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import open_store
 
-_PROCESSES = 16
+_PROCESSES = 16 if SOAK else 8
 
 
-@pytest.mark.parametrize("case", [FILE, MESH], ids=str)
-async def test_16_processes_make_one_schema(
+@pytest.mark.soak
+@pytest.mark.parametrize("case", [MESH, *in_soak(FILE)], ids=str)
+async def test_many_processes_make_one_schema(
     case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start_writer: StartWriter
 ) -> None:
     server = request.getfixturevalue("server") if case.needs_server else None
