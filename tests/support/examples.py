@@ -14,8 +14,8 @@ from vox_mesh.store import Value
 # The store outlives an example on purpose: opening one for each would take all the time there is.
 _ALLOWED: Final = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
 
-few: Final = settings(max_examples=15, deadline=None, print_blob=True, suppress_health_check=_ALLOWED)
-many: Final = settings(max_examples=70, deadline=None, print_blob=True, suppress_health_check=_ALLOWED)
+few: Final = settings(max_examples=12, deadline=None, print_blob=True, suppress_health_check=_ALLOWED)
+many: Final = settings(max_examples=50, deadline=None, print_blob=True, suppress_health_check=_ALLOWED)
 
 values: Final[st.SearchStrategy[Value]] = st.one_of(
     st.none(),

@@ -67,5 +67,5 @@ PATTERN_RACES: Final = 300 if SOAK else 15
 LOCK_WALKS: Final = 200 if SOAK else 12
 """Walks of agents over locks that are compared with what the rules say."""
 
-MESSAGE_WALKS: Final = 500 if SOAK else 20
+MESSAGE_WALKS: Final = 500 if SOAK else 12
 """Walks of senders and consumers over a few inboxes that are compared with what the rules say."""
