@@ -145,6 +145,7 @@ async def test_wherever_the_sender_is_killed_what_it_sends_again_is_the_same_mes
 # --- several -------------------------------------------------------------------------------------
 
 
+@only_at_full_length
 async def test_of_three_who_share_a_role_each_message_goes_to_one_and_each_pair_stays_in_order(
     tmp_path: Path,
 ) -> None:

@@ -52,7 +52,7 @@ MOVING_S: Final = 30.0 if SOAK else 3.0
 IDLE_S: Final = 60.0 if SOAK else 4.0
 """For how long a watching node is counted doing nothing."""
 
-RACES: Final = 200 if SOAK else 5
+RACES: Final = 200 if SOAK else 3
 """Times that the same ones race for a lock."""
 
 LOCK_FAULTS: Final = 40 if SOAK else 3
