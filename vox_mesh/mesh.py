@@ -177,7 +177,7 @@ class MeshNode(Mesh):
         self._is_owned = False
         self._chance = surroundings.chance
         self._tick_s = settings.tick
-        self._keeper = Keeper(store, clock, self.bus.send, settings.message_retention)
+        self._keeper = Keeper(store, clock, self.bus, settings.message_retention)
         self._relay = None if settings.home is Home.MEMORY or not settings.http else self._relay_of(settings)
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -18,6 +18,7 @@ import pytest
 from tests.support import forked
 from tests.support.programs import NOTING_NODE
 from tools.sqld import Server
+from vox_mesh.cli import app
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PATIENCE_S: Final = 60.0
@@ -169,3 +170,10 @@ def vox(tmp_path: Path) -> Vox:
 def shared(request: pytest.FixtureRequest, vox: Vox) -> Vox:
     """Commands on an empty database, of the file home and of the mesh home in turn."""
     return vox if request.param == "file" else vox.at(request.getfixturevalue("server"))
+
+
+def assert_wrong_usage(command: str, fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command ends with 2, and one line that names the fault."""
+    assert app.run(command.split()) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, fault in shown.err, shown.err.count("\n")) == ("", True, 1)

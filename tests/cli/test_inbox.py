@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import Vox, assert_wrong_usage
 from tests.cli.test_messages import claimed, payloads, sent
 from tests.cli.test_nodes import interrupted, line_of
 from tests.cli.test_send import piped
 from tools.sqld import Server
-from vox_mesh.cli import app
 
 _PATIENCE_S: Final = 60.0
 
@@ -172,9 +171,7 @@ def test_a_body_of_the_largest_size_reaches_the_command(coder: Vox) -> None:
 def test_wrong_usage_ends_with_2_and_says_why(
     command: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert app.run(command.split()) == 2
-    shown = capsys.readouterr()
-    assert (shown.out, fault in shown.err, shown.err.count("\n")) == ("", True, 1)
+    assert_wrong_usage(command, fault, capsys)
 
 
 @pytest.mark.parametrize("command", ["inbox role:r", "inbox b --role *", "inbox b --ack --lease 0s"])

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import Vox, assert_wrong_usage
 from tests.cli.test_nodes import interrupted, line_of
 from tools.sqld import Server, free_port
-from vox_mesh.cli import app
 
 _KEY: Final = "file:src/lib.rs"
 _PATIENCE_S: Final = 60.0
@@ -150,9 +149,7 @@ def test_a_sweep_removes_what_has_expired_and_nothing_else(coder: Vox) -> None:
 def test_wrong_usage_ends_with_2_and_says_why(
     command: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert app.run(command.split()) == 2
-    shown = capsys.readouterr()
-    assert (shown.out, fault in shown.err, shown.err.count("\n")) == ("", True, 1)
+    assert_wrong_usage(command, fault, capsys)
 
 
 @pytest.mark.parametrize(

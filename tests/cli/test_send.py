@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Ended, Vox, running_node
+from tests.cli.conftest import Ended, Vox, assert_wrong_usage, running_node
 from tools.sqld import free_port
-from vox_mesh.cli import app
 from vox_mesh.model.messages import MAX_PAYLOAD_BYTES
 from vox_mesh.store.script import new_key
 
@@ -167,9 +166,7 @@ def test_everyone_gets_a_message_of_their_own(coder: Vox) -> None:
 def test_wrong_usage_ends_with_2_and_says_why(
     command: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert app.run(command.split()) == 2
-    shown = capsys.readouterr()
-    assert (shown.out, fault in shown.err, shown.err.count("\n")) == ("", True, 1)
+    assert_wrong_usage(command, fault, capsys)
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,8 @@ async def test_what_an_earlier_incarnation_claimed_is_free_for_the_next_but_for_
     await killed.store.close()
     assert await other.bus.poll_inbox_from_db("z") == []
     again = await crowd.node("worker")
-    (held,) = await again.bus.poll_inbox_from_db("z")
+    await again.store.synced()
+    (held,) = await again.bus.inbox("z")
     assert held.message_uuid == lost.message_uuid
     assert held.delivery_attempts == 2
     await again.bus.ack(held)

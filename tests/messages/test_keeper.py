@@ -8,10 +8,10 @@ from tests.support.authoring import Scene
 from tests.support.messaging import Crowd, bodies, change, found, ids
 from vox_mesh import Message
 from vox_mesh.mesh import MeshNode
-from vox_mesh.messages.keeper import OVERDUE, RETENTION_S
+from vox_mesh.messages.keeper import OVERDUE
 from vox_mesh.model.messages import MESH_AGENT
 
-_DAY_MS = round(RETENTION_S * 1_000)
+_DAY_MS = 86_400_000
 
 
 async def keep(node: MeshNode) -> None:
@@ -52,7 +52,7 @@ async def test_what_somebody_works_on_does_not_expire(node: MeshNode) -> None:
 async def test_the_sender_of_an_overdue_message_is_told(node: MeshNode) -> None:
     sent = await node.bus.send("z", 1, sender="a", ack_within=100, thread="t")
     await late(node, sent)
-    assert ids(await node._keeper.overdue()) == [sent.message_uuid]
+    assert ids(await node.bus.letters.overdue()) == [sent.message_uuid]
     await keep(node)
     (told,) = await node.bus.poll_inbox_from_db("a")
     assert (told.sender_agent, told.msg_type) == (MESH_AGENT, OVERDUE)
@@ -60,8 +60,8 @@ async def test_the_sender_of_an_overdue_message_is_told(node: MeshNode) -> None:
     said = told.body
     assert said.pop("late_ms") >= 1
     assert said == {"message_uuid": sent.message_uuid, "receiver_agent": "z", "state": "stored"}
-    assert ids(await node._keeper.overdue()) == [sent.message_uuid]  # it still is
-    assert await node._keeper.overdue(untold=True) == []
+    assert ids(await node.bus.letters.overdue()) == [sent.message_uuid]  # it still is
+    assert await node.bus.letters.overdue(untold=True) == []
 
 
 async def test_several_keepers_at_once_tell_of_each_message_once(crowd: Crowd) -> None:
@@ -91,7 +91,7 @@ async def test_nobody_is_told_of_what_was_acknowledged_or_is_not_late(node: Mesh
     await late(node, sent[0])
     await keep(node)
     assert await node.bus.letters.listed(sender=MESH_AGENT) == []
-    assert await node._keeper.overdue() == []
+    assert await node.bus.letters.overdue() == []
 
 
 async def test_what_was_acknowledged_is_forgotten_after_its_time_and_not_before(node: MeshNode) -> None:

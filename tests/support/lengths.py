@@ -11,8 +11,8 @@ SOAK: Final = os.environ.get("VOX_SOAK") == "1"
 
 T = TypeVar("T")
 
-only_at_full_length: Final = pytest.mark.skipif(not SOAK, reason="a shorter run shows the same")
-"""For tests marked `soak` whose code another one runs in every test run."""
+only_at_full_length: Final = pytest.mark.skipif(not SOAK, reason="takes too long for every test run")
+"""For tests marked `soak`."""
 
 
 def in_soak(*cases: T) -> tuple[T, ...]:

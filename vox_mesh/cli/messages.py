@@ -15,7 +15,6 @@ from vox_mesh.cli.start import start_shared
 from vox_mesh.errors import NotKnown
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.claims import is_brought, not_holder
-from vox_mesh.messages.keeper import RETENTION_S, Keeper
 from vox_mesh.model.messages import Message, MessageState
 from vox_mesh.settings import Settings
 
@@ -115,11 +114,7 @@ def overdue(limit: int, as_json: bool) -> None:
     Example:
       vox-mesh messages overdue
     """
-    _show(_run("overdue", lambda mesh: _keeper(mesh).overdue(limit=limit)), as_json=as_json)
-
-
-def _keeper(mesh: Mesh) -> Keeper:
-    return Keeper(mesh.store, mesh.clock, mesh.bus.send, RETENTION_S)
+    _show(_run("overdue", lambda mesh: mesh.bus.letters.overdue(limit=limit)), as_json=as_json)
 
 
 @messages.command()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
@@ -13,6 +12,7 @@ from aiohttp import web
 
 from vox_mesh.http.problems import Problem
 from vox_mesh.messages.sparing import Sparing
+from vox_mesh.model.recent import Recent
 
 _log = logging.getLogger(__name__)
 
@@ -78,16 +78,14 @@ class _Buckets:
     def __init__(self, per_second: float, monotonic: Callable[[], float]) -> None:
         self.per_second = per_second
         self._monotonic = monotonic
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._left = Recent[str, tuple[float, float]](_MAX_PEERS)
 
     def take(self, key: str) -> bool:
         """Whether there is something left for this one; if so, it is less by one now."""
         now = self._monotonic()
         most = 2 * self.per_second
-        left, since = self._left.pop(key, (most, now))
+        left, since = self._left.get(key, (most, now))
         left = min(most, left + (now - since) * self.per_second)
         is_left = left >= 1
         self._left[key] = (left - 1 if is_left else left), now
-        if len(self._left) > _MAX_PEERS:
-            self._left.popitem(last=False)
         return is_left

@@ -33,7 +33,7 @@ class Relay:
         address = Address.chosen(settings.control_addr, settings.bind, has_token=token is not None)
         # What is forgotten by then can't be told from what never came.
         window_ms = min(WINDOW_MS, round(settings.message_retention * 1_000))
-        delivery = Delivery(node_id, Reception(store, bus, clock, window_ms), Access(token))
+        delivery = Delivery(node_id, Reception(store, bus, clock, window_ms, monotonic), Access(token))
         self.service = Service(address, [delivery.add_to])
         courier = HttpCourier(node_id, token)
         self._outbox = Outbox(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Final, Protocol
 
 from vox_mesh.model.messages import Message, in_turn
+from vox_mesh.model.recent import Recent
 
 MAX_KEPT: Final = 1_024
 _MAX_KEPT_BYTES: Final = 16 * 2**20
@@ -32,7 +33,7 @@ class Arrivals:
         self._kept: OrderedDict[str, Message] = OrderedDict()
         self._bytes = 0
         self._waiting: dict[str, float] = {}  # given back, until when
-        self._seen: OrderedDict[str, bool] = OrderedDict()  # handed out; whether it was done with on arrival
+        self._seen = Recent[str, bool](_MAX_SEEN)  # handed out; whether it was done with on arrival
 
     # --- who receives ----------------------------------------------------------------------------
 
@@ -49,8 +50,7 @@ class Arrivals:
                 self._receivers[name] = others
             else:
                 self._receivers.pop(name, None)
-                for message in [each for each in self._kept.values() if each.receiver_agent == name]:
-                    self._drop(message.message_uuid)
+                self.drop(self.kept([name]))
 
     @property
     def names(self) -> list[str]:
@@ -61,11 +61,6 @@ class Arrivals:
         """There is a message under this name."""
         for receiver in self._receivers.get(name, ()):
             receiver.nudge(message_uuid)
-
-    def nudge_all(self) -> None:
-        """There may be messages for anybody."""
-        for name in list(self._receivers):
-            self.nudge(name)
 
     # --- what was brought ------------------------------------------------------------------------
 
@@ -115,7 +110,7 @@ class Arrivals:
 
     def handed_out(self, message: Message) -> None:
         """Somebody works on it: if it is brought once more, that is nothing new."""
-        self._remember(message.message_uuid, is_done=False)
+        self._seen[message.message_uuid] = False
 
     def is_handed_out(self, message: Message) -> bool:
         """Whether it was handed out here."""
@@ -123,7 +118,7 @@ class Arrivals:
 
     def done(self, message: Message) -> None:
         """It was handed out on arrival, and is done with, though the database may not know yet."""
-        self._remember(message.message_uuid, is_done=True)
+        self._seen[message.message_uuid] = True
         self._drop(message.message_uuid)
 
     def not_done(self, message: Message) -> None:
@@ -139,12 +134,6 @@ class Arrivals:
         if message.message_uuid in self._kept:
             self._waiting[message.message_uuid] = self._monotonic() + retry_in
         self._seen.pop(message.message_uuid, None)
-
-    def _remember(self, key: str, *, is_done: bool) -> None:
-        self._seen[key] = is_done
-        self._seen.move_to_end(key)
-        if len(self._seen) > _MAX_SEEN:
-            self._seen.popitem(last=False)
 
     def _drop(self, key: str) -> None:
         message = self._kept.pop(key, None)

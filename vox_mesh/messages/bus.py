@@ -143,9 +143,9 @@ class Bus:
             traceparent=None if traceparent is None else checked_trace(traceparent),
         )
         signature = own.key.sign(unsigned.signed_text(*self._mesh))
-        return await self.store(unsigned._replace(signature=signature), route=route, timeout=timeout)
+        return await self._stored(unsigned._replace(signature=signature), route, timeout)
 
-    async def store(self, message: Message, *, route: Route = Auto, timeout: float | None = None) -> Message:
+    async def _stored(self, message: Message, route: Route, timeout: float | None) -> Message:
         """Store a signed message, and have it brought to where it is received."""
         if self._author.identity.is_command:
             await self._store_for_command(message, timeout)
@@ -280,13 +280,13 @@ class Bus:
 
         Giving one back gives back all that its sender wrote later.
         """
-        names = self._names(agent, roles)
         checked_count(limit)
         checked_lease(lease)
+        names = self._names(agent, roles)
         self._announce_once(names)
         if not (await self._claims.look(names)).is_free:
             return []
-        return await self._claimed(names, limit, lease)
+        return await self.poll_inbox_from_db(agent, roles=roles, limit=limit, lease=lease)
 
     async def poll_inbox_from_db(
         self,

@@ -84,9 +84,8 @@ class Claims:
         found = await self._store.read(sql("glance"), (*self._mesh, names, now_ms), timeout=timeout)
         if not found:
             return Prospect(False)
-        if len(found) == 1:
-            message_uuid, free_ms = found[0]
-            return Prospect(True, only=message_uuid) if free_ms <= now_ms else Prospect(False, free_ms)
+        if len(found) == 1 and found[0]["free_ms"] <= now_ms:
+            return Prospect(True, only=found[0]["message_uuid"])
         values = (*self._whose(receivers, self.new_name()), now_ms)
         rows = await self._store.read(sql("look"), values, timeout=timeout)
         if not rows:

@@ -136,7 +136,9 @@ class Consumer:
 
     def _is_busy(self, pair: _Pair) -> bool:
         """Whether somebody works on a message of this pair, and still may."""
-        return pair in self._busy and self._monotonic() < self._busy[pair][1]
+        if pair in self._busy and self._monotonic() >= self._busy[pair][1]:
+            del self._busy[pair]
+        return pair in self._busy
 
     def _handed_out(self, message: Message) -> Message:
         deadline = self._stocked_at + self._lease_s

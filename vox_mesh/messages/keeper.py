@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import DatabaseUnavailable, MessageTaken
+from vox_mesh.messages.bus import Bus
 from vox_mesh.messages.scripts import json, sql
 from vox_mesh.model.messages import MESH_AGENT, Message
 from vox_mesh.model.ulid import derived
@@ -16,9 +16,6 @@ from vox_mesh.store.script import Answer, Script, Statement
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
-
-RETENTION_S: Final = 86_400.0
-"""How long an acknowledged or expired message is kept, unless it is set otherwise."""
 
 OVERDUE: Final = "mesh.overdue"
 DEAD_FOR: Final = 30
@@ -32,17 +29,11 @@ _CHANGED: Final = Answer(sql("changed"), columns=("changed",))
 class Keeper:
     """Keeps messages in order. Any number of nodes may do so at the same time."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: MeshClock,
-        tell: Callable[..., Awaitable[Message]],
-        retention_s: float,
-    ) -> None:
+    def __init__(self, store: Store, clock: MeshClock, bus: Bus, retention_s: float) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
         self._clock = clock
-        self._tell = tell
+        self._bus = bus
         self._retention_ms = round(retention_s * 1_000)
 
     async def run_once(self) -> None:
@@ -72,22 +63,15 @@ class Keeper:
             if done < _AT_ONCE:
                 return
 
-    async def _write(self, name: str, *values: Any) -> None:
-        await self._store.write(Script(Statement(sql(name), (*self._mesh, *values))))
-
-    async def overdue(self, *, untold: bool = False, limit: int = _AT_ONCE) -> list[Message]:
-        """The messages that should have been acknowledged by now."""
-        values = (*self._mesh, self._clock.now_ms, int(untold), limit)
-        return [Message.read(row[0]) for row in await self._store.read(sql("overdue"), values, fresh=True)]
-
     async def _tell_of_overdue(self, now_ms: int) -> None:
         """Each sender is told once: whoever tells it uses the same id."""
-        late = await self.overdue(untold=True)
+        late = await self._bus.letters.overdue(untold=True, limit=_AT_ONCE)
         for message in late:
             if message.sender_agent != MESH_AGENT:
                 with suppress(MessageTaken):  # somebody else told it
                     await self._tell_sender(message, now_ms)
-        await self._write("told", json(message.message_uuid for message in late))
+        told = Statement(sql("told"), (*self._mesh, json(message.message_uuid for message in late)))
+        await self._store.write(Script(told))
         _log.info("%d messages are overdue, and their senders told", len(late))
 
     async def _tell_sender(self, message: Message, now_ms: int) -> None:
@@ -97,7 +81,7 @@ class Keeper:
             "state": message.state,
             "late_ms": now_ms - (message.ack_by_ms or now_ms),
         }
-        await self._tell(
+        await self._bus.send(
             message.sender_agent,
             told,
             sender=MESH_AGENT,

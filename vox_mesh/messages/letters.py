@@ -75,6 +75,10 @@ class Letters:
             raise BadValue(f"several messages begin with {beginning}", hint="give more of the id")
         return found[0] if found else None
 
+    async def overdue(self, *, untold: bool = False, limit: int = 100) -> list[Message]:
+        """Those that should have been acknowledged by now, the longest overdue first."""
+        return await self._read("overdue", self._clock.now_ms, int(untold), limit)
+
     async def threads(self, limit: int = 100) -> list[Thread]:
         """The threads, the latest first."""
         rows = await self._store.read(sql("threads"), (*self._mesh, limit), fresh=True)

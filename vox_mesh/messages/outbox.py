@@ -15,6 +15,7 @@ from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.sparing import Sparing
 from vox_mesh.messages.whereabouts import Peer, Whereabouts
 from vox_mesh.model.messages import UNKNOWN, Message
+from vox_mesh.model.recent import Recent
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class Outbox:
         self._resolving: asyncio.Task[None] | None = None
         self._is_gapped = spooling  # what was left by an earlier process was not brought
         self._gapped: set[str] = set()  # receivers of messages in the spool that were not brought
-        self._last: dict[tuple[str, str], str] = {}  # of each pair, what was sent last
+        self._last = Recent[tuple[str, str], str](_MAX_PAIRS)  # of each pair, what was sent last
         self.counts: Counter[str] = Counter()
         """How many messages were `brought`, `skipped`, `refused`, or `given_up`."""
 
@@ -129,13 +130,9 @@ class Outbox:
 
     def _note(self, message: Message) -> str | None:
         """What was sent before it in the same pair, as far as this process knows."""
-        before = self._last.pop(message.pair, None)
+        before = self._last.get(message.pair)
         self._last[message.pair] = message.message_uuid
-        if before == message.message_uuid:
-            before = UNKNOWN  # it is sent once more
-        if len(self._last) > _MAX_PAIRS:
-            self._last.pop(next(iter(self._last)))
-        return before
+        return UNKNOWN if before == message.message_uuid else before  # the same: it is sent once more
 
     async def _resolve(self) -> None:
         while self._unresolved:

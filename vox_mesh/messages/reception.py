@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Final, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
 import orjson
 
@@ -36,10 +35,10 @@ from vox_mesh.model.messages import (
     checked_trace,
     checked_word,
 )
+from vox_mesh.model.recent import Recent
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 WINDOW_MS: Final = 600_000
 """A message is brought within seconds or not at all: one from before that is somebody's copy of it."""
@@ -62,16 +61,24 @@ class Reception:
     and the database is asked at most once a second about each name.
     """
 
-    def __init__(self, store: Store, bus: Bus, clock: MeshClock, window_ms: int = WINDOW_MS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        bus: Bus,
+        clock: MeshClock,
+        window_ms: int = WINDOW_MS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
         self._bus = bus
         self._clock = clock
         self._window_ms = window_ms
+        self._monotonic = monotonic
         self._say = Sparing(_log)
-        self._doubted: OrderedDict[str, float] = OrderedDict()  # nodes, and when they may be asked for again
-        self._incarnations: OrderedDict[str, int] = OrderedDict()  # the latest that was heard of each node
-        self._taken: OrderedDict[str, int] = OrderedDict()  # messages, and a hash of their words
+        self._doubted = Recent[str, float](_MAX_NODES)  # nodes, and when they may be asked for again
+        self._incarnations = Recent[str, int](_MAX_NODES)  # the latest that was heard of each node
+        self._taken = Recent[str, int](_MAX_TAKEN)  # messages, and a hash of their words
 
     async def take(self, messages: Sequence[Message], *, stored: bool) -> None:
         """Take messages that one node brought; `stored`: it knows that they are in the database.
@@ -101,7 +108,7 @@ class Reception:
                     await self._keep(message)
         self._bus.arrivals.bring([each for each in messages if not known.get(each.message_uuid, False)])
         for message in messages:
-            _remember(self._taken, message.message_uuid, hash(_words(message)), _MAX_TAKEN)
+            self._taken[message.message_uuid] = hash(_words(message))
 
     async def _keep(self, message: Message) -> None:
         try:
@@ -127,7 +134,7 @@ class Reception:
 
     async def _refuse_unless_genuine(self, node: str, messages: Sequence[Message]) -> None:
         senders = self._bus.senders
-        may_ask = self._doubted.get(node, 0.0) <= time.monotonic()
+        may_ask = self._doubted.get(node, 0.0) <= self._monotonic()
         try:
             async with asyncio.timeout(_ASK_S):
                 is_known = await senders.is_known(node, ask=may_ask)
@@ -146,9 +153,9 @@ class Reception:
                 raise SenderRefused(f"message {message.message_uuid} was not signed with a key of {node}")
 
     def _doubt(self, node: str) -> None:
-        now = time.monotonic()
+        now = self._monotonic()
         if self._doubted.get(node, 0.0) <= now:
-            _remember(self._doubted, node, now + _DOUBT_S, _MAX_NODES)
+            self._doubted[node] = now + _DOUBT_S
 
     async def _known(self, node: str, messages: Sequence[Message]) -> dict[str, bool]:
         """Which of these our copy of the database has, and whether they have ended.
@@ -166,7 +173,7 @@ class Reception:
             message = by_id.get(str(message_uuid))
             if message is None:
                 latest = max(cast(int, number), self._incarnations.get(node, 0))  # our copy may be behind
-                _remember(self._incarnations, node, latest, _MAX_NODES)
+                self._incarnations[node] = latest
             elif words is not None and tuple(orjson.loads(str(words))) != _words(message):
                 raise _taken(message)
             else:
@@ -186,7 +193,7 @@ class Reception:
                 )
             latest = message.sender_incarnation
         if latest:
-            _remember(self._incarnations, node, latest, _MAX_NODES)
+            self._incarnations[node] = latest
 
     def _not_taken(self, messages: Sequence[Message]) -> list[Message]:
         """Those that were not brought before; to whom brings them again, nothing need be done."""
@@ -198,13 +205,6 @@ class Reception:
             elif words != hash(_words(message)):
                 raise _taken(message)
         return new
-
-
-def _remember(known: OrderedDict[str, _T], key: str, value: _T, most: int) -> None:
-    known[key] = value
-    known.move_to_end(key)
-    if len(known) > most:
-        known.popitem(last=False)
 
 
 def _words(message: Message) -> tuple[str, str, str, str]:

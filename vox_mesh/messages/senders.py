@@ -13,6 +13,7 @@ from vox_mesh.messages.scripts import sql
 from vox_mesh.messages.sparing import Sparing
 from vox_mesh.model.keys import is_signed
 from vox_mesh.model.messages import Message
+from vox_mesh.model.recent import Recent
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class Senders:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
-        self._keys: dict[str, Keys] = {}
+        self._keys = Recent[str, Keys](_MAX_KNOWN)
         self._say = Sparing(_log)
         self.forged: Counter[str] = Counter()
         """How many messages were not from the node that they name, by that name; for a bounded number."""
@@ -81,11 +82,8 @@ class Senders:
         if not found or found == self._keys.get(node_id):  # our copy may be behind
             rows = await self._store.read(sql("keys_of"), (*self._mesh, *names), fresh=True)
             found = Keys(row[0] for row in rows)
-        if not found:
-            return
-        if len(self._keys) >= _MAX_KNOWN:
-            self._keys.pop(next(iter(self._keys)))
-        self._keys[node_id] = found
+        if found:
+            self._keys[node_id] = found
 
     def _tell(self, message: Message) -> None:
         if len(self.forged) < _MAX_KNOWN or message.sender_node in self.forged:

@@ -7,11 +7,12 @@ from typing import Final, NamedTuple
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import machine_id
-from vox_mesh.errors import DatabaseUnavailable
+from vox_mesh.errors import MeshError
 from vox_mesh.messages.scripts import sql
 from vox_mesh.model.addresses import host_of, is_loopback
 from vox_mesh.model.liveness import State, state_of
 from vox_mesh.model.messages import Message
+from vox_mesh.model.recent import Recent
 from vox_mesh.store.store import Store
 
 _FRESH_S: Final = 1.0
@@ -37,7 +38,7 @@ class Whereabouts:
         self._clock = clock
         self._node = node
         self._monotonic = monotonic
-        self._known: dict[tuple[str, str], tuple[float, Peer | None]] = {}
+        self._known = Recent[tuple[str, str], tuple[float, Peer | None]](_MAX_KNOWN)
 
     def remembered(self, receiver: str) -> tuple[bool, Peer | None]:
         """Whether it was asked just now, and what was found."""
@@ -60,7 +61,7 @@ class Whereabouts:
         values = (*self._store.tenant[:2], message.receiver_agent, message.sender_agent, message.hlc)
         try:
             rows = await self._store.read(sql("is_first"), values, timeout=_ASK_S)
-        except DatabaseUnavailable:
+        except MeshError:
             return False
         return bool(rows.value)
 
@@ -70,13 +71,11 @@ class Whereabouts:
             return peer
         try:
             rows = await self._store.read(sql(how), (*self._store.tenant[:2], name), timeout=_ASK_S)
-        except DatabaseUnavailable:
+        except MeshError:
             # Where it was last is the best that can be known now; not every message is to wait for that.
             self._known[how, name] = self._monotonic() + _FRESH_S, peer
             return peer
         peer = self._peer(*rows[0]) if rows else None
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.pop(next(iter(self._known)))
         self._known[how, name] = self._monotonic(), peer
         return peer
 
