@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.messaging import bodies, come_due, found, lapse, row_of, take
+from tests.support.messaging import bodies, come_due, database_ms, found, lapse, row_of, take
 from vox_mesh.errors import BadValue, NotHolder, NotKnown
 from vox_mesh.mesh import MeshNode
 from vox_mesh.model.messages import MAX_ATTEMPTS, MessageState
@@ -95,7 +95,7 @@ async def test_by_default_it_is_tried_again_after_longer_and_longer_times(local:
     pauses = []
     for _ in range(MAX_ATTEMPTS - 1):
         (held,) = await local.bus.inbox("z")
-        before = await local.nodes.now_ms()
+        before = await database_ms(local)
         await local.bus.nack(held)
         not_before = (await found(local, sent)).not_before_ms
         assert not_before is not None

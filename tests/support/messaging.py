@@ -18,6 +18,7 @@ from vox_mesh import Mesh, Message, Script, Statement
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.mesh import MeshNode
 from vox_mesh.store import Value, new_key
+from vox_mesh.store.statements import named
 
 PATIENCE_S: Final = 30.0
 _LONG_AGO: Final = 1
@@ -55,6 +56,13 @@ async def lapse(mesh: Mesh, *messages: Message) -> None:
 async def come_due(mesh: Mesh) -> None:
     """Have the time come for all that was given back."""
     await write(mesh, f"UPDATE a2a_messages SET not_before_ms = 1 {_OF_MESH} AND not_before_ms IS NOT NULL")
+
+
+async def database_ms(mesh: Mesh) -> int:
+    """What the database's own clock shows, not what we make of it."""
+    rows = await mesh.store.read(named("nodes")["now"], fresh=True)
+    now_ms: int = rows.value
+    return now_ms
 
 
 async def row_of(mesh: Mesh, message: Message) -> dict[str, Any]:
