@@ -376,6 +376,209 @@ CREATE TABLE IF NOT EXISTS a2a_inboxes (
     PRIMARY KEY (scope_id, repository_id, receiver_agent)
 ) WITHOUT ROWID;
 
+-- Jobs: a row for each, found by the hash of its manifest or by its ULID. Everything here follows from the ops of
+-- the log, in the order of their commits; only `lease_until_ms` is the database's own. `id` is the order in which
+-- jobs came.
+CREATE TABLE IF NOT EXISTS jobs (
+    id               INTEGER PRIMARY KEY,
+    scope_id         TEXT    NOT NULL,
+    repository_id    TEXT    NOT NULL,
+    job_id           TEXT    NOT NULL,
+    ulid             TEXT    NOT NULL,
+    kind             TEXT    NOT NULL,
+    state            TEXT    NOT NULL DEFAULT 'pending'
+                     CHECK (state IN ('pending', 'claimed', 'running', 'succeeded', 'failed', 'aborted')),
+    priority         INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 3),
+    waits            INTEGER NOT NULL DEFAULT 0,  -- for so many others
+    not_before_ms    INTEGER NOT NULL,            -- since when, or from when on, it may be claimed
+    max_attempts     INTEGER NOT NULL,
+    backoff_ms       INTEGER NOT NULL,
+    lease_ms         INTEGER,                     -- NULL: as its kind, or the worker, has it
+    claimer          TEXT,                        -- whose it is, or was last
+    claim_token      INTEGER NOT NULL DEFAULT 0,  -- rises with every claim
+    lease_until_ms   INTEGER,                     -- NULL: nobody's
+    attempts         INTEGER NOT NULL DEFAULT 0,  -- claims
+    failures         INTEGER NOT NULL DEFAULT 0,  -- attempts that failed, or whose lease ran out
+    created_ms       INTEGER NOT NULL,
+    started_ms       INTEGER,
+    ended_ms         INTEGER,
+    exit_code        INTEGER,
+    reason           TEXT,                        -- why it was given back, failed or was aborted, last
+    output_artifacts TEXT    NOT NULL DEFAULT '[]',
+    retry_of         TEXT,
+    scheduled_by     TEXT    NOT NULL,
+    seed             TEXT    NOT NULL,            -- what its place in the ranks of the nodes is drawn from
+    last_op          TEXT    NOT NULL,            -- what moved it last
+    manifest         TEXT    NOT NULL,            -- canonical JSON: what `job_id` is the hash of
+    UNIQUE (scope_id, repository_id, job_id),
+    CHECK ((state IN ('claimed', 'running')) = (lease_until_ms IS NOT NULL)),
+    CHECK ((state IN ('succeeded', 'failed', 'aborted')) = (ended_ms IS NOT NULL))
+);
+
+CREATE UNIQUE INDEX IF NOT EXISTS jobs_by_ulid ON jobs (scope_id, repository_id, ulid);
+
+-- What can be claimed, now or later: however many have ended, it stays small.
+CREATE INDEX IF NOT EXISTS jobs_ready ON jobs (scope_id, repository_id, kind, priority, not_before_ms)
+WHERE state = 'pending' AND waits = 0;
+
+CREATE INDEX IF NOT EXISTS jobs_held ON jobs (scope_id, repository_id, lease_until_ms, claimer, kind)
+WHERE lease_until_ms IS NOT NULL;
+
+-- Those that wait for ops in the log, which are told by their manifests. Others may be among them.
+CREATE INDEX IF NOT EXISTS jobs_awaiting_ops ON jobs (scope_id, repository_id, id)
+WHERE state = 'pending' AND waits > 0 AND instr(manifest, '{"op":') > 0;
+
+-- Those that are still to be done, and those that went wrong: what people look for among millions.
+CREATE INDEX IF NOT EXISTS jobs_open ON jobs (scope_id, repository_id, id) WHERE ended_ms IS NULL;
+
+CREATE INDEX IF NOT EXISTS jobs_gone_wrong ON jobs (scope_id, repository_id, state, id)
+WHERE state IN ('failed', 'aborted');
+
+-- What a job waits for: another job's success, or its end, or an op in the log.
+CREATE TABLE IF NOT EXISTS job_predecessors (
+    scope_id       TEXT    NOT NULL,
+    repository_id  TEXT    NOT NULL,
+    job_id         TEXT    NOT NULL,
+    predecessor    TEXT    NOT NULL,
+    awaited        TEXT    NOT NULL CHECK (awaited IN ('success', 'end', 'op')),
+    PRIMARY KEY (scope_id, repository_id, job_id, predecessor)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS job_successors ON job_predecessors (scope_id, repository_id, predecessor, awaited);
+
+-- An op that jobs wait for counts from its entry on, whatever kind it is.
+CREATE TRIGGER IF NOT EXISTS awaited_op_comes AFTER INSERT ON agent_oplog WHEN NEW.accepted = 1
+BEGIN
+    UPDATE jobs SET waits = waits - 1
+    WHERE scope_id = NEW.scope_id AND repository_id = NEW.repository_id AND state = 'pending' AND waits > 0
+      AND job_id IN (
+          SELECT job_id FROM job_predecessors
+          WHERE scope_id = NEW.scope_id AND repository_id = NEW.repository_id AND predecessor = NEW.op_id
+            AND awaited = 'op');
+END;
+
+-- How many jobs there are of each kind in each state. Nobody writes this but the triggers below.
+CREATE TABLE IF NOT EXISTS job_counts (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    kind          TEXT    NOT NULL,
+    state         TEXT    NOT NULL,
+    jobs          INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, kind, state)
+) WITHOUT ROWID;
+
+CREATE TRIGGER IF NOT EXISTS job_comes AFTER INSERT ON jobs
+BEGIN
+    INSERT INTO job_counts VALUES (NEW.scope_id, NEW.repository_id, NEW.kind, NEW.state, 1)
+    ON CONFLICT DO UPDATE SET jobs = jobs + 1;
+END;
+
+CREATE TRIGGER IF NOT EXISTS job_moves AFTER UPDATE OF state ON jobs WHEN NEW.state <> OLD.state
+BEGIN
+    UPDATE job_counts SET jobs = jobs - 1
+    WHERE scope_id = OLD.scope_id AND repository_id = OLD.repository_id AND kind = OLD.kind
+      AND state = OLD.state;
+    INSERT INTO job_counts VALUES (NEW.scope_id, NEW.repository_id, NEW.kind, NEW.state, 1)
+    ON CONFLICT DO UPDATE SET jobs = jobs + 1;
+END;
+
+-- What was decided of a kind of job; one without a row is as the defaults are.
+CREATE TABLE IF NOT EXISTS job_kinds (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    kind          TEXT    NOT NULL,
+    is_paused     INTEGER NOT NULL DEFAULT 0,
+    max_running   INTEGER,                     -- so many at a time, in the whole mesh
+    rate          INTEGER,                     -- so many claims in `rate_ms`
+    rate_ms       INTEGER,
+    lease_ms      INTEGER,
+    is_audited    INTEGER NOT NULL DEFAULT 0,  -- no success without a snapshot of the inference
+    PRIMARY KEY (scope_id, repository_id, kind),
+    CHECK ((rate IS NULL) = (rate_ms IS NULL))
+) WITHOUT ROWID;
+
+-- When jobs of kinds with a rate were claimed, as far back as that matters.
+CREATE TABLE IF NOT EXISTS job_claims (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    kind          TEXT    NOT NULL,
+    claimed_ms    INTEGER NOT NULL,
+    job_id        TEXT    NOT NULL,
+    claim_token   INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, kind, claimed_ms, job_id, claim_token)
+) WITHOUT ROWID;
+
+-- A renewal leaves the token as it is.
+CREATE TRIGGER IF NOT EXISTS job_is_claimed AFTER UPDATE OF claim_token ON jobs
+WHEN NEW.claim_token <> OLD.claim_token AND EXISTS (
+    SELECT 1 FROM job_kinds AS k
+    WHERE k.scope_id = NEW.scope_id AND k.repository_id = NEW.repository_id AND k.kind = NEW.kind
+      AND k.rate IS NOT NULL
+)
+BEGIN
+    INSERT INTO job_claims VALUES (
+        NEW.scope_id, NEW.repository_id, NEW.kind, NOW_MS, NEW.job_id, NEW.claim_token);
+    DELETE FROM job_claims
+    WHERE scope_id = NEW.scope_id AND repository_id = NEW.repository_id AND kind = NEW.kind
+      AND claimed_ms <= NOW_MS - (
+        SELECT k.rate_ms FROM job_kinds AS k
+        WHERE k.scope_id = NEW.scope_id AND k.repository_id = NEW.repository_id AND k.kind = NEW.kind);
+END;
+
+-- Nodes that are to take no more work.
+CREATE TABLE IF NOT EXISTS job_drains (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    node_id       TEXT    NOT NULL,
+    since_ms      INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, node_id)
+) WITHOUT ROWID;
+
+-- What whoever works on a job says of it: how far it is, and where another attempt may go on.
+CREATE TABLE IF NOT EXISTS job_notes (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    claim_token   INTEGER NOT NULL,
+    progress      REAL,
+    message       TEXT,
+    checkpoint    TEXT,              -- JSON
+    noted_ms      INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, job_id)
+) WITHOUT ROWID;
+
+-- What jobs print and log, in pieces, up to a bound; all of it is in their artifacts.
+CREATE TABLE IF NOT EXISTS job_logs (
+    id            INTEGER PRIMARY KEY,
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    claim_token   INTEGER NOT NULL,
+    stream        TEXT    NOT NULL CHECK (stream IN ('stdout', 'stderr', 'log')),
+    text          TEXT    NOT NULL,
+    logged_ms     INTEGER NOT NULL
+);
+
+CREATE INDEX IF NOT EXISTS job_logs_of_job ON job_logs (scope_id, repository_id, job_id, id);
+
+-- Jobs that come again and again. Whoever is first at the time schedules the next one, and sets the time after it.
+CREATE TABLE IF NOT EXISTS job_crons (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    expression    TEXT    NOT NULL,
+    timezone      TEXT    NOT NULL,
+    manifest      TEXT    NOT NULL,
+    options       TEXT    NOT NULL,
+    next_ms       INTEGER NOT NULL,
+    last_ms       INTEGER,
+    last_job      TEXT,
+    added_ms      INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, name)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS job_crons_due ON job_crons (scope_id, repository_id, next_ms);
+
 -- Two tables of the agents themselves, for optimistic writes. What an agent is to remember:
 CREATE TABLE IF NOT EXISTS memories (
     scope_id      TEXT NOT NULL,
@@ -402,3 +605,17 @@ CREATE TABLE IF NOT EXISTS agent_sessions (
     written_at    TEXT NOT NULL,
     PRIMARY KEY (scope_id, repository_id, session_id)
 ) WITHOUT ROWID;
+
+-- What jobs left behind, by its content. Small ones are here whole; of larger ones, the node that has the file.
+CREATE TABLE IF NOT EXISTS job_artifacts (
+    id            INTEGER PRIMARY KEY,
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    hash          TEXT    NOT NULL,  -- blake3:<hex>
+    size          INTEGER NOT NULL CHECK (size >= 0),
+    type          TEXT    NOT NULL,  -- as whoever kept it first had it
+    node_id       TEXT    NOT NULL,
+    body          TEXT,              -- base64
+    created_ms    INTEGER NOT NULL,
+    UNIQUE (scope_id, repository_id, hash)
+);

@@ -35,6 +35,16 @@ class BadValue(MeshError):
     code = "bad_value"
 
 
+class BadManifest(BadValue):
+    """A job's manifest can't be used. `faults` are all that is wrong with it, each on a line."""
+
+    code = "bad_manifest"
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = tuple(faults)
+
+
 # --- what a script can end in -------------------------------------------------------------------
 
 
@@ -86,10 +96,26 @@ class StaleFence(Refused):
         self.hint = "acquire the lock again, and look at what it protects before writing"
 
 
+class StaleClaim(Refused):
+    """The claim that a job was worked on under is over, or was never made: nothing was written."""
+
+    code = "stale_claim"
+
+
+class IllegalTransition(Refused):
+    """The job's state does not allow it."""
+
+    code = "illegal_transition"
+
+
+_KINDS_OF_REFUSAL: Mapping[str, type[Refused]] = {
+    kind.code: kind for kind in (StaleFence, StaleClaim, IllegalTransition)
+}
+
+
 def refused(reason: str, *, statement: int) -> Refused:
     """The error for a guard's reason: a class of its own, where callers want to tell it from others."""
-    kind = StaleFence if reason == StaleFence.code else Refused
-    return kind(reason, statement=statement)
+    return _KINDS_OF_REFUSAL.get(reason, Refused)(reason, statement=statement)
 
 
 class RowMoved(ScriptFailed):
@@ -270,6 +296,28 @@ class NotKnown(MeshError):
     """There is no such node, op or key."""
 
     code = "not_known"
+
+
+class ArtifactMissing(NotKnown):
+    """The content of an artifact is not here; `node_id` is the node that should have it, if one is known."""
+
+    code = "artifact_missing"
+
+    def __init__(self, message: str, *, node_id: str | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.node_id = node_id
+
+
+class ArtifactDamaged(MeshError):
+    """What is kept as an artifact is not the content that its hash says."""
+
+    code = "artifact_damaged"
+
+
+class ArtifactNotKept(MeshError):
+    """An artifact could not be written: the disk is full, or the folder can't be used."""
+
+    code = "artifact_not_kept"
 
 
 class LockHeld(MeshError):

@@ -38,6 +38,13 @@ from vox_mesh.errors import (
     StaleIncarnation,
     StoreClosed,
 )
+from vox_mesh.jobs.artifacts import Artifacts
+from vox_mesh.jobs.choosing import Chooser
+from vox_mesh.jobs.exec_policy import ExecPolicy
+from vox_mesh.jobs.finishing import Finisher
+from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.jobs.leases import Leases
+from vox_mesh.jobs.worker import Worker
 from vox_mesh.messages.bus import Bus
 from vox_mesh.messages.keeper import Keeper
 from vox_mesh.model.homes import Home
@@ -79,6 +86,7 @@ class Mesh:
         self.occ = Occ(versions, self.conflicts, chance=surroundings.chance)
         self.locks = Locks(store, clock, lambda: self.identity.node_id, agent, surroundings.monotonic)
         self.bus = Bus(store, author, clock, surroundings, agent)
+        self.jobs = Jobs(store, author, clock)
         self.occ.notify = self._tell_of_conflict
         self._author = author
 
@@ -178,8 +186,24 @@ class MeshNode(Mesh):
         self._chance = surroundings.chance
         self._tick_s = settings.tick
         self._keeper = Keeper(store, clock, self.bus, settings.message_retention)
+        self.worker = self._worker_of(settings)
         self._relay = None if settings.home is Home.MEMORY or not settings.http else self._relay_of(settings)
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _worker_of(self, settings: Settings) -> Worker:
+        own, jobs, store = self.identity.node_id, self.jobs, self.store
+        artifacts = Artifacts(store, settings.home_dir / "artifacts", lambda: own)
+        return Worker(
+            store,
+            jobs,
+            Chooser(own, jobs.roster, self.nodes, self.roles, self.clock, self._monotonic),
+            Leases(store, jobs.moves, jobs.roster, own, self._monotonic),
+            Finisher(store, jobs.moves, artifacts, self._author, self.clock, self._chance),
+            artifacts,
+            self.presence,
+            self._heartbeat.run_once,
+            ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
+        )
 
     def _relay_of(self, settings: Settings) -> Relay:
         from vox_mesh.http.relay import Relay  # where nothing listens, nothing need be loaded
@@ -253,6 +277,7 @@ class MeshNode(Mesh):
             task.cancel()
         try:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.worker.stop()
             await self.bus.close()
             await self.locks.close()
             if self.incarnation is not None:

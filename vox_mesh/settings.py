@@ -114,6 +114,9 @@ class Settings(BaseSettings):
     message_retention: Seconds = Field(
         86_400.0, validate_default=False, validation_alias="VOX_MESH_MESSAGE_RETENTION", ge=1, le=31_536_000
     )
+    worker_exec: bool = Field(False, validation_alias="VOX_WORKER_EXEC")
+    worker_exec_allow: str | None = Field(None, validation_alias="VOX_WORKER_EXEC_ALLOW")
+    worker_concurrency: int = Field(8, validation_alias="VOX_WORKER_CONCURRENCY", ge=1, le=1_000)
     scope_id: str = Field("", validation_alias="VOX_MESH_SCOPE_ID", max_length=64)
     repository_id: Name = Field("default", validation_alias="VOX_MESH_REPOSITORY_ID")
     token: Token | None = Field(None, validation_alias="VOX_MESH_TOKEN")
@@ -174,6 +177,9 @@ EXAMPLES: Final = {
     "VOX_MESH_BIND": "0.0.0.0:7400",
     "VOX_MESH_HTTP": "0",
     "VOX_MESH_MESSAGE_RETENTION": "1d",
+    "VOX_WORKER_EXEC": "1",
+    "VOX_WORKER_EXEC_ALLOW": "python3,/opt/tools/convert",
+    "VOX_WORKER_CONCURRENCY": "8",
     "VOX_MESH_SCOPE_ID": "acme",
     "VOX_MESH_REPOSITORY_ID": "website",
     "VOX_MESH_TOKEN": "a-long-random-string",

@@ -19,7 +19,7 @@ from tests.support.lock_runs import FAMILY, PATIENCE_S, command_run
 from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
-from vox_mesh.cli.process_group import members
+from vox_mesh.jobs.process_group import members
 from vox_mesh.model.messages import Message
 
 _FAMILY: Final = FAMILY[-1]

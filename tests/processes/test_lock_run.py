@@ -21,8 +21,7 @@ from tests.support.lock_runs import FAMILY, KEY, PATIENCE_S, lock_run
 from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
-from vox_mesh.cli import process_group
-from vox_mesh.cli.process_group import ProcessGroup, members
+from vox_mesh.jobs.process_group import GRACE_S, ProcessGroup, Start, members
 
 _TTL_S: Final = 1.5
 _SHORT: Final = ("--ttl", f"{_TTL_S * 1_000:.0f}ms")
@@ -268,24 +267,21 @@ async def test_what_is_left_is_asked_to_end(tmp_path: Path) -> None:
     assert await _said_when_stopped(tmp_path / "told", polite) == "bye\n"
 
 
-async def test_what_does_not_end_when_asked_to_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_group, "GRACE_S", 0.2)
+async def test_what_does_not_end_when_asked_to_is_killed(tmp_path: Path) -> None:
     stubborn = "trap '' TERM; sleep 1000 & echo ready >&3; sleep 1000"
-    assert await _said_when_stopped(tmp_path / "told", stubborn) == ""
+    assert await _said_when_stopped(tmp_path / "told", stubborn, grace_s=0.2) == ""
 
 
-async def _said_when_stopped(path: Path, script: str) -> str:
+async def _said_when_stopped(path: Path, script: str, grace_s: float = GRACE_S) -> str:
     """Run a script until it is ready, and stop it; what it says then, up to the end of the last process."""
     os.mkfifo(path)
-    with ProcessGroup() as group:
-        running = asyncio.create_task(group.run(["sh", "-c", f"exec 3>{path}; {script}"], os.environ))
-        async with asyncio.timeout(PATIENCE_S):
-            told = await asyncio.to_thread(path.open)
-            with told:
-                assert await asyncio.to_thread(told.readline) == "ready\n"
-                running.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await running
-                return await asyncio.to_thread(told.read)
+    start = Start(["sh", "-c", f"exec 3>{path}; {script}"], os.environ)
+    running = asyncio.create_task(ProcessGroup(grace_s=grace_s).run(start))
+    async with asyncio.timeout(PATIENCE_S):
+        told = await asyncio.to_thread(path.open)
+        with told:
+            assert await asyncio.to_thread(told.readline) == "ready\n"
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            return await asyncio.to_thread(told.read)

@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.support.processes import environment
 from vox_mesh import Settings
-from vox_mesh.cli.process_group import members
+from vox_mesh.jobs.process_group import members
 
 KEY: Final = "task:build"
 PATIENCE_S: Final = 60.0

@@ -15,6 +15,9 @@ from vox_mesh.errors import (
     WrongHome,
 )
 
+KILLED: Final = 128
+"""Added to the number of the signal that killed a command."""
+
 
 class ExitCode(IntEnum):
     """How a command ends. The first four are the contract; the others follow the shell's customs."""
@@ -39,3 +42,8 @@ _BY_ERROR: Final = (
 def exit_code_of(error: MeshError) -> ExitCode:
     """The exit code of a command that ends with this error."""
     return next((code for kinds, code in _BY_ERROR if isinstance(error, kinds)), ExitCode.NO)
+
+
+def as_shell_tells(code: int) -> int:
+    """The exit code of a command that was run, if less than 0 is the signal that killed it."""
+    return code if code >= 0 else KILLED - code

@@ -11,11 +11,12 @@ from contextlib import aclosing, suppress
 from tempfile import TemporaryFile
 from typing import Final
 
-from vox_mesh.cli.exits import ExitCode
+from vox_mesh.cli.exits import KILLED, ExitCode, as_shell_tells
 from vox_mesh.cli.inbox_claims import AWAY, Inbox, coming, said
 from vox_mesh.cli.message_output import record, text_of
-from vox_mesh.cli.process_group import ProcessGroup
+from vox_mesh.cli.terminal import Terminal
 from vox_mesh.errors import MeshError, NotHolder
+from vox_mesh.jobs.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages import Message
 from vox_mesh.settings import Settings
@@ -26,7 +27,6 @@ _log = logging.getLogger(__name__)
 _FIELD: Final = "VOX_MSG_"
 _NO_FIELDS: Final = ("payload", "acknowledged")
 _AGAIN_S: Final = 1.0
-_KILLED: Final = 128
 
 
 class Exec:
@@ -99,10 +99,11 @@ class Exec:
     async def _run(self, message: Message) -> int:
         shell = ["/bin/sh", "-c", self._command]
         try:
-            with TemporaryFile() as body, ProcessGroup() as group:
+            with TemporaryFile() as body:
                 body.write(_stdin_of(message))
                 body.seek(0)
-                return await group.run(shell, _environment(message, self._box.agent), stdin=body.fileno())
+                start = Start(shell, _environment(message, self._box.agent), stdin=body.fileno())
+                return as_shell_tells(await ProcessGroup(Terminal()).run(start))
         except OSError as error:
             _log.error("the command can't be run: %s", error.strerror)
             return ExitCode.NOT_RUNNABLE
@@ -154,5 +155,5 @@ def _environment(message: Message, agent: str) -> dict[str, str]:
 
 def _told(code: int) -> str:
     with suppress(ValueError):
-        return f"{code} ({signal.Signals(code - _KILLED).name})"
+        return f"{code} ({signal.Signals(code - KILLED).name})"
     return str(code)

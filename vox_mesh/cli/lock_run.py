@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import click
 
-from vox_mesh.cli.exits import ExitCode
+from vox_mesh.cli.exits import KILLED, ExitCode, as_shell_tells
 from vox_mesh.cli.options import Wanted, lock_options
-from vox_mesh.cli.process_group import ProcessGroup
 from vox_mesh.cli.start import start_shared
+from vox_mesh.cli.terminal import Terminal
 from vox_mesh.errors import LockLost, MeshError
+from vox_mesh.jobs.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks import Lock
 from vox_mesh.settings import Settings
@@ -22,7 +23,6 @@ from vox_mesh.settings import Settings
 _log = logging.getLogger(__name__)
 
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_KILLED: Final = 128
 
 
 class _WithCommand(click.Command):
@@ -94,7 +94,7 @@ class _UnderLock:
             if self._stopped_by is None:
                 raise
             task.uncancel()
-            return _KILLED + self._stopped_by
+            return KILLED + self._stopped_by
         except LockLost:
             raise
         except MeshError as error:
@@ -110,16 +110,15 @@ class _UnderLock:
             "VOX_LOCK_FENCE": str(lock.fence_token),
             "VOX_AGENT_ID": lock.holder_agent,
         }
-        with ProcessGroup() as group:
-            self._group = group
-            try:
-                return await group.run(self._command, os.environ | told)
-            except OSError as error:
-                name = self._command[0]
-                click.echo(f"vox-mesh: can't run {name}: {error.strerror}; check its name and PATH", err=True)
-                return ExitCode.NOT_FOUND if isinstance(error, FileNotFoundError) else ExitCode.NOT_RUNNABLE
-            finally:
-                self._group = None
+        self._group = ProcessGroup(Terminal())
+        try:
+            return as_shell_tells(await self._group.run(Start(self._command, os.environ | told)))
+        except OSError as error:
+            name = self._command[0]
+            click.echo(f"vox-mesh: can't run {name}: {error.strerror}; check its name and PATH", err=True)
+            return ExitCode.NOT_FOUND if isinstance(error, FileNotFoundError) else ExitCode.NOT_RUNNABLE
+        finally:
+            self._group = None
 
     def _pass_on(self, number: int, task: asyncio.Task[Any]) -> None:
         """A signal came: it is for the command, if that runs; else it ends us."""

@@ -7,8 +7,9 @@ import signal
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from vox_mesh.cli.exits import KILLED
+
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_KILLED: Final = 128
 
 
 def run_until_signalled(work: Coroutine[Any, Any, int]) -> int:
@@ -35,4 +36,4 @@ async def _run(work: Coroutine[Any, Any, int]) -> int:
         if not stopped_by:
             raise
         task.uncancel()
-        return _KILLED + stopped_by[0]
+        return KILLED + stopped_by[0]

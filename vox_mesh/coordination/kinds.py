@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.chain import ANCHOR, SEAL
+from vox_mesh.model.jobs import JOB_OPS
 from vox_mesh.model.verification import DESIGNATE, INITIALISE, OWNER_ONLY, REKEY, ROUTE
 from vox_mesh.store.script import Statement
 
@@ -73,9 +74,10 @@ _BUILT_IN: Final = (
         OpKind(name)
         for name in (ANCHOR, INITIALISE, RESTORE, BREAK, APPLY, DROP, RESOLVE, DESIGNATE, ROUTE, REKEY)
     ),
+    *(OpKind(name) for name in JOB_OPS),
 )
 
-_BY_THE_MESH_ITSELF: Final = frozenset({SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE})
+_BY_THE_MESH_ITSELF: Final = frozenset({SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE, *JOB_OPS})
 
 
 class Kinds:

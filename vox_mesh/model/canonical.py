@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import orjson
 import rfc8785
+from blake3 import blake3
 
 from vox_mesh.errors import BadValue
 
@@ -28,6 +29,11 @@ def canonical(value: Any) -> str:
             f"the value has no canonical JSON: {error}",
             hint="use text, finite numbers (integers up to 2^53 - 1), true, false, null, lists and objects",
         ) from None
+
+
+def content_id(value: Any) -> str:
+    """The lowercase hex BLAKE3 of the canonical text of a JSON value."""
+    return blake3(canonical(value).encode()).hexdigest()
 
 
 def parse(text: str | bytes) -> Any:

@@ -38,9 +38,14 @@ def publish(draft: Path, path: Path) -> int:
         os.fsync(file.fileno())
         size = os.fstat(file.fileno()).st_size
     draft.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    keep_names(path.parent)
     return size
+
+
+def keep_names(folder: Path) -> None:
+    """Have the names in a folder survive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

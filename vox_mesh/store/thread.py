@@ -33,9 +33,13 @@ class SerialThread:
         """For the work itself to ask: whether whoever wanted it has been cancelled meanwhile."""
         return self._under_way is not None and self._under_way.cancelled()
 
+    def finish(self) -> None:
+        """Take no more: end when what was given is done."""
+        self._jobs.put(None)
+
     async def stop(self, timeout: float = 5.0) -> bool:
         """Finish what was given, then end; wait so long at the most. Whether it has ended."""
-        self._jobs.put(None)
+        self.finish()
         await asyncio.to_thread(self._thread.join, timeout)
         return not self._thread.is_alive()
 

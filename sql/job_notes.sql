@@ -1,0 +1,35 @@
+-- What whoever works on a job says of it meanwhile. None of it moves the job.
+
+-- part: IS_CURRENT_CLAIM
+-- ?3: the job, ?4: the token. What an attempt says that is over changes nothing.
+EXISTS (
+    SELECT 1 FROM jobs AS j
+    WHERE j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = ?3 AND j.claim_token = ?4
+      AND j.lease_until_ms IS NOT NULL)
+
+-- name: note
+-- ?5: progress, ?6: a word about it, ?7: where another attempt may go on. What is not said stays as it was.
+INSERT INTO job_notes (
+    scope_id, repository_id, job_id, claim_token, progress, message, checkpoint, noted_ms)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, NOW_MS WHERE IS_CURRENT_CLAIM
+ON CONFLICT DO UPDATE SET
+    claim_token = excluded.claim_token, progress = coalesce(excluded.progress, progress),
+    message = coalesce(excluded.message, message), checkpoint = coalesce(excluded.checkpoint, checkpoint),
+    noted_ms = excluded.noted_ms
+
+-- name: refuse_if_over
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT IS_CURRENT_CLAIM
+
+-- name: noted
+SELECT progress, message, checkpoint, noted_ms FROM job_notes
+WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3
+
+-- name: log
+-- ?5: pieces, each a stream and a text.
+INSERT INTO job_logs (scope_id, repository_id, job_id, claim_token, stream, text, logged_ms)
+SELECT ?1, ?2, ?3, ?4, i.value ->> 0, i.value ->> 1, NOW_MS FROM json_each(?5) AS i ORDER BY i.key
+
+-- name: logged
+-- ?3: the job, ?4: after this piece, ?5: how many.
+SELECT id, claim_token, stream, text, logged_ms FROM job_logs
+WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3 AND id > ?4 ORDER BY id LIMIT ?5

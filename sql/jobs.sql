@@ -1,0 +1,461 @@
+-- Jobs: scheduled by anyone, claimed by rank, and moved from state to state by ops alone.
+--
+-- Every statement that moves jobs is given the scope as ?1, the repository as ?2, the op's id as ?3, its payload as
+-- ?4 and its author as ?5. The payload has `at_ms`, and `jobs`, whose items name each one's `job_id`. Rows that an
+-- op has moved are known by `last_op`.
+
+-- part: ITEMS
+json_each(?4, '$.jobs') AS i
+
+-- part: THEIR_JOBS
+-- The items, and the jobs they name.
+json_each(?4, '$.jobs') AS i
+CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = i.value ->> 'job_id'
+
+-- part: MOVED
+-- The jobs among the items that the op has moved.
+SELECT 1 FROM THEIR_JOBS WHERE j.last_op = ?3
+
+-- part: AT_MS
+(?4 ->> 'at_ms')
+
+-- part: RECORD
+id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts, backoff_ms, lease_ms, claimer,
+claim_token, lease_until_ms, attempts, failures, created_ms, started_ms, ended_ms, exit_code, reason,
+output_artifacts, retry_of, scheduled_by, seed, last_op, manifest
+
+-- part: OF_MESH
+scope_id = ?1 AND repository_id = ?2
+
+-- --- scheduling ------------------------------------------------------------------------------------------
+
+-- name: schedule
+-- A job that is there already stays as it is; another one's ULID is refused.
+INSERT INTO jobs (
+    scope_id, repository_id, job_id, ulid, kind, priority, waits, not_before_ms, max_attempts, backoff_ms,
+    lease_ms, created_ms, retry_of, scheduled_by, seed, last_op, manifest
+)
+SELECT ?1, ?2, i.value ->> 'job_id', i.value ->> 'ulid', i.value ->> 'kind', i.value ->> 'priority',
+    coalesce(json_array_length(i.value, '$.after'), 0), max(AT_MS, coalesce(i.value ->> 'run_at_ms', 0)),
+    i.value ->> 'max_attempts', i.value ->> 'backoff_ms', i.value ->> 'lease_ms', AT_MS,
+    i.value ->> '$.manifest.retry_of', ?5, i.value ->> 'seed', ?3, i.value -> 'manifest'
+FROM ITEMS WHERE true
+ON CONFLICT (scope_id, repository_id, job_id) DO NOTHING
+
+-- name: link
+-- What the new ones wait for.
+INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awaited)
+SELECT ?1, ?2, j.job_id, a.value ->> 0, a.value ->> 1
+FROM THEIR_JOBS CROSS JOIN json_each(i.value, '$.after') AS a
+WHERE j.last_op = ?3
+ON CONFLICT DO NOTHING  -- the same job may be there twice
+
+-- part: LINKS
+-- Those that the new ones wait for, where there is a row.
+json_each(?4, '$.jobs') AS i
+CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = i.value ->> 'job_id'
+CROSS JOIN job_predecessors AS d
+    ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id
+LEFT JOIN jobs AS p
+    ON p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = d.predecessor AND d.awaited <> 'op'
+LEFT JOIN agent_oplog AS o
+    ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = d.predecessor AND d.awaited = 'op'
+
+-- name: refuse_unknown_predecessor
+INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+    SELECT 1 FROM LINKS WHERE j.last_op = ?3 AND d.awaited <> 'op' AND p.id IS NULL
+)
+
+-- name: refuse_failed_predecessor
+INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+    SELECT 1 FROM LINKS WHERE j.last_op = ?3 AND (
+        (d.awaited = 'success' AND p.state IN ('failed', 'aborted')) OR o.accepted = 0
+    )
+)
+
+-- part: UNMET
+-- How many of those that a job waits for have not come to the end that it waits for.
+SELECT count(*) FROM job_predecessors AS d
+WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND CASE d.awaited
+    WHEN 'op' THEN NOT EXISTS (
+        SELECT 1 FROM agent_oplog AS o WHERE o.scope_id = ?1 AND o.repository_id = ?2
+          AND o.op_id = d.predecessor AND o.accepted = 1)
+    ELSE NOT EXISTS (
+        SELECT 1 FROM jobs AS p WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = d.predecessor
+          AND (p.state = 'succeeded' OR (p.ended_ms IS NOT NULL AND d.awaited = 'end')))
+    END
+
+-- name: wait
+-- How many of them the new ones still have to wait for.
+UPDATE jobs AS j SET waits = (UNMET)
+WHERE id IN (SELECT j.id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.waits > 0)
+
+-- --- claiming --------------------------------------------------------------------------------------------
+
+-- part: MATCHES
+-- Whether the pattern p.kind is of the kind of the job j.
+(p.kind = j.kind OR (substr(p.kind, -1) = '*'
+    AND substr(j.kind, 1, length(p.kind) - 1) = substr(p.kind, 1, length(p.kind) - 1)))
+
+-- part: ROUTES
+-- What the owner said last of each pattern.
+routes (kind, node, hlc) AS MATERIALIZED (
+    SELECT r.payload ->> 'kind', r.payload ->> 'node', max(r.hlc)
+    FROM agent_oplog AS r INDEXED BY agent_oplog_of_owner
+    WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = 'RouteKind'
+      AND r.kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND r.accepted = 1
+    GROUP BY r.payload ->> 'kind'
+)
+
+-- part: ROUTED_TO
+-- Where the job j has to go: the pattern that says most is in force.
+SELECT p.node FROM routes AS p
+WHERE p.node IS NOT NULL AND MATCHES ORDER BY substr(p.kind, -1) = '*', length(p.kind) DESC LIMIT 1
+
+-- part: IS_NEXT
+-- Whether the job can be claimed as the item has it: its token is the next.
+j.state = 'pending' AND j.waits = 0 AND j.claim_token = (i.value ->> 'claim_token') - 1
+AND j.not_before_ms <= max(NOW_MS, min(AT_MS, NOW_MS + 1000))
+
+-- name: claim
+-- ?6: the duration of the lease. Of each kind as many as are admitted, in the order of the items.
+WITH ROUTES,
+allowed AS MATERIALIZED (
+    SELECT j.id, j.kind, i.key AS place FROM THEIR_JOBS
+    WHERE IS_NEXT AND ?5 IS coalesce((ROUTED_TO), ?5) AND NOT EXISTS (
+        SELECT 1 FROM job_drains AS d
+        WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.node_id = ?5)
+),
+next AS MATERIALIZED (
+    SELECT id, kind, row_number() OVER (PARTITION BY kind ORDER BY place) AS nth FROM allowed
+),
+kinds AS MATERIALIZED (
+    SELECT k.kind, k.is_paused, coalesce(k.max_running - iif(k.max_running IS NULL, 0, (
+            SELECT count(*) FROM jobs AS h INDEXED BY jobs_held
+            WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.kind = k.kind
+              AND h.lease_until_ms IS NOT NULL)), 1e9) AS places,
+        coalesce(k.rate - iif(k.rate IS NULL, 0, (
+            SELECT count(*) FROM job_claims AS c
+            WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.kind = k.kind
+              AND c.claimed_ms > NOW_MS - k.rate_ms)), 1e9) AS chances
+    FROM job_kinds AS k
+    WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind IN (SELECT kind FROM next)
+)
+UPDATE jobs SET
+    state = 'claimed', claimer = ?5, claim_token = claim_token + 1, attempts = attempts + 1,
+    lease_until_ms = NOW_MS + ?6, last_op = ?3
+WHERE id IN (
+    SELECT n.id FROM next AS n LEFT JOIN kinds AS k ON k.kind = n.kind
+    WHERE k.kind IS NULL OR (NOT k.is_paused AND n.nth <= k.places AND n.nth <= k.chances)
+)
+
+-- name: refuse_routed_elsewhere
+INSERT INTO refusals (reason) WITH ROUTES SELECT 'refused' WHERE NOT EXISTS (MOVED) AND EXISTS (
+    SELECT 1 FROM THEIR_JOBS WHERE IS_NEXT AND ?5 IS NOT coalesce((ROUTED_TO), ?5))
+
+-- name: refuse_held_back
+-- Its kind is paused, or has no place left; or this node is to take no more work.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (MOVED) AND EXISTS (
+    SELECT 1 FROM THEIR_JOBS WHERE IS_NEXT)
+
+-- name: refuse_unless_moved
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (MOVED)
+
+-- name: moved
+SELECT json_group_array(DISTINCT j.job_id) AS moved FROM THEIR_JOBS WHERE j.last_op = ?3
+
+-- name: leased
+SELECT json_group_array(DISTINCT j.job_id) AS moved, max(j.lease_until_ms) AS lease_until_ms
+FROM THEIR_JOBS WHERE j.last_op = ?3
+
+-- part: IS_HELD
+-- Whether the job is still the author's, under the token that the item names.
+j.claim_token = i.value ->> 'claim_token' AND j.claimer = ?5 AND j.lease_until_ms IS NOT NULL
+
+-- name: renew
+-- ?6: the duration of the lease.
+UPDATE jobs SET lease_until_ms = NOW_MS + ?6, last_op = ?3
+WHERE id IN (SELECT j.id FROM THEIR_JOBS WHERE IS_HELD AND j.lease_until_ms >= NOW_MS)
+
+-- name: refuse_stale_lease
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (MOVED) AND EXISTS (
+    SELECT 1 FROM ITEMS WHERE NOT EXISTS (
+        SELECT 1 FROM jobs AS j WHERE j.scope_id = ?1 AND j.repository_id = ?2
+          AND j.job_id = i.value ->> 'job_id' AND j.claim_token = i.value ->> 'claim_token'
+          AND j.claimer = ?5 AND (j.lease_until_ms IS NULL OR j.lease_until_ms >= NOW_MS)))
+
+-- name: start
+UPDATE jobs SET state = 'running', started_ms = AT_MS, last_op = ?3
+WHERE id IN (
+    SELECT j.id FROM THEIR_JOBS WHERE IS_HELD AND j.state = 'claimed' AND j.lease_until_ms >= NOW_MS)
+
+-- --- ending ----------------------------------------------------------------------------------------------
+
+-- name: complete
+-- All of them or none. A lease that has run out is no harm as long as nobody has said so.
+WITH items AS MATERIALIZED (
+    SELECT j.id, i.value ->> 'state' AS state, i.value ->> 'exit_code' AS exit_code,
+        i.value ->> 'reason' AS reason, coalesce(i.value -> 'output_artifacts', '[]') AS outputs
+    FROM THEIR_JOBS WHERE IS_HELD AND j.state = 'running' AND i.value ->> 'state' IN ('succeeded', 'failed')
+)
+UPDATE jobs SET
+    (state, failures, exit_code, reason, output_artifacts) = (
+        SELECT n.state, jobs.failures + (n.state = 'failed'), n.exit_code, n.reason, n.outputs
+        FROM items AS n WHERE n.id = jobs.id),
+    lease_until_ms = NULL, ended_ms = AT_MS, last_op = ?3
+WHERE id IN (SELECT id FROM items)
+
+-- name: refuse_stale_claim
+-- Some of them are not the author's under that token, or by no token.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+    SELECT 1 FROM ITEMS WHERE NOT EXISTS (
+        SELECT 1 FROM jobs AS j WHERE j.scope_id = ?1 AND j.repository_id = ?2
+          AND j.job_id = i.value ->> 'job_id' AND j.claim_token = i.value ->> 'claim_token'
+          AND (j.last_op = ?3 OR (j.claimer IS coalesce(?5, j.claimer) AND j.state <> 'pending'))))
+
+-- name: refuse_unless_all_moved
+INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+    SELECT 1 FROM THEIR_JOBS WHERE j.last_op <> ?3)
+
+-- name: refuse_without_snapshot
+INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+    SELECT 1 FROM THEIR_JOBS
+    CROSS JOIN job_kinds AS k ON k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = j.kind AND k.is_audited
+    WHERE i.value ->> 'state' = 'succeeded' AND NOT EXISTS (
+        SELECT 1 FROM json_each(i.value, '$.output_artifacts') AS o
+        WHERE o.value ->> 'type' = 'likewise.inference.snapshot'))
+
+-- name: give_back
+-- All of them or none. One that failed has another attempt left, or it would be complete.
+WITH items AS MATERIALIZED (
+    SELECT j.id, coalesce(i.value ->> 'failed', 0) AS failed, i.value ->> 'reason' AS reason,
+        max(coalesce(i.value ->> 'not_before_ms', 0), AT_MS) AS not_before_ms
+    FROM THEIR_JOBS
+    WHERE j.claim_token = i.value ->> 'claim_token' AND j.claimer IS coalesce(?5, j.claimer)
+      AND j.lease_until_ms IS NOT NULL
+      AND j.failures + coalesce(i.value ->> 'failed', 0) < j.max_attempts
+)
+UPDATE jobs SET
+    (failures, reason, not_before_ms) = (
+        SELECT jobs.failures + n.failed, n.reason, n.not_before_ms FROM items AS n WHERE n.id = jobs.id),
+    state = 'pending', claimer = NULL, lease_until_ms = NULL, started_ms = NULL, last_op = ?3
+WHERE id IN (SELECT id FROM items)
+
+-- name: expire
+-- Those whose lease has run out; the last attempt ends the job.
+UPDATE jobs SET
+    state = iif(failures + 1 >= max_attempts, 'failed', 'pending'),
+    ended_ms = iif(failures + 1 >= max_attempts, AT_MS, NULL),
+    claimer = iif(failures + 1 >= max_attempts, claimer, NULL),
+    started_ms = iif(failures + 1 >= max_attempts, started_ms, NULL),
+    failures = failures + 1, lease_until_ms = NULL, not_before_ms = AT_MS, reason = 'the lease ran out',
+    last_op = ?3
+WHERE id IN (
+    SELECT j.id FROM THEIR_JOBS
+    WHERE j.claim_token = i.value ->> 'claim_token' AND j.lease_until_ms < NOW_MS)
+
+-- name: abort
+UPDATE jobs SET
+    state = 'aborted', ended_ms = AT_MS, lease_until_ms = NULL, reason = ?4 ->> 'reason', last_op = ?3
+WHERE id IN (SELECT j.id FROM THEIR_JOBS WHERE j.ended_ms IS NULL)
+
+-- part: SUCCESSORS
+CROSS JOIN job_predecessors AS d INDEXED BY job_successors
+    ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.predecessor = e.job_id
+CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = d.job_id
+
+-- name: doom
+-- Those that wait for the success of one that the op has ended otherwise, and those that wait for them.
+WITH RECURSIVE e (job_id) AS (
+    SELECT j.job_id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.state IN ('failed', 'aborted')
+    UNION
+    SELECT j.job_id FROM e SUCCESSORS WHERE d.awaited = 'success' AND j.state = 'pending'
+)
+UPDATE jobs SET state = 'failed', ended_ms = AT_MS, reason = 'a job that it waited for did not succeed',
+    last_op = ?3
+WHERE id IN (SELECT j.id FROM e SUCCESSORS WHERE d.awaited = 'success' AND j.state = 'pending')
+
+-- name: release
+-- Those that wait for one that the op has ended have one less to wait for.
+WITH RECURSIVE e (job_id) AS (
+    SELECT j.job_id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.ended_ms IS NOT NULL
+    UNION
+    SELECT j.job_id FROM e SUCCESSORS WHERE j.last_op = ?3 AND j.state = 'failed'
+),
+freed AS MATERIALIZED (
+    SELECT j.id, (UNMET) AS waits FROM (
+        SELECT DISTINCT j.id, j.job_id FROM e SUCCESSORS WHERE j.state = 'pending' AND j.waits > 0
+    ) AS j
+)
+UPDATE jobs SET
+    waits = (SELECT f.waits FROM freed AS f WHERE f.id = jobs.id),
+    not_before_ms = max(not_before_ms, AT_MS), last_op = ?3
+WHERE id IN (SELECT id FROM freed)
+
+-- --- keeping them in order -------------------------------------------------------------------------------
+
+-- part: AWAITING_OPS
+jobs AS j INDEXED BY jobs_awaiting_ops
+WHERE j.scope_id = ?1 AND j.repository_id = ?2
+  AND j.state = 'pending' AND j.waits > 0 AND instr(j.manifest, '{"op":') > 0
+
+-- name: to_keep
+-- When the next lease runs out and the next cron is due, and whether any job waits for ops.
+SELECT (
+        SELECT lease_until_ms FROM jobs INDEXED BY jobs_held
+        WHERE OF_MESH AND lease_until_ms IS NOT NULL ORDER BY lease_until_ms LIMIT 1) AS expiry_ms,
+    (SELECT next_ms FROM job_crons INDEXED BY job_crons_due WHERE OF_MESH ORDER BY next_ms LIMIT 1) AS cron_ms,
+    EXISTS (SELECT 1 FROM AWAITING_OPS) AS awaits_ops
+
+-- name: awaiting
+-- Jobs of whose ops some have come, or were refused: up to ?3 of them.
+SELECT job_id, is_refused FROM (
+    SELECT j.job_id, j.waits, (UNMET) AS unmet, EXISTS (
+        SELECT 1 FROM job_predecessors AS d CROSS JOIN agent_oplog AS o
+            ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = d.predecessor AND o.accepted = 0
+        WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND d.awaited = 'op'
+    ) AS is_refused
+    FROM AWAITING_OPS
+) WHERE unmet < waits OR is_refused LIMIT ?3
+
+-- name: recount
+-- ?3: jobs. Ops that they wait for have come; no op moves them.
+UPDATE jobs AS j SET waits = (UNMET)
+WHERE j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id IN (SELECT value FROM json_each(?3))
+  AND j.state = 'pending' AND j.waits > 0
+
+-- --- the roster ------------------------------------------------------------------------------------------
+
+-- name: find
+SELECT RECORD FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
+
+-- name: beginning_with
+-- Those whose id begins so; two are enough to see that there are several.
+SELECT RECORD FROM jobs WHERE OF_MESH AND job_id >= ?3 AND job_id < ?3 || 'g' ORDER BY job_id LIMIT 2
+
+-- name: named
+SELECT RECORD FROM jobs WHERE OF_MESH AND ulid = ?3
+
+-- name: pending_kinds
+-- The kinds of which there are jobs to be done, now or later.
+SELECT kind FROM job_counts WHERE OF_MESH AND state = 'pending' AND jobs > 0
+
+-- part: READY
+-- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority those that have waited longest.
+json_each(?3) AS k
+CROSS JOIN (SELECT 3 AS priority UNION ALL SELECT 2 UNION ALL SELECT 1 UNION ALL SELECT 0) AS p
+CROSS JOIN jobs AS j ON j.id IN (
+    SELECT r.id FROM jobs AS r INDEXED BY jobs_ready
+    WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.value AND r.priority = p.priority
+      AND r.state = 'pending' AND r.waits = 0 AND r.not_before_ms <= ?4
+    ORDER BY r.not_before_ms LIMIT ?5)
+
+-- name: ready
+SELECT RECORD FROM jobs WHERE id IN (
+    SELECT j.id FROM READY ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5
+) ORDER BY priority DESC, not_before_ms, id
+
+-- name: next_due
+-- When the next job of these kinds can be claimed, after a time.
+SELECT min((
+    SELECT r.not_before_ms FROM jobs AS r INDEXED BY jobs_ready
+    WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.value AND r.priority = p.priority
+      AND r.state = 'pending' AND r.waits = 0 AND r.not_before_ms > ?4
+    ORDER BY r.not_before_ms LIMIT 1)) AS due_ms
+FROM json_each(?3) AS k
+CROSS JOIN (SELECT 3 AS priority UNION ALL SELECT 2 UNION ALL SELECT 1 UNION ALL SELECT 0) AS p
+
+-- name: places
+-- How many jobs each node has in hand.
+SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
+WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer
+
+-- name: held_by
+SELECT RECORD FROM jobs INDEXED BY jobs_held
+WHERE OF_MESH AND lease_until_ms IS NOT NULL AND claimer = ?3
+
+-- name: not_held
+-- Which of these, given as pairs of id and token, are not the node's any more.
+SELECT i.value ->> 0 AS job_id FROM json_each(?3) AS i WHERE NOT EXISTS (
+    SELECT 1 FROM jobs AS j WHERE j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = i.value ->> 0
+      AND j.claim_token = i.value ->> 1 AND j.claimer = ?4 AND j.lease_until_ms IS NOT NULL)
+
+-- name: overdue
+-- Claimed, and past the deadline.
+SELECT RECORD FROM jobs INDEXED BY jobs_held
+WHERE OF_MESH AND lease_until_ms < ?3 ORDER BY lease_until_ms LIMIT ?4
+
+-- name: next_expiry
+SELECT lease_until_ms FROM jobs INDEXED BY jobs_held
+WHERE OF_MESH AND lease_until_ms IS NOT NULL ORDER BY lease_until_ms LIMIT 1
+
+-- name: counts
+SELECT kind, state, jobs FROM job_counts WHERE OF_MESH AND jobs > 0 ORDER BY kind, state
+
+-- name: oldest_pending
+-- Since when the longest waiting job of each kind could have been claimed.
+SELECT k.kind, min((
+    SELECT r.not_before_ms FROM jobs AS r INDEXED BY jobs_ready
+    WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.kind AND r.priority = p.priority
+      AND r.state = 'pending' AND r.waits = 0 ORDER BY r.not_before_ms LIMIT 1)) AS since_ms
+FROM job_counts AS k
+CROSS JOIN (SELECT 3 AS priority UNION ALL SELECT 2 UNION ALL SELECT 1 UNION ALL SELECT 0) AS p
+WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.state = 'pending' AND k.jobs > 0
+GROUP BY k.kind HAVING since_ms IS NOT NULL ORDER BY k.kind
+
+-- part: WANTED
+-- ?3: kind or pattern, ?4: claimer, ?5: before this one, ?6: how many. The newest first.
+(?3 IS NULL OR kind = ?3 OR (substr(?3, -1) = '*'
+    AND substr(kind, 1, length(?3) - 1) = substr(?3, 1, length(?3) - 1)))
+AND (?4 IS NULL OR claimer = ?4) AND (?5 IS NULL OR id < ?5) ORDER BY id DESC LIMIT ?6
+
+-- name: list
+SELECT RECORD FROM jobs NOT INDEXED WHERE OF_MESH AND (?7 IS NULL OR state = ?7) AND WANTED
+
+-- name: list_open
+SELECT RECORD FROM jobs INDEXED BY jobs_open
+WHERE OF_MESH AND ended_ms IS NULL AND state = ?7 AND WANTED
+
+-- name: list_gone_wrong
+SELECT RECORD FROM jobs INDEXED BY jobs_gone_wrong
+WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = ?7 AND WANTED
+
+-- name: predecessors
+-- What these jobs wait for, or waited for.
+SELECT d.job_id, d.predecessor, d.awaited, coalesce(p.state, '') AS state, coalesce(p.kind, '') AS kind
+FROM json_each(?3) AS i
+CROSS JOIN job_predecessors AS d ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = i.value
+LEFT JOIN jobs AS p ON p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = d.predecessor
+ORDER BY d.job_id, d.predecessor
+
+-- name: successors
+SELECT DISTINCT d.job_id FROM json_each(?3) AS i
+CROSS JOIN job_predecessors AS d INDEXED BY job_successors
+    ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.predecessor = i.value
+ORDER BY d.job_id
+
+-- name: drains
+SELECT node_id FROM job_drains WHERE OF_MESH
+
+-- name: drain
+INSERT INTO job_drains (scope_id, repository_id, node_id, since_ms) VALUES (?1, ?2, ?3, NOW_MS)
+ON CONFLICT DO NOTHING
+
+-- name: undrain
+DELETE FROM job_drains WHERE OF_MESH AND node_id = ?3
+
+-- name: kinds
+SELECT kind, is_paused, max_running, rate, rate_ms, lease_ms, is_audited FROM job_kinds WHERE OF_MESH
+ORDER BY kind
+
+-- name: is_current
+-- Whether a job is still the node's, under a token; for guarded writes of its worker.
+EXISTS (
+    SELECT 1 FROM jobs WHERE OF_MESH AND job_id = ?3 AND claim_token = ?4 AND claimer = ?5
+      AND lease_until_ms >= NOW_MS)
+
+-- name: last_route
+-- Which op said something of routes last.
+SELECT max(hlc) FROM agent_oplog INDEXED BY agent_oplog_of_owner
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'RouteKind'
+  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1

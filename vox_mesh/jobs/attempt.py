@@ -1,0 +1,104 @@
+"""An attempt: one run of a job's handler, or of its command, and how that ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, Final
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.errors import MeshError
+from vox_mesh.jobs.artifacts import Artifacts
+from vox_mesh.jobs.command import Command, run_command
+from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.exec_policy import ExecPolicy
+from vox_mesh.jobs.finishing import Ended
+from vox_mesh.jobs.handlers import Handler
+from vox_mesh.model.canonical import canonical
+from vox_mesh.model.jobs import JobState
+
+_RESULT: Final = "result"
+_JSON: Final = "application/json"
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+class GiveBack(Exception):
+    """For a handler to raise: it can't do the job now, somebody else may, after so many seconds."""
+
+    def __init__(self, reason: str = "given back by its handler", delay: float = 0.0) -> None:
+        super().__init__(reason)
+        self.delay_ms = round(delay * 1_000)
+
+
+class GiveUp(Exception):
+    """For a handler to raise: the job has failed, and trying again is of no use."""
+
+
+Work = Callable[[JobContext], Any]
+
+
+async def attempt(context: JobContext, work: Work, clock: MeshClock, timeout_s: float | None) -> Ended:
+    """Have the work done, whatever becomes of it. Cancelled, there is no end to tell."""
+    job, failed = context.job, partial(Ended, context.job, JobState.FAILED)
+    try:
+        async with asyncio.timeout(timeout_s or None):
+            ended: Ended = await work(context)
+    except TimeoutError as error:
+        is_ours = timeout_s and not str(error)
+        ended = failed(f"it took longer than {timeout_s:g} s" if is_ours else _told(error))
+    except GiveBack as error:
+        ended = Ended(job, JobState.PENDING, str(error), delay_ms=error.delay_ms)
+    except GiveUp as error:
+        ended = failed(_told(error), may_retry=False)
+    except MeshError as error:
+        ended = failed(error.line)
+    except Exception as error:
+        ended = failed(_told(error))
+    finally:
+        context.cancel()
+    return ended._replace(finished_ms=clock.now_ms, artifacts=context.kept)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+async def handled(context: JobContext, handler: Handler, threads: Executor) -> Ended:
+    """Have a handler work on the job; what it returns is kept as an artifact."""
+    if handler.is_async:
+        result = await handler.function(context)
+    else:
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(threads, handler.function, context)
+    if result is not None:
+        await context.keep(_RESULT, canonical(result).encode(), _JSON)
+    return Ended(context.job, JobState.SUCCEEDED)
+
+
+async def executed(context: JobContext, artifacts: Artifacts, policy: ExecPolicy) -> Ended:
+    """Run the job's command; what it prints is kept, as far as there is room."""
+    job, core = context.job, context.job.core
+    command = Command(
+        argv=(*core["command"], *core["args"]),
+        job_id=job.job_id,
+        ulid=job.ulid,
+        attempt=job.attempts,
+        claim_token=job.claim_token,
+        env=core.get("env", {}),
+        cwd=core.get("cwd"),
+        timeout_s=core["timeout"],
+    )
+    with artifacts.sink("stdout", _TEXT) as stdout, artifacts.sink("stderr", _TEXT) as stderr:
+        result = await run_command(
+            command,
+            policy=policy,
+            on_output=lambda stream, piece: context.output(stream, piece.decode(errors="replace")),
+            stdout=stdout,
+            stderr=stderr,
+        )
+        context.kept += [await stdout.finish(), await stderr.finish()]
+    state = JobState.SUCCEEDED if result.is_success else JobState.FAILED
+    reason = None if result.is_success else result.line
+    return Ended(job, state, reason, exit_code=result.exit_code)

@@ -1,0 +1,133 @@
+"""Choosing: which of the jobs that are ready this node should claim, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import orjson
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.nodes import Node, Nodes
+from vox_mesh.coordination.roles import Roles
+from vox_mesh.jobs.roster import KindRules, Roster
+from vox_mesh.model.jobs import Job, matches, most_specific
+from vox_mesh.model.liveness import State
+from vox_mesh.model.rendezvous import GRACE_MS, patience_ms, rank
+
+_FRESH_S: Final = 0.25  # nodes come and go more slowly than jobs
+_LIVE: Final = frozenset({State.ALIVE, State.WARN})
+
+
+class Choice(NamedTuple):
+    """The jobs to claim now, and when to look again if nothing else happens before."""
+
+    take: list[Job]
+    again_ms: int | None
+
+
+class Chooser:
+    """Ranks the nodes for each job, and finds out whose turn it is."""
+
+    def __init__(
+        self,
+        node_id: str,
+        roster: Roster,
+        nodes: Nodes,
+        roles: Roles,
+        clock: MeshClock,
+        monotonic: Callable[[], float],
+        grace_ms: int = GRACE_MS,
+    ) -> None:
+        self._own = node_id
+        self._roster = roster
+        self._nodes = nodes
+        self._roles = roles
+        self._clock = clock
+        self._monotonic = monotonic
+        self._grace_ms = grace_ms
+        self._others: list[Node] = []
+        self._seen_s = float("-inf")
+        self._last_route: str | None = None
+        self._routes: dict[str, str] = {}
+        self._draining: frozenset[str] = frozenset()
+        self._rules: dict[str, KindRules] = {}
+        self._places: dict[str, int] = {}
+        self._weights: dict[str, dict[str, int]] = {}
+
+    async def look(self) -> None:
+        """See who else is there, and what was decided of kinds and nodes."""
+        now = self._monotonic()
+        if now - self._seen_s >= _FRESH_S:
+            self._others = [each for each in await self._nodes.all() if self._is_other(each)]
+            self._draining = frozenset(await self._roster.drains())
+            self._rules = await self._roster.kinds()
+            said = await self._roster.last_route()
+            if said != self._last_route:
+                self._routes, self._last_route = await self._roles.routes(), said
+            self._seen_s = now
+        self._places = await self._roster.places()
+        self._weights = {}
+
+    def _is_other(self, node: Node) -> bool:
+        return node.node_id != self._own and node.state in _LIVE and node.capacity > 0
+
+    @property
+    def count(self) -> int:
+        """How many nodes take jobs, as far as we have looked."""
+        return len(self._others) + 1
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this node is to take no more work."""
+        return self._own in self._draining
+
+    def rules_of(self, kind: str) -> KindRules:
+        """What was decided of a kind."""
+        return self._rules.get(kind) or KindRules(kind)
+
+    def is_open(self, kind: str) -> bool:
+        """Whether jobs of a kind may be claimed by this node at all, as things stand."""
+        if self.is_draining or self.rules_of(kind).is_paused:
+            return False
+        pattern = most_specific(self._routes, kind)
+        return pattern is None or self._routes[pattern] == self._own
+
+    def choose(self, jobs: Sequence[Job], capacity: int, places: int) -> Choice:
+        """Those of the jobs that are ours by now, up to so many: where we are first, before all others."""
+        now_ms = self._clock.now_ms
+        due: list[tuple[int, int, Job]] = []
+        again_ms: int | None = None
+        for job in jobs:
+            if not self.is_open(job.kind):
+                continue
+            place = rank(job.job_id, job.seed, self._own, self._candidates(job.kind, capacity))
+            due_ms = job.not_before_ms + patience_ms(place, self._grace_ms)
+            if due_ms <= now_ms:
+                due.append((-job.priority, place, job))
+            elif again_ms is None or due_ms < again_ms:
+                again_ms = due_ms
+        due.sort(key=lambda each: each[:2])
+        return Choice([job for _, _, job in due[:places]], again_ms)
+
+    def _candidates(self, kind: str, capacity: int) -> dict[str, int]:
+        """Who could take a job of a kind now, and with which weight: those with a free place."""
+        weights = self._weights.get(kind)
+        if weights is None:
+            weights = self._weights[kind] = {
+                node.node_id: node.capacity
+                for node in self._others
+                if node.node_id not in self._draining
+                and node.capacity > self._places.get(node.node_id, 0)
+                and any(matches(pattern, kind) for pattern in _patterns(node.kinds))
+            }
+            weights[self._own] = capacity
+            if most_specific(self._routes, kind) is not None:
+                self._weights[kind] = weights = {self._own: capacity}  # it is for us alone
+        return weights
+
+
+@lru_cache(maxsize=1_024)
+def _patterns(text: str) -> tuple[str, ...]:
+    return tuple(orjson.loads(text))

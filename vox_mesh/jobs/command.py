@@ -1,0 +1,295 @@
+"""Command jobs: a program that is run with what its job says, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from io import FileIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Final, Literal, Protocol
+
+from vox_mesh.jobs.exec_policy import SEARCH_PATH, ExecPolicy, find_program
+from vox_mesh.jobs.process_group import GRACE_S, ProcessGroup, Start
+from vox_mesh.store.thread import SerialThread, to_the_end
+
+StreamName = Literal["stdout", "stderr"]
+OnOutput = Callable[[StreamName, bytes], None]
+
+_CHUNK: Final = 65_536
+_PIPE_HOLDS: Final = 1 << 20
+"""As much as a pipe can hold, at the most."""
+
+
+class Sink(Protocol):
+    """Takes all of a stream, a piece at a time. It is called in a thread, and may take its time."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take the next piece."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a job wants to be run, and the claim under which it is."""
+
+    argv: tuple[str, ...]
+    job_id: str
+    ulid: str
+    attempt: int
+    claim_token: int
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    """The folder to run in; without one, a folder that is made for it and removed afterwards."""
+    timeout_s: float | None = None
+    """How long it may take; 0 is for ever, too."""
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """All of its environment: nothing of ours is in it."""
+        return {
+            "PATH": SEARCH_PATH,
+            "HOME": str(folder),
+            "LANG": "C.UTF-8",
+            **self.env,
+            "VOX_JOB_ID": self.job_id,
+            "VOX_JOB_ULID": self.ulid,
+            "VOX_JOB_ATTEMPT": str(self.attempt),
+            "VOX_CLAIM_TOKEN": str(self.claim_token),
+        }
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """How a command ended: with an exit code, by a signal, or not begun, for there was a problem."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    timed_out: bool = False
+    problem: str | None = None
+
+    @property
+    def is_success(self) -> bool:
+        """Whether it did what it was to do."""
+        return self.exit_code == 0 and not self.timed_out
+
+    @property
+    def line(self) -> str:
+        """How it ended, on one line."""
+        if self.problem is not None:
+            return self.problem
+        how = f"exit code {self.exit_code}" if self.signal is None else _name_of(self.signal)
+        return f"stopped by its timeout, with {how}" if self.timed_out else f"ended with {how}"
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of those that have no name
+        return f"signal {number}"
+
+
+async def run_command(
+    command: Command,
+    *,
+    policy: ExecPolicy,
+    on_output: OnOutput | None = None,
+    stdout: Sink | None = None,
+    stderr: Sink | None = None,
+    grace_s: float = GRACE_S,
+) -> CommandResult:
+    """Run a command to its end, or to that of its time, with all the processes that it has started.
+
+    Its output goes to the sinks and to `on_output` as it comes; if one of those fails, it is stopped.
+    Cancelled, it is stopped too, and gone when this is left. Refused by the policy, it is not begun.
+    """
+    thread = SerialThread("vox-mesh-command")
+    group = ProcessGroup(grace_s=grace_s)
+    try:
+        async with (
+            _Place(thread, command, policy) as place,
+            _Stream("stdout", stdout, on_output, thread).read_while(group) as out,
+            _Stream("stderr", stderr, on_output, thread).read_while(group) as err,
+        ):
+            start = Start(
+                command.argv,
+                command.environment(place.folder),
+                executable=str(place.program),
+                cwd=place.folder,
+                stdin=subprocess.DEVNULL,
+                outputs=(out, err),
+                is_apart=True,
+            )
+            return await _run(group, start, command.timeout_s)
+    except _CantRun as error:
+        return CommandResult(problem=str(error))
+    finally:
+        thread.finish()
+
+
+async def _run(group: ProcessGroup, start: Start, timeout_s: float | None) -> CommandResult:
+    timed_out = False
+
+    def stop() -> None:
+        nonlocal timed_out
+        timed_out = not group.has_ended
+        group.end()
+
+    timer = asyncio.get_running_loop().call_later(timeout_s, stop) if timeout_s else None
+    try:
+        code = await group.run(start)
+    except OSError as error:
+        raise _CantRun(f"can't run {start.argv[0]}: {error.strerror}") from error
+    except ValueError as error:  # a word or variable that no program can be given
+        raise _CantRun(f"can't run {start.argv[0]!r}: {error}") from error
+    finally:
+        if timer is not None:
+            timer.cancel()
+    if code < 0:
+        return CommandResult(signal=-code, timed_out=timed_out)
+    return CommandResult(exit_code=code, timed_out=timed_out)
+
+
+class _CantRun(Exception):
+    """There is nothing to run, or nowhere to run it: the message is a line for whoever wants to know why."""
+
+
+# --- where it runs -------------------------------------------------------------------------------
+
+
+class _Place:
+    """The folder that a command runs in, and the program as seen from there. The disk is left to a thread."""
+
+    def __init__(self, thread: SerialThread, command: Command, policy: ExecPolicy) -> None:
+        self._thread = thread
+        self._command = command
+        self._policy = policy
+        self._temporary: TemporaryDirectory[str] | None = None
+        self.folder = self.program = Path()
+
+    async def __aenter__(self) -> _Place:
+        try:
+            await to_the_end(self._thread.do(self._prepare))
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await to_the_end(self._thread.do(self._remove))
+
+    def _prepare(self) -> None:
+        if not self._command.argv:
+            raise _CantRun("no program is named: there is nothing to run")
+        self.folder = self._folder()
+        environment = self._command.environment(self.folder)
+        name = self._command.argv[0]
+        program = find_program(name, environment["PATH"], self.folder)
+        if program is None:
+            where = "" if "/" in name else f" in {environment['PATH']}"
+            raise _CantRun(f"can't run {name!r}: there is no such program{where}")
+        if not os.access(program, os.X_OK):
+            raise _CantRun(f"can't run {name!r}: {program} may not be executed")
+        self.program = self._policy.permit(program, self._command.env)
+
+    def _folder(self) -> Path:
+        if self._command.cwd is None:
+            try:
+                self._temporary = TemporaryDirectory(prefix="vox-job-", ignore_cleanup_errors=True)
+            except OSError as error:
+                raise _CantRun(f"no folder can be made to run in: {error}") from error
+            return Path(self._temporary.name)
+        try:
+            folder = Path(self._command.cwd).absolute()
+            if folder.is_dir():
+                return folder
+        except (OSError, ValueError) as error:
+            raise _CantRun(f"cwd: {self._command.cwd!r} can't be used: {error}") from error
+        fault = "is not a folder" if folder.exists() else "does not exist on this node"
+        raise _CantRun(f"cwd: {self._command.cwd!r} {fault}")
+
+    def _remove(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+# --- what it says --------------------------------------------------------------------------------
+
+
+class _Stream:
+    """An output stream of a command, a piece of which is read when the one before it has been dealt with."""
+
+    def __init__(
+        self, name: StreamName, sink: Sink | None, on_output: OnOutput | None, thread: SerialThread
+    ) -> None:
+        self._name: StreamName = name
+        self._sink = sink
+        self._on_output = on_output
+        self._thread = thread
+        self._is_over = False
+        self._ready: asyncio.Future[None] | None = None
+
+    @asynccontextmanager
+    async def read_while(self, group: ProcessGroup) -> AsyncIterator[IO[bytes]]:
+        """The end to write to, read from the other one while the group runs; if that fails, it is stopped."""
+
+        def look(reader: asyncio.Task[None]) -> None:
+            if reader.cancelled() or reader.exception() is not None:
+                group.end()
+
+        ours, theirs = _pipe()
+        with ours, theirs:
+            reader = asyncio.create_task(self._read(ours), name="vox-mesh-output")
+            reader.add_done_callback(look)
+            try:
+                yield theirs
+            finally:
+                self._is_over = True
+                self._wake()
+                await to_the_end(asyncio.gather(reader, return_exceptions=True))
+            reader.result()
+
+    async def _read(self, pipe: FileIO) -> None:
+        """Read to the end, or, once all who wrote to it have ended, what is there."""
+        left = _PIPE_HOLDS
+        while left > 0:
+            if not self._is_over:
+                await self._readable(pipe)
+            chunk = pipe.read(_CHUNK)
+            if chunk is None:  # it is empty, but somebody has it open
+                if self._is_over:
+                    return  # who has left the group, and may have it so for ever
+                continue
+            if not chunk:
+                return
+            left -= len(chunk) if self._is_over else 0
+            if self._sink is not None:
+                await self._thread.do(partial(self._sink.write, chunk))
+            if self._on_output is not None:
+                self._on_output(self._name, chunk)
+
+    async def _readable(self, pipe: FileIO) -> None:
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        loop.add_reader(pipe, self._wake)
+        try:
+            await self._ready
+        finally:
+            loop.remove_reader(pipe)
+
+    def _wake(self) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
+
+
+def _pipe() -> tuple[FileIO, FileIO]:
+    try:
+        ours, theirs = os.pipe()
+    except OSError as error:
+        raise _CantRun(f"no pipe can be made to read from: {error.strerror}") from error
+    os.set_blocking(ours, False)
+    return FileIO(ours, "rb"), FileIO(theirs, "wb")

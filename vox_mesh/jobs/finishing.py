@@ -1,0 +1,189 @@
+"""Finishing: what became of attempts is written down, many at a time, with a proof of each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from blake3 import blake3
+
+from vox_mesh.coordination.author import Author
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, Refused
+from vox_mesh.jobs.artifacts import Artifact, Artifacts
+from vox_mesh.jobs.moves import Item, Moves
+from vox_mesh.model.jobs import Job, JobState, backoff_ms
+from vox_mesh.model.proof import BLAKE3, Envelope, Runner, prove
+from vox_mesh.store.script import Script
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_MOST: Final = 100
+_AGAIN_S: Final = 0.5
+_TRIES: Final = 20
+_MAX_REASON: Final = 2_000
+
+
+class Ended(NamedTuple):
+    """How an attempt ended. `delay_ms`: it goes back to those that wait, by no fault of its own."""
+
+    job: Job
+    state: JobState
+    reason: str | None = None
+    exit_code: int | None = None
+    artifacts: Sequence[Artifact] = ()
+    finished_ms: int = 0
+    may_retry: bool = True
+    delay_ms: int | None = None
+
+
+class Finisher:
+    """Writes what became of attempts. While one request is under way, the next ones gather."""
+
+    def __init__(
+        self, store: Store, moves: Moves, artifacts: Artifacts, author: Author, clock: MeshClock, chance: Any
+    ) -> None:
+        self._store = store
+        self._moves = moves
+        self._artifacts = artifacts
+        self._author = author
+        self._clock = clock
+        self._chance = chance
+        self._waiting: list[tuple[Ended, asyncio.Future[bool]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def finish(self, ended: Ended) -> bool:
+        """Write it down; `False` if it was refused, since the job is not ours any more."""
+        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((ended, written))
+        if self._task is None:
+            self._task = asyncio.create_task(self._write_all(), name="vox-mesh-finisher")
+        return await written
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+                await self._write(batch)
+        finally:
+            self._task = None
+
+    async def _write(self, batch: Sequence[tuple[Ended, asyncio.Future[bool]]]) -> None:
+        groups: dict[bool, list[tuple[Ended, asyncio.Future[bool]]]] = {}
+        for each in batch:
+            groups.setdefault(self._goes_back(each[0]), []).append(each)
+        scripts = [(self._script([e for e, _ in group], goes), group) for goes, group in groups.items()]
+        verdicts = await asyncio.gather(*(self._try(script) for script, _ in scripts))
+        for verdict, (script, group) in zip(verdicts, scripts, strict=True):
+            if verdict is None or len(group) == 1:
+                for ended, written in group:
+                    _settle(ended, written, verdict)
+                continue
+            del script  # one of them is not ours any more: which, they tell one by one
+            for ended, written in group:
+                alone = self._script([ended], self._goes_back(ended))
+                _settle(ended, written, await self._try(alone))
+
+    async def _try(self, script: Script) -> MeshError | None:
+        """Write it, and if nobody knows whether it was written, again: it takes effect once."""
+        for _ in range(_TRIES):
+            try:
+                await self._store.write(script)
+            except (OutcomeUnknown, Overloaded, DatabaseUnavailable) as error:
+                failure: MeshError = error
+                await asyncio.sleep(_AGAIN_S)
+            except MeshError as error:
+                return error
+            else:
+                return None
+        return failure
+
+    @staticmethod
+    def _goes_back(ended: Ended) -> bool:
+        if ended.delay_ms is not None:
+            return True
+        job = ended.job
+        return ended.state is JobState.FAILED and ended.may_retry and job.failures + 1 < job.max_attempts
+
+    def _script(self, group: Sequence[Ended], goes_back: bool) -> Script:
+        if goes_back:
+            items = [self._given_back(each) for each in group]
+            return self._moves.give_back(items, claimer=self._author.identity.node_id)
+        kept = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)
+        return self._moves.complete([self._complete(each) for each in group], *([kept] if kept else []))
+
+    def _given_back(self, ended: Ended) -> Item:
+        job, now_ms = ended.job, self._clock.now_ms
+        item: dict[str, Any] = {"job_id": job.job_id, "claim_token": job.claim_token}
+        if ended.reason is not None:
+            item["reason"] = ended.reason[:_MAX_REASON]
+        if ended.delay_ms is not None:
+            return {**item, "not_before_ms": now_ms + ended.delay_ms}
+        wait_ms = backoff_ms(job.backoff_ms, job.failures + 1, self._chance())
+        return {**item, "not_before_ms": now_ms + wait_ms, "failed": 1}
+
+    def _complete(self, ended: Ended) -> Item:
+        job, key = ended.job, self._author.identity.key
+        envelope = Envelope(
+            job_id=job.job_id,
+            runner=_runner(),
+            worker_id=key.public,
+            node_id=self._author.identity.node_id,
+            attempt=job.claim_token,
+            started_ms=job.started_ms or ended.finished_ms,
+            finished_ms=ended.finished_ms,
+            state=ended.state.value,
+            attest_program=_program(),
+            exit=ended.exit_code,
+            error=ended.reason,
+            outputs=[artifact.output for artifact in ended.artifacts],
+        )
+        proof = prove(envelope, key)
+        item: dict[str, Any] = {
+            "job_id": job.job_id,
+            "claim_token": job.claim_token,
+            "state": ended.state.value,
+            "output_artifacts": proof.envelope["outputs"],
+            "proof": {"envelope": proof.envelope, "signature": proof.signature},
+        }
+        if ended.exit_code is not None:
+            item["exit_code"] = ended.exit_code
+        if ended.reason is not None:
+            item["reason"] = ended.reason[:_MAX_REASON]
+        return item
+
+    async def close(self) -> None:
+        """Wait until all is written."""
+        while self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _settle(ended: Ended, written: asyncio.Future[bool], failure: MeshError | None) -> None:
+    if failure is not None:
+        level = logging.INFO if isinstance(failure, Refused) else logging.ERROR
+        _log.log(level, "the end of job %s was not accepted: %s", ended.job.job_id, failure.line)
+    if not written.done():
+        written.set_result(failure is None)
+
+
+@cache
+def _runner() -> Runner:
+    machine = f"{platform.system()}-{platform.machine()} Python-{platform.python_version()}".lower()
+    return Runner("vox-mesh", version("vox-mesh"), machine)
+
+
+@cache
+def _program() -> str:
+    """The hash of the runner: of all its code."""
+    folder = Path(__file__).resolve().parent.parent
+    whole = blake3()
+    for path in sorted(folder.rglob("*.py")):
+        whole.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return BLAKE3 + whole.hexdigest()

@@ -1,0 +1,257 @@
+"""Jobs: schedule work from anywhere, see where it stands, end it, have it done again."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from vox_mesh.coordination.author import Author
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.errors import BadValue, DatabaseUnavailable, IllegalTransition, NotKnown, Refused
+from vox_mesh.jobs.moves import Item, Moves
+from vox_mesh.jobs.notes import Notes
+from vox_mesh.jobs.roster import Roster
+from vox_mesh.model.jobs import DEFAULT_ATTEMPTS, DEFAULT_BACKOFF_MS, DEFAULT_PRIORITY, HELD, Job
+from vox_mesh.model.manifest import After, Manifest, ordered, outside
+from vox_mesh.store.script import Script, new_key
+from vox_mesh.store.store import Store
+
+MAX_AT_ONCE: Final = 500
+"""So many jobs go into one op."""
+
+_AGAIN_S: Final = 1.0
+_SEED_BYTES: Final = 32
+
+_REFUSALS: Final = {
+    "ulid_taken": ("another job has this ULID", "leave `ulid` out, or choose another"),
+    "unknown_predecessor": ("a job that it is to wait for is not there", "schedule that one first"),
+    "predecessor_failed": (
+        "what it is to wait for has failed, was aborted or refused",
+        "retry that one and name the new job, or wait for its end with `when: end`",
+    ),
+}
+
+
+class Scheduled(NamedTuple):
+    """A job that was scheduled, now or before: the same manifest is the same job."""
+
+    job_id: str
+    ulid: str
+    kind: str
+    is_new: bool = True
+
+
+Reference = str | Job | Scheduled
+"""A job, or its id, the beginning of its id, or its ULID."""
+
+
+class Jobs:
+    """The plane of jobs, as anyone may use it; what works on them is the worker."""
+
+    def __init__(self, store: Store, author: Author, clock: MeshClock) -> None:
+        self._store = store
+        self._author = author
+        self.clock = clock
+        self.roster = Roster(store, clock)
+        self.moves = Moves(store, author, clock)
+        self.notes = Notes(store, self.roster)
+
+    # --- scheduling ------------------------------------------------------------------------------
+
+    async def schedule(
+        self,
+        kind: str,
+        payload: Any = None,
+        *,
+        after: Iterable[Reference | Mapping[str, str]] = (),
+        priority: int = DEFAULT_PRIORITY,
+        run_at: datetime | None = None,
+        max_attempts: int = DEFAULT_ATTEMPTS,
+        backoff: timedelta | None = None,
+        lease: timedelta | None = None,
+        timeout: int | None = None,
+        ulid: str | None = None,
+        new: bool = True,
+    ) -> Scheduled:
+        """Schedule a job for a handler. With `new=False` the same kind and payload is the same job."""
+        fields = {
+            "priority": priority,
+            "run_at": run_at,
+            "max_attempts": max_attempts,
+            "backoff": backoff,
+            "lease": lease,
+            "timeout": timeout,
+            "ulid": ulid,
+            "after": [_written(each) for each in after] or None,
+        }
+        given = {name: value for name, value in fields.items() if value is not None}
+        (scheduled,) = await self.schedule_all([Manifest.of(kind=kind, payload=payload, **given)], new=new)
+        return scheduled
+
+    async def schedule_all(self, manifests: Sequence[Manifest], *, new: bool = False) -> list[Scheduled]:
+        """Schedule jobs, all or none. They may name each other in `after`, by their ULIDs.
+
+        Those that others wait for come back before them.
+        A manifest that was scheduled before is the same job, unless it is `new`.
+        """
+        self.clock.refuse_if_off()
+        if len(manifests) > MAX_AT_ONCE:
+            raise BadValue(f"{len(manifests)} jobs are too many at once", hint=f"at most {MAX_AT_ONCE}")
+        if new:
+            manifests = [each.model_copy(update={"nonce": each.nonce or new_key()}) for each in manifests]
+        if any(each.after for each in manifests):
+            manifests = await self._resolved(manifests)
+        items = [self.item(each) for each in manifests]
+        if not items:
+            return []
+        await self._write(self.moves.schedule(list({item["job_id"]: item for item in items}.values())))
+        if new:
+            return [Scheduled(item["job_id"], item["ulid"], item["kind"]) for item in items]
+        return await self._first(items)
+
+    async def _first(self, items: Sequence[Item]) -> list[Scheduled]:
+        """The jobs as they were scheduled first, by us or by others."""
+        found = await self.roster.find_all([item["job_id"] for item in items], fresh=True)
+        jobs = [(item, found[item["job_id"]]) for item in items]
+        return [Scheduled(job.job_id, job.ulid, job.kind, job.ulid == item["ulid"]) for item, job in jobs]
+
+    async def _resolved(self, manifests: Sequence[Manifest]) -> list[Manifest]:
+        """Each with the ids of those it is to wait for, and after those of them that are here too."""
+        known = {name: (await self.roster.find(name, fresh=True)).job_id for name in outside(manifests)}
+        return ordered([each.with_after(known) for each in manifests])
+
+    def item(self, manifest: Manifest) -> dict[str, Any]:
+        """What the op that schedules it says of a job."""
+        item: dict[str, Any] = {
+            "job_id": manifest.content_id,
+            "ulid": manifest.ulid or new_key(),
+            "kind": manifest.job_kind,
+            "manifest": manifest.core(),
+            "seed": secrets.token_hex(_SEED_BYTES),
+            "priority": DEFAULT_PRIORITY if manifest.priority is None else manifest.priority,
+            "max_attempts": manifest.max_attempts or DEFAULT_ATTEMPTS,
+            "backoff_ms": DEFAULT_BACKOFF_MS if manifest.backoff_ms is None else manifest.backoff_ms,
+        }
+        if manifest.lease_ms is not None:
+            item["lease_ms"] = manifest.lease_ms
+        if manifest.run_at_ms is not None:
+            item["run_at_ms"] = manifest.run_at_ms
+        if manifest.after:
+            item["after"] = [_awaited(each) for each in manifest.after]
+        return item
+
+    async def retry(self, reference: Reference) -> Scheduled:
+        """Have a job that has ended done again, as a new one; asked for twice, it is the same new one."""
+        job = await self.find(reference)
+        if not job.has_ended:
+            raise BadValue(f"job {job.job_id} is {job.state}", hint="only a job that has ended is retried")
+        return (await self.retry_all([job]))[0]
+
+    async def retry_all(self, jobs: Sequence[Job]) -> list[Scheduled]:
+        """The same for several that have ended."""
+        manifests = []
+        for job in jobs:
+            options = {
+                "priority": job.priority,
+                "max_attempts": job.max_attempts,
+                "backoff": timedelta(milliseconds=job.backoff_ms),
+                "lease": None if job.lease_ms is None else timedelta(milliseconds=job.lease_ms),
+            }
+            core = {name: value for name, value in job.core.items() if name != "after"}
+            again = Manifest.of_core({**core, "retry_of": job.job_id})
+            manifests.append(again.model_copy(update=options))
+        return await self.schedule_all(manifests)
+
+    # --- ending ----------------------------------------------------------------------------------
+
+    async def abort(self, *references: Reference, reason: str = "aborted") -> list[str]:
+        """End jobs that have not ended; the ids of those that had not."""
+        jobs = [await self.find(each) for each in references]
+        if not jobs:
+            return []
+        script = self.moves.abort([{"job_id": job.job_id} for job in jobs], reason)
+        return await self._moved(script)
+
+    async def give_back(
+        self, reference: Reference, *, delay: timedelta = timedelta(0), reason: str = "given back by hand"
+    ) -> Job:
+        """Have a job that somebody works on go back to those that wait; whoever has it stops."""
+        job = await self.find(reference)
+        if job.state not in HELD:
+            raise IllegalTransition(IllegalTransition.code, statement=0)
+        item = {
+            "job_id": job.job_id,
+            "claim_token": job.claim_token,
+            "not_before_ms": self.clock.now_ms + round(delay.total_seconds() * 1_000),
+            "reason": reason,
+        }
+        await self._write(self.moves.give_back([item]))
+        return job
+
+    async def expire(self, jobs: Sequence[Job]) -> list[str]:
+        """Take back those of the jobs whose lease has run out; their ids. Anyone may."""
+        items = [{"job_id": job.job_id, "claim_token": job.claim_token} for job in jobs]
+        return await self._moved(self.moves.expire(items)) if items else []
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    async def find(self, reference: Reference) -> Job:
+        """The job as it stands at the database."""
+        return await self.roster.find(_name(reference), fresh=True)
+
+    async def watch(self, reference: Reference) -> AsyncGenerator[Job, None]:
+        """The job now, and again whenever it has moved, until it has ended."""
+        job_id = (await self.find(reference)).job_id
+        last: Job | None = None
+        while True:
+            seen = self._store.change_count
+            with suppress(DatabaseUnavailable, NotKnown):  # it goes on when the database is back
+                job = await self.roster.find(job_id)
+                if job != last:
+                    last = job
+                    yield job
+                if job.has_ended:
+                    return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._store.is_in_touch else _AGAIN_S):
+                    await self._store.changed(seen)
+
+    async def wait(self, reference: Reference, *, timeout: float | None = None) -> Job:
+        """Wait until the job has ended; `TimeoutError` if it has not in time."""
+        async with asyncio.timeout(timeout):
+            async for job in self.watch(reference):
+                if job.has_ended:
+                    return job
+        raise NotKnown(f"job {_name(reference)} is gone")
+
+    async def _moved(self, script: Script) -> list[str]:
+        outcome = await self._store.write(script)
+        moved: list[str] = orjson.loads(outcome.rows[0]["moved"])
+        return moved
+
+    async def _write(self, script: Script) -> None:
+        try:
+            await self._store.write(script)
+        except Refused as refused:
+            if refused.reason not in _REFUSALS:
+                raise
+            message, hint = _REFUSALS[refused.reason]
+            raise BadValue(message, hint=hint) from None
+
+
+def _name(reference: Reference) -> str:
+    return reference if isinstance(reference, str) else reference.job_id
+
+
+def _written(each: Reference | Mapping[str, str]) -> str | Mapping[str, str]:
+    return each if isinstance(each, str | Mapping) else each.job_id
+
+
+def _awaited(after: After) -> tuple[str, str]:
+    return (after.op, "op") if after.op is not None else (str(after.job), after.when.value)

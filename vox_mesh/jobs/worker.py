@@ -1,0 +1,424 @@
+"""The worker: claims the jobs that are its turn, works on them, and keeps their leases."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from vox_mesh.coordination.presence import Presence
+from vox_mesh.errors import (
+    BadValue,
+    DatabaseUnavailable,
+    MeshError,
+    OutcomeUnknown,
+    Overloaded,
+    Refused,
+    StaleIncarnation,
+    StoreClosed,
+)
+from vox_mesh.jobs.artifacts import Artifacts
+from vox_mesh.jobs.attempt import Work, attempt, executed, handled
+from vox_mesh.jobs.choosing import Chooser
+from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.exec_policy import ExecPolicy
+from vox_mesh.jobs.finishing import Ended, Finisher
+from vox_mesh.jobs.handlers import F, Handler, Handlers
+from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.jobs.leases import Leases
+from vox_mesh.model.jobs import DEFAULT_LEASE_MS, EXEC, Job, JobState
+from vox_mesh.model.recent import Recent
+from vox_mesh.store.request import Verdict
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_CONCURRENCY: Final = 8
+MAX_CONCURRENCY: Final = 1_000
+
+_MOST_AT_ONCE: Final = 100
+_WINDOW: Final = 4  # so many times as many jobs are looked at as could be taken
+_AWAY_S: Final = 1.0
+_HELD_BACK_S: Final = 0.25
+_STOP_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class WorkerStats:
+    """What a worker has done since it began."""
+
+    claims_sent: int = 0
+    claimed: int = 0
+    lost_races: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    given_back: int = 0
+    refused: int = 0
+
+
+class Worker:
+    """Works on jobs, up to so many at a time: `async with mesh.worker.running()`."""
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: Jobs,
+        chooser: Chooser,
+        leases: Leases,
+        finisher: Finisher,
+        artifacts: Artifacts,
+        presence: Presence,
+        beat: Callable[[], Any],
+        policy: ExecPolicy | None,
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._chooser = chooser
+        self._leases = leases
+        self._finisher = finisher
+        self._artifacts = artifacts
+        self._presence = presence
+        self._beat = beat
+        self._policy = policy
+        self.handlers = Handlers()
+        self.stats = WorkerStats()
+        self._capacity = 0
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._by_handler: dict[str, int] = {}
+        self._passed_over: Recent[tuple[str, int], float] = Recent(4_096)
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._threads: ThreadPoolExecutor | None = None
+        self._is_unsure = True  # what an earlier process of this node had in hand is unknown
+        leases.lost = self._lose
+
+    # --- handlers --------------------------------------------------------------------------------
+
+    def handles(
+        self, pattern: str, *, concurrency: int | None = None, lease: float | None = None
+    ) -> Callable[[F], F]:
+        """Have a function work on the kinds of a pattern: `@mesh.worker.handles("cortex.extract.*")`."""
+
+        def register(function: F) -> F:
+            lease_ms = None if lease is None else round(lease * 1_000)
+            self.handlers.add(Handler(pattern, function, concurrency, lease_ms))
+            return function
+
+        return register
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds that this worker works on."""
+        return self.handlers.patterns + ([EXEC] if self._policy is not None else [])
+
+    # --- life ------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it takes jobs."""
+        return bool(self._tasks)
+
+    @property
+    def in_hand(self) -> int:
+        """How many jobs it works on."""
+        return len(self._running)
+
+    @asynccontextmanager
+    async def running(
+        self,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        kinds: Iterable[str] = (),
+        grace: float = _STOP_S,
+    ) -> AsyncIterator[None]:
+        """Take jobs until the end of the block; then finish, or give back, what is in hand."""
+        await self.start(concurrency=concurrency, kinds=kinds)
+        try:
+            yield
+        finally:
+            await self.stop(grace)
+
+    async def start(self, *, concurrency: int = DEFAULT_CONCURRENCY, kinds: Iterable[str] = ()) -> None:
+        """Begin to take jobs, up to so many at a time; of these kinds, or of all that have a handler."""
+        if self.is_running:
+            raise BadValue("the worker runs already")
+        if not 1 <= concurrency <= MAX_CONCURRENCY:
+            raise BadValue(f"{concurrency} jobs at a time?", hint=f"from 1 to {MAX_CONCURRENCY}")
+        wanted = list(kinds)
+        if wanted:
+            self.handlers.only(each for each in wanted if each != EXEC or self._policy is None)
+            if EXEC not in wanted:
+                self._policy = None
+        if not self.kinds:
+            raise BadValue(
+                "the worker has nothing to work with",
+                hint="give it handlers, or let it run commands (--exec)",
+            )
+        self._capacity = concurrency
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="vox-mesh-handler")
+        await self._artifacts.sweep()
+        await self._say()
+        self._tasks = [
+            asyncio.create_task(self._take_jobs(), name="vox-mesh-worker"),
+            asyncio.create_task(self._listen(), name="vox-mesh-worker-ear"),
+            asyncio.create_task(self._leases.run(), name="vox-mesh-leases"),
+        ]
+
+    async def _say(self) -> None:
+        """Have the others know what we work on."""
+        says = self._presence.activity
+        says.kinds = self.kinds if self._capacity else []
+        says.capacity, says.load = self._capacity, len(self._running)
+        with suppress(DatabaseUnavailable, OutcomeUnknown, Overloaded):
+            await self._beat()
+
+    async def stop(self, grace: float = _STOP_S) -> None:
+        """Take no more; what is not finished within the grace goes back to those that wait."""
+        if not self.is_running:
+            return
+        taking, listening, keeping = self._tasks
+        await _ended(taking, listening)
+        self._capacity = 0
+        try:
+            if self._running:
+                await asyncio.wait(self._running.values(), timeout=grace)
+            for job_id, task in list(self._running.items()):
+                self._leases.cancelled.add(job_id)
+                task.cancel()
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+            await self._finisher.close()
+        finally:
+            await _ended(keeping)
+            self._tasks = []
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._say()
+
+    # --- taking ----------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        seen = self._store.change_count
+        while True:
+            seen = await self._store.changed(seen)
+            self._wake.set()
+            self._leases.look_soon()
+
+    async def _take_jobs(self) -> None:
+        while True:
+            self._wake.clear()
+            pause: float | None = _AWAY_S
+            try:
+                pause = await self._look()
+            except (StaleIncarnation, StoreClosed) as error:
+                _log.error("%s", error.line)
+                return
+            except MeshError as error:
+                self._is_unsure = True
+                _log.warning("no jobs can be taken: %s", error.line)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+
+    async def _look(self) -> float | None:
+        """Take what is our turn; in how many seconds to look again, if nothing happens before."""
+        if self._is_unsure:
+            await self._give_back_orphans()
+        places = min(self._capacity - len(self._running), _MOST_AT_ONCE)
+        if places <= 0:
+            return None
+        self._presence.consumed()
+        kinds = [kind for kind in await self._jobs.roster.pending_kinds() if self._has_place(kind)]
+        if not kinds:
+            return None
+        window = _WINDOW * max(places, self._chooser.count)
+        ready = await self._jobs.roster.ready(kinds, window)
+        pauses = [await self._jobs.roster.next_due_ms(kinds)] if len(ready) < window else []
+        jobs = [job for job in ready if self._is_new(job)]
+        if jobs:
+            await self._chooser.look()
+            take, again_ms = self._chooser.choose(jobs, self._capacity, places)
+            if take := self._within_limits(take):
+                await self._claim(take)
+                return 0.0
+            pauses.append(again_ms)
+        if len(jobs) < len(ready):
+            return _HELD_BACK_S
+        now_ms = self._jobs.clock.now_ms
+        waits = [each - now_ms for each in pauses if each is not None]
+        return max(0.0, min(waits) / 1_000) if waits else None
+
+    def _has_place(self, kind: str) -> bool:
+        if kind == EXEC and self._policy is not None:
+            return True
+        handler = self.handlers.of(kind)
+        return handler is not None and self._free_of(handler) > 0
+
+    def _free_of(self, handler: Handler) -> int:
+        most = self._capacity if handler.concurrency is None else handler.concurrency
+        return most - self._by_handler.get(handler.pattern, 0)
+
+    def _is_new(self, job: Job) -> bool:
+        """Whether it was not tried to claim the job just now; our copy of the database may be behind."""
+        if job.job_id in self._running:
+            return False
+        until = self._passed_over.get((job.job_id, job.claim_token))
+        return until is None or until <= asyncio.get_running_loop().time()
+
+    def _within_limits(self, jobs: Sequence[Job]) -> list[Job]:
+        """As many of each kind as its handler has places."""
+        free: dict[str, int] = {}
+        within = []
+        for job in jobs:
+            handler = self.handlers.of(job.kind)
+            if handler is not None and handler.concurrency is not None:
+                left = free.setdefault(handler.pattern, self._free_of(handler))
+                if not left:
+                    continue
+                free[handler.pattern] = left - 1
+            within.append(job)
+        return within
+
+    async def _claim(self, jobs: Sequence[Job]) -> None:
+        groups: dict[int, list[Job]] = {}
+        for job in jobs:
+            groups.setdefault(self._lease_of(job), []).append(job)
+        scripts = []
+        for lease_ms, group in groups.items():
+            items = [{"job_id": job.job_id, "claim_token": job.claim_token + 1} for job in group]
+            scripts += [self._jobs.moves.claim(items, lease_ms), self._jobs.moves.start(items)]
+        self.stats.claims_sent += len(groups)
+        sent = self._leases.now
+        verdicts = await self._store.write_all(scripts)
+        started_ms = self._jobs.clock.now_ms
+        for (lease_ms, group), claim, start in zip(
+            groups.items(), verdicts[::2], verdicts[1::2], strict=True
+        ):
+            ours, lease_until_ms = _moved(claim)
+            started, _ = _moved(start)
+            for job in group:
+                if job.job_id in ours and job.job_id in started:
+                    held = job._replace(
+                        state=JobState.RUNNING,
+                        claimer=self._presence.node_id,
+                        claim_token=job.claim_token + 1,
+                        attempts=job.attempts + 1,
+                        lease_until_ms=lease_until_ms,
+                        started_ms=started_ms,
+                    )
+                    self._begin(held, sent, lease_ms)
+                else:
+                    self._pass_over(job, claim)
+            if isinstance(claim, MeshError) and not isinstance(claim, Refused):
+                self._is_unsure = True
+                raise claim
+
+    def _pass_over(self, job: Job, verdict: Verdict) -> None:
+        self.stats.lost_races += 1
+        is_held_back = isinstance(verdict, Refused) and verdict.reason == "held_back"
+        pause = _HELD_BACK_S if is_held_back or not isinstance(verdict, Refused) else _AWAY_S
+        self._passed_over[job.job_id, job.claim_token] = asyncio.get_running_loop().time() + pause
+
+    def _lease_of(self, job: Job) -> int:
+        handler = self.handlers.of(job.kind)
+        own = None if handler is None else handler.lease_ms
+        return job.lease_ms or own or self._chooser.rules_of(job.kind).lease_ms or DEFAULT_LEASE_MS
+
+    async def _give_back_orphans(self) -> None:
+        """What is ours by the roster, and not in our hands: we never had the answer, or a former self did.
+
+        The last attempt of a job is left to its lease.
+        """
+        held = await self._jobs.roster.held_by(self._presence.node_id, fresh=True)
+        for job in held:
+            if job.job_id not in self._running and job.failures + 1 < job.max_attempts:
+                await self._finisher.finish(Ended(job, JobState.FAILED, "its worker was gone"))
+        self._is_unsure = False
+
+    # --- working ---------------------------------------------------------------------------------
+
+    def _begin(self, job: Job, sent: float, lease_ms: int) -> None:
+        self.stats.claimed += 1
+        self._leases.hold(job, sent, lease_ms)
+        handler = self.handlers.of(job.kind)
+        if handler is not None:
+            self._by_handler[handler.pattern] = self._by_handler.get(handler.pattern, 0) + 1
+        task = asyncio.create_task(self._work(job, handler), name=f"vox-mesh-job-{job.job_id[:8]}")
+        self._running[job.job_id] = task
+        task.add_done_callback(partial(self._end, job, handler))
+
+    def _end(self, job: Job, handler: Handler | None, task: asyncio.Task[None]) -> None:
+        del self._running[job.job_id]
+        self._leases.let_go(job)
+        if handler is not None:
+            self._by_handler[handler.pattern] -= 1
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("job %s ended in a fault of ours", job.job_id, exc_info=error)
+            self._is_unsure = True
+        self._wake.set()
+
+    async def _work(self, job: Job, handler: Handler | None) -> None:
+        """One attempt, and what became of it. Cancelled with the job still ours, it is given back."""
+        try:
+            ended = await self._attempt(job, handler)
+        except asyncio.CancelledError:
+            if job.job_id not in self._leases.cancelled:
+                raise
+            self.stats.given_back += 1
+            ended = Ended(job, JobState.PENDING, "its worker stopped", delay_ms=0)
+        self._leases.let_go(job)
+        if not await self._finisher.finish(ended):
+            self.stats.refused += 1
+        elif ended.state is JobState.SUCCEEDED:
+            self.stats.succeeded += 1
+        elif ended.state is JobState.FAILED:
+            self.stats.failed += 1
+        self._presence.progressed()
+
+    async def _attempt(self, job: Job, handler: Handler | None) -> Ended:
+        resumed = None
+        if job.claim_token > 1:
+            kept = (await self._jobs.notes.of(job.job_id, fresh=True)).checkpoint
+            resumed = None if kept is None else orjson.loads(kept)
+        context = JobContext(job, self._store, self._jobs.clock, self._artifacts, resumed)
+        work: Work
+        if job.kind == EXEC and self._policy is not None:
+            work, timeout_s = partial(executed, artifacts=self._artifacts, policy=self._policy), None
+        else:
+            assert handler is not None
+            assert self._threads is not None
+            work, timeout_s = (
+                partial(handled, handler=handler, threads=self._threads),
+                job.core.get("timeout"),
+            )
+        try:
+            return await attempt(context, work, self._jobs.clock, timeout_s)
+        finally:
+            context.cancel()
+            await context.close()
+
+    def _lose(self, job: Job) -> None:
+        """A job is not ours any more: stop working on it at once."""
+        task = self._running.get(job.job_id)
+        if task is not None:
+            _log.warning("job %s is not ours any more: its work is stopped", job.job_id)
+            task.cancel()
+
+
+def _moved(verdict: Verdict) -> tuple[frozenset[str], int | None]:
+    if isinstance(verdict, MeshError):
+        return frozenset(), None
+    row = verdict.rows[0].as_dict()
+    return frozenset(orjson.loads(row["moved"])), row.get("lease_until_ms")
+
+
+async def _ended(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,61 @@
+"""Inference snapshots: what a job asked of a model and what it was told, so that it can be looked into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.canonical import canonical
+from vox_mesh.model.proof import iso_time
+from vox_mesh.model.shapes import WORD, is_content_id, is_word, short
+
+SNAPSHOT: Final = "likewise.inference.snapshot"
+"""The type of an artifact that is a snapshot."""
+
+MAX_SNAPSHOT_BYTES: Final = 4 * 2**20
+MAX_INPUTS: Final = 1_024
+
+_VERSION: Final = 1
+
+
+def inference_snapshot(
+    source_job: str,
+    model: str,
+    version: str,
+    prompt: Any,
+    output: Any,
+    inputs: Sequence[Any],
+    started_ms: int,
+    finished_ms: int,
+) -> dict[str, Any]:
+    """One call of a model within a job. Prompt, output and each of the inputs used are any JSON values.
+
+    Its canonical text is the artifact.
+    """
+    if not is_content_id(source_job):
+        raise BadValue(f"{short(source_job)} is no job id", hint="64 lowercase hexadecimal digits")
+    for what, word in (("model", model), ("version", version)):
+        if not is_word(word):
+            raise BadValue(f"the {what} is {short(word)}, and not a name", hint=f"use {WORD}")
+    if isinstance(inputs, str | bytes) or len(inputs) > MAX_INPUTS:
+        raise BadValue("the inputs are not a list, or too long", hint=f"name at most {MAX_INPUTS}")
+    snapshot = {
+        "finished_at": iso_time(max(started_ms, finished_ms)),  # a clock may have been set back meanwhile
+        "inputs": list(inputs),
+        "model": model,
+        "output": output,
+        "prompt": prompt,
+        "source_job": source_job,
+        "started_at": iso_time(started_ms),
+        "type": SNAPSHOT,
+        "v": _VERSION,
+        "version": version,
+    }
+    size = len(canonical(snapshot).encode())
+    if size > MAX_SNAPSHOT_BYTES:
+        raise BadValue(
+            f"the snapshot takes {size} bytes; at most {MAX_SNAPSHOT_BYTES} fit",
+            hint="keep large inputs as artifacts, and name their hashes",
+        )
+    return snapshot

@@ -1,0 +1,276 @@
+"""The fields of a manifest: what each may be, and in which form it is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Final, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.canonical import canonical, parse
+from vox_mesh.model.durations import milliseconds
+from vox_mesh.model.ulid import is_ulid
+from vox_mesh.model.yaml_text import Path, is_unicode
+
+MAX_JSON_BYTES: Final = 256 * 1024
+MAX_JSON_DEPTH: Final = 64
+MAX_AFTER: Final = 256
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
+
+FLAW: Final = "flaw"
+"""The type of these checks' errors: `wrong` in their context says what it is, `at` where in the field."""
+
+_DAY_MS: Final = 86_400_000
+_JOB_ID: Final = re.compile(r"[0-9a-f]{64}")
+_JOB_ID_PREFIX: Final = re.compile(r"[0-9a-f]{6,64}")
+_RFC_3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+class When(StrEnum):
+    """Which end of a predecessor a job waits for."""
+
+    SUCCESS = "success"
+    END = "end"
+
+
+class After(NamedTuple):
+    """What a job waits for: a job's end or, with `op`, that an op is there.
+
+    `job` is an id, or as yet what stands for one: the beginning of an id, or a ULID.
+    """
+
+    job: str | None
+    op: str | None = None
+    when: When = When.SUCCESS
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether it names a job by its id."""
+        return self.job is None or is_job_id(self.job)
+
+    @property
+    def core(self) -> str | dict[str, str]:
+        """As it is hashed."""
+        if self.job is None:
+            return {"op": str(self.op)}
+        return self.job if self.when is When.SUCCESS else {"job": self.job, "when": self.when.value}
+
+
+def is_job_id(text: str) -> bool:
+    """Whether `text` is a whole job id."""
+    return _JOB_ID.fullmatch(text) is not None
+
+
+def _flaw(wrong: str, *at: str | int) -> PydanticCustomError:
+    return PydanticCustomError(FLAW, "{wrong}", {"wrong": wrong, "at": at})
+
+
+def shown(value: Any) -> str:
+    """A value in a line that tells of it, shortened."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 50 else f"{value[:45]}...")
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e15:
+        return named(value)
+    return repr(value)
+
+
+def named(value: Any) -> str:
+    """What sort of value it is."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case Mapping():
+            return "a map"
+        case list() | tuple():
+            return "an array"
+    return f"a {type(value).__name__}"
+
+
+def _array(value: Any) -> Any:
+    return tuple(value) if type(value) is list else value
+
+
+def _text(text: str) -> str:
+    if "\0" in text:
+        raise _flaw("has a NUL character")
+    if not is_unicode(text):
+        raise _flaw("has half a surrogate pair, which is no character")
+    return text
+
+
+def _program(command: tuple[str, ...]) -> tuple[str, ...]:
+    if not command:
+        raise _flaw("must not be empty")
+    if not command[0]:
+        raise _flaw("the program has no name", 0)
+    return command
+
+
+def _variable(name: str) -> str:
+    if not name or "=" in name:
+        raise _flaw(f"{shown(name)} is no name of a variable")
+    return _text(name)
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/"):
+        raise _flaw(f"{shown(path)} is not an absolute path")
+    return _text(path)
+
+
+def _ulid(text: str) -> str:
+    if not is_ulid(text):
+        raise _flaw(f"{shown(text)} is not a ULID")
+    return text
+
+
+def _json(value: Any) -> Any:
+    """The value as any reader of its JSON has it: a copy, so that nobody changes it behind the id's back."""
+    try:
+        text = canonical(value)
+    except BadValue as error:
+        raise _flaw(str(error)) from None
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > MAX_JSON_BYTES:
+        raise _flaw(f"takes {size} bytes as canonical JSON; at most {MAX_JSON_BYTES} fit")
+    copy = parse(text)
+    if "\\u0000" in text or text.count("[") + text.count("{") > MAX_JSON_DEPTH:
+        _look_into(copy, ())
+    return copy
+
+
+def _look_into(value: Any, at: Path) -> None:
+    if isinstance(value, str):
+        if "\0" in value:
+            raise _flaw("has a NUL character", *at)
+        return
+    if len(at) >= MAX_JSON_DEPTH and isinstance(value, dict | list):
+        raise _flaw(f"is nested more than {MAX_JSON_DEPTH} deep")
+    if isinstance(value, dict):
+        for name, each in value.items():
+            _look_into(name, at)
+            _look_into(each, (*at, name))
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            _look_into(each, (*at, index))
+
+
+def _duration_ms(value: Any, low: int, high: int) -> int:
+    if isinstance(value, timedelta):
+        duration = value // MILLISECOND
+    elif type(value) not in (int, str):
+        raise _flaw(f"must be a duration, not {named(value)}")
+    else:
+        try:
+            duration = milliseconds(value)
+        except ValueError:
+            raise _flaw(f"{shown(value)} is not a duration") from None
+    if not low <= duration <= high:
+        raise _flaw(f"{shown(value)} is too {'short' if duration < low else 'long'}")
+    return duration
+
+
+def _timeout(value: Any) -> int:
+    seconds, rest = divmod(_duration_ms(value, 0, 30 * _DAY_MS), 1_000)
+    if rest:
+        raise _flaw(f"{shown(value)} is not whole seconds")
+    return seconds
+
+
+def _duration(low: int, high: int) -> Callable[[Any], timedelta]:
+    return lambda value: timedelta(milliseconds=_duration_ms(value, low, high))
+
+
+def _moment(value: Any) -> datetime:
+    if isinstance(value, str) and _RFC_3339.fullmatch(value):
+        try:
+            value = datetime.fromisoformat(value.upper())
+        except ValueError as error:
+            raise _flaw(f"{shown(value)} is no time: {error}") from None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise _flaw(f"{shown(value)} is no time with an offset")
+    if not timedelta() <= value - EPOCH < timedelta(days=1_000 * 365):
+        raise _flaw(f"{shown(str(value))} is too far away")
+    return value.astimezone(UTC)
+
+
+def _after(value: Any) -> After:
+    if isinstance(value, After):
+        value = value.core
+    if isinstance(value, str):
+        return After(_job_name(value))
+    if not isinstance(value, Mapping):
+        raise _flaw(f"must be text or a map, not {named(value)}")
+    for name in value:
+        if name not in After._fields:
+            raise _flaw("is not known here", name)
+    if ("job" in value) == ("op" in value):
+        raise _flaw("must have either job or op")
+    if "op" in value:
+        if "when" in value:
+            raise _flaw("an op is there or not; when is for jobs", "when")
+        if not isinstance(value["op"], str) or not is_ulid(value["op"]):
+            raise _flaw(f"{shown(value['op'])} is not the ULID of an op", "op")
+        return After(None, value["op"])
+    when = value.get("when", When.SUCCESS)
+    if when not in tuple(When):
+        raise _flaw(f"{shown(when)} is neither success nor end", "when")
+    return After(_job_name(value["job"], "job"), when=When(when))
+
+
+def _job_name(name: Any, *at: str) -> str:
+    if not isinstance(name, str) or not (_JOB_ID_PREFIX.fullmatch(name) or is_ulid(name)):
+        raise _flaw(f"{shown(name)} names no job", *at)
+    return name
+
+
+def _each_once(after: tuple[After, ...]) -> tuple[After, ...]:
+    if len(after) > MAX_AFTER:
+        raise _flaw(f"has {len(after)}; at most {MAX_AFTER} fit")
+    seen: set[tuple[str | None, str | None]] = set()
+    for index, each in enumerate(after):
+        if each[:2] in seen:
+            raise _flaw(f"{each.job or each.op} is named twice", index)
+        seen.add(each[:2])
+    return after
+
+
+def _inputs(value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    return tuple(_json(list(value)))
+
+
+_Array: Final = BeforeValidator(_array)
+Text = Annotated[str, AfterValidator(_text)]
+Texts = Annotated[tuple[Text, ...], _Array]
+Command = Annotated[Texts, AfterValidator(_program)]
+Timeout = Annotated[int, PlainValidator(_timeout)]
+Variables = dict[Annotated[str, AfterValidator(_variable)], Text]
+AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+Json = Annotated[Any, AfterValidator(_json)]
+Inputs = Annotated[tuple[dict[str, Any], ...], _Array, AfterValidator(_inputs)]
+PolicyRoot = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+Ulid = Annotated[str, AfterValidator(_ulid)]
+Kind = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)*$", max_length=128)]
+Predecessors = Annotated[
+    tuple[Annotated[After, PlainValidator(_after)], ...], _Array, AfterValidator(_each_once)
+]
+Priority = Annotated[int, Field(ge=0, le=3)]
+Moment = Annotated[datetime, PlainValidator(_moment)]
+Attempts = Annotated[int, Field(ge=1, le=100)]
+Backoff = Annotated[timedelta, PlainValidator(_duration(0, _DAY_MS))]
+Lease = Annotated[timedelta, PlainValidator(_duration(1_000, _DAY_MS))]
+Nonce = Annotated[Text, StringConstraints(min_length=1, max_length=128)]
+JobId = Annotated[str, StringConstraints(pattern=f"^{_JOB_ID.pattern}$")]

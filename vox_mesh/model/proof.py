@@ -1,0 +1,397 @@
+"""Proof of execution: what a worker says of an attempt, signed, so that an outsider can check it.
+
+Whoever checks one gets all that is wrong with it in words; nothing that was given to check makes this raise.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from blake3 import blake3
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.canonical import canonical, content_id, is_canonical, parse
+from vox_mesh.model.keys import SigningKey, is_public_key, is_signed
+from vox_mesh.model.shapes import (
+    HASH,
+    TIME,
+    WORD,
+    Fields,
+    has_keys,
+    is_content_id,
+    is_count,
+    is_hash,
+    is_time,
+    is_word,
+    shape_faults,
+    short,
+)
+
+BLAKE3: Final = "blake3:"
+"""What a content id begins with where other kinds of hash could stand as well."""
+
+MAX_OUTPUTS: Final = 256
+MAX_ERROR: Final = 4_096
+
+_VERSION: Final = 1
+_SIGNED: Final = b"vox-mesh proof 1\n"
+_NO_PROOF: Final = "a proof is an object with the keys envelope and signature"
+_STATES: Final = ("succeeded", "failed")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_END_MS: Final = 253_402_300_800_000  # the year 10000
+
+
+class Output(NamedTuple):
+    """Something that an attempt left behind: what it is called, `blake3:<hex>` of it, its bytes, its type."""
+
+    name: str
+    hash: str
+    size: int
+    type: str
+
+    def document(self) -> dict[str, Any]:
+        """It as JSON."""
+        return {"hash": self.hash, "name": self.name, "size": self.size, "type": self.type}
+
+
+class Runner(NamedTuple):
+    """What ran the job."""
+
+    program: str
+    version: str
+    platform: str
+
+
+class Envelope(NamedTuple):
+    """What a worker says of one attempt. `attempt` is the claim's token, `exit` a command's exit code."""
+
+    job_id: str
+    runner: Runner
+    worker_id: str
+    node_id: str
+    attempt: int
+    started_ms: int
+    finished_ms: int
+    state: str
+    attest_program: str
+    exit: int | None = None
+    error: str | None = None
+    outputs: Sequence[Output] = ()
+
+    def document(self) -> dict[str, Any]:
+        """It as JSON; an error's text is cut and cleaned, so that there is no error that can't be told."""
+        program, version, platform = self.runner
+        return {
+            "attempt": self.attempt,
+            "attest_program": self.attest_program,
+            "error": None if self.error is None else _tellable(self.error),
+            "exit": self.exit,
+            # A clock that was set back meanwhile must not make the attempt end before it began.
+            "finished_at": iso_time(max(self.started_ms, self.finished_ms)),
+            "job_id": self.job_id,
+            "node_id": self.node_id,
+            "outputs": [output.document() for output in self.outputs],
+            "runner": {"platform": platform, "program": program, "version": version},
+            "started_at": iso_time(self.started_ms),
+            "state": self.state,
+            "v": _VERSION,
+            "worker_id": self.worker_id,
+        }
+
+
+class Proof(NamedTuple):
+    """An envelope, as JSON, and the worker's signature over its job and its digest."""
+
+    envelope: dict[str, Any]
+    signature: str
+
+    @property
+    def digest(self) -> str:
+        """The content id of the envelope."""
+        return content_id(self.envelope)
+
+    @property
+    def text(self) -> str:
+        """The proof as canonical JSON."""
+        return canonical(self._asdict())
+
+
+def hash_of(body: bytes) -> str:
+    """The hash of some content, as it stands in an envelope."""
+    return BLAKE3 + blake3(body).hexdigest()
+
+
+def iso_time(ms: int) -> str:
+    """A time in milliseconds as ISO 8601, in UTC."""
+    if not 0 <= ms < _END_MS:
+        raise BadValue(f"{ms} is no time in milliseconds since 1970")
+    seconds, rest = divmod(ms, 1_000)
+    return f"{_second(seconds)}.{rest:03}Z"
+
+
+@lru_cache(maxsize=64)  # most jobs of a busy worker begin and end in the same few seconds
+def _second(seconds: int) -> str:
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:-6]
+
+
+def prove(envelope: Envelope, key: SigningKey) -> Proof:
+    """Sign what is said of an attempt; what would not pass as a proof is refused here already."""
+    document = envelope.document()
+    faults = _envelope_faults(document)
+    if envelope.worker_id != key.public:
+        faults.append(f"the key is {key.public}, and not that of the worker {envelope.worker_id}")
+    if faults:
+        raise BadValue(f"this can't be proven: {'; '.join(faults)}")
+    return Proof(document, key.sign(_signed_text(envelope.job_id, content_id(document))))
+
+
+def read_proof(text: str | bytes) -> Proof:
+    """The proof that a text is; what it says is yet to be checked."""
+    value, fault = _read(text)
+    if fault is None and has_keys(value, Proof._fields):
+        return Proof(**value)
+    raise BadValue(f"this is no proof: {fault or _NO_PROOF}")
+
+
+def trailers(proof: Proof) -> dict[str, str]:
+    """What a result carries, by which its job, its proof and its worker are found."""
+    return {
+        "Job-Id": BLAKE3 + proof.envelope["job_id"],
+        "Proof-Of-Execution": BLAKE3 + proof.digest,
+        "Worker-Id": proof.envelope["worker_id"],
+        "Attest-Program": proof.envelope["attest_program"],
+        "Attest-Sig": proof.signature,
+    }
+
+
+def faults_of(
+    proof: Proof,
+    *,
+    job_id: str,
+    worker_key: str | None = None,
+    trailers: Mapping[str, str] | None = None,
+) -> list[str]:
+    """All that is wrong with a proof of this job, by this worker if one is named, with these trailers."""
+    envelope, signature = proof
+    of_shape = _envelope_faults(envelope)
+    faults = [*of_shape]
+    if isinstance(envelope, dict):
+        said, worker_id = envelope.get("job_id"), envelope.get("worker_id")
+        if said != job_id:
+            faults.append(f"it is the proof of job {short(said)}, not of {job_id}")
+        if worker_key is not None and worker_id != worker_key:
+            faults.append(f"it is by the worker {short(worker_id)}, not by {worker_key}")
+        if not _is_signed(envelope, signature):
+            faults.append("the signature is not the worker's for this job and this envelope")
+    if trailers is not None and not of_shape:
+        faults += _trailer_faults(proof, trailers)
+    return faults
+
+
+def _signed_text(job_id: str, digest: str) -> bytes:
+    return b"%b%b\n%b" % (_SIGNED, job_id.encode(), digest.encode())
+
+
+def _is_signed(envelope: dict[str, Any], signature: Any) -> bool:
+    job_id, worker_id = envelope.get("job_id"), envelope.get("worker_id")
+    if not (isinstance(signature, str) and isinstance(worker_id, str) and isinstance(job_id, str)):
+        return False
+    try:
+        digest = content_id(envelope)
+    except BadValue:
+        return False
+    return is_signed(_signed_text(job_id, digest), signature, worker_id)
+
+
+def _trailer_faults(proof: Proof, given: Any) -> list[str]:
+    expected = trailers(proof)
+    if not isinstance(given, Mapping):
+        return [f"the trailers are {short(given)}, and not an object"]
+    faults = [f"the trailer {short(name)} is not known" for name in given if name not in expected]
+    for name, value in expected.items():
+        if name not in given:
+            faults.append(f"the trailer {name} is missing")
+        elif given[name] != value:
+            faults.append(f"the trailer {name} is {short(given[name])}, and should be {value}")
+    return faults
+
+
+# --- the shape of an envelope --------------------------------------------------------------------
+
+
+_FIELDS: Final[Fields] = {
+    "attempt": (lambda value: is_count(value) and value > 0, "a whole number from 1"),
+    "attest_program": (is_hash, HASH),
+    "error": (
+        lambda value: value is None or (type(value) is str and value == _tellable(value)),
+        f"null, or text of at most {MAX_ERROR} characters",
+    ),
+    "exit": (
+        lambda value: value is None or (type(value) is int and abs(value) < 2**32),
+        "null, or an exit code",
+    ),
+    "finished_at": (is_time, TIME),
+    "job_id": (is_content_id, "64 lowercase hexadecimal digits"),
+    "node_id": (is_word, WORD),
+    "outputs": (
+        lambda value: type(value) is list and len(value) <= MAX_OUTPUTS,
+        f"a list of at most {MAX_OUTPUTS}",
+    ),
+    "runner": (lambda value: type(value) is dict, "an object"),
+    "started_at": (is_time, TIME),
+    "state": (lambda value: type(value) is str and value in _STATES, " or ".join(_STATES)),
+    "v": (lambda value: type(value) is int and value == _VERSION, f"{_VERSION}"),
+    "worker_id": (lambda value: type(value) is str and is_public_key(value), "an ed25519: public key"),
+}
+_OF_OUTPUT: Final[Fields] = {
+    "hash": (is_hash, HASH),
+    "name": (is_word, WORD),
+    "size": (is_count, "a whole number of bytes"),
+    "type": (is_word, WORD),
+}
+_OF_RUNNER: Final[Fields] = dict.fromkeys(Runner._fields, (is_word, WORD))
+
+
+def output_faults(output: Output) -> list[str]:
+    """What is wrong with the name, hash, size or type of an output."""
+    return shape_faults("the output", output.document(), _OF_OUTPUT)
+
+
+def _envelope_faults(envelope: Any) -> list[str]:
+    faults = shape_faults("the envelope", envelope, _FIELDS)
+    if faults:
+        return faults
+    faults = shape_faults("the runner", envelope["runner"], _OF_RUNNER)
+    for output in envelope["outputs"]:
+        faults += shape_faults("an output", output, _OF_OUTPUT)
+    if envelope["finished_at"] < envelope["started_at"]:
+        faults.append(f"it finished at {envelope['finished_at']}, before it started")
+    if envelope["error"] is not None and envelope["state"] == "succeeded":
+        faults.append("it succeeded, and has an error")
+    return faults
+
+
+def _tellable(error: str) -> str:
+    cut = error if len(error) <= MAX_ERROR else error[: MAX_ERROR - 1] + "…"
+    # Names of files that are not text come with half surrogates; older SQLite ends a JSON string at a NUL.
+    return cut.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
+# --- a bundle: all that is needed to check a proof, in one document -------------------------------
+
+
+class BundleCheck(NamedTuple):
+    """What is wrong with a bundle, and what someone who relies on it should know."""
+
+    faults: list[str]
+    remarks: list[str]
+
+
+_NO_BODY: Final = object()
+_BUNDLE: Final = ("artifacts", "job_id", "manifest", "proof", "trailers", "v")
+
+
+def bundle(manifest: Mapping[str, Any], proof: Proof, bodies: Mapping[str, bytes]) -> str:
+    """One document with all that is needed to check a proof offline; `bodies` are contents by their hash.
+
+    It is canonical JSON: not even a line break may be added to it.
+    """
+    job_id = content_id(manifest)
+    if faults := faults_of(proof, job_id=job_id):
+        raise BadValue(f"the proof does not hold: {'; '.join(faults)}")
+    artifacts: list[dict[str, Any]] = []
+    for output in proof.envelope["outputs"]:
+        body = bodies.get(output["hash"])
+        artifacts.append({**output, "body": None if body is None else base64_of(body)})
+    return canonical(
+        {
+            "artifacts": artifacts,
+            "job_id": job_id,
+            "manifest": dict(manifest),
+            "proof": proof._asdict(),
+            "trailers": trailers(proof),
+            "v": _VERSION,
+        }
+    )
+
+
+def check_bundle(text: str | bytes, *, worker_key: str | None = None) -> BundleCheck:
+    """Check a bundle by itself; with `worker_key`, also that this worker signed the proof in it."""
+    value, fault = _read(text)
+    if fault is not None:
+        return BundleCheck([fault], [])
+    if not has_keys(value, _BUNDLE):
+        return BundleCheck([f"a bundle is an object with the keys {', '.join(_BUNDLE)}"], [])
+    faults = []
+    if type(value["v"]) is not int or value["v"] != _VERSION:
+        faults.append(f"the bundle's version is {short(value['v'])}, and not {_VERSION}")
+    job_id = content_id(value["manifest"])
+    if value["job_id"] != job_id:
+        faults.append(f"the bundle's job is {short(value['job_id'])}, but its manifest is that of {job_id}")
+    if not has_keys(value["proof"], Proof._fields):
+        return BundleCheck([*faults, _NO_PROOF], [])
+    proof = Proof(**value["proof"])
+    wrong = faults_of(proof, job_id=job_id, worker_key=worker_key, trailers=value["trailers"] or {})
+    if wrong:
+        return BundleCheck([*faults, *wrong], [])
+    artifacts, remarks = _check_artifacts(value["artifacts"], proof.envelope["outputs"])
+    if worker_key is None:
+        remarks.append(
+            "the signature was checked with the key that the proof itself names: whether"
+            f" {proof.envelope['worker_id']} is a worker of your mesh, only you can tell"
+        )
+    return BundleCheck([*faults, *artifacts], remarks)
+
+
+def _check_artifacts(artifacts: Any, outputs: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    # Each output once and in order, so that no entry can stand for another; as text, where true is not 1.
+    if type(artifacts) is not list or not all(type(each) is dict for each in artifacts):
+        return [f"the artifacts are {short(artifacts)}, and not a list of objects"], []
+    if canonical([{**each, "body": None} for each in artifacts]) != canonical(
+        [{**output, "body": None} for output in outputs]
+    ):
+        return ["the artifacts are not the outputs of the envelope, one for one"], []
+    faults, remarks = [], []
+    for each in artifacts:
+        name, body = each["name"], each.get("body", _NO_BODY)
+        if body is None:
+            remarks.append(f"{name} ({each['size']} bytes) is not in the bundle: only its hash is known")
+            continue
+        content = base64_content(body)
+        if content is None:
+            faults.append(f"the body of {name} is not base64")
+        elif len(content) != each["size"] or hash_of(content) != each["hash"]:
+            faults.append(f"the body of {name} is not what the proof says: it is {hash_of(content)}")
+    return faults, remarks
+
+
+def _read(text: str | bytes) -> tuple[Any, str | None]:
+    """The value of a text, or what is wrong with the text."""
+    try:
+        written = text if isinstance(text, str) else text.decode()
+        value = parse(written)
+    except UnicodeDecodeError:
+        return None, "it is not UTF-8"
+    except BadValue as error:
+        return None, str(error)
+    if not is_canonical(written):
+        return None, "it is not canonical JSON: it was changed, or written anew by something else"
+    return value, None
+
+
+def base64_of(content: bytes) -> str:
+    """Some content as text."""
+    return base64.b64encode(content).decode()
+
+
+def base64_content(text: Any) -> bytes | None:
+    """What a text encodes, if it is the one text that encodes it."""
+    try:
+        content = base64.b64decode(text, validate=True) if type(text) is str else None
+    except ValueError:
+        return None
+    return content if content is not None and base64_of(content) == text else None

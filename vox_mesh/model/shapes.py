@@ -1,0 +1,79 @@
+"""The shapes of JSON objects that others wrote: what each key may hold, and what is wrong, in words."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+MAX_WORD: Final = 255
+
+WORD: Final = f"1 to {MAX_WORD} printable characters"
+HASH: Final = "blake3: and 64 lowercase hexadecimal digits"
+TIME: Final = "a time such as 2027-01-15T08:00:00.000Z"
+
+Fields = Mapping[str, tuple[Callable[[Any], bool], str]]
+"""For each key, whether a value is right for it, and what is allowed in words."""
+
+_EXACT: Final = 2**53
+_CONTENT_ID: Final = re.compile(r"[0-9a-f]{64}")
+_HASH: Final = re.compile(r"blake3:[0-9a-f]{64}")
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
+
+
+def shape_faults(what: str, value: Any, fields: Fields) -> list[str]:
+    """All that is wrong with an object that should have exactly these keys."""
+    if type(value) is not dict:
+        return [f"{what} is {short(value)}, and not an object"]
+    faults = []
+    if value.keys() != fields.keys():
+        faults = [f"{what} has the unknown key {short(name)}" for name in value if name not in fields]
+        faults += [f"{what} has no {name}" for name in fields if name not in value]
+    for name, (is_right, allowed) in fields.items():
+        if name in value and not is_right(value[name]):
+            faults.append(f"{name} of {what} is {short(value[name])}, and not {allowed}")
+    return faults
+
+
+def has_keys(value: Any, names: Collection[str]) -> bool:
+    """Whether it is an object with exactly these keys."""
+    return type(value) is dict and value.keys() == set(names)
+
+
+def short(value: Any) -> str:
+    """A value as it is shown to a person, however long it is."""
+    # Half of a surrogate pair could not be printed.
+    return reprlib.repr(value).encode(errors="replace").decode()
+
+
+def is_word(value: Any) -> bool:
+    """Whether it is a short text without line breaks."""
+    return type(value) is str and 0 < len(value) <= MAX_WORD and value.isprintable()
+
+
+def is_content_id(value: Any) -> bool:
+    """Whether it is written as a job's id is."""
+    return type(value) is str and _CONTENT_ID.fullmatch(value) is not None
+
+
+def is_hash(value: Any) -> bool:
+    """Whether it is written as the hash of an output is."""
+    return type(value) is str and _HASH.fullmatch(value) is not None
+
+
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number that is exact everywhere, and not negative."""
+    return type(value) is int and 0 <= value < _EXACT
+
+
+def is_time(value: Any) -> bool:
+    """Whether it is a time in UTC, with milliseconds."""
+    if type(value) is not str or not _TIME.fullmatch(value):
+        return False
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True

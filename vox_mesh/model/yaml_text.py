@@ -1,0 +1,290 @@
+"""YAML and JSON as plain values, with the line of every field, so that a fault can be told where it stands.
+
+The words of YAML 1.2's core schema have a meaning (null, true, false, numbers); anything else is text: `yes`,
+`on`, `1:30` and dates too. What JSON has no equal for (tags, anchors, merged maps, NaN) is a fault.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import orjson
+import yaml
+
+MAX_BYTES: Final = 2**20
+MAX_DEPTH: Final = 128
+
+Path = tuple[str | int, ...]
+"""Where a value stands: the names and positions that lead to it."""
+
+_EXACT_LIMIT: Final = 2**53
+_WORDS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INTEGER: Final = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+# The last two are how careless writers of JSON spell them.
+_NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)|-?Infinity|NaN")
+_MERGE: Final = "<<"
+
+# Characters that YAML has no place for, or takes for the end of a line where JSON and we do not.
+_FOREIGN: Final = "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+_FOREIGN_IN_YAML: Final = re.compile(_FOREIGN)
+_FOREIGN_IN_JSON: Final = re.compile(
+    rf"\\u(d[89ab][0-9a-f]{{2}})\\u(d[c-f][0-9a-f]{{2}})|\\.|\t|{_FOREIGN}", re.IGNORECASE
+)
+_PLAIN_NAME: Final = re.compile(r"[^\s.:\[\]\"']{1,64}")
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Fault(NamedTuple):
+    """What is wrong, and where."""
+
+    name: str
+    line: int
+    path: Path
+    wrong: str
+
+    def __str__(self) -> str:
+        field = f"{field_text(self.path)}: " if self.path else ""
+        return f"{self.name}:{self.line}: {field}{self.wrong}"
+
+
+class _Lines(NamedTuple):
+    """Where a value begins, and what is in it."""
+
+    line: int
+    inner: Mapping[str | int, _Lines] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a text. With `faults`, its value is of use only to look for more of them."""
+
+    name: str
+    value: Any
+    faults: tuple[Fault, ...]
+    lines: _Lines
+
+    def line_of(self, path: Path) -> int:
+        """The line of a field; where there is none, that of the nearest one around it."""
+        lines = self.lines
+        for step in path:
+            if step not in lines.inner:
+                break
+            lines = lines.inner[step]
+        return lines.line
+
+    def fault(self, path: Path, wrong: str) -> Fault:
+        """A fault of the value there."""
+        return Fault(self.name, self.line_of(path), path, wrong)
+
+
+def field_text(path: Path) -> str:
+    """A path as people write it: `after[0].when`."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            plain = step.isprintable() and _PLAIN_NAME.fullmatch(step)
+            text += ("." if text else "") + (step if plain else json.dumps(step[:64]))
+    return text
+
+
+def is_unicode(text: str) -> bool:
+    """Whether all in it are characters: half a surrogate pair is none, and no text with one is stored."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_documents(text: str | bytes, name: str) -> list[Document]:
+    """The documents of a text. Reading ends where it is no YAML and no JSON: that is the last one's fault."""
+    return list(_documents(text, name))
+
+
+def _documents(text: str | bytes, name: str) -> Iterator[Document]:
+    last_line = 1
+    try:
+        readable = _readable(text)
+        last_line = len(readable.rstrip().splitlines())
+        events = yaml.parse(readable, Loader=_Loader)
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                yield _Reading(name, events).document(_line(event))
+    except _Unreadable as error:
+        yield _unread(name, error.line, str(error))
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        what = error.problem or error.context
+        yield _unread(name, min(line, last_line), f"this is no YAML and no JSON: {what}")
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as an escape for no character
+        yield _unread(name, 1, f"this is no YAML and no JSON: {error}")
+
+
+class _Unreadable(Exception):
+    def __init__(self, line: int, wrong: str) -> None:
+        super().__init__(wrong)
+        self.line = line
+
+
+def _unread(name: str, line: int, wrong: str) -> Document:
+    return Document(name, None, (Fault(name, line, (), wrong),), _Lines(line))
+
+
+def _readable(text: str | bytes) -> str:
+    """The text in a form that YAML reads as what it says."""
+    size = len(text) if isinstance(text, bytes) or text.isascii() else len(text.encode(errors="replace"))
+    if size > MAX_BYTES:
+        raise _Unreadable(1, f"it has {size} bytes; at most {MAX_BYTES} are read")
+    if isinstance(text, bytes):
+        text = _decoded(text)
+    text = text.removeprefix("\ufeff")
+    if text.lstrip()[:1] in ("{", "[") and _is_json(text):
+        return _FOREIGN_IN_JSON.sub(_as_yaml, text)
+    if foreign := _FOREIGN_IN_YAML.search(text):
+        number = ord(foreign[0])
+        line = 1 + text.count("\n", 0, foreign.start())
+        raise _Unreadable(line, f'the character {number:#x} is not allowed; write "\\u{number:04x}"')
+    return text
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise _Unreadable(1 + data.count(b"\n", 0, error.start), "this is not UTF-8") from None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _as_yaml(found: re.Match[str]) -> str:
+    """What means in YAML what this means in JSON, where tabs and odd characters have one place each."""
+    high, low = found.groups()
+    if high:
+        return chr(0x10000 + ((int(high, 16) & 0x3FF) << 10 | int(low, 16) & 0x3FF))
+    if found[0] == "\t":
+        return " "
+    return found[0] if found[0][0] == "\\" else f"\\u{ord(found[0]):04x}"
+
+
+class _Reading:
+    """The reading of one document from the parser's events."""
+
+    def __init__(self, name: str, events: Iterator[Any]) -> None:
+        self._name = name
+        self._events = events
+        self._path: list[str | int] = []
+        self._faults: list[Fault] = []
+
+    def document(self, line: int) -> Document:
+        value, lines = self._node(next(self._events))
+        if value is None:
+            lines = _Lines(line)  # an empty one begins where the next begins, or nowhere
+        return Document(self._name, value, tuple(self._faults), lines)
+
+    def _fault(self, event: Any, wrong: str) -> None:
+        self._faults.append(Fault(self._name, _line(event), tuple(self._path), wrong))
+
+    def _node(self, event: Any) -> tuple[Any, _Lines]:
+        if isinstance(event, yaml.AliasEvent):
+            self._fault(event, f"*{event.anchor} is an alias; write the value again")
+            return None, _Lines(_line(event))
+        if event.anchor is not None:
+            self._fault(event, f"&{event.anchor} is an anchor, which is not allowed")
+        if event.tag is not None:
+            self._fault(event, f"{event.tag} is a tag, which is not allowed")
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event), _Lines(_line(event))
+        if len(self._path) >= MAX_DEPTH:
+            raise _Unreadable(_line(event), f"it is nested more than {MAX_DEPTH} deep")
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._array(event)
+        return self._map(event)
+
+    def _scalar(self, event: Any) -> Any:
+        text: str = event.value
+        if not event.implicit[0]:  # it stands in quotes, or in a block of its own
+            if not is_unicode(text):
+                self._fault(event, "has half a surrogate pair, which is no character")
+            return text
+        if text in _WORDS:
+            return _WORDS[text]
+        if _NOT_FINITE.fullmatch(text):
+            self._fault(event, f"{text} is no number of JSON; put it in quotes if it is text")
+        elif _INTEGER.fullmatch(text):
+            return self._number(event, lambda: int(text, 0 if text[:2] in ("0o", "0x") else 10))
+        elif _FLOAT.fullmatch(text):
+            return self._number(event, lambda: float(text))
+        return text
+
+    def _number(self, event: Any, read: Callable[[], float]) -> float:
+        number = read() if len(event.value) <= 400 else math.inf
+        if math.isinf(number) or (isinstance(number, int) and not -_EXACT_LIMIT < number < _EXACT_LIMIT):
+            self._fault(event, "the number is too large to be exact (2^53 - 1); put it in quotes")
+            return 0
+        return number
+
+    def _array(self, start: Any) -> tuple[list[Any], _Lines]:
+        values: list[Any] = []
+        inner: dict[str | int, _Lines] = {}
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            self._path.append(len(values))
+            value, inner[len(values)] = self._node(event)
+            values.append(value)
+            self._path.pop()
+        return values, _Lines(_line(start), inner)
+
+    def _map(self, start: Any) -> tuple[dict[str, Any], _Lines]:
+        values: dict[str, Any] = {}
+        inner: dict[str | int, _Lines] = {}
+        while not isinstance(key := next(self._events), yaml.MappingEndEvent):
+            name = self._key(key)
+            self._path.append(name)
+            if name in values:
+                self._fault(key, f"is written twice, first on line {inner[name].line}")
+            value, lines = self._node(next(self._events))
+            self._path.pop()
+            if name not in values:
+                values[name], inner[name] = value, lines._replace(line=_line(key))
+        return values, _Lines(_line(start), inner)
+
+    def _key(self, event: Any) -> str:
+        if isinstance(event, yaml.CollectionStartEvent):
+            self._path.append("?")  # it counts for the depth
+            self._fault(event, "a name must be text, not an array or a map")
+            self._node(event)
+            self._path.pop()
+            return "?"
+        name, _ = self._node(event)
+        if isinstance(name, str):
+            if name == _MERGE and event.implicit[0]:
+                self._path.append(name)
+                self._fault(event, "would merge maps, which is not allowed; write the fields out")
+                self._path.pop()
+            return name
+        written: str = getattr(event, "value", "")
+        self._fault(event, f"the name {written or 'null'} is no text; put it in quotes")
+        return written
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
