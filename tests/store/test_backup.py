@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.lengths import BACKUPS, in_soak
 from tools.homes import FILE, MEMORY, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeCase
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
@@ -191,11 +192,12 @@ async def test_a_backup_holds_everything_exactly(own: Settings, tmp_path: Path) 
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
+@pytest.mark.soak
 async def test_a_backup_is_of_one_moment_while_others_write(own: Settings, tmp_path: Path) -> None:
     """The counter in the first table is read long before its twin in the last one."""
     async with await open_store(own) as store, _writing(store) as written:
         await store.write(Script(Statement(f"{_numbers(20_000)} {_FENCES} SELECT 'z', i, i FROM n")))
-        for attempt in range(3):
+        for attempt in range(BACKUPS):
             before = written()
             await back_up(store._engine, tmp_path / f"{attempt}.db")
             during = written() - before
@@ -240,12 +242,13 @@ async def _writing(store: Store) -> AsyncIterator[Callable[[], int]]:
         await asyncio.gather(writer, return_exceptions=True)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("case", "rows", "size"),
     [
         (MESH, 600, 60_000),
         (MESH, 20, 1_800_000),
-        (MESH, 100_000, 350),
+        *in_soak((MESH, 100_000, 350)),
         (MESH_HTTP, 600, 60_000),
         (MESH_LIBSQL_CLIENT, 600, 60_000),
     ],

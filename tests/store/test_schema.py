@@ -58,12 +58,14 @@ async def test_a_half_made_schema_is_completed(engine: Engine) -> None:
 
 async def test_a_newer_schema_that_needs_newer_code_is_refused_with_one_clear_line(engine: Engine) -> None:
     await ensure_schema(engine)
-    await run(engine, "INSERT INTO mesh_schema (version, oldest_code) VALUES (7, 5)")
+    newer, needed = VERSION + 2, VERSION + 1
+    await run(engine, f"INSERT INTO mesh_schema (version, oldest_code) VALUES ({newer}, {needed})")
     with pytest.raises(SchemaTooNew) as refused:
         await ensure_schema(engine)
     line = refused.value.line
     assert "\n" not in line
-    assert all(part in line for part in ("version 7", "version 5", f"version {VERSION}", "upgrade vox-mesh"))
+    parts = (f"version {newer}", f"version {needed}", f"version {VERSION}", "upgrade vox-mesh")
+    assert all(part in line for part in parts)
 
 
 async def test_old_code_keeps_working_on_a_newer_compatible_schema(engine: Engine) -> None:

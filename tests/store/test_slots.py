@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import socket
 import stat
 from collections.abc import Iterator
@@ -46,11 +44,11 @@ def test_each_process_takes_the_first_free_slot(tmp_path: Path, running: ExitSta
 def test_kill_frees_a_slot_and_the_next_owner_has_its_name_and_folder(
     tmp_path: Path, running: ExitStack
 ) -> None:
-    line, pid = running.enter_context(program(HOLD, tmp_path))
+    line, process = running.enter_context(program(HOLD, tmp_path))
     other = take_slot(tmp_path)
     assert other.name == "2"
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    process.kill()
+    process.wait()
     heir = take_slot(tmp_path)
     assert [heir.name, heir.writer] == line.split()
     heir.release()
@@ -66,8 +64,8 @@ def test_a_slot_is_free_once_it_was_given_back(tmp_path: Path) -> None:
 
 
 def test_a_named_slot_in_use_names_the_process_that_has_it(tmp_path: Path, running: ExitStack) -> None:
-    _, pid = running.enter_context(program(HOLD, tmp_path, "builder-1"))
-    holder = f"builder-1 is in use by process {pid} on {re.escape(socket.gethostname())}"
+    _, process = running.enter_context(program(HOLD, tmp_path, "builder-1"))
+    holder = f"builder-1 is in use by process {process.pid} on {re.escape(socket.gethostname())}"
     with pytest.raises(SlotInUse, match=rf"^{holder}, which began \d+ s ago$") as refused:
         take_slot(tmp_path, "builder-1")
     assert "VOX_MESH_NODE_ID" in refused.value.hint

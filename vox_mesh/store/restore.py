@@ -33,8 +33,8 @@ from vox_mesh.store.engine import Engine
 from vox_mesh.store.schema import UNFINISHED, VERSION, ensure_schema
 from vox_mesh.store.script import Statement
 from vox_mesh.store.statements import named
+from vox_mesh.store.tables import DERIVED, Table, mesh_tables, tables_at, tables_in
 from vox_mesh.store.tables import SQL as TABLES
-from vox_mesh.store.tables import Table, mesh_tables, tables_at, tables_in
 from vox_mesh.store.thread import SerialThread
 from vox_mesh.store.values import Row, Rows, Value
 
@@ -75,7 +75,8 @@ class BackupFile:
             raise BackupRefused(f"{path} can't be read: {error}", hint="check the file") from None
         try:
             self._check(path)
-            self.tables = [table for table in tables_in(self._connection) if table.name != _OWN]
+            skipped = {_OWN, *DERIVED}
+            self.tables = [table for table in tables_in(self._connection) if table.name not in skipped]
             self.counts = {table.name: self._count(table) for table in self.tables}
             self.definitions = self._ask(TABLES["definitions"])
             self.sequences = self._ask(TABLES["sequences"]) if self._ask(TABLES["has_sequences"]) else []

@@ -60,7 +60,7 @@ class Table:
         return f"INSERT INTO {self.quoted} ({columns}) VALUES {', '.join([row] * rows)}"
 
 
-_DERIVED: Final = frozenset({"job_counts"})
+DERIVED: Final = frozenset({"job_counts"})
 """Triggers fill these as the rows of other tables come."""
 
 
@@ -90,7 +90,7 @@ def mesh_tables() -> tuple[Table, ...]:
 
 def _tables(rows: Rows) -> list[Table]:
     by_table = groupby(rows, lambda row: str(row["table_name"]))
-    return [_table(name, list(columns)) for name, columns in by_table if name not in _DERIVED]
+    return [_table(name, list(columns)) for name, columns in by_table]
 
 
 def _table(name: str, rows: Sequence[Row]) -> Table:

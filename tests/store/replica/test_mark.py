@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,13 +56,13 @@ def test_a_file_that_is_not_marked_is_left_alone(path: Path) -> None:
 
 
 def test_another_process_is_refused_until_the_first_is_gone(path: Path) -> None:
-    with program(HOLD, path) as (line, pid):
+    with program(HOLD, path) as (line, process):
         assert line == "held"
         with pytest.raises(ReplicaOff, match="in use by another process") as refused:
             Mark.take(path, DRIVER, PRIMARY)
         assert "VOX_DB_PATH" in refused.value.hint
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        process.kill()
+        process.wait()
         with taken(path) as mark:
             assert (mark.record.log_id, mark.record.next_frame) == ("of the other process", 7)
 
