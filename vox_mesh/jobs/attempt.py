@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from vox_mesh.jobs.finishing import Ended
 from vox_mesh.jobs.handlers import Handler
 from vox_mesh.model.canonical import canonical
 from vox_mesh.model.jobs import JobState
+from vox_mesh.store.thread import SerialThread
 
 _RESULT: Final = "result"
 _JSON: Final = "application/json"
@@ -65,13 +65,16 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-async def handled(context: JobContext, handler: Handler, threads: Executor) -> Ended:
+async def handled(context: JobContext, handler: Handler) -> Ended:
     """Have a handler work on the job; what it returns is kept as an artifact."""
     if handler.is_async:
         result = await handler.function(context)
     else:
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(threads, handler.function, context)
+        thread = SerialThread("vox-mesh-handler")  # one that does not end must not keep the process from it
+        try:
+            result = await thread.do(lambda: handler.function(context))
+        finally:
+            thread.finish()
     if result is not None:
         await context.keep(_RESULT, canonical(result).encode(), _JSON)
     return Ended(context.job, JobState.SUCCEEDED)

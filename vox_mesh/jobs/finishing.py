@@ -26,6 +26,8 @@ from vox_mesh.store.store import Store
 _log = logging.getLogger(__name__)
 
 _MOST: Final = 100
+_WEIGHT: Final = 2_048  # of one job's end, with its proof
+_MAX_WEIGHT: Final = 2**20
 _AGAIN_S: Final = 0.5
 _TRIES: Final = 20
 _MAX_REASON: Final = 2_000
@@ -44,6 +46,9 @@ class Ended(NamedTuple):
     delay_ms: int | None = None
 
 
+_Entry = tuple[Ended, "asyncio.Future[bool]"]
+
+
 class Finisher:
     """Writes what became of attempts. While one request is under way, the next ones gather."""
 
@@ -56,7 +61,7 @@ class Finisher:
         self._author = author
         self._clock = clock
         self._chance = chance
-        self._waiting: list[tuple[Ended, asyncio.Future[bool]]] = []
+        self._waiting: list[_Entry] = []
         self._task: asyncio.Task[None] | None = None
 
     async def finish(self, ended: Ended) -> bool:
@@ -70,29 +75,45 @@ class Finisher:
     async def _write_all(self) -> None:
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
-                await self._write(batch)
+                await self._write(self._next_batch())
         finally:
             self._task = None
 
-    async def _write(self, batch: Sequence[tuple[Ended, asyncio.Future[bool]]]) -> None:
-        groups: dict[bool, list[tuple[Ended, asyncio.Future[bool]]]] = {}
+    def _next_batch(self) -> list[_Entry]:
+        """As many as fit into one request."""
+        count = weight = 0
+        for ended, _ in self._waiting[:_MOST]:
+            weight += _WEIGHT + sum(artifact.weight for artifact in ended.artifacts)
+            if count and weight > _MAX_WEIGHT:
+                break
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    async def _write(self, batch: Sequence[_Entry]) -> None:
+        groups: dict[bool, list[_Entry]] = {}
         for each in batch:
             groups.setdefault(self._goes_back(each[0]), []).append(each)
-        scripts = [(self._script([e for e, _ in group], goes), group) for goes, group in groups.items()]
-        verdicts = await asyncio.gather(*(self._try(script) for script, _ in scripts))
-        for verdict, (script, group) in zip(verdicts, scripts, strict=True):
-            if verdict is None or len(group) == 1:
-                for ended, written in group:
-                    _settle(ended, written, verdict)
-                continue
-            del script  # one of them is not ours any more: which, they tell one by one
-            for ended, written in group:
-                alone = self._script([ended], self._goes_back(ended))
-                _settle(ended, written, await self._try(alone))
+        await asyncio.gather(*(self._write_group(group) for group in groups.values()))
 
-    async def _try(self, script: Script) -> MeshError | None:
+    async def _write_group(self, group: Sequence[_Entry]) -> None:
+        failure = await self._try([ended for ended, _ in group])
+        if failure is not None and len(group) > 1:
+            for each in group:  # one of them is not ours any more: which, they tell one by one
+                await self._write_group([each])
+            return
+        for ended, written in group:
+            _settle(ended, written, failure)
+
+    async def _try(self, group: Sequence[Ended]) -> MeshError | None:
         """Write it, and if nobody knows whether it was written, again: it takes effect once."""
+        try:
+            script = self._script(group)
+        except MeshError as error:  # what it left can't be told: then that is what is told
+            if len(group) > 1 or not group[0].artifacts:
+                return error
+            told = group[0]._replace(state=JobState.FAILED, reason=error.line, artifacts=())
+            return await self._try([told])
         for _ in range(_TRIES):
             try:
                 await self._store.write(script)
@@ -112,8 +133,8 @@ class Finisher:
         job = ended.job
         return ended.state is JobState.FAILED and ended.may_retry and job.failures + 1 < job.max_attempts
 
-    def _script(self, group: Sequence[Ended], goes_back: bool) -> Script:
-        if goes_back:
+    def _script(self, group: Sequence[Ended]) -> Script:
+        if self._goes_back(group[0]):
             items = [self._given_back(each) for each in group]
             return self._moves.give_back(items, claimer=self._author.identity.node_id)
         kept = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)

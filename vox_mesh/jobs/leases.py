@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 
 _RENEW_AT: Final = 1 / 3  # of a lease
 _CALM_S: Final = 0.1
+_LEAST_S: Final = 0.01
 _AGAIN_S: Final = 1.0
 
 
@@ -94,7 +95,7 @@ class Leases:
             return None
         now = self._monotonic()
         next_s = min(min(each.renew_at, each.until) for each in self._held.values())
-        return max(_CALM_S, next_s - now)
+        return max(_LEAST_S, next_s - now)
 
     async def _renew(self) -> None:
         now = self._monotonic()
@@ -120,8 +121,6 @@ class Leases:
             kept = set()
         except MeshError as error:
             _log.warning("leases could not be renewed: %s", error.line)
-            for each in group:  # once more soon, as long as they last
-                each.until = max(each.until, sent)
             await asyncio.sleep(min(_AGAIN_S, max(_CALM_S, room_s / 4)))
             return
         for each in group:

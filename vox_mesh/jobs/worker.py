@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +29,7 @@ from vox_mesh.jobs.choosing import Chooser
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.exec_policy import ExecPolicy
 from vox_mesh.jobs.finishing import Ended, Finisher
-from vox_mesh.jobs.handlers import F, Handler, Handlers
+from vox_mesh.jobs.handlers import F, Handler, HandlerSet
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.leases import Leases
 from vox_mesh.model.jobs import DEFAULT_LEASE_MS, EXEC, Job, JobState
@@ -46,7 +45,8 @@ MAX_CONCURRENCY: Final = 1_000
 _MOST_AT_ONCE: Final = 100
 _WINDOW: Final = 4  # so many times as many jobs are looked at as could be taken
 _AWAY_S: Final = 1.0
-_HELD_BACK_S: Final = 0.25
+_REST_S: Final = 0.25
+_HELD_BACK: Final = "held_back"
 _STOP_S: Final = 5.0
 
 
@@ -87,15 +87,15 @@ class Worker:
         self._presence = presence
         self._beat = beat
         self._policy = policy
-        self.handlers = Handlers()
+        self.handlers = HandlerSet()
         self.stats = WorkerStats()
         self._capacity = 0
         self._running: dict[str, asyncio.Task[None]] = {}
         self._by_handler: dict[str, int] = {}
         self._passed_over: Recent[tuple[str, int], float] = Recent(4_096)
+        self._resting: Recent[str, float] = Recent(1_024)
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._threads: ThreadPoolExecutor | None = None
         self._is_unsure = True  # what an earlier process of this node had in hand is unknown
         leases.lost = self._lose
 
@@ -105,13 +105,7 @@ class Worker:
         self, pattern: str, *, concurrency: int | None = None, lease: float | None = None
     ) -> Callable[[F], F]:
         """Have a function work on the kinds of a pattern: `@mesh.worker.handles("cortex.extract.*")`."""
-
-        def register(function: F) -> F:
-            lease_ms = None if lease is None else round(lease * 1_000)
-            self.handlers.add(Handler(pattern, function, concurrency, lease_ms))
-            return function
-
-        return register
+        return self.handlers.handles(pattern, concurrency=concurrency, lease=lease)
 
     @property
     def kinds(self) -> list[str]:
@@ -162,7 +156,6 @@ class Worker:
                 hint="give it handlers, or let it run commands (--exec)",
             )
         self._capacity = concurrency
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="vox-mesh-handler")
         await self._artifacts.sweep()
         await self._say()
         self._tasks = [
@@ -170,6 +163,13 @@ class Worker:
             asyncio.create_task(self._listen(), name="vox-mesh-worker-ear"),
             asyncio.create_task(self._leases.run(), name="vox-mesh-leases"),
         ]
+
+    async def broken(self) -> None:
+        """Wait until it can't go on, though nobody has stopped it; a fault of ours is raised."""
+        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                task.result()
 
     async def _say(self) -> None:
         """Have the others know what we work on."""
@@ -184,21 +184,23 @@ class Worker:
         if not self.is_running:
             return
         taking, listening, keeping = self._tasks
-        await _ended(taking, listening)
         self._capacity = 0
+        self._wake.set()
         try:
+            await asyncio.wait([taking], timeout=grace)  # a claim that is under way should have its answer
+            await _ended(taking, listening)
             if self._running:
                 await asyncio.wait(self._running.values(), timeout=grace)
             for job_id, task in list(self._running.items()):
                 self._leases.cancelled.add(job_id)
                 task.cancel()
-            await asyncio.gather(*self._running.values(), return_exceptions=True)
-            await self._finisher.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    await asyncio.gather(*self._running.values(), return_exceptions=True)
+                    await self._finisher.close()
         finally:
-            await _ended(keeping)
+            await _ended(taking, listening, keeping, *self._running.values())
             self._tasks = []
-            if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
         await self._say()
 
     # --- taking ----------------------------------------------------------------------------------
@@ -211,7 +213,7 @@ class Worker:
             self._leases.look_soon()
 
     async def _take_jobs(self) -> None:
-        while True:
+        while self._capacity:
             self._wake.clear()
             pause: float | None = _AWAY_S
             try:
@@ -237,22 +239,26 @@ class Worker:
         kinds = [kind for kind in await self._jobs.roster.pending_kinds() if self._has_place(kind)]
         if not kinds:
             return None
+        await self._chooser.look()
+        kinds = [kind for kind in kinds if self._chooser.is_open(kind)]
+        awake = [kind for kind in kinds if not self._rests(kind)]
         window = _WINDOW * max(places, self._chooser.count)
-        ready = await self._jobs.roster.ready(kinds, window)
-        pauses = [await self._jobs.roster.next_due_ms(kinds)] if len(ready) < window else []
+        ready = await self._jobs.roster.ready(awake, window)
         jobs = [job for job in ready if self._is_new(job)]
-        if jobs:
-            await self._chooser.look()
-            take, again_ms = self._chooser.choose(jobs, self._capacity, places)
-            if take := self._within_limits(take):
-                await self._claim(take)
-                return 0.0
-            pauses.append(again_ms)
-        if len(jobs) < len(ready):
-            return _HELD_BACK_S
-        now_ms = self._jobs.clock.now_ms
-        waits = [each - now_ms for each in pauses if each is not None]
-        return max(0.0, min(waits) / 1_000) if waits else None
+        take, again_ms = self._chooser.choose(jobs, self._capacity, places)
+        if take := self._within_limits(take):
+            await self._claim(take)
+            return 0.0
+        if len(jobs) < len(ready) or len(awake) < len(kinds):
+            return _REST_S
+        if len(ready) < window:
+            due_ms = await self._jobs.roster.next_due_ms(kinds)
+            again_ms = min((each for each in (again_ms, due_ms) if each is not None), default=None)
+        return None if again_ms is None else max(0.0, (again_ms - self._jobs.clock.now_ms) / 1_000)
+
+    def _rests(self, kind: str) -> bool:
+        """Whether jobs of a kind were held back just now: its limit is reached."""
+        return self._resting.get(kind, 0.0) > self._leases.now
 
     def _has_place(self, kind: str) -> bool:
         if kind == EXEC and self._policy is not None:
@@ -268,8 +274,7 @@ class Worker:
         """Whether it was not tried to claim the job just now; our copy of the database may be behind."""
         if job.job_id in self._running:
             return False
-        until = self._passed_over.get((job.job_id, job.claim_token))
-        return until is None or until <= asyncio.get_running_loop().time()
+        return self._passed_over.get((job.job_id, job.claim_token), 0.0) <= self._leases.now
 
     def _within_limits(self, jobs: Sequence[Job]) -> list[Job]:
         """As many of each kind as its handler has places."""
@@ -321,9 +326,12 @@ class Worker:
 
     def _pass_over(self, job: Job, verdict: Verdict) -> None:
         self.stats.lost_races += 1
-        is_held_back = isinstance(verdict, Refused) and verdict.reason == "held_back"
-        pause = _HELD_BACK_S if is_held_back or not isinstance(verdict, Refused) else _AWAY_S
-        self._passed_over[job.job_id, job.claim_token] = asyncio.get_running_loop().time() + pause
+        rules = self._chooser.rules_of(job.kind)
+        has_limit = rules.max_running is not None or rules.rate is not None
+        if has_limit or (isinstance(verdict, Refused) and verdict.reason == _HELD_BACK):
+            self._resting[job.kind] = self._leases.now + _REST_S
+        else:
+            self._passed_over[job.job_id, job.claim_token] = self._leases.now + _AWAY_S
 
     def _lease_of(self, job: Job) -> int:
         handler = self.handlers.of(job.kind)
@@ -351,10 +359,12 @@ class Worker:
             self._by_handler[handler.pattern] = self._by_handler.get(handler.pattern, 0) + 1
         task = asyncio.create_task(self._work(job, handler), name=f"vox-mesh-job-{job.job_id[:8]}")
         self._running[job.job_id] = task
+        self._presence.activity.load = len(self._running)
         task.add_done_callback(partial(self._end, job, handler))
 
     def _end(self, job: Job, handler: Handler | None, task: asyncio.Task[None]) -> None:
         del self._running[job.job_id]
+        self._presence.activity.load = len(self._running)
         self._leases.let_go(job)
         if handler is not None:
             self._by_handler[handler.pattern] -= 1
@@ -392,11 +402,7 @@ class Worker:
             work, timeout_s = partial(executed, artifacts=self._artifacts, policy=self._policy), None
         else:
             assert handler is not None
-            assert self._threads is not None
-            work, timeout_s = (
-                partial(handled, handler=handler, threads=self._threads),
-                job.core.get("timeout"),
-            )
+            work, timeout_s = partial(handled, handler=handler), job.core.get("timeout")
         try:
             return await attempt(context, work, self._jobs.clock, timeout_s)
         finally:
