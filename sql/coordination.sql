@@ -549,17 +549,16 @@ CREATE TABLE IF NOT EXISTS job_notes (
 
 -- What jobs print and log, in pieces, up to a bound; all of it is in their artifacts.
 CREATE TABLE IF NOT EXISTS job_logs (
-    id            INTEGER PRIMARY KEY,
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
+    n             INTEGER NOT NULL,
     claim_token   INTEGER NOT NULL,
     stream        TEXT    NOT NULL CHECK (stream IN ('stdout', 'stderr', 'log')),
     text          TEXT    NOT NULL,
-    logged_ms     INTEGER NOT NULL
-);
-
-CREATE INDEX IF NOT EXISTS job_logs_of_job ON job_logs (scope_id, repository_id, job_id, id);
+    logged_ms     INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, job_id, n)
+) WITHOUT ROWID;
 
 -- Jobs that come again and again. Whoever is first at the time schedules the next one, and sets the time after it.
 CREATE TABLE IF NOT EXISTS job_crons (

@@ -26,10 +26,13 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3
 
 -- name: log
 -- ?5: pieces, each a stream and a text.
-INSERT INTO job_logs (scope_id, repository_id, job_id, claim_token, stream, text, logged_ms)
-SELECT ?1, ?2, ?3, ?4, i.value ->> 0, i.value ->> 1, NOW_MS FROM json_each(?5) AS i ORDER BY i.key
+INSERT INTO job_logs (scope_id, repository_id, job_id, n, claim_token, stream, text, logged_ms)
+SELECT ?1, ?2, ?3, i.key + 1 + coalesce((
+        SELECT max(n) FROM job_logs WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3), 0),
+    ?4, i.value ->> 0, i.value ->> 1, NOW_MS
+FROM json_each(?5) AS i
 
 -- name: logged
 -- ?3: the job, ?4: after this piece, ?5: how many.
-SELECT id, claim_token, stream, text, logged_ms FROM job_logs
-WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3 AND id > ?4 ORDER BY id LIMIT ?5
+SELECT n, claim_token, stream, text, logged_ms FROM job_logs
+WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3 AND n > ?4 ORDER BY n LIMIT ?5

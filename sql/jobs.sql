@@ -206,8 +206,9 @@ UPDATE jobs SET
 WHERE id IN (SELECT id FROM items)
 
 -- name: refuse_stale_claim
--- Some of them are not the author's under that token, or by no token.
-INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+-- Some of them are not the author's under that token, or by no token. It stands right after what moves them.
+INSERT INTO refusals (reason) SELECT 'refused'
+WHERE changes() <> json_array_length(?4, '$.jobs') AND EXISTS (
     SELECT 1 FROM ITEMS WHERE NOT EXISTS (
         SELECT 1 FROM jobs AS j WHERE j.scope_id = ?1 AND j.repository_id = ?2
           AND j.job_id = i.value ->> 'job_id' AND j.claim_token = i.value ->> 'claim_token'
@@ -218,7 +219,8 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
     SELECT 1 FROM THEIR_JOBS WHERE j.last_op <> ?3)
 
 -- name: refuse_without_snapshot
-INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+INSERT INTO refusals (reason) SELECT 'refused'
+WHERE EXISTS (SELECT 1 FROM job_kinds WHERE OF_MESH AND is_audited) AND EXISTS (
     SELECT 1 FROM THEIR_JOBS
     CROSS JOIN job_kinds AS k ON k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = j.kind AND k.is_audited
     WHERE i.value ->> 'state' = 'succeeded' AND NOT EXISTS (
@@ -307,22 +309,13 @@ SELECT (
     (SELECT next_ms FROM job_crons INDEXED BY job_crons_due WHERE OF_MESH ORDER BY next_ms LIMIT 1) AS cron_ms,
     EXISTS (SELECT 1 FROM AWAITING_OPS) AS awaits_ops
 
--- name: awaiting
--- Jobs of whose ops some have come, or were refused: up to ?3 of them.
-SELECT job_id, is_refused FROM (
-    SELECT j.job_id, j.waits, (UNMET) AS unmet, EXISTS (
-        SELECT 1 FROM job_predecessors AS d CROSS JOIN agent_oplog AS o
-            ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = d.predecessor AND o.accepted = 0
-        WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND d.awaited = 'op'
-    ) AS is_refused
-    FROM AWAITING_OPS
-) WHERE unmet < waits OR is_refused LIMIT ?3
-
--- name: recount
--- ?3: jobs. Ops that they wait for have come; no op moves them.
-UPDATE jobs AS j SET waits = (UNMET)
-WHERE j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id IN (SELECT value FROM json_each(?3))
-  AND j.state = 'pending' AND j.waits > 0
+-- name: awaiting_refused
+-- Jobs that wait for an op which was refused, so that it never comes: up to ?3 of them.
+SELECT j.job_id FROM AWAITING_OPS AND EXISTS (
+    SELECT 1 FROM job_predecessors AS d CROSS JOIN agent_oplog AS o
+        ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = d.predecessor AND o.accepted = 0
+    WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND d.awaited = 'op'
+) LIMIT ?3
 
 -- --- the roster ------------------------------------------------------------------------------------------
 
@@ -450,9 +443,8 @@ ORDER BY kind
 
 -- name: is_current
 -- Whether a job is still the node's, under a token; for guarded writes of its worker.
-EXISTS (
-    SELECT 1 FROM jobs WHERE OF_MESH AND job_id = ?3 AND claim_token = ?4 AND claimer = ?5
-      AND lease_until_ms >= NOW_MS)
+SELECT 1 FROM jobs
+WHERE OF_MESH AND job_id = ?3 AND claim_token = ?4 AND claimer = ?5 AND lease_until_ms >= NOW_MS
 
 -- name: last_route
 -- Which op said something of routes last.

@@ -40,9 +40,12 @@ from vox_mesh.errors import (
 )
 from vox_mesh.jobs.artifacts import Artifacts
 from vox_mesh.jobs.choosing import Chooser
+from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.exec_policy import ExecPolicy
 from vox_mesh.jobs.finishing import Finisher
 from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.jobs.keeper import JobKeeper
+from vox_mesh.jobs.kinds import JobKinds
 from vox_mesh.jobs.leases import Leases
 from vox_mesh.jobs.worker import Worker
 from vox_mesh.messages.bus import Bus
@@ -87,6 +90,8 @@ class Mesh:
         self.locks = Locks(store, clock, lambda: self.identity.node_id, agent, surroundings.monotonic)
         self.bus = Bus(store, author, clock, surroundings, agent)
         self.jobs = Jobs(store, author, clock)
+        self.crons = Crons(store, self.jobs, clock)
+        self.job_kinds = JobKinds(store, self.jobs.roster)
         self.occ.notify = self._tell_of_conflict
         self._author = author
 
@@ -187,6 +192,9 @@ class MeshNode(Mesh):
         self._tick_s = settings.tick
         self._keeper = Keeper(store, clock, self.bus, settings.message_retention)
         self.worker = self._worker_of(settings)
+        self._job_keeper = JobKeeper(
+            store, clock, self.jobs, self.crons, chance=surroundings.chance, tick_s=settings.tick
+        )
         self._relay = None if settings.home is Home.MEMORY or not settings.http else self._relay_of(settings)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -225,6 +233,7 @@ class MeshNode(Mesh):
             asyncio.create_task(self._apply_deferred(), name="vox-mesh-deferral"),
             asyncio.create_task(self._sweep(), name="vox-mesh-sweeper"),
             asyncio.create_task(self._keep_messages(), name="vox-mesh-keeper"),
+            asyncio.create_task(self._job_keeper.run(), name="vox-mesh-job-keeper"),
         ]
 
     async def run_once(self) -> None:

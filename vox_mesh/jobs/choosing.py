@@ -95,14 +95,16 @@ class Chooser:
         return pattern is None or self._routes[pattern] == self._own
 
     def choose(self, jobs: Sequence[Job], capacity: int, places: int) -> Choice:
-        """Those of the jobs that are ours by now, up to so many: where we are first, before all others."""
+        """Those of the jobs that are ours by now, up to so many: where we are first, before all others.
+
+        The jobs are of kinds that are open to us.
+        """
         now_ms = self._clock.now_ms
         due: list[tuple[int, int, Job]] = []
         again_ms: int | None = None
         for job in jobs:
-            if not self.is_open(job.kind):
-                continue
-            place = rank(job.job_id, job.seed, self._own, self._candidates(job.kind, capacity))
+            weights = self._candidates(job.kind, capacity)
+            place = rank(job.job_id, job.seed, self._own, weights) if len(weights) > 1 else 0
             due_ms = job.not_before_ms + patience_ms(place, self._grace_ms)
             if due_ms <= now_ms:
                 due.append((-job.priority, place, job))

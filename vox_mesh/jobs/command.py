@@ -13,7 +13,7 @@ from functools import partial
 from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from vox_mesh.jobs.exec_policy import SEARCH_PATH, ExecPolicy, find_program
 from vox_mesh.jobs.process_group import GRACE_S, ProcessGroup, Start
@@ -121,7 +121,8 @@ async def run_command(
                 executable=str(place.program),
                 cwd=place.folder,
                 stdin=subprocess.DEVNULL,
-                outputs=(out, err),
+                stdout=out,
+                stderr=err,
                 is_apart=True,
             )
             return await _run(group, start, command.timeout_s)
@@ -234,7 +235,7 @@ class _Stream:
         self._ready: asyncio.Future[None] | None = None
 
     @asynccontextmanager
-    async def read_while(self, group: ProcessGroup) -> AsyncIterator[IO[bytes]]:
+    async def read_while(self, group: ProcessGroup) -> AsyncIterator[int]:
         """The end to write to, read from the other one while the group runs; if that fails, it is stopped."""
 
         def look(reader: asyncio.Task[None]) -> None:
@@ -246,7 +247,7 @@ class _Stream:
             reader = asyncio.create_task(self._read(ours), name="vox-mesh-output")
             reader.add_done_callback(look)
             try:
-                yield theirs
+                yield theirs.fileno()
             finally:
                 self._is_over = True
                 self._wake()
@@ -254,23 +255,26 @@ class _Stream:
             reader.result()
 
     async def _read(self, pipe: FileIO) -> None:
-        """Read to the end, or, once all who wrote to it have ended, what is there."""
+        """Read until all who were to write have ended, and then what is there.
+
+        It does not end by itself: who has left the group may have it open for ever.
+        """
         left = _PIPE_HOLDS
         while left > 0:
             if not self._is_over:
                 await self._readable(pipe)
             chunk = pipe.read(_CHUNK)
-            if chunk is None:  # it is empty, but somebody has it open
-                if self._is_over:
-                    return  # who has left the group, and may have it so for ever
-                continue
-            if not chunk:
+            if chunk:
+                left -= len(chunk) if self._is_over else 0
+                await self._pass_on(chunk)
+            elif self._is_over:
                 return
-            left -= len(chunk) if self._is_over else 0
-            if self._sink is not None:
-                await self._thread.do(partial(self._sink.write, chunk))
-            if self._on_output is not None:
-                self._on_output(self._name, chunk)
+
+    async def _pass_on(self, chunk: bytes) -> None:
+        if self._sink is not None:
+            await self._thread.do(partial(self._sink.write, chunk))
+        if self._on_output is not None:
+            self._on_output(self._name, chunk)
 
     async def _readable(self, pipe: FileIO) -> None:
         loop = asyncio.get_running_loop()

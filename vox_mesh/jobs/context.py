@@ -123,7 +123,7 @@ class JobContext:
         """A guard for scripts of the handler: they are applied only while the job is still ours."""
         job = self.job
         values = (*self._store.tenant[:2], job.job_id, job.claim_token, job.claimer)
-        return guard(SQL["is_current"], values, refusal="stale_claim")
+        return guard(f"EXISTS ({SQL['is_current']})", values, refusal="stale_claim")
 
     @property
     def is_cancelled(self) -> bool:

@@ -138,7 +138,9 @@ class Finisher:
             items = [self._given_back(each) for each in group]
             return self._moves.give_back(items, claimer=self._author.identity.node_id)
         kept = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)
-        return self._moves.complete([self._complete(each) for each in group], *([kept] if kept else []))
+        ends = [self._complete(each) for each in group]
+        items, proofs = [item for item, _ in ends], [proof for _, proof in ends]
+        return self._moves.complete(items, *([kept] if kept else []), proofs=proofs)
 
     def _given_back(self, ended: Ended) -> Item:
         job, now_ms = ended.job, self._clock.now_ms
@@ -150,7 +152,8 @@ class Finisher:
         wait_ms = backoff_ms(job.backoff_ms, job.failures + 1, self._chance())
         return {**item, "not_before_ms": now_ms + wait_ms, "failed": 1}
 
-    def _complete(self, ended: Ended) -> Item:
+    def _complete(self, ended: Ended) -> tuple[Item, Item]:
+        """What is said of a job's end, and the proof of it."""
         job, key = ended.job, self._author.identity.key
         envelope = Envelope(
             job_id=job.job_id,
@@ -172,13 +175,12 @@ class Finisher:
             "claim_token": job.claim_token,
             "state": ended.state.value,
             "output_artifacts": proof.envelope["outputs"],
-            "proof": {"envelope": proof.envelope, "signature": proof.signature},
         }
         if ended.exit_code is not None:
             item["exit_code"] = ended.exit_code
         if ended.reason is not None:
             item["reason"] = ended.reason[:_MAX_REASON]
-        return item
+        return item, proof._asdict()
 
     async def close(self) -> None:
         """Wait until all is written."""

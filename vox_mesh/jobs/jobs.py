@@ -119,7 +119,8 @@ class Jobs:
         """The jobs as they were scheduled first, by us or by others."""
         found = await self.roster.find_all([item["job_id"] for item in items], fresh=True)
         jobs = [(item, found[item["job_id"]]) for item in items]
-        return [Scheduled(job.job_id, job.ulid, job.kind, job.ulid == item["ulid"]) for item, job in jobs]
+        # By its ULID it can't be told: the manifest may have named it, then and now.
+        return [Scheduled(job.job_id, job.ulid, job.kind, job.seed == item["seed"]) for item, job in jobs]
 
     async def _resolved(self, manifests: Sequence[Manifest]) -> list[Manifest]:
         """Each with the ids of those it is to wait for, and after those of them that are here too."""
@@ -172,10 +173,10 @@ class Jobs:
 
     async def abort(self, *references: Reference, reason: str = "aborted") -> list[str]:
         """End jobs that have not ended; the ids of those that had not."""
-        jobs = [await self.find(each) for each in references]
-        if not jobs:
+        found = [each if isinstance(each, Job) else await self.find(each) for each in references]
+        if not found:
             return []
-        script = self.moves.abort([{"job_id": job.job_id} for job in jobs], reason)
+        script = self.moves.abort([{"job_id": job.job_id} for job in found], reason)
         return await self._moved(script)
 
     async def give_back(

@@ -81,9 +81,15 @@ class Moves:
             answer=op.answer("moved", "moved"),
         )
 
-    def complete(self, items: Sequence[Item], *effects: Statement) -> Script:
-        """End jobs, with their results; all of them, or none. While the database is away, it waits."""
-        op = self._op(COMPLETE, {"jobs": items}, self._node)
+    def complete(
+        self, items: Sequence[Item], *effects: Statement, proofs: Sequence[Item] | None = None
+    ) -> Script:
+        """End jobs, with their results; all of them, or none. While the database is away, it waits.
+
+        The proofs, one for each, are for the log: no statement reads them.
+        """
+        told = None if proofs is None else [{**i, "proof": p} for i, p in zip(items, proofs, strict=True)]
+        op = self._op(COMPLETE, {"jobs": items}, self._node, told=told)
         steps = [
             op.step("complete"),
             op.guarded("refuse_stale_claim", _STALE),
@@ -134,9 +140,13 @@ class Moves:
         author: str | None = None,
         key: str | None = None,
         more: Value = None,
+        told: Sequence[Item] | None = None,
     ) -> _Move:
-        text = canonical({**payload, "at_ms": self._clock.now_ms})
-        return _Move(kind, text, (*self._mesh, new_key() if key is None else key, text, author, more))
+        """An op; what it has to tell of the jobs may be more than its statements need."""
+        at_ms = self._clock.now_ms
+        text = canonical({**payload, "at_ms": at_ms})
+        whole = text if told is None else canonical({**payload, "at_ms": at_ms, "jobs": told})
+        return _Move(kind, whole, (*self._mesh, new_key() if key is None else key, text, author, more))
 
 
 class _Move:

@@ -41,7 +41,7 @@ class Note(NamedTuple):
 class Piece(NamedTuple):
     """A piece of what a job has printed or logged."""
 
-    id: int
+    n: int
     claim_token: int
     stream: str
     text: str
@@ -75,7 +75,7 @@ class Notes:
                 has_ended = (await self._roster.find(job_id, fresh=True)).has_ended
                 while pieces := await self.logged(job_id, after=after):
                     for piece in pieces:
-                        after = piece.id
+                        after = piece.n
                         yield piece
             if not has_ended:
                 with suppress(TimeoutError):

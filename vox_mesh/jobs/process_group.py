@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import Final, Protocol
 
 from vox_mesh.store.thread import SerialThread, to_the_end
 
@@ -60,32 +60,26 @@ class Start:
     """The file to run, if it is not the one that the first word names."""
     cwd: Path | None = None
     stdin: int | None = None
-    """An open file, or one of subprocess's own; else it reads from what we do."""
-    outputs: tuple[IO[bytes], IO[bytes]] | None = None
-    """Its stdout and stderr, which are closed here as soon as it has them; else they are ours."""
+    """An open file, or one of subprocess's own, as the other two; else it has what we have."""
+    stdout: int | None = None
+    stderr: int | None = None
     is_apart: bool = False
     """It has nothing that we happen to have: no other open file, no signal ignored or blocked, no umask."""
 
     def spawn(self, group: int) -> subprocess.Popen[bytes]:
         """Start it as a member of the group."""
-        stdout, stderr = self.outputs or (None, None)
         return subprocess.Popen(  # noqa: S603 - what to run is the caller's to say
             self.argv,
             executable=self.executable,
             env=self.environment,
             cwd=self.cwd,
             stdin=self.stdin,
-            stdout=stdout,
-            stderr=stderr,
+            stdout=self.stdout,
+            stderr=self.stderr,
             close_fds=self.is_apart,
             umask=_PRIVATE if self.is_apart else -1,
             process_group=group,
         )
-
-    def close_outputs(self) -> None:
-        """The outputs are the command's alone from now on."""
-        for output in self.outputs or ():
-            output.close()
 
 
 class ProcessGroup:
@@ -145,15 +139,10 @@ class ProcessGroup:
     # --- in the thread ---------------------------------------------------------------------------
 
     def _live(self, start: Start) -> int:
-        try:
-            guardian = _stand_guard()
-        except BaseException:
-            start.close_outputs()
-            raise
+        guardian = _stand_guard()
         try:
             return self._lead(start, guardian.pid)
         finally:
-            start.close_outputs()
             with self._lock:
                 self._id = None
             with guardian:
@@ -167,7 +156,6 @@ class ProcessGroup:
         if self._kill_at is not None:  # it is not wanted any more
             return -signal.SIGTERM
         process = _spawn(start, group)
-        start.close_outputs()
         with self._lock:
             self._id, self._pid = group, process.pid
         for number in self._early:

@@ -64,7 +64,9 @@ class Roster:
 
     async def _candidates(self, reference: str, fresh: bool) -> Rows:
         if is_ulid(reference.upper()):
-            return await self._read("named", reference.upper(), fresh=fresh)
+            rows = await self._read("named", reference.upper(), fresh=fresh)
+            if rows or not _BEGINNING.fullmatch(reference):  # 26 digits of an id look like a ULID
+                return rows
         if _ID.fullmatch(reference):
             return await self._read("find", json([reference]), fresh=fresh)
         if _BEGINNING.fullmatch(reference):

@@ -43,7 +43,7 @@ DEFAULT_CONCURRENCY: Final = 8
 MAX_CONCURRENCY: Final = 1_000
 
 _MOST_AT_ONCE: Final = 100
-_WINDOW: Final = 4  # so many times as many jobs are looked at as could be taken
+_WINDOW: Final = 512  # so many jobs are looked at, at the most
 _AWAY_S: Final = 1.0
 _REST_S: Final = 0.25
 _HELD_BACK: Final = "held_back"
@@ -242,7 +242,7 @@ class Worker:
         await self._chooser.look()
         kinds = [kind for kind in kinds if self._chooser.is_open(kind)]
         awake = [kind for kind in kinds if not self._rests(kind)]
-        window = _WINDOW * max(places, self._chooser.count)
+        window = min(places * self._chooser.count, _WINDOW)
         ready = await self._jobs.roster.ready(awake, window)
         jobs = [job for job in ready if self._is_new(job)]
         take, again_ms = self._chooser.choose(jobs, self._capacity, places)

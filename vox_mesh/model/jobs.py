@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 import orjson
 
+from vox_mesh.errors import BadValue
 from vox_mesh.model.canonical import parse
 
 SCHEDULE: Final = "ScheduleJob"
@@ -29,6 +31,9 @@ DEFAULT_ATTEMPTS: Final = 3
 DEFAULT_BACKOFF_MS: Final = 1_000
 MAX_BACKOFF_MS: Final = 5 * 60_000
 DEFAULT_LEASE_MS: Final = 60_000
+
+_PATTERN: Final = re.compile(r"\*|[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)*(\.\*)?")
+_MAX_PATTERN: Final = 128
 
 
 class JobState(StrEnum):
@@ -152,6 +157,15 @@ class Job(NamedTuple):
     def has_ended(self) -> bool:
         """Whether its state is terminal."""
         return JobState(self.state).is_end
+
+
+def checked_pattern(pattern: str) -> str:
+    """The pattern, if it is one: a kind, all kinds below one as in `cortex.extract.*`, or all there are."""
+    if not _PATTERN.fullmatch(pattern) or len(pattern) > _MAX_PATTERN:
+        raise BadValue(
+            f"{pattern!r} is no kind of job", hint="for example cortex.extract, cortex.extract.* or *"
+        )
+    return pattern
 
 
 def matches(pattern: str, kind: str) -> bool:

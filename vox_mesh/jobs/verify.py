@@ -1,0 +1,176 @@
+"""Verification: whether a job's proof holds, beside the log, the roster and what the job left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.coordination.oplog import OpLog
+from vox_mesh.errors import ArtifactMissing, BadValue, MeshError, NotKnown
+from vox_mesh.jobs.artifacts import MAX_INLINE, Artifacts
+from vox_mesh.model.canonical import canonical, content_id, parse
+from vox_mesh.model.chain import Entry
+from vox_mesh.model.jobs import COMPLETE, Job
+from vox_mesh.model.proof import Output, Proof, bundle, faults_of
+from vox_mesh.model.shapes import has_keys, short
+from vox_mesh.model.verification import key_at
+
+MAX_BODIES: Final = 16 * 2**20
+"""So many bytes of contents go into a bundle; of others, it has the hash."""
+
+
+class Verification(NamedTuple):
+    """What is wrong with a job's proof, and what whoever relies on it should know."""
+
+    faults: list[str]
+    remarks: list[str]
+    proof: Proof | None = None
+    """The proof, if there is one; with faults, it is worth nothing."""
+
+
+class Verifier:
+    """Checks proofs where the mesh is at hand, and packs them up for where it is not."""
+
+    def __init__(self, oplog: OpLog, artifacts: Artifacts) -> None:
+        self._oplog = oplog
+        self._artifacts = artifacts
+
+    async def check(self, job: Job) -> Verification:
+        """All that is wrong with what is known of a job's end."""
+        faults = _manifest_faults(job)
+        if not job.has_ended:
+            return Verification([*faults, f"it is {job.state}: there is no proof before its end"], [])
+        try:
+            entry = await self._oplog.find(job.last_op)
+        except NotKnown:
+            return Verification([*faults, f"the op {short(job.last_op)} that ended it is not in the log"], [])
+        faults += await self._entry_faults(entry)
+        item = _item_of(entry, job.job_id)
+        if item is None:
+            ended_by = f"{entry.kind} {entry.op_id} of {entry.node_id}"
+            return Verification([*faults, f"there is no proof: it was ended by {ended_by}"], [])
+        given: Any = item.get("proof")
+        if not has_keys(given, Proof._fields):
+            return Verification([*faults, f"the op {entry.op_id} that completed it has no proof"], [])
+        proof = Proof(**given)
+        wrong = await self._proof_faults(job, entry, item, proof)
+        if wrong:
+            return Verification([*faults, *wrong], [], proof)
+        damaged, remarks = await self._outputs(proof)
+        return Verification([*faults, *damaged], remarks, proof)
+
+    async def _entry_faults(self, entry: Entry) -> list[str]:
+        faults = []
+        if entry.accepted != 1:
+            faults.append(f"the op {entry.op_id} that ended it was refused: {short(entry.reason)}")
+        if not await self._oplog.is_authentic(entry):
+            faults.append(
+                f"the entry of op {entry.op_id} was changed, or is not by {short(entry.node_id)}:"
+                " see `vox-mesh oplog verify`"
+            )
+        return faults
+
+    async def _proof_faults(self, job: Job, entry: Entry, item: Mapping[str, Any], proof: Proof) -> list[str]:
+        keys = [key for key in await self._oplog.keys() if key.node_id == entry.node_id]
+        key = key_at(entry.seq, keys)
+        faults = [] if key is not None else [f"no key is known of the node {short(entry.node_id)}"]
+        faults += faults_of(proof, job_id=job.job_id, worker_key=key)
+        if not faults:
+            faults += _contradictions("the op", proof.envelope, {**item, "node_id": entry.node_id})
+            faults += _contradictions("the roster", proof.envelope, _row_of(job))
+        return faults
+
+    # --- what it left ----------------------------------------------------------------------------
+
+    async def _outputs(self, proof: Proof) -> tuple[list[str], list[str]]:
+        faults, remarks = [], []
+        for output in map(_output, proof.envelope["outputs"]):
+            try:
+                size = await self._size(output)
+            except ArtifactMissing as missing:
+                remarks.append(f"{output.name}: {missing}")
+            except MeshError as damaged:
+                faults.append(f"{output.name}: {damaged}")
+            else:
+                if size != output.size:
+                    faults.append(f"{output.name}: it has {size} bytes, and the proof says {output.size}")
+        return faults, remarks
+
+    async def _size(self, output: Output) -> int:
+        """How large the content with that hash is; that it is whole is looked at on the way."""
+        if output.size <= MAX_INLINE:
+            return len(await self._artifacts.body(output.hash))
+        path = await self._artifacts.path(output.hash)
+        return (await asyncio.to_thread(path.stat)).st_size
+
+    # --- for others ------------------------------------------------------------------------------
+
+    async def bundle(self, job: Job, proof: Proof) -> str:
+        """All that is needed to check a proof offline, with what is at hand of the outputs."""
+        bodies: dict[str, bytes] = {}
+        left = MAX_BODIES
+        for output in map(_output, proof.envelope["outputs"]):
+            if output.hash in bodies or output.size > left:
+                continue
+            try:
+                bodies[output.hash] = await self._artifacts.body(output.hash, limit=left)
+            except ArtifactMissing:
+                continue
+            left -= len(bodies[output.hash])
+        return bundle(job.core, proof, bodies)
+
+
+def _output(document: Mapping[str, Any]) -> Output:
+    return Output(**document)
+
+
+def _manifest_faults(job: Job) -> list[str]:
+    try:
+        found = content_id(parse(job.manifest))
+    except BadValue as error:
+        return [f"its manifest can't be read: {error}"]
+    return [] if found == job.job_id else [f"its manifest is that of job {found}"]
+
+
+def _item_of(entry: Entry, job_id: str) -> Mapping[str, Any] | None:
+    """What an op that completes jobs says of this one."""
+    try:
+        items = parse(entry.payload)["jobs"] if entry.kind == COMPLETE else []
+        found: Mapping[str, Any] | None = next((item for item in items if item["job_id"] == job_id), None)
+    except (BadValue, KeyError, TypeError):
+        return None
+    return found if isinstance(found, Mapping) else None
+
+
+def _row_of(job: Job) -> dict[str, Any]:
+    row: dict[str, Any] = {**job._asdict(), "node_id": job.claimer}
+    with suppress(BadValue):  # as it is, it differs
+        row["output_artifacts"] = parse(job.output_artifacts)
+    return row
+
+
+_SAID: Final = {
+    "node_id": "node_id",
+    "attempt": "claim_token",
+    "state": "state",
+    "exit": "exit_code",
+    "outputs": "output_artifacts",
+}
+"""What an envelope says, by what ops and rows call it."""
+
+
+def _contradictions(who: str, envelope: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{who} says {theirs} {short(told.get(theirs))}, and the proof {short(envelope[name])}"
+        for name, theirs in _SAID.items()
+        if not _is_same(envelope[name], told.get(theirs))
+    ]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    try:
+        return canonical(one) == canonical(other)  # where true is not 1
+    except BadValue:
+        return False

@@ -1,0 +1,366 @@
+"""The roster as the log has it: what every job's row must be, from the accepted ops in commit order alone.
+
+The rules are those of `sql/jobs.sql`, told a second time: where the two differ, one of them is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.canonical import canonical, parse
+from vox_mesh.model.chain import Entry
+from vox_mesh.model.jobs import (
+    ABORT,
+    CLAIM,
+    COMPLETE,
+    ENDS,
+    EXPIRE,
+    HELD,
+    SCHEDULE,
+    START,
+    YIELD,
+    Job,
+    JobState,
+)
+
+COLUMNS: Final = Job._fields[1:]
+"""What follows from the log; the rowid does not, but for its order."""
+
+DOOMED: Final = "a job that it waited for did not succeed"
+LAPSED: Final = "the lease ran out"
+
+_WRONG_ENDS: Final = (JobState.FAILED, JobState.ABORTED)
+_NO_OUTPUTS: Final = "[]"
+
+Row = dict[str, Any]
+"""The values of a job's row by their columns."""
+
+Item = Mapping[str, Any]
+"""What an op says of one job."""
+
+
+class Finding(NamedTuple):
+    """An accepted op that the rules don't allow."""
+
+    entry_id: int
+    op_id: str
+    kind: str
+    job_id: str
+    what: str
+
+
+class _Op(NamedTuple):
+    """An accepted op that moves jobs."""
+
+    entry_id: int
+    op_id: str
+    kind: str
+    chain: str
+    at_ms: int
+    payload: Mapping[str, Any]
+    moved: list[str]
+    lease_until_ms: int | None
+
+    @property
+    def items(self) -> list[Item]:
+        items: list[Item] = self.payload["jobs"]
+        return items
+
+    @property
+    def node_id(self) -> str:
+        """Who did it: a command authors in a chain of its own, on behalf of its node."""
+        return self.chain.partition("/")[0]
+
+
+class Replay:
+    """Follows the log, entry by entry. What can't be is a finding, and changes nothing."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Row] = {}
+        """By their ids, in the order in which they came."""
+        self.after: dict[str, dict[str, str]] = {}
+        """What jobs wait for, or waited for: each predecessor, and what of it is awaited."""
+        self.findings: list[Finding] = []
+        self.last_id = 0
+        """The entry that was followed last."""
+        self._successors: dict[str, list[str]] = {}
+        self._ulids: set[str] = set()
+        self._accepted: set[str] = set()
+        self._rules: Mapping[str, Callable[[_Op], None]] = {
+            SCHEDULE: self._schedule,
+            CLAIM: self._claim,
+            START: self._start,
+            COMPLETE: self._complete,
+            YIELD: self._give_back,
+            EXPIRE: self._expire,
+            ABORT: self._abort,
+        }
+
+    def follow(self, entry: Entry) -> None:
+        """Take in the next entry."""
+        self.last_id = entry.id
+        if not entry.accepted:
+            return
+        rule = self._rules.get(entry.kind)
+        if rule is not None:
+            try:
+                rule(_read(entry))
+            except (BadValue, KeyError, TypeError, ValueError, AttributeError) as error:
+                self._find(entry, "", f"it can't be read: {error!r}")
+        self._come(entry.op_id)
+
+    def _come(self, op_id: str) -> None:
+        """An op counts from its own entry on, for those that wait for it."""
+        self._accepted.add(op_id)
+        for job_id in self._successors.get(op_id, ()):
+            row = self.jobs[job_id]
+            if self.after[job_id][op_id] == "op" and row["state"] == JobState.PENDING:
+                row["waits"] = self._unmet(job_id)
+
+    # --- scheduling ------------------------------------------------------------------------------
+
+    def _schedule(self, op: _Op) -> None:
+        new: list[tuple[str, Item]] = []
+        for item in op.items:
+            job_id = item["job_id"]
+            if job_id in self.jobs:
+                continue  # the same manifest is the same job
+            if item["ulid"] in self._ulids:
+                self._find(op, job_id, f"another job has the ULID {item['ulid']}")
+            self.jobs[job_id] = _scheduled(op, item)
+            self._ulids.add(item["ulid"])
+            new.append((job_id, item))
+        for job_id, item in new:
+            for predecessor, awaited in item.get("after") or ():
+                self.after.setdefault(job_id, {})[predecessor] = awaited
+                self._successors.setdefault(predecessor, []).append(job_id)
+                self._check_predecessor(op, job_id, predecessor, awaited)
+            self.jobs[job_id]["waits"] = self._unmet(job_id)
+
+    def _check_predecessor(self, op: _Op, job_id: str, predecessor: str, awaited: str) -> None:
+        if awaited == "op":
+            return  # one that was refused by the same request was not to be seen
+        row = self.jobs.get(predecessor)
+        if row is None:
+            self._find(op, job_id, f"it waits for {predecessor}, which is not there")
+        elif awaited == "success" and row["state"] in _WRONG_ENDS:
+            self._find(op, job_id, f"it waits for the success of {predecessor}, which is {row['state']}")
+
+    def _unmet(self, job_id: str) -> int:
+        return sum(not self._is_met(each, how) for each, how in self.after.get(job_id, {}).items())
+
+    def _is_met(self, predecessor: str, awaited: str) -> bool:
+        if awaited == "op":
+            return predecessor in self._accepted
+        row = self.jobs.get(predecessor)
+        if row is None:
+            return False
+        return row["state"] == JobState.SUCCEEDED or (awaited == "end" and row["ended_ms"] is not None)
+
+    # --- holding ---------------------------------------------------------------------------------
+
+    def _claim(self, op: _Op) -> None:
+        if op.payload.get("renews"):
+            for row, _ in self._moved(op, lambda row, item: _is_held(row, item, op.node_id)):
+                row.update(lease_until_ms=op.lease_until_ms, last_op=op.op_id)
+            return
+        for row, _ in self._moved(op, _is_next):
+            row.update(
+                state=JobState.CLAIMED.value,
+                claimer=op.node_id,
+                claim_token=row["claim_token"] + 1,
+                attempts=row["attempts"] + 1,
+                lease_until_ms=op.lease_until_ms,
+                last_op=op.op_id,
+            )
+
+    def _start(self, op: _Op) -> None:
+        def can_start(row: Row, item: Item) -> bool:
+            return row["state"] == JobState.CLAIMED and _is_held(row, item, op.node_id)
+
+        for row, _ in self._moved(op, can_start):
+            row.update(state=JobState.RUNNING.value, started_ms=op.at_ms, last_op=op.op_id)
+
+    # --- ending ----------------------------------------------------------------------------------
+
+    def _complete(self, op: _Op) -> None:
+        def can_end(row: Row, item: Item) -> bool:
+            is_end = item["state"] in (JobState.SUCCEEDED, JobState.FAILED)
+            return is_end and row["state"] == JobState.RUNNING and _is_held(row, item, op.node_id)
+
+        for row, item in self._moved(op, can_end, [item["job_id"] for item in op.items]):
+            row.update(
+                state=item["state"],
+                failures=row["failures"] + (item["state"] == JobState.FAILED),
+                exit_code=item.get("exit_code"),
+                reason=item.get("reason"),
+                output_artifacts=_outputs(item),
+                lease_until_ms=None,
+                ended_ms=op.at_ms,
+                last_op=op.op_id,
+            )
+        self._follow_up(op)
+
+    def _give_back(self, op: _Op) -> None:
+        def can_go_back(row: Row, item: Item) -> bool:
+            return _is_current(row, item) and row["failures"] + _failed(item) < row["max_attempts"]
+
+        for row, item in self._moved(op, can_go_back, [item["job_id"] for item in op.items]):
+            row.update(
+                _FREE,
+                failures=row["failures"] + _failed(item),
+                reason=item.get("reason"),
+                not_before_ms=max(item.get("not_before_ms") or 0, op.at_ms),
+                last_op=op.op_id,
+            )
+
+    def _expire(self, op: _Op) -> None:
+        for row, _ in self._moved(op, _is_current):
+            failures = row["failures"] + 1
+            if failures >= row["max_attempts"]:
+                row.update(state=JobState.FAILED.value, ended_ms=op.at_ms, lease_until_ms=None)
+            else:
+                row.update(_FREE)
+            row.update(failures=failures, not_before_ms=op.at_ms, reason=LAPSED, last_op=op.op_id)
+        self._follow_up(op)
+
+    def _abort(self, op: _Op) -> None:
+        for row, _ in self._moved(op, lambda row, _: row["state"] not in ENDS):
+            row.update(
+                state=JobState.ABORTED.value,
+                ended_ms=op.at_ms,
+                lease_until_ms=None,
+                reason=op.payload.get("reason"),
+                last_op=op.op_id,
+            )
+        self._follow_up(op)
+
+    def _follow_up(self, op: _Op) -> None:
+        """Fail those that wait for the success of what ended otherwise; release those that wait for ends."""
+        ended = [
+            job_id
+            for job_id in dict.fromkeys(item["job_id"] for item in op.items)
+            if self._is_moved_by(op, job_id) and self.jobs[job_id]["state"] in ENDS
+        ]
+        for job_id in ended:  # those that fail with it are appended, and looked at in turn
+            if self.jobs[job_id]["state"] in _WRONG_ENDS:
+                for row in self._pending_after(job_id, "success"):
+                    row.update(
+                        state=JobState.FAILED.value, ended_ms=op.at_ms, reason=DOOMED, last_op=op.op_id
+                    )
+                    ended.append(row["job_id"])
+        for job_id in ended:
+            for row in self._pending_after(job_id, "success", "end"):
+                if row["waits"] > 0:
+                    row.update(
+                        waits=self._unmet(row["job_id"]),
+                        not_before_ms=max(row["not_before_ms"], op.at_ms),
+                        last_op=op.op_id,
+                    )
+
+    def _pending_after(self, job_id: str, *awaited: str) -> Iterator[Row]:
+        for successor in self._successors.get(job_id, ()):
+            row = self.jobs[successor]
+            if row["state"] == JobState.PENDING and self.after[successor][job_id] in awaited:
+                yield row
+
+    # --- which ones ------------------------------------------------------------------------------
+
+    def _moved(
+        self, op: _Op, is_allowed: Callable[[Row, Item], bool], moved: Iterable[str] | None = None
+    ) -> Iterator[tuple[Row, Item]]:
+        """The rows that the op says it moved, each once, with what it says of them."""
+        follows = op.kind in (EXPIRE, ABORT)  # these name also what they moved as a consequence
+        for job_id in dict.fromkeys(op.moved if moved is None else moved):
+            row = self.jobs.get(job_id)
+            items = [item for item in op.items if item["job_id"] == job_id]
+            if row is None or not items:
+                self._find(op, job_id, "it moved a job that is not there")
+                continue
+            allowed = [item for item in items if is_allowed(row, item)]
+            if allowed:
+                yield row, allowed[0]
+            elif not (follows and row["state"] == JobState.PENDING):
+                self._find(op, job_id, f"it can't move a job that is {_standing(row)}")
+
+    def _is_moved_by(self, op: _Op, job_id: str) -> bool:
+        row = self.jobs.get(job_id)
+        return row is not None and row["last_op"] == op.op_id
+
+    def _find(self, op: _Op | Entry, job_id: str, what: str) -> None:
+        entry_id = op.id if isinstance(op, Entry) else op.entry_id
+        self.findings.append(Finding(entry_id, op.op_id, op.kind, job_id, what))
+
+
+_FREE: Final = {
+    "state": JobState.PENDING.value,
+    "claimer": None,
+    "lease_until_ms": None,
+    "started_ms": None,
+}
+"""What a row is like when its job is nobody's again."""
+
+
+def _read(entry: Entry) -> _Op:
+    payload = parse(entry.payload)
+    result = {} if entry.result is None else orjson.loads(entry.result)
+    moved = orjson.loads(result["moved"]) if "moved" in result else []
+    what = (entry.id, entry.op_id, entry.kind, entry.node_id)
+    return _Op(*what, payload["at_ms"], payload, moved, result.get("lease_until_ms"))
+
+
+def _scheduled(op: _Op, item: Item) -> Row:
+    manifest = item["manifest"]
+    row: Row = dict.fromkeys(COLUMNS)
+    row.update(
+        job_id=item["job_id"],
+        ulid=item["ulid"],
+        kind=item["kind"],
+        state=JobState.PENDING.value,
+        priority=item["priority"],
+        waits=0,
+        not_before_ms=max(op.at_ms, item.get("run_at_ms") or 0),
+        max_attempts=item["max_attempts"],
+        backoff_ms=item["backoff_ms"],
+        lease_ms=item.get("lease_ms"),
+        claim_token=0,
+        attempts=0,
+        failures=0,
+        created_ms=op.at_ms,
+        output_artifacts=_NO_OUTPUTS,
+        retry_of=manifest.get("retry_of"),
+        scheduled_by=op.chain,
+        seed=item["seed"],
+        last_op=op.op_id,
+        manifest=canonical(manifest),
+    )
+    return row
+
+
+def _is_next(row: Row, item: Item) -> bool:
+    is_free = row["state"] == JobState.PENDING and row["waits"] == 0
+    return bool(is_free and row["claim_token"] == item["claim_token"] - 1)
+
+
+def _is_current(row: Row, item: Item) -> bool:
+    return row["state"] in HELD and bool(row["claim_token"] == item["claim_token"])
+
+
+def _is_held(row: Row, item: Item, node_id: str) -> bool:
+    return _is_current(row, item) and bool(row["claimer"] == node_id)
+
+
+def _outputs(item: Item) -> str:
+    return canonical(item["output_artifacts"]) if "output_artifacts" in item else _NO_OUTPUTS
+
+
+def _failed(item: Item) -> int:
+    return int(item.get("failed") or 0)
+
+
+def _standing(row: Row) -> str:
+    return f"{row['state']}, with token {row['claim_token']} and {row['waits']} to wait for"
