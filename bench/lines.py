@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from bench import (
     inbox_lines,
+    job_lines,
     lock_lines,
     message_lines,
     node_lines,
@@ -228,6 +229,13 @@ LINES: Final = (
     Line("message-inbox-sqld", "a large inbox, on a server", inbox_lines.large_sqld, needs_server=True),
     Line("message-inbox-file", "a large inbox, in a file", inbox_lines.large_file),
     Line("message-claims", "many senders, or one that is held back", inbox_lines.claims),
+    Line("job-rates-sqld", "jobs that do nothing, on a server", job_lines.rates_sqld, needs_server=True),
+    Line("job-rates-file", "jobs that do nothing, in a file", job_lines.rates_file),
+    Line("job-begun-sqld", "how soon a job begins, on a server", job_lines.begun_sqld, needs_server=True),
+    Line("job-begun-file", "how soon a job begins, in a file", job_lines.begun_file),
+    Line("job-roster", "questions to a large roster", job_lines.roster),
+    Line("job-crowded-sqld", "among many that are finished", job_lines.crowded_sqld, needs_server=True),
+    Line("job-crowded-file", "among many that are finished, in a file", job_lines.crowded_file),
 )
 
 

@@ -329,9 +329,20 @@ SELECT RECORD FROM jobs WHERE OF_MESH AND job_id >= ?3 AND job_id < ?3 || 'g' OR
 -- name: named
 SELECT RECORD FROM jobs WHERE OF_MESH AND ulid = ?3
 
--- name: pending_kinds
--- The kinds of which there are jobs to be done, now or later.
-SELECT kind FROM job_counts WHERE OF_MESH AND state = 'pending' AND jobs > 0
+-- name: situation
+-- All that decides of who may claim, in one look: the kinds of which there are jobs to be done, the nodes that are to
+-- take no more, what was decided of kinds, how many jobs each node has in hand, and when routes changed last.
+SELECT
+    (SELECT json_group_array(kind) FROM job_counts WHERE OF_MESH AND state = 'pending' AND jobs > 0) AS kinds,
+    (SELECT json_group_array(node_id) FROM job_drains WHERE OF_MESH) AS drains,
+    (SELECT json_group_array(json_array(kind, is_paused, max_running, rate, rate_ms, lease_ms, is_audited))
+        FROM job_kinds WHERE OF_MESH) AS rules,
+    (SELECT json_group_object(claimer, jobs) FROM (
+        SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
+        WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer)) AS places,
+    (SELECT max(hlc) FROM agent_oplog INDEXED BY agent_oplog_of_owner
+        WHERE OF_MESH AND kind = 'RouteKind'
+          AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1) AS routed
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority those that have waited longest.
@@ -357,11 +368,6 @@ SELECT min((
     ORDER BY r.not_before_ms LIMIT 1)) AS due_ms
 FROM json_each(?3) AS k
 CROSS JOIN (SELECT 3 AS priority UNION ALL SELECT 2 UNION ALL SELECT 1 UNION ALL SELECT 0) AS p
-
--- name: places
--- How many jobs each node has in hand.
-SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
-WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer
 
 -- name: held_by
 SELECT RECORD FROM jobs INDEXED BY jobs_held
@@ -427,9 +433,6 @@ CROSS JOIN job_predecessors AS d INDEXED BY job_successors
     ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.predecessor = i.value
 ORDER BY d.job_id
 
--- name: drains
-SELECT node_id FROM job_drains WHERE OF_MESH
-
 -- name: drain
 INSERT INTO job_drains (scope_id, repository_id, node_id, since_ms) VALUES (?1, ?2, ?3, NOW_MS)
 ON CONFLICT DO NOTHING
@@ -437,17 +440,7 @@ ON CONFLICT DO NOTHING
 -- name: undrain
 DELETE FROM job_drains WHERE OF_MESH AND node_id = ?3
 
--- name: kinds
-SELECT kind, is_paused, max_running, rate, rate_ms, lease_ms, is_audited FROM job_kinds WHERE OF_MESH
-ORDER BY kind
-
 -- name: is_current
 -- Whether a job is still the node's, under a token; for guarded writes of its worker.
 SELECT 1 FROM jobs
 WHERE OF_MESH AND job_id = ?3 AND claim_token = ?4 AND claimer = ?5 AND lease_until_ms >= NOW_MS
-
--- name: last_route
--- Which op said something of routes last.
-SELECT max(hlc) FROM agent_oplog INDEXED BY agent_oplog_of_owner
-WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'RouteKind'
-  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1

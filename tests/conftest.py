@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from tools.homes import ALL_HOMES, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, Store, open_store
+
+_MUCH_BYTES = 10_000_000
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and the processes of a test inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,10 +31,33 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_server() -> Iterator[Server]:
+def fresh_enough() -> Iterator[Callable[[], Server]]:
+    """A server that has not much in it: whoever makes a replica of it has to copy all of that."""
+    with ExitStack() as running:
+        server: Server | None = None
+
+        def choose() -> Server:
+            nonlocal server
+            if server is None or _bytes_in(server) > _MUCH_BYTES:
+                running.close()
+                server = running.enter_context(Server())
+            return server
+
+        yield choose
+
+
+def _bytes_in(server: Server) -> int:
+    total = 0
+    for path in server._folder.rglob("*"):
+        with suppress(FileNotFoundError):  # the server tidies up
+            total += path.stat().st_size
+    return total
+
+
+@pytest.fixture(scope="module")
+def shared_server(fresh_enough: Callable[[], Server]) -> Server:
     """One server for all tests that don't hurt it; each test has a scope or tables of its own."""
-    with Server() as server:
-        yield server
+    return fresh_enough()
 
 
 @pytest.fixture

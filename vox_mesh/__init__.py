@@ -16,8 +16,13 @@ from vox_mesh.coordination.strategies import (
     Written,
 )
 from vox_mesh.errors import MeshError
+from vox_mesh.jobs.attempt import GiveBack, GiveUp
+from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.handlers import HandlerSet
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.outbox import Auto, Local, Remote
+from vox_mesh.model.jobs import Job, JobState
+from vox_mesh.model.manifest import Manifest
 from vox_mesh.model.messages import Message
 from vox_mesh.opening import Role, open_store
 from vox_mesh.settings import Settings, load_settings
@@ -30,7 +35,14 @@ __all__ = [
     "Conflict",
     "ConflictRecorded",
     "DeferToAgent",
+    "GiveBack",
+    "GiveUp",
+    "HandlerSet",
+    "Job",
+    "JobContext",
+    "JobState",
     "Local",
+    "Manifest",
     "Manual",
     "Merge",
     "Merged",

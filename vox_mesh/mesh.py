@@ -89,7 +89,7 @@ class Mesh:
         self.occ = Occ(versions, self.conflicts, chance=surroundings.chance)
         self.locks = Locks(store, clock, lambda: self.identity.node_id, agent, surroundings.monotonic)
         self.bus = Bus(store, author, clock, surroundings, agent)
-        self.jobs = Jobs(store, author, clock)
+        self.jobs = Jobs(store, author, clock, self.nodes)
         self.crons = Crons(store, self.jobs, clock)
         self.job_kinds = JobKinds(store, self.jobs.roster)
         self.occ.notify = self._tell_of_conflict

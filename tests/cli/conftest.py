@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
 
-from tests.support import forked
+from tests.support.fork_server import Program
+from tests.support.forked import Process
 from tests.support.programs import NOTING_NODE
 from tools.sqld import Server
 from vox_mesh.cli import app
@@ -72,20 +72,12 @@ class Vox:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
         return kept | {"PYTHONPATH": str(_ROOT)} | self.variables
 
-    def launch(self, *arguments: str, python: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    def launch(self, *arguments: str) -> Process:
         """Start a command."""
-        return subprocess.Popen(
-            [sys.executable, *python, "-m", "vox_mesh.cli", *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return Process(Program(arguments, self.environment, module="vox_mesh.cli", folder=str(self.folder)))
 
     @contextmanager
-    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    def running(self, *arguments: str) -> Iterator[Process]:
         """A command that goes on until it is told to end; however the test ends, it does not outlive it."""
         with self.launch(*arguments) as process:
             try:
@@ -96,26 +88,25 @@ class Vox:
     def __call__(self, *arguments: str, python: tuple[str, ...] = ()) -> Ended:
         """Run a command to its end; with options for Python, in an interpreter that is started for it."""
         if not python:
-            return self._forked(arguments)
-        with self.launch(*arguments, python=python) as process:
-            try:
-                out, err = process.communicate(timeout=_PATIENCE_S)
-            except BaseException:
-                process.kill()
-                raise
-        return Ended(process.returncode, out, err)
-
-    def _forked(self, arguments: tuple[str, ...]) -> Ended:
-        with TemporaryDirectory() as name:
-            told = Path(name)
-            code = forked.run(arguments, self.folder, self.environment, told, _PATIENCE_S)
-            return Ended(code, (told / "out").read_text(), (told / "err").read_text())
+            with self.launch(*arguments) as process:
+                out, err = process.communicate(_PATIENCE_S)
+            return Ended(process.wait(), out, err)
+        ended = subprocess.run(
+            [sys.executable, *python, "-m", "vox_mesh.cli", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+        )
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
 class RunningNode:
     """A node that runs beside the commands and logs what it is told."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
         self.node_id = self._heard()
 
@@ -127,22 +118,15 @@ class RunningNode:
         return self._heard()
 
     def _heard(self) -> str:
-        assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
 
 @contextmanager
 def running_node(vox: Vox, **variables: str) -> Iterator[RunningNode]:
     """A node in the commands' folder; it leaves cleanly at the end."""
-    with subprocess.Popen(
-        [sys.executable, "-c", NOTING_NODE],
-        cwd=vox.folder,
-        env=vox.having(**variables).environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    seen = vox.having(**variables).environment
+    noting = Program((), seen, code=NOTING_NODE, folder=str(vox.folder))
+    with Process(noting, has_stdin=True) as process:
         try:
             node = RunningNode(process)
             if not node.node_id:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from typing import Any, Final
 
 import pytest
@@ -13,6 +12,7 @@ from tests.cli.conftest import Vox, assert_wrong_usage
 from tests.cli.test_messages import claimed, payloads, sent
 from tests.cli.test_nodes import interrupted, line_of
 from tests.cli.test_send import piped
+from tests.support.forked import Process
 from tools.sqld import Server
 
 _PATIENCE_S: Final = 60.0
@@ -24,7 +24,7 @@ def coder(vox: Vox) -> Vox:
     return vox.having(VOX_AGENT_ID="coder")
 
 
-def told(process: subprocess.Popen[str]) -> Any:
+def told(process: Process) -> Any:
     """The next message that a command prints."""
     return json.loads(line_of(process))
 
@@ -66,7 +66,6 @@ def test_what_could_not_be_printed_is_not_acknowledged_and_free_at_once(
 ) -> None:
     sent(coder, "b", "hello")
     with coder.launch("inbox", "b", "--ack", *more) as command:
-        assert command.stdout is not None
         command.stdout.close()
         assert command.wait(timeout=_PATIENCE_S) == 141
     assert states(coder) == ["stored"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from typing import Any, Final
 
 import pytest
 
 from tests.cli.conftest import Vox, assert_wrong_usage
 from tests.cli.test_nodes import interrupted, line_of
+from tests.support.forked import Process
 from tools.sqld import Server, free_port
 
 _KEY: Final = "file:src/lib.rs"
@@ -33,7 +33,7 @@ def coder(vox: Vox) -> Vox:
     return vox.having(VOX_AGENT_ID="coder")
 
 
-def told(process: subprocess.Popen[str]) -> Any:
+def told(process: Process) -> Any:
     """The next document that a watch prints."""
     return json.loads(line_of(process))
 

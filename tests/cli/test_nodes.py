@@ -14,6 +14,7 @@ from contextlib import closing
 from typing import Any, Final
 
 from tests.cli.conftest import Vox, running_node
+from tests.support.forked import Process
 from tools.sqld import Server, free_port
 from vox_mesh.coordination.identity import passing_identity
 from vox_mesh.coordination.nodes import Node
@@ -24,17 +25,16 @@ _SHARED_COMMANDS: Final = (
 )
 
 
-def line_of(process: subprocess.Popen[str]) -> str:
+def line_of(process: Process) -> str:
     """The next line that a command prints."""
-    assert process.stdout is not None
     return process.stdout.readline()
 
 
-def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
+def interrupted(process: Process | subprocess.Popen[str]) -> tuple[int, str]:
     """End a command with Ctrl-C; its exit code, and what it says then."""
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    return process.returncode, err
+    return process.wait(), err
 
 
 def test_a_node_is_listed_while_it_runs_and_with_all_after_it_left(vox: Vox) -> None:

@@ -17,6 +17,8 @@ from typing import Any, Final
 import pytest
 
 from tests.cli.conftest import Vox
+from tests.support.fork_server import Program
+from tests.support.forked import Process
 from tests.support.programs import NODE
 from tools.sqld import Server, free_port
 from vox_mesh.store.replica.mark import replica_path
@@ -35,17 +37,9 @@ def mesh(vox: Vox, server: Server) -> Vox:
 @contextmanager
 def node(vox: Vox) -> Iterator[None]:
     """A node that runs beside the commands, and has caught up."""
-    with subprocess.Popen(
-        [sys.executable, "-c", NODE],
-        cwd=vox.folder,
-        env=vox.environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
+    running = Program((), vox.environment, code=NODE, folder=str(vox.folder))
+    with Process(running, has_stdin=True) as process:
         assert process.stdin is not None
-        assert process.stdout is not None
         try:
             assert process.stdout.readline() == "in touch\n"
             yield

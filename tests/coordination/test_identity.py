@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.support.programs import program
 from tools.homes import FILE
 from vox_mesh import Mesh
 from vox_mesh.coordination.identity import (
@@ -44,11 +43,6 @@ sys.stdin.read()
 identity = node_identity(Path(sys.argv[1]), None)
 print(identity.node_id, identity.key.public, flush=True)
 """
-
-
-def _asked(code: str, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", code, str(folder)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def _who(identity: Identity) -> tuple[str, str]:
@@ -159,14 +153,12 @@ def test_threads_that_begin_at_once_end_with_one_identity(folder: Path) -> None:
 
 def test_processes_that_begin_at_once_end_with_one_identity(folder: Path) -> None:
     with ExitStack() as running:
-        processes = [running.enter_context(_asked(_WHO, folder)) for _ in range(_PROCESSES)]
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
+        started = [running.enter_context(program(_WHO, folder)) for _ in range(_PROCESSES)]
+        assert [line for line, _ in started] == ["ready"] * _PROCESSES
+        for _, process in started:
             assert process.stdin is not None
             process.stdin.close()
-        lines = [process.stdout.readline().split() for process in processes if process.stdout]
+        lines = [process.stdout.readline().split() for _, process in started]
     assert lines == [list(_who(node_identity(folder, None)))] * _PROCESSES
 
 

@@ -25,6 +25,7 @@ _SHORT_TTL_S = 0.5
 _STEP_S = 0.3  # so that one moment in which the machine is busy does not spoil all of them
 
 _WAITERS = "SELECT holder_agent FROM lock_waiters WHERE scope_id = ? AND lock_key = ? ORDER BY ticket"
+_ALIVE = "SELECT alive_until FROM lock_waiters WHERE scope_id = ? AND lock_key = ? AND holder_agent = ?"
 
 
 @pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
@@ -51,6 +52,18 @@ async def _queued(mesh: Mesh, key: str, *names: str) -> None:
             rows = await mesh.store.read(_WAITERS, values, fresh=True)
             if [row["holder_agent"] for row in rows] == list(names):
                 return
+            await mesh.store.changed(seen)
+
+
+async def _alive_until(mesh: Mesh, key: str, name: str, than: str = "") -> str:
+    """Until when a waiter is believed in; wait until that is later than it was."""
+    values = (mesh.store.tenant.scope_id, key, name)
+    async with asyncio.timeout(_PATIENCE_S):
+        while True:
+            seen = mesh.store.change_count
+            until = str((await mesh.store.read(_ALIVE, values, fresh=True)).value)
+            if until > than:
+                return until
             await mesh.store.changed(seen)
 
 
@@ -106,6 +119,8 @@ async def test_a_killed_waiter_is_passed_over_and_a_paused_one_is_served_later_a
             took_ms = await _acquired_ms(mesh, "key", first["token"]) - released_ms
             assert took_ms <= _ALIVE_MS + _BUSY_MS
             assert not told[1].done()
+            silent = await _alive_until(mesh, "key", "paused")
+        await _alive_until(mesh, "key", "paused", than=silent)
         last_told = asyncio.create_task(mesh.locks.acquire("key", wait=_PATIENCE_S))
         await _queued(mesh, "key", "killed", "paused", "holder")
         await third.order("release", key="key")

@@ -1,47 +1,200 @@
-"""Commands in processes of their own that need not load Python first: each is forked from one that has."""
+"""Programs in processes of their own that need not load Python first: each is forked from one that has."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import select
+import signal
+import socket
+import subprocess
 import sys
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Final
+from threading import Lock
+from types import TracebackType
+from typing import Final, Self, TextIO
 
-from vox_mesh.cli import main
+from tests.support.fork_server import Program
 
-_FORKS: Final = get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.support.forked", "vox_mesh.cli.app", "aiohttp", "click", "orjson"])
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_ASKING: Final = Lock()
 
 
-def run(
-    arguments: tuple[str, ...], folder: Path, variables: dict[str, str], told: Path, patience_s: float
-) -> int:
-    """Run `vox-mesh` to its end, with these variables and no others; what it says is in `told`."""
-    process = _FORKS.Process(target=_command, args=(arguments, folder, variables, told))
-    process.start()
+@cache
+def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    ours, theirs = socket.socketpair()
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno())],
+            cwd=_ROOT,
+            env=kept | {"PYTHONPATH": str(_ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,  # a Ctrl-C is for the tests, which end it
+        )
+    return ours, process
+
+
+def _fork(wanted: Program, stdin: int, stdout: int, stderr: int) -> int:
+    """Have it forked; where its process id is told, and at its end the exit code."""
+    ours, theirs = os.pipe()
     try:
-        process.join(patience_s)
-        assert process.exitcode is not None, f"vox-mesh {' '.join(arguments)} does not end"
-        code = told / "code"  # who forks it now and then fails to pass it on
-        return int(code.read_text()) if code.exists() else process.exitcode
+        with _ASKING:
+            wanted.send(_server()[0], (stdin, stdout, stderr, theirs))
     finally:
-        process.kill()
-        process.join()
-        process.close()
+        os.close(theirs)
+    return ours
 
 
-def _command(arguments: tuple[str, ...], folder: Path, variables: dict[str, str], told: Path) -> None:
-    for descriptor, name in ((0, os.devnull), (1, told / "out"), (2, told / "err")):
-        opened = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
-        os.dup2(opened, descriptor)
-        os.close(opened)
-    os.environ.clear()
-    os.environ.update(variables)
-    os.chdir(folder)
-    sys.argv = ["vox-mesh", *arguments]
-    try:
-        main()
-    except SystemExit as ending:
-        (told / "code").write_text(str(ending.code or 0))
-        raise
+class Process:
+    """A running program, to be used as `subprocess.Popen`."""
+
+    def __init__(self, wanted: Program, *, has_stdin: bool = False) -> None:
+        self.stdin: TextIO | None = None
+        if has_stdin:
+            given, self.stdin = _pipe_to()
+        else:
+            given = os.open(os.devnull, os.O_RDONLY)
+        self.stdout, out = _pipe_from()
+        self.stderr, err = _pipe_from()
+        self.returncode: int | None = None
+        self._told = os.fdopen(_fork(wanted, given, out, err), buffering=1)
+        for file in (given, out, err):
+            os.close(file)
+        self.pid = int(self._told.readline())
+
+    def poll(self) -> int | None:
+        """The exit code, if it has ended."""
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; the exit code."""
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        return code
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
+            self.returncode = int(self._told.readline())
+        return self.returncode
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """End its input, wait for its end, and read all that it says."""
+        if self.stdin:
+            self.stdin.close()
+        with ThreadPoolExecutor(2) as pool:
+            out, err = pool.submit(self.stdout.read), pool.submit(self.stderr.read)
+            try:
+                self.wait(timeout)
+            except BaseException:
+                self.kill()
+                raise
+            said = out.result(), err.result()
+        self._close()
+        return said
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it has not ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.stdin:
+            self.stdin.close()
+        self.stdout.close()
+        self.stderr.close()
+        self.wait()
+        self._close()
+
+    def _close(self) -> None:
+        for file in (self.stdin, self.stdout, self.stderr, self._told):
+            if file:
+                file.close()
+
+
+def _pipe_to() -> tuple[int, TextIO]:
+    theirs, ours = os.pipe()
+    return theirs, os.fdopen(ours, "w")
+
+
+def _pipe_from() -> tuple[TextIO, int]:
+    ours, theirs = os.pipe()
+    return os.fdopen(ours), theirs
+
+
+class AsyncProcess:
+    """A running program, to be used as `asyncio.subprocess.Process`; its stderr goes to a file."""
+
+    def __init__(
+        self,
+        pid: int,
+        told: asyncio.StreamReader,
+        stdin: asyncio.WriteTransport,
+        stdout: asyncio.StreamReader,
+    ) -> None:
+        self.pid = pid
+        self.stdin = stdin
+        self.stdout = stdout
+        self.returncode: int | None = None
+        self._ending = asyncio.create_task(self._hear_end(told))
+
+    @classmethod
+    async def start(cls, wanted: Program, stderr: int) -> Self:
+        """Have it forked."""
+        given, stdin = os.pipe()
+        stdout, out = os.pipe()
+        told = _fork(wanted, given, out, stderr)
+        for file in (given, out):
+            os.close(file)
+        loop = asyncio.get_running_loop()
+        writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(stdin, "wb", 0))
+        telling = await _reader(told)
+        pid = int(await telling.readline())
+        return cls(pid, telling, writing, await _reader(stdout))
+
+    async def _hear_end(self, told: asyncio.StreamReader) -> int:
+        self.returncode = int(await told.readline())
+        await told.read()
+        self.stdin.close()
+        return self.returncode
+
+    async def wait(self) -> int:
+        """Wait for its end; the exit code."""
+        return await asyncio.shield(self._ending)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it has not ended."""
+        if self.returncode is None:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self.send_signal(signal.SIGKILL)
+
+
+async def _reader(file: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(file, "rb", 0))
+    return reader

@@ -33,6 +33,9 @@ LOAD_S: Final = 60.0 if SOAK else 3.0
 SHORTER_LOAD_S: Final = 20.0 if SOAK else 3.0
 CHECKPOINT_INTERVAL_S: Final = 20 if SOAK else 3
 
+BACKUPS: Final = 3 if SOAK else 1
+"""Backups made while others write."""
+
 SPOOLED: Final = 1_000
 REPLAY_KILLS: Final = 6 if SOAK else 2
 REPLAYED: Final = 512 * (REPLAY_KILLS + 1)
@@ -69,3 +72,6 @@ LOCK_WALKS: Final = 200 if SOAK else 12
 
 MESSAGE_WALKS: Final = 500 if SOAK else 12
 """Walks of senders and consumers over a few inboxes that are compared with what the rules say."""
+
+JOB_WALKS: Final = 500 if SOAK else 12
+"""Walks of nodes over a handful of jobs that are compared with what the rules say."""

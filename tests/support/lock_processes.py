@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.forked import AsyncProcess
 from tests.support.jobs import Job
 from tests.support.processes import Report, Writer
 from vox_mesh import Settings
@@ -27,7 +28,7 @@ class LockJob(Job):
 class Locker(Writer):
     """A running `tests.support.lock_programs`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, job: Job, log: Path) -> None:
+    def __init__(self, process: AsyncProcess, job: Job, log: Path) -> None:
         super().__init__(process, job, log)
         self._orders = 0
         self._answers: dict[int, Report] = {}
@@ -42,7 +43,6 @@ class Locker(Writer):
         """Have it do something, now; what came of it."""
         self._orders += 1
         number = self._orders
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"order": number, "verb": verb, **what}).encode() + b"\n")
         return asyncio.create_task(self._told(number))
 

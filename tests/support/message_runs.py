@@ -71,7 +71,6 @@ class Correspondent(Writer):
 
     def go_on(self) -> None:
         """Have it go on, when it has halted or will."""
-        assert self._process.stdin is not None
         self._process.stdin.write(b"{}\n")
 
     def terminate(self) -> None:

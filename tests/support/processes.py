@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
+from tests.support.fork_server import Program
+from tests.support.forked import AsyncProcess
 from tests.support.jobs import Job
 from vox_mesh import MeshError, Script, Settings, Statement, Store
 from vox_mesh.settings import variable_of
@@ -42,7 +43,7 @@ def environment(settings: Settings) -> dict[str, str]:
 class Writer:
     """A running `tests.support.writers` program and what it has reported so far."""
 
-    def __init__(self, process: asyncio.subprocess.Process, job: Job, log: Path) -> None:
+    def __init__(self, process: AsyncProcess, job: Job, log: Path) -> None:
         self.job = job
         self.reports: list[Report] = []
         self.is_running = True
@@ -56,20 +57,14 @@ class Writer:
         cls, settings: Settings, job: Job, log: Path, module: str = "tests.support.writers"
     ) -> Writer:
         """Start a process of its own for the job, with the program that does such jobs."""
-        inherited = {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
+        variables = {**os.environ, "PYTHONPATH": str(_ROOT), **environment(settings)}
         with log.open("wb") as stderr:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", module, job.argument),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=stderr,
-                env={**os.environ, **inherited, **environment(settings)},
+            process = await AsyncProcess.start(
+                Program((job.argument,), variables, module=module), stderr.fileno()
             )
         return cls(process, job, log)
 
     async def _hear(self) -> None:
-        assert self._process.stdout is not None
         async for line in self._process.stdout:
             if line.endswith(b"\n"):  # a killed writer may leave half a line
                 self.reports.append(json.loads(line))
@@ -98,7 +93,6 @@ class Writer:
 
     def ask_to_stop(self) -> None:
         """Close its stdin: a sign to end, or to begin, as its job has it."""
-        assert self._process.stdin is not None
         self._process.stdin.close()
 
     async def ended(self, timeout: float = _PATIENCE_S) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.support.fork_server import Program
+from tests.support.forked import Process
 from tests.support.processes import environment
 from vox_mesh import Settings
 
@@ -52,23 +52,21 @@ asyncio.run(main())
 
 
 @contextmanager
-def program(code: str, *arguments: object, settings: Settings | None = None) -> Iterator[tuple[str, int]]:
-    """Run the code until its first line of output; that line, and the process id.
+def program(code: str, *arguments: object, settings: Settings | None = None) -> Iterator[tuple[str, Process]]:
+    """Run the code until its first line of output; that line, and the process.
 
     The code should end when its stdin does; what has not ended by then is killed.
     """
     chosen = {} if settings is None else environment(settings)
-    with subprocess.Popen(
-        [sys.executable, "-c", code, *(str(argument) for argument in arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(_ROOT), **chosen},
-    ) as process:
+    variables = {**os.environ, "PYTHONPATH": str(_ROOT), **chosen}
+    given = tuple(str(argument) for argument in arguments)
+    with Process(Program(given, variables, code=code), has_stdin=True) as process:
         assert process.stdin is not None
-        assert process.stdout is not None
         try:
-            yield process.stdout.readline().strip(), process.pid
+            line = process.stdout.readline().strip()
+            if not line:
+                print(process.stderr.read())  # why, if that was not wanted
+            yield line, process
             process.stdin.close()
             process.wait(_PATIENCE_S)
         finally:

@@ -81,6 +81,7 @@ class Intruder:
         rows = await self._store.read(
             f"{sql} WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 ORDER BY seq",
             (*self._mesh, chain),
+            fresh=True,
         )
         return [Entry._make(row) for row in rows]
 

@@ -19,16 +19,21 @@ from vox_mesh.errors import MeshError
 _NAME: Final = "vox-mesh"
 _COMMANDS: Final = {
     "conflicts": "vox_mesh.cli.conflicts:conflicts",
+    "cron": "vox_mesh.cli.crons:cron",
     "db": "vox_mesh.cli.db:db",
     "doctor": "vox_mesh.cli.doctor:doctor",
     "guard": "vox_mesh.cli.guard:guard",
     "inbox": "vox_mesh.cli.inbox:inbox",
+    "kind": "vox_mesh.cli.kinds:kind",
+    "job": "vox_mesh.cli.job:job",
     "lock": "vox_mesh.cli.lock:lock",
     "messages": "vox_mesh.cli.messages:messages",
     "nodes": "vox_mesh.cli.nodes:nodes",
     "oplog": "vox_mesh.cli.oplog:oplog",
     "roles": "vox_mesh.cli.roles:roles",
+    "route": "vox_mesh.cli.routes:route",
     "send": "vox_mesh.cli.send:send",
+    "worker": "vox_mesh.cli.worker:worker",
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from vox_mesh.cli.exits import KILLED, ExitCode, as_shell_tells
-from vox_mesh.cli.options import Wanted, lock_options
+from vox_mesh.cli.options import TakesCommand, Wanted, lock_options
 from vox_mesh.cli.start import start_shared
 from vox_mesh.cli.terminal import Terminal
 from vox_mesh.errors import LockLost, MeshError
@@ -25,22 +25,7 @@ _log = logging.getLogger(__name__)
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class _WithCommand(click.Command):
-    """Takes what follows the first `--` for the command to run, whatever it looks like."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own, command = args, list[str]()
-        if "--" in args:
-            at = args.index("--")
-            own, command = args[:at], args[at + 1 :]
-        rest = super().parse_args(ctx, own)
-        if not command:
-            raise click.UsageError("no command is given: write it after `--`", ctx)
-        ctx.params["command"] = command
-        return rest
-
-
-@click.command(cls=_WithCommand)
+@click.command(cls=TakesCommand)
 @click.argument("keys", nargs=-1, required=True, metavar="KEY... -- COMMAND...")
 @lock_options
 def run(
@@ -64,6 +49,8 @@ def run(
     Example:
       vox-mesh lock run file:Cargo.lock --agent coder --wait 1m -- cargo update
     """
+    if not command:
+        raise click.UsageError("no command is given: write it after `--`", click.get_current_context())
     settings = start_shared("lock run")
     wanted = Wanted(keys, agent, ttl, wait, shared).asked(settings)
     return asyncio.run(_UnderLock(settings, wanted, command).run())

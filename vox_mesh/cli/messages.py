@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final
 
 import click
 
+from vox_mesh.cli.beside import Result, Work, run_beside
 from vox_mesh.cli.message_output import record, short_line, show_message
 from vox_mesh.cli.options import Function, seconds
 from vox_mesh.cli.output import json_option, show_several
-from vox_mesh.cli.start import start_shared
 from vox_mesh.errors import NotKnown
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.claims import is_brought, not_holder
 from vox_mesh.model.messages import Message, MessageState
-from vox_mesh.settings import Settings
-
-Result = TypeVar("Result")
 
 _LIMIT: Final = 100
 _STATES: Final = [state.value for state in MessageState if state is not MessageState.SPOOLED]
@@ -51,13 +47,8 @@ def messages() -> None:
     """
 
 
-def _run(command: str, work: Callable[[Mesh], Coroutine[Any, Any, Result]]) -> Result:
-    return asyncio.run(_beside(start_shared(f"messages {command}"), work))
-
-
-async def _beside(settings: Settings, work: Callable[[Mesh], Coroutine[Any, Any, Result]]) -> Result:
-    async with Mesh.open_command(settings) as mesh:
-        return await work(mesh)
+def _run(command: str, work: Work[Result]) -> Result:
+    return run_beside(f"messages {command}", work)
 
 
 async def _found(mesh: Mesh, beginning: str) -> Message:

@@ -63,11 +63,12 @@ async def _with_roles(mesh: Mesh, found: list[Node]) -> list[tuple[Node, str]]:
             roles.append(_OWNER)
         if coordinator is not None and coordinator.node_id == node.node_id:
             roles.append(_COORDINATOR)
-        told.append((node, "+".join(roles) or ("worker" if _kinds(node) else "peer")))
+        told.append((node, "+".join(roles) or ("worker" if kinds_of(node) else "peer")))
     return told
 
 
-def _kinds(node: Node) -> list[str]:
+def kinds_of(node: Node) -> list[str]:
+    """The kinds of job that a node says it works on."""
     try:
         kinds = orjson.loads(node.kinds)
     except orjson.JSONDecodeError:
@@ -88,7 +89,7 @@ def _record(node: Node, role: str) -> Record:
         "consuming": node.is_consuming,
         "progressing": node.is_progressing,
     }
-    return judged | row | {"kinds": _kinds(node)}
+    return judged | row | {"kinds": kinds_of(node)}
 
 
 def _line(node: Node, role: str) -> Record:
@@ -100,7 +101,7 @@ def _line(node: Node, role: str) -> Record:
         "host": node.host,
         "age": f"{node.age_ms / 1_000:.1f}s",
         "load": f"{node.load}/{node.capacity}",
-        "works on": node.activity or ", ".join(_kinds(node)),
+        "works on": node.activity or ", ".join(kinds_of(node)),
         "clock": f"{node.clock_distance_ms:+} ms",
     }
 

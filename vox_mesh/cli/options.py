@@ -14,6 +14,19 @@ from vox_mesh.settings import Settings
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+class TakesCommand(click.Command):
+    """Takes what follows the first `--` for a command, whatever it looks like: the parameter `command`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own, command = args, list[str]()
+        if "--" in args:
+            at = args.index("--")
+            own, command = args[:at], args[at + 1 :]
+        rest = super().parse_args(ctx, own)
+        ctx.params["command"] = command
+        return rest
+
+
 def seconds(text: str) -> float:
     """A duration as people write it, in seconds."""
     try:

@@ -12,7 +12,8 @@ import click
 class ProgressBar:
     """Drawn from the first time that there is something to do; without a terminal, not at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, label: str = "copying") -> None:
+        self._label = label
         self._bar: Any = None
         self._start = 0
         self._done = 0
@@ -23,7 +24,8 @@ class ProgressBar:
             if done >= total or not sys.stderr.isatty():
                 return
             self._start = self._done = done
-            self._bar = click.progressbar(length=total - done, label="copying", file=sys.stderr)
+            self._bar = click.progressbar(length=total - done, label=self._label, file=sys.stderr)
+            self._bar.render_progress()  # also if nothing comes for a while
         self._bar.length = max(1, total - self._start)
         self._bar.update(done - self._done)
         self._done = done

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from vox_mesh.cli.exits import KILLED
 
-_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""The signals that ask a command to end."""
 
 
 def run_until_signalled(work: Coroutine[Any, Any, int]) -> int:
@@ -27,7 +28,7 @@ async def _run(work: Coroutine[Any, Any, int]) -> int:
         if len(stopped_by) == 1:
             task.cancel()
 
-    for number in _ENDING:
+    for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup, and shells in the background, want
             loop.add_signal_handler(number, stop, number)
     try:

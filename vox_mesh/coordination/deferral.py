@@ -134,7 +134,7 @@ class Deferral:
     async def _decide(self, op_id: str) -> None:
         (entry,) = await self._entries_of(op_id)
         has_waited = (entry.accepted, entry.reason) == (1, Standing.DEFERRED)
-        if not has_waited or not await self._is_authentic(entry):
+        if not has_waited or not await self.is_authentic(entry):
             await self._drop(entry, "forged")
             return
         deps = await self._deps(orjson.loads(entry.causal_deps), fresh=True)
@@ -181,7 +181,7 @@ class Deferral:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    async def _is_authentic(self, entry: Entry) -> bool:
+    async def is_authentic(self, entry: Entry) -> bool:
         """Whether its author signed it, or an entry that follows it in the chain."""
         mesh, chain = self._store.tenant[:2], entry.node_id
         keys = await self._store.read(_OPLOG["keys"], mesh)

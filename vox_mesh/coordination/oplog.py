@@ -185,6 +185,10 @@ class OpLog:
         self._receive([entry])
         return entry
 
+    async def is_authentic(self, entry: Entry) -> bool:
+        """Whether its author signed it, or an entry that follows it in the chain."""
+        return await self._deferral.is_authentic(entry)
+
     def _receive(self, entries: Sequence[Entry]) -> None:
         """Whoever has seen these does what comes next at a later time."""
         if entries:

@@ -19,6 +19,7 @@ from vox_mesh.coordination.nodes import Node, Nodes
 from vox_mesh.coordination.pages import Pages
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.model.canonical import canonical, parse
+from vox_mesh.model.jobs import checked_pattern
 from vox_mesh.model.keys import is_public_key
 from vox_mesh.model.liveness import State
 from vox_mesh.model.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, Witness
@@ -148,7 +149,8 @@ class Roles:
         return {kind: node_id for kind, node_id in sorted(routes.items()) if node_id is not None}
 
     async def route_kind(self, kind: str, node_id: str | None) -> Outcome:
-        """Have jobs of a kind go to one node, or (`None`) to any; only the owner may."""
+        """Have jobs of a kind, or of a pattern, go to one node, or (`None`) to any; only the owner may."""
+        checked_pattern(kind)
         return await self._say(ROUTE, {"kind": kind, "node": node_id})
 
     async def key_request(self, node_id: str) -> KeyRequest | None:

@@ -14,7 +14,7 @@ from vox_mesh.jobs.command import Command, run_command
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.exec_policy import ExecPolicy
 from vox_mesh.jobs.finishing import Ended
-from vox_mesh.jobs.handlers import Handler
+from vox_mesh.jobs.handlers import Function, Handler
 from vox_mesh.model.canonical import canonical
 from vox_mesh.model.jobs import JobState
 from vox_mesh.store.thread import SerialThread
@@ -42,27 +42,40 @@ Work = Callable[[JobContext], Any]
 async def attempt(context: JobContext, work: Work, clock: MeshClock, timeout_s: float | None) -> Ended:
     """Have the work done, whatever becomes of it. Cancelled, there is no end to tell."""
     job, failed = context.job, partial(Ended, context.job, JobState.FAILED)
+    limit = asyncio.timeout(timeout_s or None)
     try:
-        async with asyncio.timeout(timeout_s or None):
+        async with limit:
             ended: Ended = await work(context)
     except TimeoutError as error:
-        is_ours = timeout_s and not str(error)
-        ended = failed(f"it took longer than {timeout_s:g} s" if is_ours else _told(error))
+        ended = failed(f"it took longer than {timeout_s:g} s" if limit.expired() else _told(error))
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        ended = failed(_told(error))  # nobody wanted that but the work itself
     except GiveBack as error:
         ended = Ended(job, JobState.PENDING, str(error), delay_ms=error.delay_ms)
     except GiveUp as error:
         ended = failed(_told(error), may_retry=False)
     except MeshError as error:
         ended = failed(error.line)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         ended = failed(_told(error))
     finally:
         context.cancel()
     return ended._replace(finished_ms=clock.now_ms, artifacts=context.kept)
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _called(function: Function, context: JobContext) -> Any:
+    """Call a handler in a thread, from which not all that it may raise can be passed on as it is."""
+    try:
+        return function(context)
+    except (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        raise RuntimeError(_told(error)) from error
 
 
 async def handled(context: JobContext, handler: Handler) -> Ended:
@@ -72,7 +85,7 @@ async def handled(context: JobContext, handler: Handler) -> Ended:
     else:
         thread = SerialThread("vox-mesh-handler")  # one that does not end must not keep the process from it
         try:
-            result = await thread.do(lambda: handler.function(context))
+            result = await thread.do(partial(_called, handler.function, context))
         finally:
             thread.finish()
     if result is not None:

@@ -11,12 +11,12 @@ import orjson
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.nodes import Node, Nodes
 from vox_mesh.coordination.roles import Roles
-from vox_mesh.jobs.roster import KindRules, Roster
+from vox_mesh.jobs.roster import KindRules, Roster, Situation
 from vox_mesh.model.jobs import Job, matches, most_specific
 from vox_mesh.model.liveness import State
 from vox_mesh.model.rendezvous import GRACE_MS, patience_ms, rank
 
-_FRESH_S: Final = 0.25  # nodes come and go more slowly than jobs
+_FRESH_S: Final = 0.5  # nodes come and go more slowly than jobs
 _LIVE: Final = frozenset({State.ALIVE, State.WARN})
 
 
@@ -49,26 +49,25 @@ class Chooser:
         self._grace_ms = grace_ms
         self._others: list[Node] = []
         self._seen_s = float("-inf")
-        self._last_route: str | None = None
+        self._routed: str | None = None
         self._routes: dict[str, str] = {}
-        self._draining: frozenset[str] = frozenset()
-        self._rules: dict[str, KindRules] = {}
-        self._places: dict[str, int] = {}
+        self._now = Situation([], frozenset(), {}, {}, None)
         self._weights: dict[str, dict[str, int]] = {}
 
-    async def look(self) -> None:
-        """See who else is there, and what was decided of kinds and nodes."""
+    async def look(self) -> list[str]:
+        """See how things stand; the kinds of which there are jobs to be done."""
+        self._now = await self._roster.situation()
+        if self._now.routed != self._routed:
+            self._routes, self._routed = await self._roles.routes(), self._now.routed
+        self._weights = {}
+        return self._now.kinds
+
+    async def look_around(self) -> None:
+        """See who else is there, every now and then."""
         now = self._monotonic()
         if now - self._seen_s >= _FRESH_S:
             self._others = [each for each in await self._nodes.all() if self._is_other(each)]
-            self._draining = frozenset(await self._roster.drains())
-            self._rules = await self._roster.kinds()
-            said = await self._roster.last_route()
-            if said != self._last_route:
-                self._routes, self._last_route = await self._roles.routes(), said
             self._seen_s = now
-        self._places = await self._roster.places()
-        self._weights = {}
 
     def _is_other(self, node: Node) -> bool:
         return node.node_id != self._own and node.state in _LIVE and node.capacity > 0
@@ -81,11 +80,11 @@ class Chooser:
     @property
     def is_draining(self) -> bool:
         """Whether this node is to take no more work."""
-        return self._own in self._draining
+        return self._own in self._now.drains
 
     def rules_of(self, kind: str) -> KindRules:
         """What was decided of a kind."""
-        return self._rules.get(kind) or KindRules(kind)
+        return self._now.rules.get(kind) or KindRules(kind)
 
     def is_open(self, kind: str) -> bool:
         """Whether jobs of a kind may be claimed by this node at all, as things stand."""
@@ -120,8 +119,8 @@ class Chooser:
             weights = self._weights[kind] = {
                 node.node_id: node.capacity
                 for node in self._others
-                if node.node_id not in self._draining
-                and node.capacity > self._places.get(node.node_id, 0)
+                if node.node_id not in self._now.drains
+                and node.capacity > self._now.places.get(node.node_id, 0)
                 and any(matches(pattern, kind) for pattern in _patterns(node.kinds))
             }
             weights[self._own] = capacity

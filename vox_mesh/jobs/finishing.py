@@ -19,7 +19,7 @@ from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Over
 from vox_mesh.jobs.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.moves import Item, Moves
 from vox_mesh.model.jobs import Job, JobState, backoff_ms
-from vox_mesh.model.proof import BLAKE3, Envelope, Runner, prove
+from vox_mesh.model.proof import BLAKE3, Envelope, Runner, prove, tellable
 from vox_mesh.store.script import Script
 from vox_mesh.store.store import Store
 
@@ -30,7 +30,8 @@ _WEIGHT: Final = 2_048  # of one job's end, with its proof
 _MAX_WEIGHT: Final = 2**20
 _AGAIN_S: Final = 0.5
 _TRIES: Final = 20
-_MAX_REASON: Final = 2_000
+_NOT_RECORDED: Final = "inference_not_recorded"
+_AWAY: Final = (OutcomeUnknown, Overloaded, DatabaseUnavailable)
 
 
 class Ended(NamedTuple):
@@ -46,7 +47,7 @@ class Ended(NamedTuple):
     delay_ms: int | None = None
 
 
-_Entry = tuple[Ended, "asyncio.Future[bool]"]
+_Entry = tuple[Ended, "asyncio.Future[Ended | None]"]
 
 
 class Finisher:
@@ -64,9 +65,9 @@ class Finisher:
         self._waiting: list[_Entry] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def finish(self, ended: Ended) -> bool:
-        """Write it down; `False` if it was refused, since the job is not ours any more."""
-        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    async def finish(self, ended: Ended) -> Ended | None:
+        """Write it down; what was written, or nothing if that was refused: the job is not ours any more."""
+        written: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((ended, written))
         if self._task is None:
             self._task = asyncio.create_task(self._write_all(), name="vox-mesh-finisher")
@@ -75,7 +76,13 @@ class Finisher:
     async def _write_all(self) -> None:
         try:
             while self._waiting:
-                await self._write(self._next_batch())
+                batch = self._next_batch()
+                try:
+                    await self._write(batch)
+                except Exception as error:  # whatever it is, nobody is to wait in vain
+                    for _, written in batch:
+                        if not written.done():
+                            written.set_exception(error)
         finally:
             self._task = None
 
@@ -98,10 +105,15 @@ class Finisher:
 
     async def _write_group(self, group: Sequence[_Entry]) -> None:
         failure = await self._try([ended for ended, _ in group])
-        if failure is not None and len(group) > 1:
-            for each in group:  # one of them is not ours any more: which, they tell one by one
-                await self._write_group([each])
-            return
+        if failure is not None and not isinstance(failure, _AWAY):
+            if len(group) > 1:
+                for each in group:  # one of them is not ours any more: which, they tell one by one
+                    await self._write_group([each])
+                return
+            ended, written = group[0]
+            if (told := _otherwise(ended, failure)) is not None:
+                await self._write_group([(told, written)])
+                return
         for ended, written in group:
             _settle(ended, written, failure)
 
@@ -109,15 +121,12 @@ class Finisher:
         """Write it, and if nobody knows whether it was written, again: it takes effect once."""
         try:
             script = self._script(group)
-        except MeshError as error:  # what it left can't be told: then that is what is told
-            if len(group) > 1 or not group[0].artifacts:
-                return error
-            told = group[0]._replace(state=JobState.FAILED, reason=error.line, artifacts=())
-            return await self._try([told])
+        except MeshError as error:
+            return error
         for _ in range(_TRIES):
             try:
                 await self._store.write(script)
-            except (OutcomeUnknown, Overloaded, DatabaseUnavailable) as error:
+            except _AWAY as error:
                 failure: MeshError = error
                 await asyncio.sleep(_AGAIN_S)
             except MeshError as error:
@@ -146,7 +155,7 @@ class Finisher:
         job, now_ms = ended.job, self._clock.now_ms
         item: dict[str, Any] = {"job_id": job.job_id, "claim_token": job.claim_token}
         if ended.reason is not None:
-            item["reason"] = ended.reason[:_MAX_REASON]
+            item["reason"] = tellable(ended.reason)
         if ended.delay_ms is not None:
             return {**item, "not_before_ms": now_ms + ended.delay_ms}
         wait_ms = backoff_ms(job.backoff_ms, job.failures + 1, self._chance())
@@ -179,7 +188,7 @@ class Finisher:
         if ended.exit_code is not None:
             item["exit_code"] = ended.exit_code
         if ended.reason is not None:
-            item["reason"] = ended.reason[:_MAX_REASON]
+            item["reason"] = proof.envelope["error"]
         return item, proof._asdict()
 
     async def close(self) -> None:
@@ -188,12 +197,25 @@ class Finisher:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-def _settle(ended: Ended, written: asyncio.Future[bool], failure: MeshError | None) -> None:
+def _otherwise(ended: Ended, failure: MeshError) -> Ended | None:
+    """The end that can be told instead: what the work did can't be, for a reason that is told then."""
+    if isinstance(failure, Refused):
+        if failure.reason != _NOT_RECORDED:
+            return None
+        return ended._replace(
+            state=JobState.FAILED, reason="its kind is audited, and it recorded no inference"
+        )
+    if not ended.artifacts:
+        return None
+    return ended._replace(state=JobState.FAILED, reason=failure.line, artifacts=())
+
+
+def _settle(ended: Ended, written: asyncio.Future[Ended | None], failure: MeshError | None) -> None:
     if failure is not None:
         level = logging.INFO if isinstance(failure, Refused) else logging.ERROR
         _log.log(level, "the end of job %s was not accepted: %s", ended.job.job_id, failure.line)
     if not written.done():
-        written.set_result(failure is None)
+        written.set_result(ended if failure is None else None)
 
 
 @cache

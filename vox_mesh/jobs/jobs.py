@@ -13,6 +13,7 @@ import orjson
 
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.nodes import Nodes
 from vox_mesh.errors import BadValue, DatabaseUnavailable, IllegalTransition, NotKnown, Refused
 from vox_mesh.jobs.moves import Item, Moves
 from vox_mesh.jobs.notes import Notes
@@ -54,8 +55,9 @@ Reference = str | Job | Scheduled
 class Jobs:
     """The plane of jobs, as anyone may use it; what works on them is the worker."""
 
-    def __init__(self, store: Store, author: Author, clock: MeshClock) -> None:
+    def __init__(self, store: Store, author: Author, clock: MeshClock, nodes: Nodes) -> None:
         self._store = store
+        self._nodes = nodes
         self._author = author
         self.clock = clock
         self.roster = Roster(store, clock)
@@ -100,6 +102,7 @@ class Jobs:
         Those that others wait for come back before them.
         A manifest that was scheduled before is the same job, unless it is `new`.
         """
+        await self._nodes.now_ms()  # a time of our own may be far off
         self.clock.refuse_if_off()
         if len(manifests) > MAX_AT_ONCE:
             raise BadValue(f"{len(manifests)} jobs are too many at once", hint=f"at most {MAX_AT_ONCE}")

@@ -89,7 +89,11 @@ class JobKinds:
 
     async def listed(self) -> list[KindRules]:
         """The kinds of which anything is decided."""
-        return [rules for kind, rules in (await self._roster.kinds()).items() if rules != KindRules(kind)]
+        return [
+            rules
+            for kind, rules in (await self._roster.situation()).rules.items()
+            if rules != KindRules(kind)
+        ]
 
     async def drain(self, node_id: str) -> None:
         """Have a node take no more work, until it is told otherwise; what it has in hand goes on."""

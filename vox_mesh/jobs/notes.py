@@ -96,15 +96,19 @@ class Notebook:
         self._flushing: asyncio.Task[None] | None = None
 
     def progress(self, fraction: float | None, message: str | None) -> None:
-        """Say how far it is; of several in a row the last one counts."""
-        self._progress = (fraction, message)
+        """Say how far it is; of several in a row the last one counts, and what is not said stays."""
+        earlier = self._progress or (None, None)
+        self._progress = (
+            earlier[0] if fraction is None else fraction,
+            earlier[1] if message is None else _plain(message),
+        )
         self._flush_soon()
 
     def log(self, stream: str, text: str) -> None:
         """Say something; what exceeds the bound is not kept here."""
         if not text or self._logged > _MAX_LOGGED:
             return
-        text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+        text = _plain(text)
         self._logged += len(text)
         if self._logged > _MAX_LOGGED:
             text = text[: _MAX_LOGGED - self._logged] + _CUT
@@ -150,3 +154,8 @@ class Notebook:
     def _note(self, progress: float | None, message: str | None, checkpoint: str | None) -> Statement:
         values: tuple[Value, ...] = (*self._whose, progress, message, checkpoint)
         return Statement(_SQL["note"], values)
+
+
+def _plain(text: str) -> str:
+    """Nothing but text: what has half surrogates in it can't be written, and a NUL may end it."""
+    return text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -33,6 +33,21 @@ class KindRules(NamedTuple):
     is_audited: bool = False
 
 
+class Situation(NamedTuple):
+    """What decides of who may claim jobs."""
+
+    kinds: list[str]
+    """Those of which there are jobs to be done, now or later."""
+    drains: frozenset[str]
+    """The nodes that are to take no more work."""
+    rules: dict[str, KindRules]
+    """What was decided of kinds."""
+    places: dict[str, int]
+    """How many jobs each node has in hand."""
+    routed: str | None
+    """When the owner said something of routes last."""
+
+
 class Predecessor(NamedTuple):
     """What a job waits for: another job's success, its end, or an op."""
 
@@ -81,11 +96,21 @@ class Roster:
         rows = await self._read("find", json(job_ids), fresh=fresh)
         return {row["job_id"]: Job._make(row) for row in rows}
 
-    # --- what is to be done ----------------------------------------------------------------------
+    # --- who may do what -------------------------------------------------------------------------
 
-    async def pending_kinds(self) -> list[str]:
-        """The kinds of which jobs are to be done, now or later."""
-        return [row[0] for row in await self._read("pending_kinds")]
+    async def situation(self) -> Situation:
+        """All that decides of who may claim jobs, as it is now."""
+        kinds, drains, rules, places, routed = (await self._read("situation"))[0]
+        found = [KindRules._make(each) for each in orjson.loads(rules)]
+        return Situation(
+            orjson.loads(kinds),
+            frozenset(orjson.loads(drains)),
+            {each.kind: each for each in found},
+            orjson.loads(places),
+            routed,
+        )
+
+    # --- what is to be done ----------------------------------------------------------------------
 
     async def ready(self, kinds: Sequence[str], limit: int = 100) -> list[Job]:
         """Jobs of these kinds that can be claimed now: the most urgent first, then the longest waiting."""
@@ -112,10 +137,6 @@ class Roster:
     async def not_held(self, held: Iterable[tuple[str, int]], node_id: str) -> list[str]:
         """Which of these, given by id and token, the node has in hand no more."""
         return [row[0] for row in await self._read("not_held", json(held), node_id)]
-
-    async def places(self) -> dict[str, int]:
-        """How many jobs each node has in hand."""
-        return {row["claimer"]: row["jobs"] for row in await self._read("places")}
 
     # --- all of them -----------------------------------------------------------------------------
 
@@ -152,19 +173,6 @@ class Roster:
     async def successors(self, job_ids: Iterable[str]) -> list[str]:
         """Which jobs wait for these, or waited for them."""
         return [row[0] for row in await self._read("successors", json(job_ids))]
-
-    async def kinds(self) -> dict[str, KindRules]:
-        """What was decided of kinds."""
-        return {row["kind"]: KindRules._make(row) for row in await self._read("kinds")}
-
-    async def drains(self) -> list[str]:
-        """The nodes that are to take no more work."""
-        return [row[0] for row in await self._read("drains")]
-
-    async def last_route(self) -> str | None:
-        """When the owner said something of routes last."""
-        said: str | None = (await self._read("last_route")).value
-        return said
 
     def _jobs(self, rows: Rows) -> list[Job]:
         return [Job._make(row) for row in rows]

@@ -48,6 +48,7 @@ _AWAY_S: Final = 1.0
 _REST_S: Final = 0.25
 _HELD_BACK: Final = "held_back"
 _STOP_S: Final = 5.0
+_SETTLE_S: Final = 2.0
 
 
 @dataclass(slots=True)
@@ -96,7 +97,8 @@ class Worker:
         self._resting: Recent[str, float] = Recent(1_024)
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._is_unsure = True  # what an earlier process of this node had in hand is unknown
+        self._is_unsure = True  # whether the roster has jobs of ours that we do not have in hand
+        self._is_heir = True  # they would be those of an earlier process of this node
         leases.lost = self._lose
 
     # --- handlers --------------------------------------------------------------------------------
@@ -158,6 +160,7 @@ class Worker:
         self._capacity = concurrency
         await self._artifacts.sweep()
         await self._say()
+        await self._chooser.look_around()
         self._tasks = [
             asyncio.create_task(self._take_jobs(), name="vox-mesh-worker"),
             asyncio.create_task(self._listen(), name="vox-mesh-worker-ear"),
@@ -187,7 +190,9 @@ class Worker:
         self._capacity = 0
         self._wake.set()
         try:
-            await asyncio.wait([taking], timeout=grace)  # a claim that is under way should have its answer
+            await asyncio.wait(
+                [taking], timeout=_SETTLE_S
+            )  # a claim that is under way should have its answer
             await _ended(taking, listening)
             if self._running:
                 await asyncio.wait(self._running.values(), timeout=grace)
@@ -195,13 +200,14 @@ class Worker:
                 self._leases.cancelled.add(job_id)
                 task.cancel()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_STOP_S):
+                async with asyncio.timeout(_SETTLE_S):
                     await asyncio.gather(*self._running.values(), return_exceptions=True)
                     await self._finisher.close()
         finally:
             await _ended(taking, listening, keeping, *self._running.values())
             self._tasks = []
-        await self._say()
+        with suppress(StaleIncarnation, StoreClosed):  # then others know
+            await self._say()
 
     # --- taking ----------------------------------------------------------------------------------
 
@@ -235,11 +241,13 @@ class Worker:
         places = min(self._capacity - len(self._running), _MOST_AT_ONCE)
         if places <= 0:
             return None
+        if self._jobs.clock.is_off:  # then nothing new is begun here
+            return _AWAY_S
         self._presence.consumed()
-        kinds = [kind for kind in await self._jobs.roster.pending_kinds() if self._has_place(kind)]
+        kinds = [kind for kind in await self._chooser.look() if self._has_place(kind)]
         if not kinds:
+            await self._chooser.look_around()  # so that it need not be done when there is something to do
             return None
-        await self._chooser.look()
         kinds = [kind for kind in kinds if self._chooser.is_open(kind)]
         awake = [kind for kind in kinds if not self._rests(kind)]
         window = min(places * self._chooser.count, _WINDOW)
@@ -248,6 +256,7 @@ class Worker:
         take, again_ms = self._chooser.choose(jobs, self._capacity, places)
         if take := self._within_limits(take):
             await self._claim(take)
+            await self._chooser.look_around()
             return 0.0
         if len(jobs) < len(ready) or len(awake) < len(kinds):
             return _REST_S
@@ -339,15 +348,22 @@ class Worker:
         return job.lease_ms or own or self._chooser.rules_of(job.kind).lease_ms or DEFAULT_LEASE_MS
 
     async def _give_back_orphans(self) -> None:
-        """What is ours by the roster, and not in our hands: we never had the answer, or a former self did.
+        """What is ours by the roster, and not in our hands: a former self had it, or we never had the answer.
 
-        The last attempt of a job is left to its lease.
+        What a former self had counts as failed: it may be what ended it. If it was the last attempt, it is
+        left to its lease.
         """
         held = await self._jobs.roster.held_by(self._presence.node_id, fresh=True)
         for job in held:
-            if job.job_id not in self._running and job.failures + 1 < job.max_attempts:
+            if job.job_id in self._running:
+                continue
+            if not self._is_heir:
+                await self._finisher.finish(
+                    Ended(job, JobState.PENDING, "its worker had no answer", delay_ms=0)
+                )
+            elif job.failures + 1 < job.max_attempts:
                 await self._finisher.finish(Ended(job, JobState.FAILED, "its worker was gone"))
-        self._is_unsure = False
+        self._is_unsure = self._is_heir = False
 
     # --- working ---------------------------------------------------------------------------------
 
@@ -380,15 +396,17 @@ class Worker:
         except asyncio.CancelledError:
             if job.job_id not in self._leases.cancelled:
                 raise
-            self.stats.given_back += 1
             ended = Ended(job, JobState.PENDING, "its worker stopped", delay_ms=0)
         self._leases.let_go(job)
-        if not await self._finisher.finish(ended):
+        told = await self._finisher.finish(ended)
+        if told is None:
             self.stats.refused += 1
-        elif ended.state is JobState.SUCCEEDED:
+        elif told.state is JobState.SUCCEEDED:
             self.stats.succeeded += 1
-        elif ended.state is JobState.FAILED:
+        elif told.state is JobState.FAILED:
             self.stats.failed += 1
+        else:
+            self.stats.given_back += 1
         self._presence.progressed()
 
     async def _attempt(self, job: Job, handler: Handler | None) -> Ended:

@@ -88,7 +88,7 @@ class Envelope(NamedTuple):
         return {
             "attempt": self.attempt,
             "attest_program": self.attest_program,
-            "error": None if self.error is None else _tellable(self.error),
+            "error": None if self.error is None else tellable(self.error),
             "exit": self.exit,
             # A clock that was set back meanwhile must not make the attempt end before it began.
             "finished_at": iso_time(max(self.started_ms, self.finished_ms)),
@@ -227,7 +227,7 @@ _FIELDS: Final[Fields] = {
     "attempt": (lambda value: is_count(value) and value > 0, "a whole number from 1"),
     "attest_program": (is_hash, HASH),
     "error": (
-        lambda value: value is None or (type(value) is str and value == _tellable(value)),
+        lambda value: value is None or (type(value) is str and value == tellable(value)),
         f"null, or text of at most {MAX_ERROR} characters",
     ),
     "exit": (
@@ -275,7 +275,8 @@ def _envelope_faults(envelope: Any) -> list[str]:
     return faults
 
 
-def _tellable(error: str) -> str:
+def tellable(error: str) -> str:
+    """What went wrong, as it can be written down: not too long, and nothing but text."""
     cut = error if len(error) <= MAX_ERROR else error[: MAX_ERROR - 1] + "…"
     # Names of files that are not text come with half surrogates; older SQLite ends a JSON string at a NUL.
     return cut.encode(errors="replace").decode().replace("\0", "\ufffd")

@@ -1,0 +1,339 @@
+"""Handlers: what they are given, what becomes of what they return, raise, say and leave."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Coroutine
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from tests.support.jobs_in_hand import lapse, ops
+from tests.support.messaging import PATIENCE_S
+from vox_mesh import Script, Statement
+from vox_mesh.errors import Refused, StaleClaim
+from vox_mesh.jobs.attempt import GiveBack, GiveUp
+from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.kinds import JobKinds
+from vox_mesh.mesh import MeshNode
+from vox_mesh.model.inference import SNAPSHOT
+from vox_mesh.model.jobs import COMPLETE, YIELD, Job
+from vox_mesh.model.proof import Proof, faults_of
+
+_SOON: Final = timedelta(milliseconds=20)
+_MUCH: Final = 300_000
+
+
+async def done(node: MeshNode, payload: Any = None, *, kind: str = "work", **options: Any) -> Job:
+    """Have the node's worker do a job to its end."""
+    job = await node.jobs.schedule(kind, payload, backoff=_SOON, **options)
+    async with node.worker.running():
+        return await node.jobs.wait(job, timeout=PATIENCE_S)
+
+
+async def left_by(node: MeshNode, job: Job) -> dict[str, bytes]:
+    """What a job has left, by name."""
+    return {each["name"]: await node.worker._artifacts.body(each["hash"]) for each in job.outputs}
+
+
+# --- how they end --------------------------------------------------------------------------------
+
+
+async def test_what_an_async_handler_returns_is_the_result(node: MeshNode) -> None:
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> Any:
+        return {"twice": context.payload * 2, "attempt": context.attempt}
+
+    job = await done(node, 21)
+    assert (job.state, job.attempts, job.failures, job.claim_token) == ("succeeded", 1, 0, 1)
+    assert await left_by(node, job) == {"result": b'{"attempt":1,"twice":42}'}
+
+
+async def test_a_handler_that_is_not_async_runs_beside_the_others(local: MeshNode) -> None:
+    met = threading.Barrier(2, timeout=PATIENCE_S)
+
+    @local.worker.handles("work")
+    def handle(context: JobContext) -> Any:
+        met.wait()
+        context.progress(0.5, "met")
+        context.run(context.checkpoint({"at": context.payload}))
+        return threading.current_thread() is threading.main_thread()
+
+    jobs = [await local.jobs.schedule("work", number) for number in range(2)]
+    async with local.worker.running():
+        ended = [await local.jobs.wait(job, timeout=PATIENCE_S) for job in jobs]
+    assert [await left_by(local, job) for job in ended] == [{"result": b"false"}] * 2
+    notes = [await local.jobs.notes.of(job.job_id) for job in jobs]
+    assert [(each.progress, each.message, each.checkpoint) for each in notes] == [
+        (0.5, "met", '{"at":0}'),
+        (0.5, "met", '{"at":1}'),
+    ]
+
+
+async def test_without_a_result_nothing_is_left(local: MeshNode) -> None:
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        pass
+
+    assert (await done(local)).outputs == []
+
+
+async def test_a_handler_that_fails_is_tried_again_later_and_in_the_end_no_more(node: MeshNode) -> None:
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        raise ValueError(f"attempt {context.attempt}")
+
+    job = await done(node, max_attempts=3)
+    assert (job.state, job.attempts, job.failures) == ("failed", 3, 3)
+    assert job.reason == "ValueError: attempt 3"
+    said = [orjson.loads(entry.payload) for entry in await ops(node, YIELD)]
+    waits = [each["jobs"][0]["not_before_ms"] - each["at_ms"] for each in said]
+    assert [each["jobs"][0]["reason"] for each in said] == ["ValueError: attempt 1", "ValueError: attempt 2"]
+    assert 15 <= waits[0] <= 21
+    assert 30 <= waits[1] <= 41
+
+
+async def test_what_is_given_back_is_no_failure_and_comes_again_after_its_delay(local: MeshNode) -> None:
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        if context.attempt < 3:
+            raise GiveBack("the model is busy", delay=0.05)
+
+    job = await done(local, max_attempts=1)
+    assert (job.state, job.attempts, job.failures) == ("succeeded", 3, 0)
+    said = [orjson.loads(entry.payload) for entry in await ops(local, YIELD)]
+    assert [each["jobs"][0]["reason"] for each in said] == ["the model is busy"] * 2
+    assert all(50 <= each["jobs"][0]["not_before_ms"] - each["at_ms"] <= 55 for each in said)
+    assert local.worker.stats.given_back == 2
+
+
+async def test_who_gives_up_is_not_tried_again(local: MeshNode) -> None:
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        raise GiveUp("there is no such page")
+
+    job = await done(local)
+    assert (job.state, job.attempts, job.reason) == ("failed", 1, "GiveUp: there is no such page")
+
+
+async def test_a_handler_that_takes_too_long_is_stopped(local: MeshNode) -> None:
+    stopped = []
+
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(context.attempt)
+
+    @local.worker.handles("other")
+    async def hurry(context: JobContext) -> None:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+
+    job = await local.jobs.schedule("work", timeout=1, max_attempts=1)
+    other = await local.jobs.schedule("other", timeout=60, max_attempts=1)
+    async with local.worker.running():
+        job, other = [await local.jobs.wait(each, timeout=PATIENCE_S) for each in (job, other)]
+    assert (job.state, job.reason, stopped) == ("failed", "it took longer than 1 s", [1])
+    assert other.reason == "TimeoutError", "that was its own"
+
+
+async def _exit(context: JobContext) -> None:
+    sys.exit("no more")
+
+
+async def _cancel(context: JobContext) -> None:
+    raise asyncio.CancelledError
+
+
+async def _surrogate(context: JobContext) -> None:
+    raise ValueError("no text: \ud800 and \0")
+
+
+async def _long(context: JobContext) -> None:
+    raise ValueError("x" * _MUCH)
+
+
+async def _no_json(context: JobContext) -> Any:
+    return object()
+
+
+def _exit_in_thread(context: JobContext) -> None:
+    sys.exit(3)
+
+
+def _stop_iteration(context: JobContext) -> None:
+    next(iter(()))
+
+
+@pytest.mark.parametrize(
+    "handler", [_exit, _cancel, _surrogate, _long, _no_json, _exit_in_thread, _stop_iteration]
+)
+async def test_however_a_handler_fails_only_its_job_does(local: MeshNode, handler: Any) -> None:
+    @local.worker.handles("good")
+    async def good(context: JobContext) -> None:
+        await met.wait()
+
+    met = asyncio.Barrier(2)
+
+    @local.worker.handles("prompt")
+    async def prompt(context: JobContext) -> None:
+        await met.wait()
+
+    local.worker.handles("work")(handler)
+    jobs = [await local.jobs.schedule(kind, max_attempts=2, backoff=_SOON) for kind in ("work", "good", "prompt")]
+    async with local.worker.running():
+        ended = [await local.jobs.wait(job, timeout=PATIENCE_S) for job in jobs]
+    assert [job.state for job in ended] == ["failed", "succeeded", "succeeded"]
+    assert ended[0].failures == 2
+    assert ended[0].reason
+    assert len(ended[0].reason) <= 5_000
+    assert local.worker.in_hand == 0
+
+
+# --- what they say -------------------------------------------------------------------------------
+
+
+async def test_the_next_attempt_goes_on_at_the_checkpoint(node: MeshNode) -> None:
+    resumed = []
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        resumed.append(context.resumed)
+        await context.checkpoint({"step": context.attempt})
+        if context.attempt < 3:
+            raise ValueError("not yet")
+
+    await done(node)
+    assert resumed == [None, {"step": 1}, {"step": 2}]
+
+
+async def test_what_a_handler_says_is_there_when_its_job_has_ended(node: MeshNode) -> None:
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        context.log("begun")
+        context.progress(0.25, "a quarter")
+        context.log("going on\n", stream="stderr")
+        context.progress(0.75)
+        context.log("half a \ud800 and \0 are no text")
+
+    job = await done(node)
+    assert job.state == "succeeded"
+    pieces = await node.jobs.notes.logged(job.job_id)
+    assert [(each.stream, each.text) for each in pieces] == [
+        ("log", "begun\n"),
+        ("stderr", "going on\n"),
+        ("log", "half a ? and \N{REPLACEMENT CHARACTER} are no text\n"),
+    ]
+    note = await node.jobs.notes.of(job.job_id, fresh=True)
+    assert (note.progress, note.message) == (0.75, "a quarter")
+
+
+async def test_much_is_said_and_a_part_of_it_is_kept(local: MeshNode) -> None:
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        for _ in range(3):
+            context.log("x" * (_MUCH // 2))
+
+    job = await done(local)
+    pieces = await local.jobs.notes.logged(job.job_id)
+    assert sum(len(each.text) for each in pieces) < _MUCH
+    assert pieces[-1].text.endswith("in the artifacts)\n")
+
+
+# --- what they leave -----------------------------------------------------------------------------
+
+
+async def test_all_that_is_left_is_part_of_the_proof(node: MeshNode, tmp_path: Path) -> None:
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> Any:
+        (tmp_path / "made").write_bytes(bytes(_MUCH))
+        await context.keep("words", "some")
+        await context.keep_file("file", tmp_path / "made")
+        await context.record_inference(model="m", version="1", prompt="p", output="o")
+        return 1
+
+    job = await done(node)
+    left = await left_by(node, job)
+    assert {name: len(body) for name, body in left.items() if name != "inference-1"} == {
+        "words": 4,
+        "file": _MUCH,
+        "result": 1,
+    }
+    assert orjson.loads(left["inference-1"])["source_job"] == job.job_id
+    (entry,) = await ops(node, COMPLETE)
+    (item,) = orjson.loads(entry.payload)["jobs"]
+    proof = Proof(**item["proof"])
+    assert faults_of(proof, job_id=job.job_id, worker_key=node.identity.key.public) == []
+    assert proof.envelope["outputs"] == item["output_artifacts"] == job.outputs
+
+
+async def test_an_audited_kind_does_not_succeed_without_its_inference(node: MeshNode) -> None:
+    await JobKinds(node.store, node.jobs.roster).audit("work")
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        if context.payload or context.attempt > 1:
+            await context.record_inference(model="m", version="1", prompt="p", output="o")
+
+    job = await done(node, False)
+    assert (job.state, job.attempts, job.failures) == ("succeeded", 2, 1)
+    assert [each["type"] for each in job.outputs] == [SNAPSHOT]
+    refused = [entry for entry in await ops(node, COMPLETE) if not entry.accepted]
+    assert {entry.reason for entry in refused} == {"inference_not_recorded"}
+
+
+async def test_an_audited_kind_that_never_records_fails_and_says_why(local: MeshNode) -> None:
+    await JobKinds(local.store, local.jobs.roster).audit("work")
+
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        pass
+
+    job = await done(local, max_attempts=2)
+    assert (job.state, job.failures) == ("failed", 2)
+    assert "inference" in (job.reason or "")
+
+
+# --- the fence -----------------------------------------------------------------------------------
+
+
+async def test_what_is_written_behind_the_fence_is_refused_when_the_claim_is_lost(node: MeshNode) -> None:
+    scope_id = node.store.tenant[0]
+    await node.store.write(Script(Statement("CREATE TABLE IF NOT EXISTS fenced (scope TEXT, step INTEGER)")))
+    verdicts: list[str] = []
+
+    async def put(context: JobContext, step: int) -> None:
+        insert = Statement("INSERT INTO fenced VALUES (?, ?)", (scope_id, step))
+        await node.store.write(Script(context.fence(), insert))
+
+    async def refused(doing: Coroutine[None, None, None]) -> None:
+        with pytest.raises(Refused) as refusal:
+            await doing
+        verdicts.append(refusal.value.reason)
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        await put(context, context.attempt)
+        if context.attempt == 1:
+            await lapse(node, context.job.job_id)
+            await node.jobs.expire([context.job])
+            # It is being cancelled by now, as it should: what it tries yet is tried beside it.
+            trying = (refused(put(context, 10)), refused(context.checkpoint("late")))
+            await asyncio.shield(trials := asyncio.gather(*trying))
+            trials.result()
+
+    job = await done(node)
+    async with asyncio.timeout(PATIENCE_S):
+        while len(verdicts) < 2:
+            await asyncio.sleep(0)
+    rows = await node.store.read("SELECT step FROM fenced WHERE scope = ?", (scope_id,), fresh=True)
+    assert sorted(row[0] for row in rows) == [1, 2]
+    assert (job.state, job.attempts, job.failures) == ("succeeded", 2, 1)
+    assert verdicts == [StaleClaim.code] * 2

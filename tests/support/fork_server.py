@@ -1,0 +1,150 @@
+"""A process that has loaded what programs use, and forks one of itself for each program that is wanted.
+
+`python -m tests.support.fork_server SOCKET`. What it forks is a process like any other: it can be paused and
+killed, and nothing of it is shared. Only the time to load Python and our modules is saved.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+FILES: Final = 4
+"""Sent with each program: stdin, stdout, stderr, and where to tell the process id and later the exit code."""
+
+_LENGTH: Final = 4
+_LOADED: Final = (
+    *("vox_mesh.cli.app", "vox_mesh.cli.job", "vox_mesh.mesh", "vox_mesh.http.service", "aiohttp", "click", "httpx", "orjson"),
+    *("tests.support.jobs", "tests.support.tally", "tests.support.lock_history", "tests.support.rivals"),
+)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What `python -m MODULE` or `python -c CODE` would run, with these variables and no others."""
+
+    arguments: tuple[str, ...]
+    variables: dict[str, str]
+    module: str = ""
+    code: str = ""
+    folder: str = field(default_factory=os.getcwd)
+
+    def send(self, line: socket.socket, files: tuple[int, ...]) -> None:
+        """Ask a server for it."""
+        text = json.dumps(asdict(self)).encode()
+        socket.send_fds(line, [len(text).to_bytes(_LENGTH, "big")], files)
+        line.sendall(text)
+
+    def run(self) -> None:
+        """Be that program."""
+        os.environ.clear()
+        os.environ.update(self.variables)
+        os.chdir(self.folder)
+        sys.argv = [self.module or "-c", *self.arguments]
+        if self.module:
+            runpy.run_module(self.module, run_name="__main__", alter_sys=True)
+        else:
+            exec(compile(self.code, "<string>", "exec"), {"__name__": "__main__"})
+
+
+def _received(line: socket.socket) -> tuple[Program, list[int]] | None:
+    head, files, _, _ = socket.recv_fds(line, _LENGTH, FILES)
+    if not head:
+        return None
+    with line.makefile("rb", buffering=0) as stream:
+        text, length = bytearray(), int.from_bytes(head, "big")
+        while len(text) < length:
+            text += stream.read(length - len(text)) or b""
+    given = json.loads(text)
+    return Program(**given | {"arguments": tuple(given["arguments"])}), files
+
+
+def _tell(told: int, number: int) -> None:
+    with suppress(BrokenPipeError):  # nobody wants to know any more
+        os.write(told, f"{number}\n".encode())
+
+
+class _Server:
+    """Serves one test process, and lives no longer than that."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._told: dict[int, int] = {}
+        """By process id, where its end is told."""
+
+    def serve(self) -> Program | None:
+        """Fork what is wanted. Returns in each process that was forked, and when nothing more is wanted."""
+        ended, ending = os.pipe()
+        os.set_blocking(ending, False)
+        old = signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(ending, warn_on_full_buffer=False)
+        wanted: Program | None = None
+        with closing(self._line):
+            while wanted is None:
+                ready, _, _ = select.select([ended, self._line.fileno()], [], [])
+                if ended in ready:
+                    os.read(ended, 4_096)
+                    self._tell_ends()
+                if self._line.fileno() in ready:
+                    received = _received(self._line)
+                    if received is None:
+                        break
+                    wanted = self._forked(*received)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, old)
+        os.close(ended)
+        os.close(ending)
+        if wanted is None:
+            self._leave_nobody()
+        return wanted
+
+    def _forked(self, wanted: Program, files: list[int]) -> Program | None:
+        """In the new process, what it is to be."""
+        *standard, told = files
+        pid = os.fork()
+        if pid:
+            _tell(told, pid)
+            self._told[pid] = told
+        else:
+            for place, file in enumerate(standard):
+                os.dup2(file, place)
+            for file in (told, *self._told.values()):
+                os.close(file)
+        for file in standard:
+            os.close(file)
+        return None if pid else wanted
+
+    def _tell_ends(self) -> None:
+        with suppress(ChildProcessError):
+            while (end := os.waitpid(-1, os.WNOHANG))[0]:
+                told = self._told.pop(end[0])
+                _tell(told, os.waitstatus_to_exitcode(end[1]))
+                os.close(told)
+
+    def _leave_nobody(self) -> None:
+        for pid in self._told:
+            os.kill(pid, signal.SIGKILL)
+
+
+def main() -> None:
+    """Serve until the test process ends; or be one of the programs that it wants."""
+    for name in _LOADED:
+        importlib.import_module(name)
+    gc.freeze()
+    wanted = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
+    if wanted:
+        wanted.run()
+
+
+if __name__ == "__main__":
+    main()
