@@ -283,16 +283,9 @@ WITH RECURSIVE e (job_id) AS (
     SELECT j.job_id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.ended_ms IS NOT NULL
     UNION
     SELECT j.job_id FROM e SUCCESSORS WHERE j.last_op = ?3 AND j.state = 'failed'
-),
-freed AS MATERIALIZED (
-    SELECT j.id, (UNMET) AS waits FROM (
-        SELECT DISTINCT j.id, j.job_id FROM e SUCCESSORS WHERE j.state = 'pending' AND j.waits > 0
-    ) AS j
 )
-UPDATE jobs SET
-    waits = (SELECT f.waits FROM freed AS f WHERE f.id = jobs.id),
-    not_before_ms = max(not_before_ms, AT_MS), last_op = ?3
-WHERE id IN (SELECT id FROM freed)
+UPDATE jobs AS j SET waits = (UNMET), not_before_ms = max(not_before_ms, AT_MS), last_op = ?3
+WHERE id IN (SELECT j.id FROM e SUCCESSORS WHERE j.state = 'pending' AND j.waits > 0)
 
 -- --- keeping them in order -------------------------------------------------------------------------------
 
