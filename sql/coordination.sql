@@ -508,23 +508,6 @@ CREATE TABLE IF NOT EXISTS job_claims (
     PRIMARY KEY (scope_id, repository_id, kind, claimed_ms, job_id, claim_token)
 ) WITHOUT ROWID;
 
--- A renewal leaves the token as it is.
-CREATE TRIGGER IF NOT EXISTS job_is_claimed AFTER UPDATE OF claim_token ON jobs
-WHEN NEW.claim_token <> OLD.claim_token AND EXISTS (
-    SELECT 1 FROM job_kinds AS k
-    WHERE k.scope_id = NEW.scope_id AND k.repository_id = NEW.repository_id AND k.kind = NEW.kind
-      AND k.rate IS NOT NULL
-)
-BEGIN
-    INSERT INTO job_claims VALUES (
-        NEW.scope_id, NEW.repository_id, NEW.kind, NOW_MS, NEW.job_id, NEW.claim_token);
-    DELETE FROM job_claims
-    WHERE scope_id = NEW.scope_id AND repository_id = NEW.repository_id AND kind = NEW.kind
-      AND claimed_ms <= NOW_MS - (
-        SELECT k.rate_ms FROM job_kinds AS k
-        WHERE k.scope_id = NEW.scope_id AND k.repository_id = NEW.repository_id AND k.kind = NEW.kind);
-END;
-
 -- Nodes that are to take no more work.
 CREATE TABLE IF NOT EXISTS job_drains (
     scope_id      TEXT    NOT NULL,

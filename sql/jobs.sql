@@ -117,6 +117,30 @@ WHERE p.node IS NOT NULL AND MATCHES ORDER BY substr(p.kind, -1) = '*', length(p
 j.state = 'pending' AND j.waits = 0 AND j.claim_token = (i.value ->> 'claim_token') - 1
 AND j.not_before_ms <= max(NOW_MS, min(AT_MS, NOW_MS + 1000))
 
+-- name: take
+-- ?6: the duration of the lease. For jobs that nothing holds back, the short way: no route, limit or pause is about
+-- their kinds, and the author's clock is right, so that the log tells when the lease ends.
+UPDATE jobs SET
+    state = 'claimed', claimer = ?5, claim_token = claim_token + 1, attempts = attempts + 1,
+    lease_until_ms = NOW_MS + ?6, last_op = ?3
+WHERE abs(NOW_MS - AT_MS) <= 1000 AND id IN (
+    SELECT j.id FROM THEIR_JOBS
+    WHERE IS_NEXT
+      AND NOT EXISTS (
+        SELECT 1 FROM job_drains AS d
+        WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.node_id = ?5)
+      AND NOT EXISTS (
+        SELECT 1 FROM job_kinds AS k WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = j.kind
+          AND (k.is_paused OR k.max_running IS NOT NULL OR k.rate IS NOT NULL))
+      AND NOT EXISTS (
+        SELECT 1 FROM agent_oplog AS r INDEXED BY agent_oplog_of_owner
+        WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = 'RouteKind'
+          AND r.kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND r.accepted = 1))
+
+-- name: refuse_unless_all
+-- It stands right after what moves them.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE changes() <> json_array_length(?4, '$.jobs')
+
 -- name: claim
 -- ?6: the duration of the lease. Of each kind as many as are admitted, in the order of the items.
 WITH ROUTES,
@@ -148,6 +172,21 @@ WHERE id IN (
     SELECT n.id FROM next AS n LEFT JOIN kinds AS k ON k.kind = n.kind
     WHERE k.kind IS NULL OR (NOT k.is_paused AND n.nth <= k.places AND n.nth <= k.chances)
 )
+
+-- name: record_claims
+-- When jobs of kinds with a rate were claimed.
+INSERT INTO job_claims (scope_id, repository_id, kind, claimed_ms, job_id, claim_token)
+SELECT DISTINCT ?1, ?2, j.kind, NOW_MS, j.job_id, j.claim_token
+FROM THEIR_JOBS
+CROSS JOIN job_kinds AS k ON k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = j.kind
+WHERE j.last_op = ?3 AND k.rate IS NOT NULL
+
+-- name: forget_claims
+DELETE FROM job_claims WHERE OF_MESH AND (kind, claimed_ms) IN (
+    SELECT c.kind, c.claimed_ms FROM job_kinds AS k
+    CROSS JOIN job_claims AS c ON c.scope_id = ?1 AND c.repository_id = ?2 AND c.kind = k.kind
+        AND c.claimed_ms <= NOW_MS - k.rate_ms
+    WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.rate IS NOT NULL)
 
 -- name: refuse_routed_elsewhere
 INSERT INTO refusals (reason) WITH ROUTES SELECT 'refused' WHERE NOT EXISTS (MOVED) AND EXISTS (
@@ -191,19 +230,34 @@ WHERE id IN (
 
 -- --- ending ----------------------------------------------------------------------------------------------
 
--- name: complete
--- All of them or none. A lease that has run out is no harm as long as nobody has said so.
-WITH items AS MATERIALIZED (
-    SELECT j.id, i.value ->> 'state' AS state, i.value ->> 'exit_code' AS exit_code,
-        i.value ->> 'reason' AS reason, coalesce(i.value -> 'output_artifacts', '[]') AS outputs
-    FROM THEIR_JOBS WHERE IS_HELD AND j.state = 'running' AND i.value ->> 'state' IN ('succeeded', 'failed')
-)
+-- part: CAN_END
+-- The items that can end their jobs, and what they say of that.
+SELECT j.id, i.value ->> 'state' AS state, i.value ->> 'exit_code' AS exit_code,
+    i.value ->> 'reason' AS reason, coalesce(i.value -> 'output_artifacts', '[]') AS outputs
+FROM THEIR_JOBS WHERE IS_HELD AND j.state = 'running' AND i.value ->> 'state' IN ('succeeded', 'failed')
+
+-- part: SET_ENDS
 UPDATE jobs SET
     (state, failures, exit_code, reason, output_artifacts) = (
         SELECT n.state, jobs.failures + (n.state = 'failed'), n.exit_code, n.reason, n.outputs
         FROM items AS n WHERE n.id = jobs.id),
     lease_until_ms = NULL, ended_ms = AT_MS, last_op = ?3
 WHERE id IN (SELECT id FROM items)
+
+-- name: finish
+-- The short way, for jobs that no other waits for, and of kinds that are not audited.
+WITH items AS MATERIALIZED (CAN_END
+    AND NOT EXISTS (
+        SELECT 1 FROM job_predecessors AS d INDEXED BY job_successors
+        WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.predecessor = j.job_id)
+    AND NOT EXISTS (
+        SELECT 1 FROM job_kinds AS k
+        WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = j.kind AND k.is_audited))
+SET_ENDS
+
+-- name: complete
+-- All of them or none. A lease that has run out is no harm as long as nobody has said so.
+WITH items AS MATERIALIZED (CAN_END) SET_ENDS
 
 -- name: refuse_stale_claim
 -- Some of them are not the author's under that token, or by no token. It stands right after what moves them.

@@ -206,7 +206,7 @@ class MeshNode(Mesh):
             jobs,
             Chooser(own, jobs.roster, self.nodes, self.roles, self.clock, self._monotonic),
             Leases(store, jobs.moves, jobs.roster, own, self._monotonic),
-            Finisher(store, jobs.moves, artifacts, self._author, self.clock, self._chance),
+            Finisher(store, jobs.moves, jobs.roster, artifacts, self._author, self.clock, self._chance),
             artifacts,
             self.presence,
             self._heartbeat.run_once,

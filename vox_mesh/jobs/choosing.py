@@ -93,6 +93,11 @@ class Chooser:
         pattern = most_specific(self._routes, kind)
         return pattern is None or self._routes[pattern] == self._own
 
+    def is_plain(self, kind: str) -> bool:
+        """Whether nothing was decided that holds back jobs of a kind."""
+        rules = self.rules_of(kind)
+        return self._now.routed is None and rules.max_running is None and rules.rate is None
+
     def choose(self, jobs: Sequence[Job], capacity: int, places: int) -> Choice:
         """Those of the jobs that are ours by now, up to so many: where we are first, before all others.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +18,8 @@ from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, Refused
 from vox_mesh.jobs.artifacts import Artifact, Artifacts
-from vox_mesh.jobs.moves import Item, Moves
+from vox_mesh.jobs.moves import NOT_ALL, Item, Moves
+from vox_mesh.jobs.roster import Roster
 from vox_mesh.model.jobs import Job, JobState, backoff_ms
 from vox_mesh.model.proof import BLAKE3, Envelope, Runner, prove, tellable
 from vox_mesh.store.script import Script
@@ -54,10 +56,18 @@ class Finisher:
     """Writes what became of attempts. While one request is under way, the next ones gather."""
 
     def __init__(
-        self, store: Store, moves: Moves, artifacts: Artifacts, author: Author, clock: MeshClock, chance: Any
+        self,
+        store: Store,
+        moves: Moves,
+        roster: Roster,
+        artifacts: Artifacts,
+        author: Author,
+        clock: MeshClock,
+        chance: Callable[[], float],
     ) -> None:
         self._store = store
         self._moves = moves
+        self._roster = roster
         self._artifacts = artifacts
         self._author = author
         self._clock = clock
@@ -118,11 +128,26 @@ class Finisher:
             _settle(ended, written, failure)
 
     async def _try(self, group: Sequence[Ended]) -> MeshError | None:
-        """Write it, and if nobody knows whether it was written, again: it takes effect once."""
+        """Write it, the short way if that may do."""
         try:
-            script = self._script(group)
+            if await self._is_plain(group):
+                failure = await self._send(self._script(group, short=True))
+                if not (isinstance(failure, Refused) and failure.reason == NOT_ALL):
+                    return failure
+            return await self._send(self._script(group, short=False))
         except MeshError as error:
             return error
+
+    async def _is_plain(self, group: Sequence[Ended]) -> bool:
+        """Whether, as far as our copy of the database shows, no other jobs wait for these."""
+        if self._goes_back(group[0]):
+            return False
+        with suppress(DatabaseUnavailable):
+            return not await self._roster.successors([ended.job.job_id for ended in group])
+        return True
+
+    async def _send(self, script: Script) -> MeshError | None:
+        """Write it, and if nobody knows whether it was written, again: it takes effect once."""
         for _ in range(_TRIES):
             try:
                 await self._store.write(script)
@@ -142,14 +167,15 @@ class Finisher:
         job = ended.job
         return ended.state is JobState.FAILED and ended.may_retry and job.failures + 1 < job.max_attempts
 
-    def _script(self, group: Sequence[Ended]) -> Script:
+    def _script(self, group: Sequence[Ended], *, short: bool) -> Script:
         if self._goes_back(group[0]):
             items = [self._given_back(each) for each in group]
             return self._moves.give_back(items, claimer=self._author.identity.node_id)
         kept = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)
         ends = [self._complete(each) for each in group]
         items, proofs = [item for item, _ in ends], [proof for _, proof in ends]
-        return self._moves.complete(items, *([kept] if kept else []), proofs=proofs)
+        end = self._moves.finish if short else self._moves.complete
+        return end(items, *([kept] if kept else []), proofs=proofs)
 
     def _given_back(self, ended: Ended) -> Item:
         job, now_ms = ended.job, self._clock.now_ms

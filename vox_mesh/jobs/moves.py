@@ -19,6 +19,9 @@ from vox_mesh.store.values import Value
 
 SQL: Final = named("jobs")
 
+NOT_ALL: Final = "not_all"
+"""The reason why the short way was refused: the long way tells more."""
+
 _ILLEGAL: Final = IllegalTransition.code
 _STALE: Final = StaleClaim.code
 _PLACE: Final = re.compile(r"\?(\d+)")
@@ -48,6 +51,18 @@ class Moves:
             ]
         return op.script(*steps, *effects)
 
+    def take(self, items: Sequence[Item], lease_ms: int) -> tuple[Script, Script]:
+        """Claim and start jobs that nothing holds back, all of them or none: the short way.
+
+        Refused as `not_all`, some of them may still be had, the long way.
+        """
+        claim = self._op(CLAIM, {"jobs": items, "lease_duration_ms": lease_ms}, self._node, None, lease_ms)
+        start = self._op(START, {"jobs": items}, self._node)
+        return (
+            claim.script(claim.step("take"), claim.guarded("refuse_unless_all", NOT_ALL)),
+            start.script(start.step("start"), start.guarded("refuse_unless_all", NOT_ALL)),
+        )
+
     def claim(self, items: Sequence[Item], lease_ms: int) -> Script:
         """Claim those that are still to be had under the tokens that follow."""
         op = self._op(CLAIM, {"jobs": items, "lease_duration_ms": lease_ms}, self._node, None, lease_ms)
@@ -56,6 +71,8 @@ class Moves:
             op.guarded("refuse_routed_elsewhere", "routed_elsewhere"),
             op.guarded("refuse_held_back", "held_back"),
             op.guarded("refuse_unless_moved", _ILLEGAL),
+            op.step("record_claims"),
+            op.step("forget_claims"),
             answer=op.answer("leased", "moved", "lease_until_ms"),
         )
 
@@ -81,6 +98,12 @@ class Moves:
             answer=op.answer("moved", "moved"),
         )
 
+    def finish(self, items: Sequence[Item], *effects: Statement, proofs: Sequence[Item]) -> Script:
+        """End jobs that no other waits for, all of them or none: the short way of `complete`."""
+        op = self._ends(items, proofs)
+        short = (op.step("finish"), op.guarded("refuse_unless_all", NOT_ALL))
+        return op.script(*short, *effects, appendable=True)
+
     def complete(
         self, items: Sequence[Item], *effects: Statement, proofs: Sequence[Item] | None = None
     ) -> Script:
@@ -88,8 +111,7 @@ class Moves:
 
         The proofs, one for each, are for the log: no statement reads them.
         """
-        told = None if proofs is None else [{**i, "proof": p} for i, p in zip(items, proofs, strict=True)]
-        op = self._op(COMPLETE, {"jobs": items}, self._node, told=told)
+        op = self._ends(items, proofs)
         steps = [
             op.step("complete"),
             op.guarded("refuse_stale_claim", _STALE),
@@ -99,6 +121,10 @@ class Moves:
         if any(item["state"] != JobState.SUCCEEDED for item in items):
             steps.append(op.step("doom"))
         return op.script(*steps, op.step("release"), *effects, appendable=True)
+
+    def _ends(self, items: Sequence[Item], proofs: Sequence[Item] | None) -> _Move:
+        told = None if proofs is None else [{**i, "proof": p} for i, p in zip(items, proofs, strict=True)]
+        return self._op(COMPLETE, {"jobs": items}, self._node, told=told)
 
     def give_back(self, items: Sequence[Item], *, claimer: str | None = None) -> Script:
         """Yield jobs: all of them, or none. Without a claimer, whoever has them."""

@@ -190,9 +190,8 @@ class Worker:
         self._capacity = 0
         self._wake.set()
         try:
-            await asyncio.wait(
-                [taking], timeout=_SETTLE_S
-            )  # a claim that is under way should have its answer
+            # A claim that is under way should have its answer.
+            await asyncio.wait([taking], timeout=_SETTLE_S)
             await _ended(taking, listening)
             if self._running:
                 await asyncio.wait(self._running.values(), timeout=grace)
@@ -206,6 +205,8 @@ class Worker:
         finally:
             await _ended(taking, listening, keeping, *self._running.values())
             self._tasks = []
+        if self._store.is_spooling:
+            return  # nobody would hear it, and that takes a while
         with suppress(StaleIncarnation, StoreClosed):  # then others know
             await self._say()
 
@@ -303,35 +304,39 @@ class Worker:
         groups: dict[int, list[Job]] = {}
         for job in jobs:
             groups.setdefault(self._lease_of(job), []).append(job)
-        scripts = []
         for lease_ms, group in groups.items():
-            items = [{"job_id": job.job_id, "claim_token": job.claim_token + 1} for job in group]
-            scripts += [self._jobs.moves.claim(items, lease_ms), self._jobs.moves.start(items)]
-        self.stats.claims_sent += len(groups)
-        sent = self._leases.now
-        verdicts = await self._store.write_all(scripts)
-        started_ms = self._jobs.clock.now_ms
-        for (lease_ms, group), claim, start in zip(
-            groups.items(), verdicts[::2], verdicts[1::2], strict=True
-        ):
-            ours, lease_until_ms = _moved(claim)
-            started, _ = _moved(start)
-            for job in group:
-                if job.job_id in ours and job.job_id in started:
-                    held = job._replace(
-                        state=JobState.RUNNING,
-                        claimer=self._presence.node_id,
-                        claim_token=job.claim_token + 1,
-                        attempts=job.attempts + 1,
-                        lease_until_ms=lease_until_ms,
-                        started_ms=started_ms,
-                    )
-                    self._begin(held, sent, lease_ms)
-                else:
-                    self._pass_over(job, claim)
-            if isinstance(claim, MeshError) and not isinstance(claim, Refused):
-                self._is_unsure = True
-                raise claim
+            is_plain = all(self._chooser.is_plain(job.kind) for job in group)
+            if not (is_plain and await self._claim_group(group, lease_ms, short=True)):
+                await self._claim_group(group, lease_ms, short=False)
+
+    async def _claim_group(self, group: Sequence[Job], lease_ms: int, *, short: bool) -> bool:
+        """Claim jobs and begin with those that we got; whether that settled it."""
+        items = [{"job_id": job.job_id, "claim_token": job.claim_token + 1} for job in group]
+        moves = self._jobs.moves
+        scripts = moves.take(items, lease_ms) if short else (moves.claim(items, lease_ms), moves.start(items))
+        self.stats.claims_sent += 1
+        sent, started_ms = self._leases.now, self._jobs.clock.now_ms
+        claim, start = await self._store.write_all(scripts)
+        if isinstance(claim, MeshError) and not isinstance(claim, Refused):
+            self._is_unsure = True
+            raise claim
+        if short and isinstance(claim, Refused) and len(group) > 1:
+            return False  # some of them may still be had
+        self._is_unsure = isinstance(start, MeshError) and not isinstance(claim, MeshError)
+        ours = _moved(claim, group) & _moved(start, group)
+        for job in group:
+            if job.job_id not in ours:
+                self._pass_over(job, claim)
+                continue
+            held = job._replace(
+                state=JobState.RUNNING,
+                claimer=self._presence.node_id,
+                claim_token=job.claim_token + 1,
+                attempts=job.attempts + 1,
+                started_ms=started_ms,
+            )
+            self._begin(held, sent, lease_ms)
+        return True
 
     def _pass_over(self, job: Job, verdict: Verdict) -> None:
         self.stats.lost_races += 1
@@ -435,11 +440,11 @@ class Worker:
             task.cancel()
 
 
-def _moved(verdict: Verdict) -> tuple[frozenset[str], int | None]:
+def _moved(verdict: Verdict, group: Sequence[Job]) -> set[str]:
+    """The jobs that were moved; the short way moves all of them."""
     if isinstance(verdict, MeshError):
-        return frozenset(), None
-    row = verdict.rows[0].as_dict()
-    return frozenset(orjson.loads(row["moved"])), row.get("lease_until_ms")
+        return set()
+    return set(orjson.loads(verdict.rows[0]["moved"])) if verdict.rows else {job.job_id for job in group}
 
 
 async def _ended(*tasks: asyncio.Task[None]) -> None:

@@ -5,7 +5,7 @@ The rules are those of `sql/jobs.sql`, told a second time: where the two differ,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -192,7 +192,7 @@ class Replay:
             is_end = item["state"] in (JobState.SUCCEEDED, JobState.FAILED)
             return is_end and row["state"] == JobState.RUNNING and _is_held(row, item, op.node_id)
 
-        for row, item in self._moved(op, can_end, [item["job_id"] for item in op.items]):
+        for row, item in self._moved(op, can_end):
             row.update(
                 state=item["state"],
                 failures=row["failures"] + (item["state"] == JobState.FAILED),
@@ -209,7 +209,7 @@ class Replay:
         def can_go_back(row: Row, item: Item) -> bool:
             return _is_current(row, item) and row["failures"] + _failed(item) < row["max_attempts"]
 
-        for row, item in self._moved(op, can_go_back, [item["job_id"] for item in op.items]):
+        for row, item in self._moved(op, can_go_back):
             row.update(
                 _FREE,
                 failures=row["failures"] + _failed(item),
@@ -270,12 +270,10 @@ class Replay:
 
     # --- which ones ------------------------------------------------------------------------------
 
-    def _moved(
-        self, op: _Op, is_allowed: Callable[[Row, Item], bool], moved: Iterable[str] | None = None
-    ) -> Iterator[tuple[Row, Item]]:
+    def _moved(self, op: _Op, is_allowed: Callable[[Row, Item], bool]) -> Iterator[tuple[Row, Item]]:
         """The rows that the op says it moved, each once, with what it says of them."""
         follows = op.kind in (EXPIRE, ABORT)  # these name also what they moved as a consequence
-        for job_id in dict.fromkeys(op.moved if moved is None else moved):
+        for job_id in dict.fromkeys(op.moved):
             row = self.jobs.get(job_id)
             items = [item for item in op.items if item["job_id"] == job_id]
             if row is None or not items:
@@ -308,9 +306,13 @@ _FREE: Final = {
 def _read(entry: Entry) -> _Op:
     payload = parse(entry.payload)
     result = {} if entry.result is None else orjson.loads(entry.result)
-    moved = orjson.loads(result["moved"]) if "moved" in result else []
+    # Without a result, it has moved all that it names.
+    moved = orjson.loads(result["moved"]) if "moved" in result else [i["job_id"] for i in payload["jobs"]]
+    at_ms, lease_until_ms = payload["at_ms"], result.get("lease_until_ms")
+    if lease_until_ms is None and "lease_duration_ms" in payload:
+        lease_until_ms = at_ms + payload["lease_duration_ms"]
     what = (entry.id, entry.op_id, entry.kind, entry.node_id)
-    return _Op(*what, payload["at_ms"], payload, moved, result.get("lease_until_ms"))
+    return _Op(*what, at_ms, payload, moved, lease_until_ms)
 
 
 def _scheduled(op: _Op, item: Item) -> Row:
