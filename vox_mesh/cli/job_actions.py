@@ -14,7 +14,7 @@ from vox_mesh.cli.job_choice import OPEN, found, job_argument, kind_option, list
 from vox_mesh.cli.job_output import line, record, short_id, show_jobs
 from vox_mesh.cli.options import Function, seconds
 from vox_mesh.cli.output import json_option, show_lines, show_one, show_several, table
-from vox_mesh.errors import IllegalTransition, StaleClaim, TooLarge
+from vox_mesh.errors import BadValue, IllegalTransition, StaleClaim, TooLarge
 from vox_mesh.jobs.jobs import MAX_AT_ONCE, Scheduled
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs import Job, JobState
@@ -189,7 +189,7 @@ def _refuse_open(jobs: Iterable[Job]) -> None:
 async def _retry(mesh: Mesh, jobs: Sequence[Job]) -> list[tuple[Job, Scheduled]]:
     try:
         return list(zip(jobs, await mesh.jobs.retry_all(jobs), strict=True))
-    except TooLarge:
+    except (TooLarge, BadValue):  # together they may be more than fits into a script
         if len(jobs) == 1:
             raise
     half = len(jobs) // 2

@@ -27,7 +27,7 @@ def _decide(
     command: str, kind: str, deciding: Callable[[JobKinds], Awaitable[None]], *, as_json: bool
 ) -> None:
     async def decide(mesh: Mesh) -> KindRules:
-        await deciding(JobKinds(mesh.store, mesh.jobs.roster))
+        await deciding(mesh.job_kinds)
         return (await mesh.jobs.roster.situation()).rules.get(kind) or KindRules(kind)
 
     rules = run_beside(f"kind {command}", decide)
@@ -143,7 +143,7 @@ def list_(as_json: bool) -> None:
     Example:
       vox-mesh kind list
     """
-    found = run_beside("kind list", lambda mesh: JobKinds(mesh.store, mesh.jobs.roster).listed())
+    found = run_beside("kind list", lambda mesh: mesh.job_kinds.listed())
     show_several([_record(each) if as_json else _line(each) for each in found], as_json=as_json)
 
 

@@ -10,7 +10,6 @@ from vox_mesh.cli.output import Record, json_option, show_one, show_several
 from vox_mesh.cli.worker_run import run
 from vox_mesh.coordination.nodes import Node
 from vox_mesh.errors import NotKnown
-from vox_mesh.jobs.kinds import JobKinds
 from vox_mesh.jobs.roster import Situation
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.liveness import State
@@ -42,8 +41,7 @@ async def _drain(mesh: Mesh, node_id: str, undo: bool) -> Record:
     node = await mesh.nodes.find(node_id)
     if node is None:
         raise NotKnown(f"no node {node_id!r} was ever here", hint="see `vox-mesh nodes --all`")
-    kinds = JobKinds(mesh.store, mesh.jobs.roster)
-    await (kinds.undrain(node_id) if undo else kinds.drain(node_id))
+    await (mesh.job_kinds.undrain(node_id) if undo else mesh.job_kinds.drain(node_id))
     return _record(node, await mesh.jobs.roster.situation())
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import signal
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
-from typing import Final
+from typing import Final, NamedTuple, NoReturn
 
 import click
 
@@ -28,7 +30,7 @@ from vox_mesh.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-_LEAVING_S: Final = 7.0
+_LEAVING_S: Final = 8.0
 """How long commands that are stopped, and what is to be said of all, may take after the grace."""
 
 _THREADS_S: Final = 1.0
@@ -125,9 +127,7 @@ class _Run:
         self._handlers = handlers
         self._concurrency = concurrency
         self._grace = grace
-        self._last_call = _LastCall()
         self._is_to_stop = asyncio.Event()
-        self._is_signalled = False
 
     async def run(self) -> int:
         """Work until it is told to stop; the exit code."""
@@ -135,19 +135,12 @@ class _Run:
         assert task is not None
         opening: asyncio.Task[int] | None = task
 
-        def signalled(number: int, _: FrameType | None) -> None:
-            if self._is_signalled:
-                os._exit(KILLED + number)
-            self._is_signalled = True
-            self._last_call.within(self._grace + _LEAVING_S, ExitCode.NO, _CUT_OFF)
-            loop.call_soon_threadsafe(self._is_to_stop.set)
+        def stop() -> None:
+            self._is_to_stop.set()
             if opening is not None:
-                loop.call_soon_threadsafe(opening.cancel)
+                opening.cancel()
 
-        for number in ENDING:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup, and shells in the background, want
-                # The loop's own way to hear of signals would not do: a handler may be blocking it.
-                signal.signal(number, signalled)
+        watch = _Watch(lambda: loop.call_soon_threadsafe(stop), self._grace + _LEAVING_S)
         code: int = ExitCode.DONE
         try:
             async with Mesh.open(self._settings) as mesh:
@@ -159,10 +152,10 @@ class _Run:
                     _log.info("%s works on %s, up to %d at a time", mesh.identity.node_id, kinds, most)
                     code = await self._until_over(worker)
         except asyncio.CancelledError:
-            if not self._is_signalled:
+            if not self._is_to_stop.is_set():
                 raise
             task.uncancel()
-        self._last_call.within(_THREADS_S, code)
+        watch.end_within(_THREADS_S, code)
         return code
 
     async def _until_over(self, worker: Worker) -> int:
@@ -181,22 +174,61 @@ class _Run:
         return ExitCode.DONE
 
 
-class _LastCall:
-    """Ends the process if it does not end by itself: a handler may block its loop, or a thread, for ever."""
+class _LastCall(NamedTuple):
+    """When the process ends if it has not by itself, with which code and which words."""
 
-    def __init__(self) -> None:
-        self._timer: threading.Timer | None = None
+    at: float
+    code: int
+    words: bytes = b""
 
-    def within(self, seconds: float, code: int, words: bytes = b"") -> None:
-        """It may take so long from now on, and not what it might before."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = threading.Timer(seconds, self._end, (code, words))
-        self._timer.daemon = True
-        self._timer.start()
-
-    @staticmethod
-    def _end(code: int, words: bytes) -> None:
+    def answer(self) -> NoReturn:
+        """End it."""
         with suppress(OSError):
-            os.write(2, words)
-        os._exit(code)
+            os.write(2, self.words)
+        os._exit(self.code)
+
+
+class _Watch:
+    """Hears signals, and ends the process if it does not end by itself.
+
+    All of that is done in a thread: a handler may block the loop, and with it the one thread that Python
+    tells of signals.
+    """
+
+    def __init__(self, tell: Callable[[], object], leaving_s: float) -> None:
+        self._tell = tell
+        self._leaving_s = leaving_s
+        self._is_told = False
+        self._last_call: _LastCall | None = None
+        self._heard, self._hears = os.pipe()
+        os.set_blocking(self._hears, False)
+        self._numbers = {each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN}
+        for number in self._numbers:  # others are ignored as nohup, and shells in the background, want
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(self._hears, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, name="vox-mesh-watch", daemon=True).start()
+
+    def end_within(self, seconds: float, code: int) -> None:
+        """It may take so long from now on, and not what it might before."""
+        self._last_call = _LastCall(time.monotonic() + seconds, code)
+        os.write(self._hears, b"\0")
+
+    def _watch(self) -> None:
+        while True:
+            last_call = self._last_call
+            left_s = None if last_call is None else max(0.0, last_call.at - time.monotonic())
+            if select.select([self._heard], [], [], left_s)[0]:
+                for number in os.read(self._heard, 64):
+                    if number in self._numbers:
+                        self._signalled(number)
+            elif last_call is not None and last_call is self._last_call:
+                last_call.answer()
+
+    def _signalled(self, number: int) -> None:
+        if self._is_told:
+            os._exit(KILLED + number)
+        self._is_told = True
+        if self._last_call is None:
+            self._last_call = _LastCall(time.monotonic() + self._leaving_s, ExitCode.NO, _CUT_OFF)
+        with suppress(RuntimeError):  # the loop has ended by itself
+            self._tell()

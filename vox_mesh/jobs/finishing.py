@@ -115,6 +115,9 @@ class Finisher:
 
     async def _write_group(self, group: Sequence[_Entry]) -> None:
         failure = await self._try([ended for ended, _ in group])
+        if isinstance(failure, DatabaseUnavailable) and len(group) > 1:
+            await asyncio.gather(*(self._write_group([each]) for each in group))
+            return
         if failure is not None and not isinstance(failure, _AWAY):
             if len(group) > 1:
                 for each in group:  # one of them is not ours any more: which, they tell one by one
@@ -128,13 +131,19 @@ class Finisher:
             _settle(ended, written, failure)
 
     async def _try(self, group: Sequence[Ended]) -> MeshError | None:
-        """Write it, the short way if that may do."""
+        """Write it, the short way if that may do.
+
+        While the database is away, only the end of one job is kept, the long way: if what was kept is refused
+        later, nobody is there to tell the others from it, or to go another way.
+        """
+        is_alone = len(group) == 1
         try:
             if await self._is_plain(group):
-                failure = await self._send(self._script(group, short=True))
-                if not (isinstance(failure, Refused) and failure.reason == NOT_ALL):
+                failure = await self._send(self._script(group, short=True), keeps=False)
+                is_not_all = isinstance(failure, Refused) and failure.reason == NOT_ALL
+                if not is_not_all and not (is_alone and isinstance(failure, DatabaseUnavailable)):
                     return failure
-            return await self._send(self._script(group, short=False))
+            return await self._send(self._script(group, short=False), keeps=is_alone)
         except MeshError as error:
             return error
 
@@ -144,15 +153,18 @@ class Finisher:
             return False
         with suppress(DatabaseUnavailable):
             return not await self._roster.successors([ended.job.job_id for ended in group])
-        return True
+        return False
 
-    async def _send(self, script: Script) -> MeshError | None:
+    async def _send(self, script: Script, *, keeps: bool) -> MeshError | None:
         """Write it, and if nobody knows whether it was written, again: it takes effect once."""
+        script.appendable = keeps
         for _ in range(_TRIES):
             try:
                 await self._store.write(script)
             except _AWAY as error:
                 failure: MeshError = error
+                if isinstance(error, DatabaseUnavailable) and not keeps:
+                    break
                 await asyncio.sleep(_AGAIN_S)
             except MeshError as error:
                 return error

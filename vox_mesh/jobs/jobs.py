@@ -158,18 +158,23 @@ class Jobs:
         return (await self.retry_all([job]))[0]
 
     async def retry_all(self, jobs: Sequence[Job]) -> list[Scheduled]:
-        """The same for several that have ended."""
+        """The same for several that have ended. If one of them waited for another, it does so again."""
         manifests = []
-        for job in jobs:
+        retried: dict[str, str] = {}
+        for job in sorted(jobs, key=lambda job: job.id):  # none came before those it waits for
             options = {
                 "priority": job.priority,
                 "max_attempts": job.max_attempts,
                 "backoff": timedelta(milliseconds=job.backoff_ms),
                 "lease": None if job.lease_ms is None else timedelta(milliseconds=job.lease_ms),
             }
-            core = {name: value for name, value in job.core.items() if name != "after"}
-            again = Manifest.of_core({**core, "retry_of": job.job_id})
-            manifests.append(again.model_copy(update=options))
+            again = Manifest.of_core({**job.core, "retry_of": job.job_id})
+            waits = [
+                each._replace(job=retried[each.job]) for each in again.after or () if each.job in retried
+            ]
+            again = again.model_copy(update={**options, "after": tuple(waits) or None})
+            retried[job.job_id] = again.content_id
+            manifests.append(again)
         return await self.schedule_all(manifests)
 
     # --- ending ----------------------------------------------------------------------------------

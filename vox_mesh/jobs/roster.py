@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.errors import BadValue, NotKnown
+from vox_mesh.errors import BadValue, NotKnown, TooLarge
 from vox_mesh.jobs.moves import SQL
 from vox_mesh.model.jobs import Job, JobState
 from vox_mesh.model.ulid import is_ulid
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Rows
+from vox_mesh.store.values import Rows, Value
 
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 _BEGINNING: Final = re.compile(r"[0-9a-f]{6,64}")
@@ -114,7 +114,7 @@ class Roster:
 
     async def ready(self, kinds: Sequence[str], limit: int = 100) -> list[Job]:
         """Jobs of these kinds that can be claimed now: the most urgent first, then the longest waiting."""
-        return self._jobs(await self._read("ready", json(kinds), self._clock.now_ms, limit))
+        return await self._as_many("ready", (json(kinds), self._clock.now_ms), limit)
 
     async def next_due_ms(self, kinds: Sequence[str]) -> int | None:
         """When the next job of these kinds can be claimed that can't be yet."""
@@ -153,7 +153,7 @@ class Roster:
         name = "list"
         if state is not None:
             name = "list_gone_wrong" if state in _GONE_WRONG else "list" if state.is_end else "list_open"
-        return self._jobs(await self._read(name, kind, claimer, before, limit, state))
+        return await self._as_many(name, (kind, claimer, before), limit, state)
 
     async def counts(self) -> dict[str, dict[str, int]]:
         """How many jobs there are of each kind, by state."""
@@ -173,6 +173,16 @@ class Roster:
     async def successors(self, job_ids: Iterable[str]) -> list[str]:
         """Which jobs wait for these, or waited for them."""
         return [row[0] for row in await self._read("successors", json(job_ids))]
+
+    async def _as_many(self, name: str, values: Sequence[Value], limit: int, *more: Value) -> list[Job]:
+        """Up to so many jobs; fewer, where they are so large that no more fit into an answer."""
+        while True:
+            try:
+                return self._jobs(await self._read(name, *values, limit, *more))
+            except TooLarge:
+                if limit == 1:
+                    raise
+                limit //= 2
 
     def _jobs(self, rows: Rows) -> list[Job]:
         return [Job._make(row) for row in rows]

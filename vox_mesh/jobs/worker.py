@@ -322,7 +322,8 @@ class Worker:
             raise claim
         if short and isinstance(claim, Refused) and len(group) > 1:
             return False  # some of them may still be had
-        self._is_unsure = isinstance(start, MeshError) and not isinstance(claim, MeshError)
+        if isinstance(start, MeshError) and not isinstance(claim, MeshError):
+            self._is_unsure = True
         ours = _moved(claim, group) & _moved(start, group)
         for job in group:
             if job.job_id not in ours:
