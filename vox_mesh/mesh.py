@@ -233,7 +233,7 @@ class MeshNode(Mesh):
             asyncio.create_task(self._apply_deferred(), name="vox-mesh-deferral"),
             asyncio.create_task(self._sweep(), name="vox-mesh-sweeper"),
             asyncio.create_task(self._keep_messages(), name="vox-mesh-keeper"),
-            asyncio.create_task(self._job_keeper.run(), name="vox-mesh-job-keeper"),
+            asyncio.create_task(self._keep_jobs(), name="vox-mesh-job-keeper"),
         ]
 
     async def run_once(self) -> None:
@@ -279,6 +279,10 @@ class MeshNode(Mesh):
             ticks += 1
             if ticks % _ANNOUNCED_EVERY == 0:
                 await self.bus.announce()
+
+    async def _keep_jobs(self) -> None:
+        await asyncio.sleep(self._tick_s * self._chance())  # those who begin together do not all look at once
+        await self._job_keeper.run()
 
     async def close(self) -> None:
         """Leave the mesh, and let go of everything. What can't be said in time is left unsaid."""

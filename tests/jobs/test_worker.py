@@ -13,62 +13,19 @@ from typing import Any, Final
 import pytest
 
 from tests.support.authoring import Scene, assert_sound
+from tests.support.job_desks import Desk, ended, idle, scheduled
 from tests.support.jobs_in_hand import accepted, claim, ids, most_in_hand, ops
+from tests.support.lengths import SOAK
 from tests.support.messaging import PATIENCE_S, Crowd, crowd_on
 from tools.homes import FILE, MESH_REPLICA
 from vox_mesh import Mesh
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs.context import JobContext
-from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import MeshNode
-from vox_mesh.model.jobs import CLAIM, Job
+from vox_mesh.model.jobs import CLAIM
 from vox_mesh.model.manifest import Manifest
 
-_ROUNDS: Final = 4
-
-
-async def scheduled(node: MeshNode, count: int, kind: str = "work") -> list[Scheduled]:
-    """So many jobs."""
-    return await node.jobs.schedule_all([Manifest.of(kind=kind, payload=n) for n in range(count)], new=True)
-
-
-async def ended(node: MeshNode, *jobs: Any) -> list[Job]:
-    """Wait until all of these have ended."""
-    return [await node.jobs.wait(job, timeout=PATIENCE_S) for job in jobs]
-
-
-class Desk:
-    """A handler whose work ends when the test says so, and which knows how many it has at a time."""
-
-    def __init__(self, node: MeshNode, kind: str = "work", **options: Any) -> None:
-        self.begun = asyncio.Queue[JobContext]()
-        self.stopped = asyncio.Queue[JobContext]()
-        self.may_end = asyncio.Event()
-        self.order: list[Any] = []
-        self.in_hand = self.most = 0
-        node.worker.handles(kind, **options)(self.handle)
-
-    async def handle(self, context: JobContext) -> None:
-        """Work on a job."""
-        self.in_hand += 1
-        self.most = max(self.most, self.in_hand)
-        self.order.append(context.payload)
-        self.begun.put_nowait(context)
-        try:
-            await self.may_end.wait()
-        except asyncio.CancelledError:
-            self.stopped.put_nowait(context)
-            raise
-        finally:
-            self.in_hand -= 1
-
-    async def next(self) -> JobContext:
-        """The next one that is begun."""
-        return await asyncio.wait_for(self.begun.get(), PATIENCE_S)
-
-    async def next_stopped(self) -> JobContext:
-        """The next one that is stopped."""
-        return await asyncio.wait_for(self.stopped.get(), PATIENCE_S)
+_ROUNDS: Final = 20 if SOAK else 2
 
 
 @pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
@@ -126,7 +83,9 @@ async def test_no_more_are_in_hand_than_there_are_places(node: MeshNode) -> None
     assert await most_in_hand(node) == 5
 
 
-async def test_the_most_urgent_come_first_and_then_those_that_wait_longest(local: MeshNode, desk: Desk) -> None:
+async def test_the_most_urgent_come_first_and_then_those_that_wait_longest(
+    local: MeshNode, desk: Desk
+) -> None:
     desk.may_end.set()
     jobs = [await local.jobs.schedule("work", n, priority=n % 4) for n in range(8)]
     async with local.worker.running(concurrency=1):
@@ -231,7 +190,11 @@ async def test_work_on_a_job_that_is_taken_away_is_stopped_at_once(node: MeshNod
         assert await desk.next_stopped() is begun
         assert begun.is_cancelled
     found = await node.jobs.find(job)
-    assert (found.state, found.failures, found.claim_token) == ("aborted" if how == "abort" else "pending", 0, 1)
+    assert (found.state, found.failures, found.claim_token) == (
+        "aborted" if how == "abort" else "pending",
+        0,
+        1,
+    )
     assert node.worker.stats.refused == 0, "nothing is said of it any more"
 
 
@@ -272,29 +235,34 @@ async def test_what_can_end_in_time_does_and_the_rest_is_given_back(node: MeshNo
     assert (node.worker.in_hand, node.worker.is_running) == (0, False)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(_ROUNDS))
 async def test_stopped_in_the_middle_of_much_work_it_leaves_nothing_claimed(
     several: Crowd, seed: int
 ) -> None:
     random = Random(seed)
     nodes = [await several.node(name) for name in ("one", "two")]
+    begun, enough = 0, asyncio.Event()
+
+    async def handle(context: JobContext) -> None:
+        nonlocal begun
+        begun += 1
+        if begun >= goal:
+            enough.set()
+        await asyncio.sleep(random.random() / 200)
+
     for node in nodes:
-
-        @node.worker.handles("work")
-        async def handle(context: JobContext) -> None:
-            await asyncio.sleep(random.random() / 200)
-
+        node.worker.handles("work")(handle)
     jobs = await scheduled(nodes[0], 150)
     for _ in range(3):
+        enough.clear()
+        goal = begun + random.randrange(1, 40)
         for node in nodes:
             await node.worker.start()
-        taken = random.randrange(1, 30)
-        async with asyncio.timeout(PATIENCE_S):
-            while nodes[0].worker.stats.claimed < taken and await nodes[0].jobs.roster.ready(["work"], 1):
-                await asyncio.sleep(random.random() / 100)
+        await asyncio.wait_for(enough.wait(), PATIENCE_S)
         await asyncio.gather(*(node.worker.stop(random.random() / 100) for node in nodes))
-        assert await nodes[0].jobs.roster.held_by("one", fresh=True) == []
-        assert await nodes[0].jobs.roster.held_by("two", fresh=True) == []
+        for name in ("one", "two"):
+            assert await nodes[0].jobs.roster.held_by(name, fresh=True) == []
     async with nodes[0].worker.running(concurrency=50):
         done = await ended(nodes[0], *jobs)
     assert {(job.state, job.failures) for job in done} == {("succeeded", 0)}
@@ -326,7 +294,10 @@ async def test_what_its_former_self_had_in_hand_is_given_back(there: Scene) -> N
 @asynccontextmanager
 async def executing(folder: Path, **more: Any) -> AsyncIterator[MeshNode]:
     """A node whose worker runs commands."""
-    async with Mesh.open(FILE.settings(folder, None, worker_exec=True, **more)) as node, node.worker.running():
+    async with (
+        Mesh.open(FILE.settings(folder, None, worker_exec=True, **more)) as node,
+        node.worker.running(),
+    ):
         yield node
 
 
@@ -363,9 +334,7 @@ async def test_a_command_that_is_aborted_is_gone_with_all_it_has_started(tmp_pat
             async for piece in node.jobs.notes.follow(job.job_id):
                 assert piece.text == "begun\n"
                 await node.jobs.abort(job)
-        async with asyncio.timeout(PATIENCE_S):
-            while node.worker.in_hand:
-                await node.store.changed(node.store.change_count)
+        await idle(node)
         assert not mark.exists()
 
 

@@ -12,7 +12,7 @@ from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.nodes import Node, Nodes
 from vox_mesh.coordination.roles import Roles
 from vox_mesh.jobs.roster import KindRules, Roster, Situation
-from vox_mesh.model.jobs import Job, matches, most_specific
+from vox_mesh.model.jobs import EXEC, Job, matches, most_specific
 from vox_mesh.model.liveness import State
 from vox_mesh.model.rendezvous import GRACE_MS, patience_ms, rank
 
@@ -126,12 +126,17 @@ class Chooser:
                 for node in self._others
                 if node.node_id not in self._now.drains
                 and node.capacity > self._now.places.get(node.node_id, 0)
-                and any(matches(pattern, kind) for pattern in _patterns(node.kinds))
+                and _is_of(kind, _patterns(node.kinds))
             }
             weights[self._own] = capacity
             if most_specific(self._routes, kind) is not None:
                 self._weights[kind] = weights = {self._own: capacity}  # it is for us alone
         return weights
+
+
+def _is_of(kind: str, patterns: Sequence[str]) -> bool:
+    """Whether a node that works on these works on a kind; commands run only where they are allowed."""
+    return kind in patterns if kind == EXEC else any(matches(each, kind) for each in patterns)
 
 
 @lru_cache(maxsize=1_024)

@@ -72,6 +72,8 @@ class Finisher:
         self._author = author
         self._clock = clock
         self._chance = chance
+        self.timeout_s: float | None = None
+        """How long one request may take; `None`: as long as any."""
         self._waiting: list[_Entry] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -160,7 +162,7 @@ class Finisher:
         script.appendable = keeps
         for _ in range(_TRIES):
             try:
-                await self._store.write(script)
+                await self._store.write(script, timeout=self.timeout_s)
             except _AWAY as error:
                 failure: MeshError = error
                 if isinstance(error, DatabaseUnavailable) and not keeps:

@@ -68,7 +68,6 @@ class JobKeeper:
 
     async def run(self) -> None:
         """Do what there is to do, for ever: when its time comes, after commits, and with every tick."""
-        await asyncio.sleep(self._tick_s)
         while True:
             seen = self._store.change_count
             try:

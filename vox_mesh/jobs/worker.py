@@ -158,6 +158,7 @@ class Worker:
                 hint="give it handlers, or let it run commands (--exec)",
             )
         self._capacity = concurrency
+        self._finisher.timeout_s = None
         await self._artifacts.sweep()
         await self._say()
         await self._chooser.look_around()
@@ -195,6 +196,7 @@ class Worker:
             await _ended(taking, listening)
             if self._running:
                 await asyncio.wait(self._running.values(), timeout=grace)
+            self._finisher.timeout_s = _SETTLE_S / 2
             for job_id, task in list(self._running.items()):
                 self._leases.cancelled.add(job_id)
                 task.cancel()

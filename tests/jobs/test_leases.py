@@ -1,0 +1,219 @@
+"""Leases: kept while there is work, lost for good, and what is done under a lost one counts for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import orjson
+import pytest
+
+from tests.support.authoring import Scene, assert_sound
+from tests.support.job_desks import Desk, ended, idle
+from tests.support.jobs_in_hand import accepted, ids, lapse, ops
+from tests.support.messaging import PATIENCE_S, crowd_on
+from tests.support.proxy import Proxy
+from tools.homes import FILE, MESH_REPLICA
+from tools.sqld import Server
+from vox_mesh import Mesh, Settings
+from vox_mesh.errors import Unreachable
+from vox_mesh.jobs.context import JobContext
+from vox_mesh.mesh import MeshNode
+from vox_mesh.model.jobs import CLAIM, COMPLETE, EXPIRE
+
+_LEASE_S: Final = 0.6
+_SHORT: Final = {"db_deadline": 1.0, "db_request_timeout": 0.5, "tick": 0.5, "db_max_stale_ms": 500}
+
+
+async def renewals(node: MeshNode) -> int:
+    """How often a lease was renewed."""
+    return sum(orjson.loads(entry.payload).get("renews", False) for entry in await ops(node, CLAIM))
+
+
+async def test_work_that_takes_longer_than_its_lease_is_done_once(node: MeshNode) -> None:
+    desk = Desk(node, lease=_LEASE_S)
+    job = await node.jobs.schedule("work")
+    async with node.worker.running():
+        await desk.next()
+        async with asyncio.timeout(PATIENCE_S):
+            seen = node.store.change_count
+            while await renewals(node) < 4:  # more than one lease is long
+                seen = await node.store.changed(seen)
+        held = await node.jobs.find(job)
+        assert (held.state, held.claim_token) == ("running", 1)
+        desk.may_end.set()
+        (done,) = await ended(node, job)
+    assert (done.state, done.attempts, done.failures) == ("succeeded", 1, 0)
+    assert await ops(node, EXPIRE) == []
+
+
+async def test_a_renewal_that_no_answer_came_to_is_sent_again_in_time(there: Scene) -> None:
+    async with there.node() as node:
+        await node.run_once()
+        desk = Desk(node, lease=1.2)
+        job = await node.jobs.schedule("work")
+        async with node.worker.running():
+            await desk.next()
+            there.gate.before.append(Unreachable("away"))
+            async with asyncio.timeout(PATIENCE_S):
+                seen = node.store.change_count
+                while await renewals(node) < 2:
+                    seen = await node.store.changed(seen)
+            assert desk.stopped.empty()
+            desk.may_end.set()
+            (done,) = await ended(node, job)
+    assert done.state == "succeeded"
+
+
+async def test_who_has_lost_a_lease_stops_its_work_and_the_next_one_does_the_job(tmp_path: Path) -> None:
+    async with crowd_on(FILE, tmp_path, None) as crowd:
+        one, two = await crowd.node("one"), await crowd.node("two")
+        first, second = Desk(one), Desk(two)
+        job = await one.jobs.schedule("work")
+        await one.worker.start()
+        await first.next()
+        await two.worker.start()
+        await lapse(two, job)
+        assert await two.jobs.expire([await two.jobs.find(job)]) == [job.job_id]
+        await first.next_stopped()
+        await one.worker.stop()
+        again = await second.next()
+        assert (again.attempt, again.job.claim_token) == (2, 2)
+        second.may_end.set()
+        (done,) = await ended(two, job)
+        assert (done.state, done.claimer, done.failures) == ("succeeded", "two", 1)
+        await two.worker.stop()
+
+
+async def test_who_can_not_renew_stops_when_the_lease_is_over_by_its_own_clock(there: Scene) -> None:
+    async with there.node() as node:
+        await node.run_once()
+        desk = Desk(node, lease=_LEASE_S)
+        await node.jobs.schedule("work")
+        await node.worker.start()
+        await desk.next()
+        there.gate.hold()  # no answer comes, and nobody says no
+        begun = node.worker._leases.now
+        await desk.next_stopped()
+        assert node.worker._leases.now - begun <= _LEASE_S + 1.0
+        there.gate.release()
+        await node.worker.stop()
+
+
+async def test_what_a_zombie_says_is_refused_and_recorded(tmp_path: Path) -> None:
+    async with crowd_on(FILE, tmp_path, None) as crowd:
+        one, two = await crowd.node("one"), await crowd.node("two")
+        may_go_on, begun = asyncio.Event(), asyncio.Event()
+
+        @one.worker.handles("work")
+        async def never_stops(context: JobContext) -> str:
+            begun.set()
+            while True:
+                try:
+                    await may_go_on.wait()
+                    return "by a zombie"
+                except asyncio.CancelledError:
+                    continue  # as one that was stopped in its tracks, and wakes later
+
+        @two.worker.handles("work")
+        async def handle(context: JobContext) -> str:
+            return "by the living"
+
+        job = await one.jobs.schedule("work")
+        await one.worker.start()
+        await begun.wait()
+        await lapse(two, job)
+        await two.jobs.expire([await two.jobs.find(job)])
+        async with two.worker.running():
+            (done,) = await ended(two, job)
+        may_go_on.set()
+        await one.worker.stop()
+        (after,) = await ended(two, job)
+        assert (after, after.claimer, after.claim_token) == (done, "two", 2)
+        assert await two.worker._artifacts.body(after.outputs[0]["hash"]) == b'"by the living"'
+        said = [(entry.node_id, entry.accepted, entry.reason) for entry in await ops(two, COMPLETE)]
+        assert (said[0], said[-1]) == (("two", 1, None), ("one", 0, "stale_claim"))
+        assert sum(accepted for _, accepted, _ in said) == 1
+        assert one.worker.stats.refused == 1
+        await assert_sound(two)
+
+
+async def test_one_that_is_refused_spoils_none_of_those_that_end_with_it(local: MeshNode) -> None:
+    desk = Desk(local)
+    jobs = [await local.jobs.schedule("work", number, max_attempts=1) for number in range(5)]
+    async with local.worker.running():
+        contexts = [await desk.next() for _ in jobs]
+        # Its handler does not hear of it in time.
+        local.worker._leases.let_go(contexts[2].job)
+        await local.jobs.abort(jobs[2])
+        desk.may_end.set()
+        done = await ended(local, *jobs)
+    assert [job.state for job in done].count("succeeded") == 4
+    assert (done[2].state, local.worker.stats.refused) == ("aborted", 1)
+    completed = [job_id for each in await accepted(local, COMPLETE) for job_id in each]
+    assert sorted(completed) == sorted(set(ids(jobs)) - {jobs[2].job_id})
+
+
+# --- while the database is away ------------------------------------------------------------------
+
+
+def _behind(proxy: Proxy, folder: Path, server: Server) -> Settings:
+    """A worker that reaches the database through a proxy."""
+    settings = MESH_REPLICA.settings(folder, server, db_url=proxy.url, node_id="worker")
+    return settings.model_copy(update=_SHORT)
+
+
+@pytest.mark.timeout(120)
+async def test_what_ends_while_the_database_is_away_is_kept_and_accepted_once(
+    tmp_path: Path, shared_server: Server
+) -> None:
+    async with Proxy(shared_server.port) as proxy:
+        settings = _behind(proxy, tmp_path / "here", shared_server)
+        elsewhere = MESH_REPLICA.settings(tmp_path / "there", shared_server, scope_id=settings.scope_id)
+        async with Mesh.open(settings) as node, Mesh.open(elsewhere) as other:
+            desk = Desk(node)
+            jobs = [await node.jobs.schedule("work", number) for number in range(6)]
+            async with node.worker.running(concurrency=4):
+                aborted, awaited = [await desk.next() for _ in range(4)][:2]
+                await proxy.refuse()
+                desk.may_end.set()
+                await idle(node)
+                kept = (await node.store.status()).spool
+                # What others do meanwhile to one of them is no harm to the rest.
+                await other.jobs.abort(aborted.job)
+                jobs.append(await other.jobs.schedule("work", after=[awaited.job]))
+                await proxy.accept()
+                done = await ended(other, *jobs)
+                done += await ended(other, await other.jobs.schedule("work", "after"))
+            assert kept is not None
+            assert kept.depth == 4
+            done = [job for job in done if job.job_id != aborted.job.job_id]
+            assert {(job.state, job.attempts, job.failures) for job in done} == {("succeeded", 1, 0)}
+            completed = [job_id for each in await accepted(other, COMPLETE) for job_id in each]
+            assert sorted(completed) == sorted(ids(done))
+            await assert_sound(other)
+
+
+@pytest.mark.timeout(120)
+async def test_what_a_process_had_kept_when_it_ended_is_accepted_when_it_is_back(
+    tmp_path: Path, shared_server: Server
+) -> None:
+    async with Proxy(shared_server.port) as proxy:
+        settings = _behind(proxy, tmp_path, shared_server)
+        async with Mesh.open(settings) as node:
+            desk = Desk(node)
+            jobs = [await node.jobs.schedule("work", number) for number in range(4)]
+            await node.worker.start()
+            for _ in jobs:
+                await desk.next()
+            await proxy.refuse()
+            desk.may_end.set()
+            await idle(node)
+        await proxy.accept()
+        async with Mesh.open(settings) as node:
+            Desk(node).may_end.set()
+            async with node.worker.running():
+                done = await ended(node, *jobs)
+            assert {(job.state, job.attempts, job.failures) for job in done} == {("succeeded", 1, 0)}
+            await assert_sound(node)
