@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 
@@ -83,6 +83,7 @@ def _programs(context: click.Context, option: click.Parameter, given: tuple[str,
     show_default=True,
     help="How long jobs in hand may go on when it is to stop.",
 )
+@click.option("--until-idle", is_flag=True, help="End when no job of its kinds is left to be done.")
 def run(
     names: tuple[str, ...],
     kinds: tuple[str, ...],
@@ -90,6 +91,7 @@ def run(
     programs: str | None,
     concurrency: int | None,
     grace: float,
+    until_idle: bool,
 ) -> int:
     """Work on jobs as a node of the mesh, until SIGINT or SIGTERM.
 
@@ -115,18 +117,21 @@ def run(
     chosen = {"worker_exec": may_exec, "worker_exec_allow": programs or settings.worker_exec_allow}
     settings = settings.model_copy(update=chosen)
     ExecPolicy.parsed(settings.worker_exec_allow)  # said before anything is begun
-    worker = _Run(settings, handlers, concurrency or settings.worker_concurrency, grace)
+    worker = _Run(settings, handlers, concurrency or settings.worker_concurrency, grace, until_idle)
     return asyncio.run(worker.run())
 
 
 class _Run:
     """The life of a worker's process."""
 
-    def __init__(self, settings: Settings, handlers: HandlerSet, concurrency: int, grace: float) -> None:
+    def __init__(
+        self, settings: Settings, handlers: HandlerSet, concurrency: int, grace: float, until_idle: bool
+    ) -> None:
         self._settings = settings
         self._handlers = handlers
         self._concurrency = concurrency
         self._grace = grace
+        self._until_idle = until_idle
         self._is_to_stop = asyncio.Event()
 
     async def run(self) -> int:
@@ -162,14 +167,17 @@ class _Run:
         """Wait until it is to stop, or can't go on; the exit code."""
         told = asyncio.create_task(self._is_to_stop.wait(), name="vox-mesh-told-to-stop")
         broken = asyncio.create_task(worker.broken(), name="vox-mesh-worker-broken")
+        reasons: list[asyncio.Task[Any]] = [told, broken]
+        if self._until_idle:
+            reasons.append(asyncio.create_task(worker.idle(), name="vox-mesh-worker-idle"))
         try:
-            await asyncio.wait((told, broken), return_when=asyncio.FIRST_COMPLETED)
-            if not told.done():
+            done, _ = await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+            if broken in done and not told.done():
                 broken.result()
                 return ExitCode.NO
         finally:
-            told.cancel()
-            broken.cancel()
+            for each in reasons:
+                each.cancel()
         _log.info("it takes no more jobs; of %d in hand, what takes longer goes back", worker.in_hand)
         return ExitCode.DONE
 

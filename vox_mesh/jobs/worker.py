@@ -175,6 +175,18 @@ class Worker:
             if task.done() and not task.cancelled():
                 task.result()
 
+    async def idle(self) -> None:
+        """Wait until no job of our kinds is left to be done, now or later."""
+        while True:
+            seen = self._store.change_count
+            with suppress(DatabaseUnavailable):
+                kinds = (await self._jobs.roster.situation()).kinds
+                if not self._running and not any(self._handles(kind) for kind in kinds):
+                    return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_AWAY_S):
+                    await self._store.changed(seen)
+
     async def _say(self) -> None:
         """Have the others know what we work on."""
         says = self._presence.activity
@@ -272,11 +284,12 @@ class Worker:
         """Whether jobs of a kind were held back just now: its limit is reached."""
         return self._resting.get(kind, 0.0) > self._leases.now
 
+    def _handles(self, kind: str) -> bool:
+        return self._policy is not None if kind == EXEC else self.handlers.of(kind) is not None
+
     def _has_place(self, kind: str) -> bool:
-        if kind == EXEC and self._policy is not None:
-            return True
         handler = self.handlers.of(kind)
-        return handler is not None and self._free_of(handler) > 0
+        return self._handles(kind) and (handler is None or self._free_of(handler) > 0)
 
     def _free_of(self, handler: Handler) -> int:
         most = self._capacity if handler.concurrency is None else handler.concurrency
