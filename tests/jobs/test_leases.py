@@ -101,10 +101,10 @@ async def test_who_can_not_renew_stops_when_the_lease_is_over_by_its_own_clock(t
         await node.worker.stop()
 
 
-async def test_what_a_zombie_says_is_refused_and_recorded(tmp_path: Path) -> None:
+async def test_what_a_zombie_says_while_its_successor_works_is_refused_and_recorded(tmp_path: Path) -> None:
     async with crowd_on(FILE, tmp_path, None) as crowd:
         one, two = await crowd.node("one"), await crowd.node("two")
-        may_go_on, begun = asyncio.Event(), asyncio.Event()
+        may_go_on, begun, successor = asyncio.Event(), asyncio.Event(), Desk(two)
 
         @one.worker.handles("work")
         async def never_stops(context: JobContext) -> str:
@@ -116,26 +116,24 @@ async def test_what_a_zombie_says_is_refused_and_recorded(tmp_path: Path) -> Non
                 except asyncio.CancelledError:
                     continue  # as one that was stopped in its tracks, and wakes later
 
-        @two.worker.handles("work")
-        async def handle(context: JobContext) -> str:
-            return "by the living"
-
         job = await one.jobs.schedule("work")
         await one.worker.start()
         await begun.wait()
         await lapse(two, job)
         await two.jobs.expire([await two.jobs.find(job)])
         async with two.worker.running():
+            await successor.next()
+            before = await two.jobs.find(job)
+            may_go_on.set()
+            await one.worker.stop()
+            assert await two.jobs.find(job) == before
+            successor.may_end.set()
             (done,) = await ended(two, job)
-        may_go_on.set()
-        await one.worker.stop()
-        (after,) = await ended(two, job)
-        assert (after, after.claimer, after.claim_token) == (done, "two", 2)
-        assert await two.worker._artifacts.body(after.outputs[0]["hash"]) == b'"by the living"'
+        assert (done.state, done.claimer, done.claim_token) == ("succeeded", "two", 2)
+        assert (done.outputs, one.worker.stats.refused) == ([], 1)
         said = [(entry.node_id, entry.accepted, entry.reason) for entry in await ops(two, COMPLETE)]
-        assert (said[0], said[-1]) == (("two", 1, None), ("one", 0, "stale_claim"))
+        assert said[-2:] == [("one", 0, "stale_claim"), ("two", 1, None)]
         assert sum(accepted for _, accepted, _ in said) == 1
-        assert one.worker.stats.refused == 1
         await assert_sound(two)
 
 
