@@ -158,10 +158,10 @@ class Copy:
         """Change the file while nobody reads it."""
         try:
             if inline and self._gate.is_free:
-                self._reader.forget()
+                self._reader.doubt()
                 return work()
             async with self._gate.changing():
-                self._reader.forget()
+                self._reader.doubt()
                 return await self._aside(work)
         except Spoiled:
             self._distrust()
@@ -176,6 +176,7 @@ class Copy:
         reader = self._reader
         if reader.is_long(statement):
             return None
+        reader.renew()
         was_open = reader.is_open
         try:
             rows = reader.quickly(statement, QUICK_S)

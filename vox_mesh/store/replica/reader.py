@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from vox_mesh.store.script import Statement
@@ -38,6 +39,20 @@ _DECLARES: Final = (sqlite3.SQLITE_UPDATE, "sqlite_master")
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
+_DROP_PAGES: Final = "PRAGMA shrink_memory"
+_DROPS: Final = (sqlite3.SQLITE_PRAGMA, "shrink_memory")
+_HEADER: Final = 100
+
+
+class Outline(NamedTuple):
+    """What a connection knows of a file for good: which it is, its size in bytes and in pages, its schema."""
+
+    inode: int
+    size: int
+    pages: bytes
+    schema: bytes
+
+
 class TooLong(Exception):
     """The query did not end within its time."""
 
@@ -46,11 +61,14 @@ class Reader:
     """Queries on a file that nobody changes meanwhile: the caller sees to that, with the gate."""
 
     def __init__(self, path: Path, mode: str = "immutable=1&mode=ro") -> None:
+        self._path = path
         self._uri = f"file:{quote(str(path.absolute()))}?{mode}"
         self._connection: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         self._columns: dict[str, tuple[str, ...]] = {}  # of the queries that the kept connection has seen
         self._refused: set[str] = set()  # and those that it would not answer
+        self._is_doubtful = False  # whether the kept connection may have pages that are others by now
+        self._outline: Outline | None = None  # of the file, as the kept connection found it
         self._until = 0.0
         self._late_before = ""
         self.found_damage = False
@@ -124,6 +142,24 @@ class Reader:
             self._long.pop(statement.sql, None)  # the machine was busy, or the table has shrunk
         return rows
 
+    def doubt(self) -> None:
+        """The file is about to change: what the kept connection has seen of it counts no more."""
+        self._is_doubtful = True
+
+    def renew(self) -> None:
+        """After a change: go on with the kept connection if only pages have changed, and not their number.
+
+        To open one is to read the whole schema, and prepare all queries, anew.
+        """
+        if not self._is_doubtful:
+            return
+        self._is_doubtful = False
+        if self._connection is not None:
+            if self._outline is None or self._outline != _outline(self._path):
+                self.forget()
+            else:
+                self._connection.execute(_DROP_PAGES)
+
     def forget(self) -> None:
         """Close the kept connection: it would go on answering from the pages it has seen."""
         if self._connection is not None:
@@ -133,6 +169,7 @@ class Reader:
             self._refused.clear()
 
     def _open(self) -> sqlite3.Cursor:
+        self._outline = _outline(self._path)
         self._connection = self._connect()
         self._connection.set_progress_handler(self._is_late, _STEPS)
         self._cursor = self._connection.cursor()
@@ -157,11 +194,21 @@ class Reader:
         return connection
 
 
+def _outline(path: Path) -> Outline | None:
+    """What must not have changed for a connection to be of further use; `None`: that can't be known."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            header, stat = file.read(_HEADER), os.fstat(file.fileno())
+    except OSError:
+        return None
+    return Outline(stat.st_ino, stat.st_size, header[28:32], header[40:44]) if header else None
+
+
 def _only_queries(action: int, name: str | None, function: str | None, *_: str | None) -> int:
     is_allowed = (
         action in _QUERY
         or (action == sqlite3.SQLITE_FUNCTION and function not in _TIME)
-        or (action, name) == _DECLARES
+        or (action, name) in (_DECLARES, _DROPS)
     )
     return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
