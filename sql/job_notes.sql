@@ -30,7 +30,7 @@ INSERT INTO job_logs (scope_id, repository_id, job_id, n, claim_token, stream, t
 SELECT ?1, ?2, ?3, i.key + 1 + coalesce((
         SELECT max(n) FROM job_logs WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3), 0),
     ?4, i.value ->> 0, i.value ->> 1, NOW_MS
-FROM json_each(?5) AS i
+FROM json_each(?5) AS i WHERE IS_CURRENT_CLAIM
 
 -- name: logged
 -- ?3: the job, ?4: after this piece, ?5: how many.

@@ -416,8 +416,17 @@ SELECT min((
 FROM json_each(?3) AS k
 CROSS JOIN (SELECT 3 AS priority UNION ALL SELECT 2 UNION ALL SELECT 1 UNION ALL SELECT 0) AS p
 
+-- part: STANDING
+-- The same without the manifests, which may be large.
+id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts, backoff_ms, lease_ms, claimer,
+claim_token, lease_until_ms, attempts, failures, created_ms, started_ms, ended_ms, exit_code, reason,
+output_artifacts, retry_of, scheduled_by, seed, last_op, '{}' AS manifest
+
+-- name: standing
+SELECT STANDING FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
+
 -- name: held_by
-SELECT RECORD FROM jobs INDEXED BY jobs_held
+SELECT STANDING FROM jobs INDEXED BY jobs_held
 WHERE OF_MESH AND lease_until_ms IS NOT NULL AND claimer = ?3
 
 -- name: not_held
@@ -428,7 +437,7 @@ SELECT i.value ->> 0 AS job_id FROM json_each(?3) AS i WHERE NOT EXISTS (
 
 -- name: overdue
 -- Claimed, and past the deadline.
-SELECT RECORD FROM jobs INDEXED BY jobs_held
+SELECT STANDING FROM jobs INDEXED BY jobs_held
 WHERE OF_MESH AND lease_until_ms < ?3 ORDER BY lease_until_ms LIMIT ?4
 
 -- name: next_expiry

@@ -40,6 +40,7 @@ from vox_mesh.errors import (
 )
 from vox_mesh.jobs.artifacts import Artifacts
 from vox_mesh.jobs.choosing import Chooser
+from vox_mesh.jobs.claiming import Claiming
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.exec_policy import ExecPolicy
 from vox_mesh.jobs.finishing import Finisher
@@ -201,10 +202,12 @@ class MeshNode(Mesh):
     def _worker_of(self, settings: Settings) -> Worker:
         own, jobs, store = self.identity.node_id, self.jobs, self.store
         artifacts = Artifacts(store, settings.home_dir / "artifacts", lambda: own)
+        chooser = Chooser(own, jobs.roster, self.nodes, self.roles, self.clock, self._monotonic)
         return Worker(
             store,
             jobs,
-            Chooser(own, jobs.roster, self.nodes, self.roles, self.clock, self._monotonic),
+            chooser,
+            Claiming(store, jobs.moves, chooser, self.clock, own, self._monotonic),
             Leases(store, jobs.moves, jobs.roster, own, self._monotonic),
             Finisher(store, jobs.moves, jobs.roster, artifacts, self._author, self.clock, self._chance),
             artifacts,

@@ -83,11 +83,7 @@ def test_jobs_of_which_few_fit_into_an_answer_are_listed_aborted_and_retried_all
 
     on_node(schedule, **there)
     assert len(vox("job", "list").out.splitlines()) == 49
-    few = vox("job", "ready", "--limit", "48")
-    assert (len(few.out.splitlines()), few.err) == (
-        25,
-        "vox-mesh: no more than 24 of them fit into an answer\n",
-    )
+    assert len(vox("job", "ready", "--limit", "48").out.splitlines()) == 25
     assert vox("job", "abort", "--kind", "test.large").out == "aborted 48 jobs\n"
     assert vox("job", "retry", "--state", "aborted").out == "retried 48 jobs\n"
 

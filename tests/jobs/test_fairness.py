@@ -62,7 +62,7 @@ class Shop:
     @property
     def claims_sent(self) -> int:
         """How many claims all of them have sent."""
-        return sum(node.worker.stats.claims_sent for node in self.nodes)
+        return sum(node.worker.claims_sent for node in self.nodes)
 
 
 @pytest.fixture

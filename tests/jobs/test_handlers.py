@@ -217,7 +217,7 @@ async def test_what_a_handler_says_is_there_when_its_job_has_ended(node: MeshNod
     async def handle(context: JobContext) -> None:
         context.log("begun")
         context.progress(0.25, "a quarter")
-        context.log("going on\n", stream="stderr")
+        context.log("going on\n")
         context.progress(0.75)
         context.log("half a \ud800 and \0 are no text")
 
@@ -226,7 +226,7 @@ async def test_what_a_handler_says_is_there_when_its_job_has_ended(node: MeshNod
     pieces = await node.jobs.notes.logged(job.job_id)
     assert [(each.stream, each.text) for each in pieces] == [
         ("log", "begun\n"),
-        ("stderr", "going on\n"),
+        ("log", "going on\n"),
         ("log", "half a ? and \N{REPLACEMENT CHARACTER} are no text\n"),
     ]
     note = await node.jobs.notes.of(job.job_id, fresh=True)

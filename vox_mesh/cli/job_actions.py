@@ -151,7 +151,8 @@ def retry(
     """Have jobs that have ended done again, each as a new job. Without JOB, all that fit: failed ones,
     unless --state says otherwise.
 
-    The new job does not wait for what the old one waited for. Retried twice, a job is retried once.
+    The new job waits for what the old one waited for only if that is retried too. Retried twice, a job is
+    retried once.
 
     \b
     Example:

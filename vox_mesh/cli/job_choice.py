@@ -56,20 +56,14 @@ async def listed(
     limit: int | None = None,
 ) -> AsyncIterator[list[Job]]:
     """Jobs in these states, or in any, in batches: state by state, the newest first."""
-    left, most = limit, MAX_AT_ONCE
+    left = limit
     for state in states:
         before: int | None = None
         while left is None or left > 0:
-            wanted = most if left is None else min(most, left)
-            try:
-                page = await mesh.jobs.roster.listed(
-                    state=state, kind=kind, claimer=claimer, before=before, limit=wanted
-                )
-            except TooLarge:
-                if wanted == 1:
-                    raise
-                most = wanted // 2
-                continue
+            wanted = MAX_AT_ONCE if left is None else min(MAX_AT_ONCE, left)
+            page = await mesh.jobs.roster.listed(
+                state=state, kind=kind, claimer=claimer, before=before, limit=wanted
+            )
             if not page:
                 break
             yield page

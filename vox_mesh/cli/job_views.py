@@ -15,7 +15,6 @@ from vox_mesh.cli.job_choice import OPEN, job_argument, kind_option, limit_optio
 from vox_mesh.cli.job_graph import MOST, Graph, around, of_open
 from vox_mesh.cli.job_output import show_jobs
 from vox_mesh.cli.output import json_option, printable, show_lines, show_next, show_one, show_several, table
-from vox_mesh.errors import TooLarge
 from vox_mesh.jobs.notes import Piece
 from vox_mesh.jobs.rebuild import Difference, Rebuild
 from vox_mesh.mesh import Mesh
@@ -125,15 +124,7 @@ def ready(kind: str | None, limit: int, as_json: bool) -> None:
     async def look(mesh: Mesh) -> list[Job]:
         roster = mesh.jobs.roster
         kinds = [each for each in (await roster.situation()).kinds if kind is None or matches(kind, each)]
-        most = limit
-        while True:
-            try:
-                return await roster.ready(kinds, most)
-            except TooLarge:
-                if most == 1:
-                    raise
-                most //= 2
-                click.echo(f"vox-mesh: no more than {most} of them fit into an answer", err=True)
+        return await roster.ready(kinds, limit)
 
     show_jobs(run_beside("job ready", look), as_json=as_json)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -22,14 +23,15 @@ from vox_mesh.store.thread import SerialThread
 _RESULT: Final = "result"
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
+_DECODER: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class GiveBack(Exception):
-    """For a handler to raise: it can't do the job now, somebody else may, after so many seconds."""
+    """For a handler to raise: it can't be done now. It may, after so many seconds, or its backoff."""
 
-    def __init__(self, reason: str = "given back by its handler", delay: float = 0.0) -> None:
+    def __init__(self, reason: str = "given back by its handler", delay: float | None = None) -> None:
         super().__init__(reason)
-        self.delay_ms = round(delay * 1_000)
+        self.delay_ms = None if delay is None else round(delay * 1_000)
 
 
 class GiveUp(Exception):
@@ -54,12 +56,13 @@ async def attempt(context: JobContext, work: Work, clock: MeshClock, timeout_s: 
             raise
         ended = failed(_told(error))  # nobody wanted that but the work itself
     except GiveBack as error:
-        ended = Ended(job, JobState.PENDING, str(error), delay_ms=error.delay_ms)
+        delay_ms = job.backoff_ms if error.delay_ms is None else error.delay_ms
+        ended = Ended(job, JobState.PENDING, str(error), delay_ms=delay_ms)
     except GiveUp as error:
         ended = failed(_told(error), may_retry=False)
     except MeshError as error:
         ended = failed(error.line)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # what work raises ends the work, and nothing else
         ended = failed(_told(error))
     finally:
         context.cancel()
@@ -74,7 +77,11 @@ def _called(function: Function, context: JobContext) -> Any:
     """Call a handler in a thread, from which not all that it may raise can be passed on as it is."""
     try:
         return function(context)
-    except (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+    except (StopIteration, asyncio.CancelledError) as error:
+        raise RuntimeError(_told(error)) from error
+    except Exception:
+        raise
+    except BaseException as error:
         raise RuntimeError(_told(error)) from error
 
 
@@ -84,10 +91,9 @@ async def handled(context: JobContext, handler: Handler) -> Ended:
         result = await handler.function(context)
     else:
         thread = SerialThread("vox-mesh-handler")  # one that does not end must not keep the process from it
-        try:
-            result = await thread.do(partial(_called, handler.function, context))
-        finally:
-            thread.finish()
+        context.thread = thread.do(partial(_called, handler.function, context))
+        thread.finish()
+        result = await asyncio.shield(context.thread)
     if result is not None:
         await context.keep(_RESULT, canonical(result).encode(), _JSON)
     return Ended(context.job, JobState.SUCCEEDED)
@@ -95,7 +101,7 @@ async def handled(context: JobContext, handler: Handler) -> Ended:
 
 async def executed(context: JobContext, artifacts: Artifacts, policy: ExecPolicy) -> Ended:
     """Run the job's command; what it prints is kept, as far as there is room."""
-    job, core = context.job, context.job.core
+    job, core = context.job, context.core
     command = Command(
         argv=(*core["command"], *core["args"]),
         job_id=job.job_id,
@@ -106,11 +112,12 @@ async def executed(context: JobContext, artifacts: Artifacts, policy: ExecPolicy
         cwd=core.get("cwd"),
         timeout_s=core["timeout"],
     )
+    texts = {name: _DECODER(errors="replace") for name in ("stdout", "stderr")}  # pieces may cut a character
     with artifacts.sink("stdout", _TEXT) as stdout, artifacts.sink("stderr", _TEXT) as stderr:
         result = await run_command(
             command,
             policy=policy,
-            on_output=lambda stream, piece: context.output(stream, piece.decode(errors="replace")),
+            on_output=lambda stream, piece: context.output(stream, texts[stream].decode(piece)),
             stdout=stdout,
             stderr=stderr,
         )

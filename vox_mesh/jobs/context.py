@@ -36,7 +36,9 @@ class JobContext:
         self, job: Job, store: Store, clock: MeshClock, artifacts: Artifacts, resumed: Any = None
     ) -> None:
         self.job: Final = job
-        self.payload: Final = job.payload
+        self.core: Final = job.core
+        """The manifest: what the job's id is the hash of."""
+        self.payload: Final[Any] = self.core.get("payload")
         self.resumed: Final = resumed
         """The last checkpoint of an earlier attempt, or `None`."""
         self.kept: list[Artifact] = []
@@ -46,6 +48,8 @@ class JobContext:
         self._notebook = Notebook(store, job)
         self._loop = asyncio.get_running_loop()
         self._cancelled = threading.Event()
+        self.thread: asyncio.Future[Any] | None = None
+        """The call of a handler that is not async: it goes on until it ends by itself."""
 
     @property
     def attempt(self) -> int:
@@ -60,9 +64,9 @@ class JobContext:
             raise BadValue(f"progress is from 0 to 1, not {fraction}")
         self._soon(self._notebook.progress, fraction, message)
 
-    def log(self, text: str, stream: str = "log") -> None:
+    def log(self, text: str) -> None:
         """Say something, for `vox-mesh job logs`."""
-        self._soon(self._notebook.log, stream, text if text.endswith("\n") else text + "\n")
+        self._soon(self._notebook.log, "log", text if text.endswith("\n") else text + "\n")
 
     def output(self, stream: str, text: str) -> None:
         """What a command prints, as it comes."""

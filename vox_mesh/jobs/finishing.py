@@ -20,14 +20,16 @@ from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Over
 from vox_mesh.jobs.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.moves import NOT_ALL, Item, Moves
 from vox_mesh.jobs.roster import Roster
+from vox_mesh.model.canonical import embedded
 from vox_mesh.model.jobs import Job, JobState, backoff_ms
-from vox_mesh.model.proof import BLAKE3, Envelope, Runner, prove, tellable
+from vox_mesh.model.proof import BLAKE3, Envelope, Runner, prove_and_tell, tellable
 from vox_mesh.store.script import Script
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
 
-_MOST: Final = 100
+_MOST: Final = 32
+_IN_FLIGHT: Final = 2
 _WEIGHT: Final = 2_048  # of one job's end, with its proof
 _MAX_WEIGHT: Final = 2**20
 _AGAIN_S: Final = 0.5
@@ -75,28 +77,27 @@ class Finisher:
         self.timeout_s: float | None = None
         """How long one request may take; `None`: as long as any."""
         self._waiting: list[_Entry] = []
-        self._task: asyncio.Task[None] | None = None
+        self._writing: set[asyncio.Task[None]] = set()
 
     async def finish(self, ended: Ended) -> Ended | None:
         """Write it down; what was written, or nothing if that was refused: the job is not ours any more."""
-        written: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        written: asyncio.Future[Ended | None] = loop.create_future()
         self._waiting.append((ended, written))
-        if self._task is None:
-            self._task = asyncio.create_task(self._write_all(), name="vox-mesh-finisher")
+        if len(self._waiting) == 1:
+            loop.call_soon(self._begin)  # after all that end in this turn of the loop
         return await written
 
-    async def _write_all(self) -> None:
-        try:
-            while self._waiting:
-                batch = self._next_batch()
-                try:
-                    await self._write(batch)
-                except Exception as error:  # whatever it is, nobody is to wait in vain
-                    for _, written in batch:
-                        if not written.done():
-                            written.set_exception(error)
-        finally:
-            self._task = None
+    def _begin(self) -> None:
+        """Write batch by batch: while the database has one, the next one is prepared."""
+        while self._waiting and len(self._writing) < _IN_FLIGHT:
+            task = asyncio.create_task(self._write(self._next_batch()), name="vox-mesh-finisher")
+            self._writing.add(task)
+            task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._writing.discard(task)
+        self._begin()
 
     def _next_batch(self) -> list[_Entry]:
         """As many as fit into one request."""
@@ -113,7 +114,12 @@ class Finisher:
         groups: dict[bool, list[_Entry]] = {}
         for each in batch:
             groups.setdefault(self._goes_back(each[0]), []).append(each)
-        await asyncio.gather(*(self._write_group(group) for group in groups.values()))
+        try:
+            await asyncio.gather(*(self._write_group(group) for group in groups.values()))
+        except Exception as error:  # whatever it is, nobody is to wait in vain
+            for _, written in batch:
+                if not written.done():
+                    written.set_exception(error)
 
     async def _write_group(self, group: Sequence[_Entry]) -> None:
         failure = await self._try([ended for ended, _ in group])
@@ -218,7 +224,7 @@ class Finisher:
             error=ended.reason,
             outputs=[artifact.output for artifact in ended.artifacts],
         )
-        proof = prove(envelope, key)
+        proof, text = prove_and_tell(envelope, key)
         item: dict[str, Any] = {
             "job_id": job.job_id,
             "claim_token": job.claim_token,
@@ -229,12 +235,12 @@ class Finisher:
             item["exit_code"] = ended.exit_code
         if ended.reason is not None:
             item["reason"] = proof.envelope["error"]
-        return item, proof._asdict()
+        return item, {"envelope": embedded(text), "signature": proof.signature}
 
     async def close(self) -> None:
         """Wait until all is written."""
-        while self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+        while self._waiting or self._writing:
+            await (asyncio.wait(self._writing) if self._writing else asyncio.sleep(0))
 
 
 def _otherwise(ended: Ended, failure: MeshError) -> Ended | None:

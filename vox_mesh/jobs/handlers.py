@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.jobs import EXEC, checked_pattern, matches, most_specific
+from vox_mesh.model.recent import Recent
 
 if TYPE_CHECKING:
     from vox_mesh.jobs.context import JobContext
@@ -16,6 +17,9 @@ Function = Callable[["JobContext"], Any]
 """A handler: it may be async, or not; then it runs in a thread. What it returns is the job's result."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+_MAX_KNOWN: Final = 1_024
 
 
 class Handler(NamedTuple):
@@ -42,6 +46,7 @@ class HandlerSet:
     def __init__(self) -> None:
         self._by_pattern: dict[str, Handler] = {}
         self._only: tuple[str, ...] | None = None
+        self._known: Recent[str, Handler | None] = Recent(_MAX_KNOWN)
 
     def handles(
         self, pattern: str, *, concurrency: int | None = None, lease: float | None = None
@@ -71,6 +76,7 @@ class HandlerSet:
         if pattern in self._by_pattern:
             raise BadValue(f"there are two handlers for {pattern}")
         self._by_pattern[pattern] = handler
+        self._known.clear()
 
     def include(self, others: HandlerSet) -> None:
         """Have these handlers, too."""
@@ -79,6 +85,11 @@ class HandlerSet:
 
     def of(self, kind: str) -> Handler | None:
         """The handler for a kind: that of the pattern which says most. Commands have none."""
+        if kind not in self._known:
+            self._known[kind] = self._find(kind)
+        return self._known[kind]
+
+    def _find(self, kind: str) -> Handler | None:
         if kind == EXEC or (self._only is not None and most_specific(self._only, kind) is None):
             return None
         pattern = most_specific(self._by_pattern, kind)
@@ -106,3 +117,4 @@ class HandlerSet:
                 hint=f"there is one for {there}" if there else "there are none at all",
             )
         self._only = wanted
+        self._known.clear()

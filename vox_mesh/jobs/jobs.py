@@ -18,7 +18,8 @@ from vox_mesh.errors import BadValue, DatabaseUnavailable, IllegalTransition, No
 from vox_mesh.jobs.moves import Item, Moves
 from vox_mesh.jobs.notes import Notes
 from vox_mesh.jobs.roster import Roster
-from vox_mesh.model.jobs import DEFAULT_ATTEMPTS, DEFAULT_BACKOFF_MS, DEFAULT_PRIORITY, HELD, Job
+from vox_mesh.model.canonical import canonical, embedded, text_id
+from vox_mesh.model.jobs import DEFAULT_ATTEMPTS, DEFAULT_BACKOFF_MS, DEFAULT_PRIORITY, GONE_WRONG, HELD, Job
 from vox_mesh.model.manifest import After, Manifest, ordered, outside
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
@@ -91,9 +92,10 @@ class Jobs:
             "timeout": timeout,
             "ulid": ulid,
             "after": [_written(each) for each in after] or None,
+            "payload": payload,
         }
         given = {name: value for name, value in fields.items() if value is not None}
-        (scheduled,) = await self.schedule_all([Manifest.of(kind=kind, payload=payload, **given)], new=new)
+        (scheduled,) = await self.schedule_all([Manifest.of(kind=kind, **given)], new=new)
         return scheduled
 
     async def schedule_all(self, manifests: Sequence[Manifest], *, new: bool = False) -> list[Scheduled]:
@@ -102,17 +104,20 @@ class Jobs:
         Those that others wait for come back before them.
         A manifest that was scheduled before is the same job, unless it is `new`.
         """
-        await self._nodes.now_ms()  # a time of our own may be far off
-        self.clock.refuse_if_off()
-        if len(manifests) > MAX_AT_ONCE:
-            raise BadValue(f"{len(manifests)} jobs are too many at once", hint=f"at most {MAX_AT_ONCE}")
-        if new:
-            manifests = [each.model_copy(update={"nonce": each.nonce or new_key()}) for each in manifests]
         if any(each.after for each in manifests):
+            if new:  # those that wait for each other do so by their ids
+                manifests = [each.model_copy(update={"nonce": each.nonce or new_key()}) for each in manifests]
             manifests = await self._resolved(manifests)
-        items = [self.item(each) for each in manifests]
+        items = [self.item(each, new_key() if new and each.nonce is None else None) for each in manifests]
+        return await self._schedule(items, new=new)
+
+    async def _schedule(self, items: Sequence[Item], *, new: bool = False) -> list[Scheduled]:
         if not items:
             return []
+        await self._nodes.now_ms()  # a time of our own may be far off
+        self.clock.refuse_if_off()
+        if len(items) > MAX_AT_ONCE:
+            raise BadValue(f"{len(items)} jobs are too many at once", hint=f"at most {MAX_AT_ONCE}")
         await self._write(self.moves.schedule(list({item["job_id"]: item for item in items}.values())))
         if new:
             return [Scheduled(item["job_id"], item["ulid"], item["kind"]) for item in items]
@@ -120,7 +125,7 @@ class Jobs:
 
     async def _first(self, items: Sequence[Item]) -> list[Scheduled]:
         """The jobs as they were scheduled first, by us or by others."""
-        found = await self.roster.find_all([item["job_id"] for item in items], fresh=True)
+        found = await self.roster.standing(item["job_id"] for item in items)
         jobs = [(item, found[item["job_id"]]) for item in items]
         # By its ULID it can't be told: the manifest may have named it, then and now.
         return [Scheduled(job.job_id, job.ulid, job.kind, job.seed == item["seed"]) for item, job in jobs]
@@ -130,13 +135,15 @@ class Jobs:
         known = {name: (await self.roster.find(name, fresh=True)).job_id for name in outside(manifests)}
         return ordered([each.with_after(known) for each in manifests])
 
-    def item(self, manifest: Manifest) -> dict[str, Any]:
-        """What the op that schedules it says of a job."""
+    def item(self, manifest: Manifest, nonce: str | None = None) -> dict[str, Any]:
+        """What the op that schedules it says of a job; with a nonce, of another one like it."""
+        core = manifest.resolved_core()
+        text = canonical(core if nonce is None else {**core, "nonce": nonce})
         item: dict[str, Any] = {
-            "job_id": manifest.content_id,
+            "job_id": text_id(text),
             "ulid": manifest.ulid or new_key(),
             "kind": manifest.job_kind,
-            "manifest": manifest.core(),
+            "manifest": embedded(text),
             "seed": secrets.token_hex(_SEED_BYTES),
             "priority": DEFAULT_PRIORITY if manifest.priority is None else manifest.priority,
             "max_attempts": manifest.max_attempts or DEFAULT_ATTEMPTS,
@@ -158,24 +165,32 @@ class Jobs:
         return (await self.retry_all([job]))[0]
 
     async def retry_all(self, jobs: Sequence[Job]) -> list[Scheduled]:
-        """The same for several that have ended. If one of them waited for another, it does so again."""
-        manifests = []
-        retried: dict[str, str] = {}
-        for job in sorted(jobs, key=lambda job: job.id):  # none came before those it waits for
-            options = {
-                "priority": job.priority,
-                "max_attempts": job.max_attempts,
-                "backoff": timedelta(milliseconds=job.backoff_ms),
-                "lease": None if job.lease_ms is None else timedelta(milliseconds=job.lease_ms),
-            }
-            again = Manifest.of_core({**job.core, "retry_of": job.job_id})
-            waits = [
-                each._replace(job=retried[each.job]) for each in again.after or () if each.job in retried
-            ]
-            again = again.model_copy(update={**options, "after": tuple(waits) or None})
-            retried[job.job_id] = again.content_id
-            manifests.append(again)
-        return await self.schedule_all(manifests)
+        """The same for several that have ended, in this order.
+
+        What one waited for is not part of the new one; but if that is retried too, here or before, the new
+        one waits for it.
+        """
+        manifests = [_again(job) for job in jobs]
+        retries = {job.job_id: each.content_id for job, each in zip(jobs, manifests, strict=True)}
+        awaited = [_predecessors(job) for job in jobs]
+        retries |= await self._retries({name for names in awaited for name in names} - retries.keys())
+        items = []
+        for manifest, names in zip(manifests, awaited, strict=True):
+            item = self.item(manifest)
+            if after := [(retries[name], when) for name, when in names.items() if name in retries]:
+                item["after"] = after
+            items.append(item)
+        return await self._schedule(items)
+
+    async def _retries(self, job_ids: Iterable[str]) -> dict[str, str]:
+        """The retries of these jobs that are there, and have not come to a bad end themselves."""
+        found = await self.roster.find_all(job_ids, fresh=True)
+        wrong = {job_id: job for job_id, job in found.items() if job.state in GONE_WRONG}
+        retries = {job_id: _again(job).content_id for job_id, job in wrong.items()}
+        there = await self.roster.standing(retries.values())
+        return {
+            old: new for old, new in retries.items() if new in there and there[new].state not in GONE_WRONG
+        }
 
     # --- ending ----------------------------------------------------------------------------------
 
@@ -216,12 +231,12 @@ class Jobs:
 
     async def watch(self, reference: Reference) -> AsyncGenerator[Job, None]:
         """The job now, and again whenever it has moved, until it has ended."""
-        job_id = (await self.find(reference)).job_id
-        last: Job | None = None
+        name, last = _name(reference), None
         while True:
             seen = self._store.change_count
-            with suppress(DatabaseUnavailable, NotKnown):  # it goes on when the database is back
-                job = await self.roster.find(job_id)
+            with suppress(DatabaseUnavailable):  # it goes on when the database is back
+                job = await self.roster.find(name, fresh=last is None)
+                name = job.job_id
                 if job != last:
                     last = job
                     yield job
@@ -252,6 +267,25 @@ class Jobs:
                 raise
             message, hint = _REFUSALS[refused.reason]
             raise BadValue(message, hint=hint) from None
+
+
+def _again(job: Job) -> Manifest:
+    """The manifest of a job that is to be done again."""
+    options = {
+        "after": None,
+        "retry_of": job.job_id,
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+        "backoff": timedelta(milliseconds=job.backoff_ms),
+        "lease": None if job.lease_ms is None else timedelta(milliseconds=job.lease_ms),
+    }
+    return Manifest.of_core(job.core).model_copy(update=options)
+
+
+def _predecessors(job: Job) -> dict[str, str]:
+    """The jobs that a job waited for, and for what of them."""
+    after = Manifest.of_core(job.core).after or ()
+    return {each.job: each.when.value for each in after if each.job is not None}
 
 
 def _name(reference: Reference) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import orjson
@@ -22,18 +21,24 @@ _log = logging.getLogger(__name__)
 _RENEW_AT: Final = 1 / 3  # of a lease
 _CALM_S: Final = 0.1
 _LEAST_S: Final = 0.01
+_LONGEST_S: Final = 10.0
 _AGAIN_S: Final = 1.0
 
 
-@dataclass(slots=True)
 class _Held:
-    job: Job
-    lease_s: float
-    until: float  # by the clock that never steps, counted from when the claim was first sent
+    """A job in hand. Times are by the clock that never steps, from when the claim was first sent."""
 
-    @property
-    def renew_at(self) -> float:
-        return self.until - self.lease_s * (1 - _RENEW_AT)
+    def __init__(self, job: Job, lease_s: float, sent: float) -> None:
+        self.job = job
+        self.lease_s = lease_s
+        self.alarm: asyncio.TimerHandle | None = None
+        self.is_ending = False
+        self.renewed(sent)
+
+    def renewed(self, sent: float) -> None:
+        """It is ours from when that was asked for."""
+        self.until = sent + self.lease_s
+        self.renew_at = sent + self.lease_s * _RENEW_AT
 
 
 class Leases:
@@ -62,13 +67,19 @@ class Leases:
 
     def hold(self, job: Job, sent: float, lease_ms: int) -> None:
         """A job is ours, for so long from when that was asked for."""
-        lease_s = lease_ms / 1_000
-        self._held[job.job_id] = _Held(job, lease_s, sent + lease_s)
+        held = self._held[job.job_id] = _Held(job, lease_ms / 1_000, sent)
+        self._set_alarm(held)
         self._wake.set()
+
+    def ending(self, job: Job) -> None:
+        """The work is done, and its end is being written: it can't be lost any more, only refused."""
+        if (held := self._held.get(job.job_id)) is not None:
+            held.is_ending = True
 
     def let_go(self, job: Job) -> None:
         """A job is in hand no more."""
-        self._held.pop(job.job_id, None)
+        if (held := self._held.pop(job.job_id, None)) is not None and held.alarm is not None:
+            held.alarm.cancel()
         self.cancelled.discard(job.job_id)
 
     def look_soon(self) -> None:
@@ -76,14 +87,37 @@ class Leases:
         self._is_to_look = True
         self._wake.set()
 
+    # --- the end of a lease ----------------------------------------------------------------------
+
+    def _set_alarm(self, held: _Held) -> None:
+        """Whatever else is being waited for, the work stops when its lease is over."""
+        if held.alarm is not None:
+            held.alarm.cancel()
+        left_s = max(0.0, held.until - self._monotonic())
+        held.alarm = asyncio.get_running_loop().call_later(left_s, self._ring, held)
+
+    def _ring(self, held: _Held) -> None:
+        if held.until > self._monotonic():
+            self._set_alarm(held)
+        else:
+            self._lose(held)
+
+    def _lose(self, held: _Held) -> None:
+        if self._held.get(held.job.job_id) is held and not held.is_ending:
+            self.let_go(held.job)
+            self.lost(held.job)
+
+    # --- keeping it ------------------------------------------------------------------------------
+
     async def run(self) -> None:
         """Keep the leases, until cancelled."""
         while True:
             self._wake.clear()
-            await self._renew()
-            if self._is_to_look and self._held:
-                self._is_to_look = False
-                await self._look()
+            try:
+                await asyncio.gather(self._renew(), self._look())
+            except Exception:
+                _log.exception("the leases could not be kept")
+                await asyncio.sleep(_AGAIN_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s()):
                     await self._wake.wait()
@@ -93,54 +127,50 @@ class Leases:
     def _pause_s(self) -> float | None:
         if not self._held:
             return None
-        now = self._monotonic()
-        next_s = min(min(each.renew_at, each.until) for each in self._held.values())
-        return max(_LEAST_S, next_s - now)
+        return max(_LEAST_S, min(each.renew_at for each in self._held.values()) - self._monotonic())
 
     async def _renew(self) -> None:
         now = self._monotonic()
-        for held in list(self._held.values()):
-            if held.until <= now:
-                self._lose(held)
         groups: dict[float, list[_Held]] = {}
         for held in self._held.values():
             if held.renew_at <= now:
                 groups.setdefault(held.lease_s, []).append(held)
-        for lease_s, group in groups.items():
-            await self._renew_group(lease_s, group)
+        await asyncio.gather(*(self._renew_group(*each) for each in groups.items()))
 
     async def _renew_group(self, lease_s: float, group: list[_Held]) -> None:
         items = [{"job_id": each.job.job_id, "claim_token": each.job.claim_token} for each in group]
         sent = self._monotonic()
-        room_s = min(each.until for each in group) - sent
+        room_s = max(_CALM_S, min(each.until for each in group) - sent)
         try:
             script = self._moves.renew(items, round(lease_s * 1_000))
-            outcome = await self._store.write(script, timeout=min(max(room_s, _CALM_S), 10.0))
+            outcome = await self._store.write(script, timeout=min(room_s, _LONGEST_S))
             kept = set(orjson.loads(outcome.rows[0]["moved"]))
         except Refused:
             kept = set()
         except MeshError as error:
             _log.warning("leases could not be renewed: %s", error.line)
-            await asyncio.sleep(min(_AGAIN_S, max(_CALM_S, room_s / 4)))
+            again = self._monotonic() + min(_AGAIN_S, room_s / 4)
+            for each in group:
+                each.renew_at = again
             return
         for each in group:
             if each.job.job_id in kept:
-                each.until = sent + lease_s
-            elif self._held.get(each.job.job_id) is each:
+                each.renewed(sent)
+                self._set_alarm(each)
+            else:
                 self._lose(each)
 
     async def _look(self) -> None:
         """See whether a job that we work on was aborted, or given back by hand."""
-        pairs = [(each.job.job_id, each.job.claim_token) for each in self._held.values()]
+        held = [each for each in self._held.values() if not each.is_ending]
+        if not self._is_to_look or not held:
+            return
+        self._is_to_look = False
+        pairs = [(each.job.job_id, each.job.claim_token) for each in held]
         try:
-            gone = await self._roster.not_held(pairs, self._node_id)
+            gone = set(await self._roster.not_held(pairs, self._node_id))
         except MeshError:
             return
-        for job_id in gone:
-            held = self._held.get(job_id)
-            if held is not None and (job_id, held.job.claim_token) in pairs:
-                self._lose(held)
-
-    def _lose(self, held: _Held) -> None:
-        self._held.pop(held.job.job_id, None)
-        self.lost(held.job)
+        for each in held:
+            if each.job.job_id in gone:
+                self._lose(each)

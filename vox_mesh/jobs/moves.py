@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
+import orjson
+
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import IllegalTransition, StaleClaim
@@ -170,8 +172,11 @@ class Moves:
     ) -> _Move:
         """An op; what it has to tell of the jobs may be more than its statements need."""
         at_ms = self._clock.now_ms
-        text = canonical({**payload, "at_ms": at_ms})
-        whole = text if told is None else canonical({**payload, "at_ms": at_ms, "jobs": told})
+        if told is None:
+            text = whole = canonical({**payload, "at_ms": at_ms})
+        else:
+            text = orjson.dumps({**payload, "at_ms": at_ms}).decode()
+            whole = canonical({**payload, "at_ms": at_ms, "jobs": told})
         return _Move(kind, whole, (*self._mesh, new_key() if key is None else key, text, author, more))
 
 

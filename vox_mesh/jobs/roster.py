@@ -11,14 +11,13 @@ import orjson
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import BadValue, NotKnown, TooLarge
 from vox_mesh.jobs.moves import SQL
-from vox_mesh.model.jobs import Job, JobState
+from vox_mesh.model.jobs import GONE_WRONG, Job, JobState
 from vox_mesh.model.ulid import is_ulid
 from vox_mesh.store.store import Store
 from vox_mesh.store.values import Rows, Value
 
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 _BEGINNING: Final = re.compile(r"[0-9a-f]{6,64}")
-_GONE_WRONG: Final = (JobState.FAILED, JobState.ABORTED)
 
 
 class KindRules(NamedTuple):
@@ -96,6 +95,11 @@ class Roster:
         rows = await self._read("find", json(job_ids), fresh=fresh)
         return {row["job_id"]: Job._make(row) for row in rows}
 
+    async def standing(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        """The same at the database itself, without their manifests."""
+        rows = await self._read("standing", json(job_ids), fresh=True)
+        return {row["job_id"]: Job._make(row) for row in rows}
+
     # --- who may do what -------------------------------------------------------------------------
 
     async def situation(self) -> Situation:
@@ -122,7 +126,7 @@ class Roster:
         return due
 
     async def overdue(self, limit: int = 100) -> list[Job]:
-        """Jobs in hand whose lease has run out."""
+        """Jobs in hand whose lease has run out, without their manifests."""
         return self._jobs(await self._read("overdue", self._clock.now_ms, limit))
 
     async def next_expiry_ms(self) -> int | None:
@@ -131,7 +135,7 @@ class Roster:
         return rows.value if rows else None
 
     async def held_by(self, node_id: str, *, fresh: bool = False) -> list[Job]:
-        """The jobs that a node has in hand."""
+        """The jobs that a node has in hand, without their manifests."""
         return self._jobs(await self._read("held_by", node_id, fresh=fresh))
 
     async def not_held(self, held: Iterable[tuple[str, int]], node_id: str) -> list[str]:
@@ -152,7 +156,7 @@ class Roster:
         """Jobs, the newest first; of a kind, or of all that a pattern such as `cortex.*` is of."""
         name = "list"
         if state is not None:
-            name = "list_gone_wrong" if state in _GONE_WRONG else "list" if state.is_end else "list_open"
+            name = "list_gone_wrong" if state in GONE_WRONG else "list" if state.is_end else "list_open"
         return await self._as_many(name, (kind, claimer, before), limit, state)
 
     async def counts(self) -> dict[str, dict[str, int]]:

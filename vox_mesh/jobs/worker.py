@@ -19,13 +19,13 @@ from vox_mesh.errors import (
     MeshError,
     OutcomeUnknown,
     Overloaded,
-    Refused,
     StaleIncarnation,
     StoreClosed,
 )
 from vox_mesh.jobs.artifacts import Artifacts
 from vox_mesh.jobs.attempt import Work, attempt, executed, handled
 from vox_mesh.jobs.choosing import Chooser
+from vox_mesh.jobs.claiming import REST_S, Claimed, Claiming
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.exec_policy import ExecPolicy
 from vox_mesh.jobs.finishing import Ended, Finisher
@@ -33,8 +33,6 @@ from vox_mesh.jobs.handlers import F, Handler, HandlerSet
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.leases import Leases
 from vox_mesh.model.jobs import DEFAULT_LEASE_MS, EXEC, Job, JobState
-from vox_mesh.model.recent import Recent
-from vox_mesh.store.request import Verdict
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -43,10 +41,9 @@ DEFAULT_CONCURRENCY: Final = 8
 MAX_CONCURRENCY: Final = 1_000
 
 _MOST_AT_ONCE: Final = 100
+_FEW: Final = 8
 _WINDOW: Final = 512  # so many jobs are looked at, at the most
 _AWAY_S: Final = 1.0
-_REST_S: Final = 0.25
-_HELD_BACK: Final = "held_back"
 _STOP_S: Final = 5.0
 _SETTLE_S: Final = 2.0
 
@@ -55,9 +52,7 @@ _SETTLE_S: Final = 2.0
 class WorkerStats:
     """What a worker has done since it began."""
 
-    claims_sent: int = 0
     claimed: int = 0
-    lost_races: int = 0
     succeeded: int = 0
     failed: int = 0
     given_back: int = 0
@@ -72,6 +67,7 @@ class Worker:
         store: Store,
         jobs: Jobs,
         chooser: Chooser,
+        claiming: Claiming,
         leases: Leases,
         finisher: Finisher,
         artifacts: Artifacts,
@@ -82,23 +78,23 @@ class Worker:
         self._store = store
         self._jobs = jobs
         self._chooser = chooser
+        self._claiming = claiming
         self._leases = leases
         self._finisher = finisher
         self._artifacts = artifacts
         self._presence = presence
         self._beat = beat
+        self._allowed = policy
         self._policy = policy
         self.handlers = HandlerSet()
         self.stats = WorkerStats()
         self._capacity = 0
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._lingering = 0  # calls of handlers in threads that go on though nobody waits for them
         self._by_handler: dict[str, int] = {}
-        self._passed_over: Recent[tuple[str, int], float] = Recent(4_096)
-        self._resting: Recent[str, float] = Recent(1_024)
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._is_unsure = True  # whether the roster has jobs of ours that we do not have in hand
-        self._is_heir = True  # they would be those of an earlier process of this node
+        self._is_heir = True  # what we do not have in hand would be of an earlier process of this node
         leases.lost = self._lose
 
     # --- handlers --------------------------------------------------------------------------------
@@ -126,6 +122,11 @@ class Worker:
         """How many jobs it works on."""
         return len(self._running)
 
+    @property
+    def claims_sent(self) -> int:
+        """How many claims it has sent, for one job or for many."""
+        return self._claiming.sent
+
     @asynccontextmanager
     async def running(
         self,
@@ -148,10 +149,9 @@ class Worker:
         if not 1 <= concurrency <= MAX_CONCURRENCY:
             raise BadValue(f"{concurrency} jobs at a time?", hint=f"from 1 to {MAX_CONCURRENCY}")
         wanted = list(kinds)
+        self._policy = self._allowed if not wanted or EXEC in wanted else None
         if wanted:
             self.handlers.only(each for each in wanted if each != EXEC or self._policy is None)
-            if EXEC not in wanted:
-                self._policy = None
         if not self.kinds:
             raise BadValue(
                 "the worker has nothing to work with",
@@ -159,9 +159,15 @@ class Worker:
             )
         self._capacity = concurrency
         self._finisher.timeout_s = None
-        await self._artifacts.sweep()
-        await self._say()
-        await self._chooser.look_around()
+        try:
+            await self._artifacts.sweep()
+            with suppress(DatabaseUnavailable):
+                await self._chooser.look_around()
+            await self._say()
+        except BaseException:
+            self._capacity = 0
+            self._tell()
+            raise
         self._tasks = [
             asyncio.create_task(self._take_jobs(), name="vox-mesh-worker"),
             asyncio.create_task(self._listen(), name="vox-mesh-worker-ear"),
@@ -180,8 +186,9 @@ class Worker:
         while True:
             seen = self._store.change_count
             with suppress(DatabaseUnavailable):
-                kinds = (await self._jobs.roster.situation()).kinds
-                if not self._running and not any(self._handles(kind) for kind in kinds):
+                kinds, _, _, places, _ = await self._jobs.roster.situation()
+                is_busy = self._running or self._claiming.is_unsure or places.get(self._presence.node_id)
+                if not is_busy and not any(self._handles(kind) for kind in kinds):
                     return
             with suppress(TimeoutError):
                 async with asyncio.timeout(_AWAY_S):
@@ -189,11 +196,15 @@ class Worker:
 
     async def _say(self) -> None:
         """Have the others know what we work on."""
-        says = self._presence.activity
-        says.kinds = self.kinds if self._capacity else []
-        says.capacity, says.load = self._capacity, len(self._running)
+        self._tell()
         with suppress(DatabaseUnavailable, OutcomeUnknown, Overloaded):
             await self._beat()
+
+    def _tell(self) -> None:
+        """What the next tick says of our work."""
+        says = self._presence.activity
+        says.kinds = self.kinds if self._capacity else []
+        says.capacity, says.load = self._capacity, len(self._running) + self._lingering
 
     async def stop(self, grace: float = _STOP_S) -> None:
         """Take no more; what is not finished within the grace goes back to those that wait."""
@@ -212,10 +223,13 @@ class Worker:
             for job_id, task in list(self._running.items()):
                 self._leases.cancelled.add(job_id)
                 task.cancel()
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, MeshError):
                 async with asyncio.timeout(_SETTLE_S):
-                    await asyncio.gather(*self._running.values(), return_exceptions=True)
+                    if self._running:
+                        await asyncio.wait(self._running.values())
                     await self._finisher.close()
+                    if self._claiming.is_unsure and not self._is_heir:
+                        await self._give_back_orphans()
         finally:
             await _ended(taking, listening, keeping, *self._running.values())
             self._tasks = []
@@ -243,17 +257,20 @@ class Worker:
                 _log.error("%s", error.line)
                 return
             except MeshError as error:
-                self._is_unsure = True
+                self._claiming.is_unsure = True
                 _log.warning("no jobs can be taken: %s", error.line)
+            except Exception:
+                self._claiming.is_unsure = True
+                _log.exception("no jobs can be taken")
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
 
     async def _look(self) -> float | None:
         """Take what is our turn; in how many seconds to look again, if nothing happens before."""
-        if self._is_unsure:
+        if self._claiming.is_unsure and not self._store.is_spooling:  # what waits there are ends of jobs, too
             await self._give_back_orphans()
-        places = min(self._capacity - len(self._running), _MOST_AT_ONCE)
+        places = min(self._capacity - len(self._running) - self._lingering, _MOST_AT_ONCE)
         if places <= 0:
             return None
         if self._jobs.clock.is_off:  # then nothing new is begun here
@@ -264,25 +281,22 @@ class Worker:
             await self._chooser.look_around()  # so that it need not be done when there is something to do
             return None
         kinds = [kind for kind in kinds if self._chooser.is_open(kind)]
-        awake = [kind for kind in kinds if not self._rests(kind)]
-        window = min(places * self._chooser.count, _WINDOW)
+        awake = [kind for kind in kinds if not self._claiming.rests(kind)]
+        window = min(max(places, _FEW) * self._chooser.count, _WINDOW)
         ready = await self._jobs.roster.ready(awake, window)
-        jobs = [job for job in ready if self._is_new(job)]
+        jobs = [job for job in ready if job.job_id not in self._running and self._claiming.is_new(job)]
         take, again_ms = self._chooser.choose(jobs, self._capacity, places)
         if take := self._within_limits(take):
             await self._claim(take)
             await self._chooser.look_around()
             return 0.0
+        await self._chooser.look_around()
         if len(jobs) < len(ready) or len(awake) < len(kinds):
-            return _REST_S
+            return REST_S
         if len(ready) < window:
             due_ms = await self._jobs.roster.next_due_ms(kinds)
             again_ms = min((each for each in (again_ms, due_ms) if each is not None), default=None)
         return None if again_ms is None else max(0.0, (again_ms - self._jobs.clock.now_ms) / 1_000)
-
-    def _rests(self, kind: str) -> bool:
-        """Whether jobs of a kind were held back just now: its limit is reached."""
-        return self._resting.get(kind, 0.0) > self._leases.now
 
     def _handles(self, kind: str) -> bool:
         return self._policy is not None if kind == EXEC else self.handlers.of(kind) is not None
@@ -294,12 +308,6 @@ class Worker:
     def _free_of(self, handler: Handler) -> int:
         most = self._capacity if handler.concurrency is None else handler.concurrency
         return most - self._by_handler.get(handler.pattern, 0)
-
-    def _is_new(self, job: Job) -> bool:
-        """Whether it was not tried to claim the job just now; our copy of the database may be behind."""
-        if job.job_id in self._running:
-            return False
-        return self._passed_over.get((job.job_id, job.claim_token), 0.0) <= self._leases.now
 
     def _within_limits(self, jobs: Sequence[Job]) -> list[Job]:
         """As many of each kind as its handler has places."""
@@ -320,48 +328,8 @@ class Worker:
         for job in jobs:
             groups.setdefault(self._lease_of(job), []).append(job)
         for lease_ms, group in groups.items():
-            is_plain = all(self._chooser.is_plain(job.kind) for job in group)
-            if not (is_plain and await self._claim_group(group, lease_ms, short=True)):
-                await self._claim_group(group, lease_ms, short=False)
-
-    async def _claim_group(self, group: Sequence[Job], lease_ms: int, *, short: bool) -> bool:
-        """Claim jobs and begin with those that we got; whether that settled it."""
-        items = [{"job_id": job.job_id, "claim_token": job.claim_token + 1} for job in group]
-        moves = self._jobs.moves
-        scripts = moves.take(items, lease_ms) if short else (moves.claim(items, lease_ms), moves.start(items))
-        self.stats.claims_sent += 1
-        sent, started_ms = self._leases.now, self._jobs.clock.now_ms
-        claim, start = await self._store.write_all(scripts)
-        if isinstance(claim, MeshError) and not isinstance(claim, Refused):
-            self._is_unsure = True
-            raise claim
-        if short and isinstance(claim, Refused) and len(group) > 1:
-            return False  # some of them may still be had
-        if isinstance(start, MeshError) and not isinstance(claim, MeshError):
-            self._is_unsure = True
-        ours = _moved(claim, group) & _moved(start, group)
-        for job in group:
-            if job.job_id not in ours:
-                self._pass_over(job, claim)
-                continue
-            held = job._replace(
-                state=JobState.RUNNING,
-                claimer=self._presence.node_id,
-                claim_token=job.claim_token + 1,
-                attempts=job.attempts + 1,
-                started_ms=started_ms,
-            )
-            self._begin(held, sent, lease_ms)
-        return True
-
-    def _pass_over(self, job: Job, verdict: Verdict) -> None:
-        self.stats.lost_races += 1
-        rules = self._chooser.rules_of(job.kind)
-        has_limit = rules.max_running is not None or rules.rate is not None
-        if has_limit or (isinstance(verdict, Refused) and verdict.reason == _HELD_BACK):
-            self._resting[job.kind] = self._leases.now + _REST_S
-        else:
-            self._passed_over[job.job_id, job.claim_token] = self._leases.now + _AWAY_S
+            for claimed in await self._claiming.claim(group, lease_ms):
+                self._begin(claimed)
 
     def _lease_of(self, job: Job) -> int:
         handler = self.handlers.of(job.kind)
@@ -375,39 +343,35 @@ class Worker:
         left to its lease.
         """
         held = await self._jobs.roster.held_by(self._presence.node_id, fresh=True)
-        for job in held:
-            if job.job_id in self._running:
-                continue
-            if not self._is_heir:
-                await self._finisher.finish(
-                    Ended(job, JobState.PENDING, "its worker had no answer", delay_ms=0)
-                )
-            elif job.failures + 1 < job.max_attempts:
-                await self._finisher.finish(Ended(job, JobState.FAILED, "its worker was gone"))
-        self._is_unsure = self._is_heir = False
+        ends = [self._orphaned(job) for job in held if job.job_id not in self._running]
+        await asyncio.gather(*(self._finisher.finish(each) for each in ends if each is not None))
+        self._claiming.is_unsure = self._is_heir = False
+
+    def _orphaned(self, job: Job) -> Ended | None:
+        if not self._is_heir:
+            return Ended(job, JobState.PENDING, "its worker had no answer", delay_ms=job.backoff_ms)
+        has_another = job.failures + 1 < job.max_attempts
+        return Ended(job, JobState.FAILED, "its worker was gone") if has_another else None
 
     # --- working ---------------------------------------------------------------------------------
 
-    def _begin(self, job: Job, sent: float, lease_ms: int) -> None:
+    def _begin(self, claimed: Claimed) -> None:
         self.stats.claimed += 1
-        self._leases.hold(job, sent, lease_ms)
+        job = claimed.job
+        self._leases.hold(*claimed)
         handler = self.handlers.of(job.kind)
-        if handler is not None:
-            self._by_handler[handler.pattern] = self._by_handler.get(handler.pattern, 0) + 1
         task = asyncio.create_task(self._work(job, handler), name=f"vox-mesh-job-{job.job_id[:8]}")
         self._running[job.job_id] = task
-        self._presence.activity.load = len(self._running)
+        self._count(handler, 1)
         task.add_done_callback(partial(self._end, job, handler))
 
     def _end(self, job: Job, handler: Handler | None, task: asyncio.Task[None]) -> None:
         del self._running[job.job_id]
-        self._presence.activity.load = len(self._running)
+        self._count(handler, -1)
         self._leases.let_go(job)
-        if handler is not None:
-            self._by_handler[handler.pattern] -= 1
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("job %s ended in a fault of ours", job.job_id, exc_info=error)
-            self._is_unsure = True
+            self._claiming.is_unsure = True
         self._wake.set()
 
     async def _work(self, job: Job, handler: Handler | None) -> None:
@@ -418,7 +382,10 @@ class Worker:
             if job.job_id not in self._leases.cancelled:
                 raise
             ended = Ended(job, JobState.PENDING, "its worker stopped", delay_ms=0)
-        self._leases.let_go(job)
+        except Exception as error:
+            _log.exception("job %s could not be begun", job.job_id)
+            ended = Ended(job, JobState.FAILED, f"a fault of its worker: {error!r}")
+        self._leases.ending(job)
         told = await self._finisher.finish(ended)
         if told is None:
             self.stats.refused += 1
@@ -441,12 +408,34 @@ class Worker:
             work, timeout_s = partial(executed, artifacts=self._artifacts, policy=self._policy), None
         else:
             assert handler is not None
-            work, timeout_s = partial(handled, handler=handler), job.core.get("timeout")
+            work, timeout_s = partial(handled, handler=handler), context.core.get("timeout")
         try:
             return await attempt(context, work, self._jobs.clock, timeout_s)
         finally:
             context.cancel()
+            if context.thread is not None and not context.thread.done():
+                self._linger(handler, context.thread)
             await context.close()
+
+    def _linger(self, handler: Handler | None, call: asyncio.Future[Any]) -> None:
+        """A thread can't be stopped: its place is taken for as long as it goes on."""
+        assert handler is not None
+        self._count(handler, 1)
+
+        def end(_: asyncio.Future[Any]) -> None:
+            self._lingering -= 1
+            self._count(handler, -1)
+            if not call.cancelled():
+                call.exception()  # nobody is left to be told
+            self._wake.set()
+
+        self._lingering += 1
+        call.add_done_callback(end)
+
+    def _count(self, handler: Handler | None, more: int) -> None:
+        if handler is not None:
+            self._by_handler[handler.pattern] = self._by_handler.get(handler.pattern, 0) + more
+        self._presence.activity.load = len(self._running) + self._lingering
 
     def _lose(self, job: Job) -> None:
         """A job is not ours any more: stop working on it at once."""
@@ -456,14 +445,11 @@ class Worker:
             task.cancel()
 
 
-def _moved(verdict: Verdict, group: Sequence[Job]) -> set[str]:
-    """The jobs that were moved; the short way moves all of them."""
-    if isinstance(verdict, MeshError):
-        return set()
-    return set(orjson.loads(verdict.rows[0]["moved"])) if verdict.rows else {job.job_id for job in group}
-
-
 async def _ended(*tasks: asyncio.Task[None]) -> None:
+    """End tasks; one that does not want to be ended is left to itself."""
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    if tasks:
+        _, going_on = await asyncio.wait(tasks, timeout=_SETTLE_S)
+        for task in going_on:
+            _log.error("%s goes on though it was cancelled", task.get_name())

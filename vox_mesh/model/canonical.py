@@ -14,7 +14,10 @@ from vox_mesh.errors import BadValue
 JsonObject = Mapping[str, Any]
 
 _EXACT_LIMIT: Final = 2**53
-_PLAIN_TYPES: Final = frozenset({str, bool, type(None)})
+_PLAIN_TYPES: Final = frozenset({str, bool, type(None), orjson.Fragment})
+
+embedded: Final = orjson.Fragment
+"""A value by its canonical text, to be part of another: whoever has the text need not make it again."""
 
 
 def canonical(value: Any) -> str:
@@ -23,7 +26,8 @@ def canonical(value: Any) -> str:
         fast = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
         if _is_plain(value):
             return fast.decode()
-        return rfc8785.dumps(value).decode()  # no deeper than the fast one goes: what is written can be read
+        # No deeper than the fast one goes: what is written can be read.
+        return rfc8785.dumps(_unfolded(value)).decode()
     except (rfc8785.CanonicalizationError, orjson.JSONEncodeError, RecursionError) as error:
         raise BadValue(
             f"the value has no canonical JSON: {error}",
@@ -33,7 +37,12 @@ def canonical(value: Any) -> str:
 
 def content_id(value: Any) -> str:
     """The lowercase hex BLAKE3 of the canonical text of a JSON value."""
-    return blake3(canonical(value).encode()).hexdigest()
+    return text_id(canonical(value))
+
+
+def text_id(text: str) -> str:
+    """The content id of a value by its canonical text."""
+    return blake3(text.encode()).hexdigest()
 
 
 def parse(text: str | bytes) -> Any:
@@ -84,6 +93,14 @@ def _is_plain(value: Any) -> bool:
                 return False
         return True
     return False
+
+
+def _unfolded(value: Any) -> Any:
+    if isinstance(value, orjson.Fragment):
+        return parse(orjson.dumps(value))
+    if isinstance(value, dict):
+        return {key: _unfolded(each) for key, each in value.items()}
+    return [_unfolded(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _as_doubles(value: Any) -> Any:

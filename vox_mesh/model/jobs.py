@@ -59,6 +59,10 @@ HELD: Final = frozenset({JobState.CLAIMED, JobState.RUNNING})
 """The states in which a job is somebody's."""
 
 
+GONE_WRONG: Final = frozenset({JobState.FAILED, JobState.ABORTED})
+"""The ends that are no success."""
+
+
 class Transition(NamedTuple):
     """An op that takes a job from one state to another; it begins with no state at all."""
 

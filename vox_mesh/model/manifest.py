@@ -138,9 +138,13 @@ class Manifest(BaseModel):
     @property
     def content_id(self) -> str:
         """The id of the job, once all jobs that it names are named by their ids."""
+        return content_id(self.resolved_core())
+
+    def resolved_core(self) -> dict[str, Any]:
+        """The core, once all jobs that it names are named by their ids."""
         if self.unresolved:
             raise BadManifest([f"after: {self.unresolved[0]} is not resolved to a job id"])
-        return content_id(self.core())
+        return self.core()
 
     @property
     def job_kind(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from blake3 import blake3
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import canonical, content_id, is_canonical, parse
+from vox_mesh.model.canonical import canonical, content_id, is_canonical, parse, text_id
 from vox_mesh.model.keys import SigningKey, is_public_key, is_signed
 from vox_mesh.model.shapes import (
     HASH,
@@ -140,13 +140,19 @@ def _second(seconds: int) -> str:
 
 def prove(envelope: Envelope, key: SigningKey) -> Proof:
     """Sign what is said of an attempt; what would not pass as a proof is refused here already."""
+    return prove_and_tell(envelope, key)[0]
+
+
+def prove_and_tell(envelope: Envelope, key: SigningKey) -> tuple[Proof, str]:
+    """The same, and the canonical text of the envelope, for whoever is to write it down."""
     document = envelope.document()
     faults = _envelope_faults(document)
     if envelope.worker_id != key.public:
         faults.append(f"the key is {key.public}, and not that of the worker {envelope.worker_id}")
     if faults:
         raise BadValue(f"this can't be proven: {'; '.join(faults)}")
-    return Proof(document, key.sign(_signed_text(envelope.job_id, content_id(document))))
+    text = canonical(document)
+    return Proof(document, key.sign(_signed_text(envelope.job_id, text_id(text)))), text
 
 
 def read_proof(text: str | bytes) -> Proof:

@@ -19,6 +19,7 @@ from vox_mesh.model.jobs import (
     COMPLETE,
     ENDS,
     EXPIRE,
+    GONE_WRONG,
     HELD,
     SCHEDULE,
     START,
@@ -33,7 +34,6 @@ COLUMNS: Final = Job._fields[1:]
 DOOMED: Final = "a job that it waited for did not succeed"
 LAPSED: Final = "the lease ran out"
 
-_WRONG_ENDS: Final = (JobState.FAILED, JobState.ABORTED)
 _NO_OUTPUTS: Final = "[]"
 
 Row = dict[str, Any]
@@ -147,7 +147,7 @@ class Replay:
         row = self.jobs.get(predecessor)
         if row is None:
             self._find(op, job_id, f"it waits for {predecessor}, which is not there")
-        elif awaited == "success" and row["state"] in _WRONG_ENDS:
+        elif awaited == "success" and row["state"] in GONE_WRONG:
             self._find(op, job_id, f"it waits for the success of {predecessor}, which is {row['state']}")
 
     def _unmet(self, job_id: str) -> int:
@@ -247,7 +247,7 @@ class Replay:
             if self._is_moved_by(op, job_id) and self.jobs[job_id]["state"] in ENDS
         ]
         for job_id in ended:  # those that fail with it are appended, and looked at in turn
-            if self.jobs[job_id]["state"] in _WRONG_ENDS:
+            if self.jobs[job_id]["state"] in GONE_WRONG:
                 for row in self._pending_after(job_id, "success"):
                     row.update(
                         state=JobState.FAILED.value, ended_ms=op.at_ms, reason=DOOMED, last_op=op.op_id

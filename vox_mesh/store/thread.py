@@ -51,7 +51,7 @@ class SerialThread:
             self._under_way = future
             try:
                 result, error = work(), None
-            except (Exception, asyncio.CancelledError) as raised:
+            except BaseException as raised:  # the thread is not the process: it has nothing else to end
                 result, error = None, raised
             # The loop may be gone when a process ends in a hurry; then nobody waits for the result.
             try:
