@@ -112,6 +112,38 @@ async def test_what_is_given_back_is_no_failure_and_comes_again_after_its_delay(
     assert local.worker.stats.given_back == 2
 
 
+async def test_without_a_delay_what_is_given_back_comes_again_after_its_backoff(local: MeshNode) -> None:
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        if context.attempt == 1:
+            raise GiveBack
+
+    job = await done(local)
+    assert (job.state, job.attempts, job.failures) == ("succeeded", 2, 0)
+    (given,) = await ops(local, YIELD)
+    payload = orjson.loads(given.payload)
+    assert payload["jobs"][0]["not_before_ms"] - payload["at_ms"] >= _SOON // timedelta(milliseconds=1)
+
+
+async def test_the_place_of_a_call_that_goes_on_in_its_thread_is_taken(local: MeshNode) -> None:
+    begun, may_end = [], threading.Event()
+
+    @local.worker.handles("work", concurrency=1)
+    def handle(context: JobContext) -> None:
+        begun.append(context.attempt)
+        may_end.wait(PATIENCE_S)
+
+    first = await local.jobs.schedule("work", 1, timeout=1, max_attempts=1)
+    second = await local.jobs.schedule("work", 2)
+    async with local.worker.running():
+        (job,) = await ended(local, first)
+        assert job.reason == "it took longer than 1 s"
+        assert (len(begun), local.presence.activity.load) == (1, 1)
+        may_end.set()
+        (job,) = await ended(local, second)
+    assert (job.state, len(begun)) == ("succeeded", 2)
+
+
 async def test_who_gives_up_is_not_tried_again(local: MeshNode) -> None:
     @local.worker.handles("work")
     async def handle(context: JobContext) -> None:
@@ -166,6 +198,18 @@ async def _no_json(context: JobContext) -> Any:
     return object()
 
 
+class _Odd(BaseException):
+    """What nobody should raise, and somebody does."""
+
+
+async def _odd(context: JobContext) -> None:
+    raise _Odd("no more")
+
+
+def _odd_in_thread(context: JobContext) -> None:
+    raise _Odd("no more")
+
+
 def _exit_in_thread(context: JobContext) -> None:
     sys.exit(3)
 
@@ -175,7 +219,8 @@ def _stop_iteration(context: JobContext) -> None:
 
 
 @pytest.mark.parametrize(
-    "handler", [_exit, _cancel, _surrogate, _long, _no_json, _exit_in_thread, _stop_iteration]
+    "handler",
+    [_exit, _cancel, _odd, _surrogate, _long, _no_json, _exit_in_thread, _stop_iteration, _odd_in_thread],
 )
 async def test_however_a_handler_fails_only_its_job_does(local: MeshNode, handler: Any) -> None:
     @local.worker.handles("good")

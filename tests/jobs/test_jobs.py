@@ -107,3 +107,21 @@ async def test_a_job_that_nobody_has_can_not_be_given_back(local: MeshNode) -> N
     await local.jobs.abort(scheduled)
     with pytest.raises(IllegalTransition):
         await local.jobs.abort(scheduled)
+
+
+async def test_a_job_has_the_same_retry_whether_alone_or_with_what_it_waited_for(local: MeshNode) -> None:
+    first = await local.jobs.schedule("a.b", 1)
+    then = await local.jobs.schedule("a.b", 2, after=[first])
+    await local.jobs.abort(first)
+    of_first = await local.jobs.retry(first)
+    alone = await local.jobs.retry(then)
+    (waits,) = await local.jobs.roster.predecessors([alone.job_id])
+    assert waits.predecessor == of_first.job_id, "it is retried, so that is what it waits for"
+    again = await local.jobs.retry_all([await local.jobs.find(each) for each in (then, first)])
+    assert [(each.job_id, each.is_new) for each in again] == [(alone.job_id, False), (of_first.job_id, False)]
+
+
+async def test_a_job_without_a_payload_is_the_same_from_a_file_and_from_code(local: MeshNode) -> None:
+    scheduled = await local.jobs.schedule("a.b", new=False)
+    (manifest,) = parse_manifests("kind: a.b")
+    assert scheduled.job_id == manifest.content_id

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.authoring import Scene, assert_sound
 from tests.support.job_desks import Desk, ended, idle
-from tests.support.jobs_in_hand import accepted, ids, lapse, ops
+from tests.support.jobs_in_hand import accepted, claim, ids, lapse, ops
 from tests.support.messaging import PATIENCE_S, crowd_on
 from tests.support.proxy import Proxy
 from tools.homes import FILE, MESH_REPLICA
@@ -215,3 +215,46 @@ async def test_what_a_process_had_kept_when_it_ended_is_accepted_when_it_is_back
                 done = await ended(node, *jobs)
             assert {(job.state, job.attempts, job.failures) for job in done} == {("succeeded", 1, 0)}
             await assert_sound(node)
+
+
+async def test_work_stops_with_its_lease_though_a_longer_one_waits_for_its_renewal(
+    tmp_path: Path, server: Server
+) -> None:
+    async with Mesh.open(MESH_REPLICA.settings(tmp_path, server, tick="1h")) as node:
+        loop, begun, stopped = asyncio.get_running_loop(), asyncio.Queue[str](), asyncio.Event()
+        stopped_at = 0.0
+
+        async def work(context: JobContext) -> None:
+            nonlocal stopped_at
+            begun.put_nowait(context.job.kind)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                if context.job.kind == "short":
+                    stopped_at = loop.time()
+                    stopped.set()
+
+        node.worker.handles("long", lease=30)(work)
+        node.worker.handles("short", lease=1)(work)
+        async with node.worker.running(grace=0.1):
+            await node.jobs.schedule("long")
+            await node.jobs.schedule("short")
+            async with asyncio.timeout(PATIENCE_S):
+                assert {await begun.get(), await begun.get()} == {"long", "short"}
+                for held in node.worker._leases._held.values():
+                    held.renew_at = 0.0  # so that the long one is being renewed, too
+                frozen_at = loop.time()
+                server.freeze()
+                node.worker._leases.look_soon()
+                await stopped.wait()
+            server.thaw()
+    assert stopped_at - frozen_at < 3.0  # not the ten seconds that a request may take
+
+
+async def test_what_is_taken_back_is_looked_up_without_its_manifest(local: MeshNode) -> None:
+    job = await local.jobs.schedule("work", "x" * 1_000)
+    await claim(local, job)
+    await lapse(local, job)
+    (overdue,) = await local.jobs.roster.overdue()
+    (held,) = await local.jobs.roster.held_by(local.identity.node_id)
+    assert (overdue.job_id, overdue.manifest, held.manifest) == (job.job_id, "{}", "{}")
