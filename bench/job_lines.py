@@ -16,7 +16,7 @@ from bench.figures import Figure, Of, at_least, at_most
 from bench.ground import Ground
 from bench.labourer import FOLLOW, FOLLOWED, NOOP, SCOPE, WORK
 from bench.measure import alternate, median_us, p99
-from tools.homes import FILE, MESH_REPLICA, HomeCase
+from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Statement
 from vox_mesh.mesh import MeshNode
@@ -75,10 +75,6 @@ async def _schedule(node: MeshNode, count: int) -> float:
     return perf_counter() - before
 
 
-def _rate(count: int, begun_ns: int, ended_ns: int) -> float:
-    return count / ((ended_ns - begun_ns) / 1e9)
-
-
 def _count(ground: Ground, each_second: int) -> int:
     return max(1, round(ground.pace.seconds * each_second) // _AT_ONCE) * _AT_ONCE
 
@@ -86,57 +82,76 @@ def _count(ground: Ground, each_second: int) -> int:
 # --- how many ----------------------------------------------------------------------------------------
 
 
-async def rates_sqld(ground: Ground) -> list[Figure]:
-    """On a server, with a replica for each worker."""
-    return await _rates(ground, MESH_REPLICA, "sqld", (8_000.0, 2_500.0, 1_200.0))
+async def scheduled_sqld(ground: Ground) -> list[Figure]:
+    """On a server."""
+    return await _scheduled(ground, MESH, "sqld", 8_000.0)
 
 
-async def rates_file(ground: Ground) -> list[Figure]:
+async def scheduled_file(ground: Ground) -> list[Figure]:
     """In a file."""
-    return await _rates(ground, FILE, "file", (12_000.0, 3_500.0, 4_000.0))
+    return await _scheduled(ground, FILE, "file", 12_000.0)
 
 
-async def _rates(
-    ground: Ground, home: HomeCase, name: str, reach: tuple[float, float, float]
-) -> list[Figure]:
-    count = _count(ground, _DONE)
-    scheduled: list[float] = []
-    own = replace(ground, folder=ground.folder / name)
-    async with _mesh(own, home, workers=4) as (node, workers):
+async def _scheduled(ground: Ground, home: HomeCase, name: str, reach: float) -> list[Figure]:
+    count = _count(ground, _SCHEDULED)
+    own = replace(ground, folder=ground.folder / f"scheduled-{name}")
+    async with _mesh(own, home) as (node, _):
 
-        async def done(by: Sequence[Companion]) -> float:
-            scheduled.append(count / await _schedule(node, count))
-            before = time.monotonic_ns()
-            for worker in by:
-                worker.tell(WORK)
-            reports = [await worker.report(_WAIT_S) for worker in by]
-            return _rate(count, before, max(last for _, last in reports))
+        async def rate() -> float:
+            return count / await _schedule(node, count)
 
-        sides = {"one": lambda: done(workers[:1]), "four": lambda: done(workers)}
-        found = await alternate(sides, ground.pace.rounds)
+        found = await alternate({"ours": rate}, ground.pace.rounds)
     return [
         Figure(
             f"job-scheduled-{name}",
             f"jobs scheduled by one process, {_AT_ONCE} at a time, {name}",
             "1/s",
-            scheduled[2:],  # the first ones only warmed up
-            target=at_least(reach[0], Of.OURS),
-        ),
-        Figure(
-            f"job-done-{name}",
-            f"jobs claimed, run and completed by one worker process, {name}",
-            "1/s",
-            found["one"],
-            target=at_least(reach[1], Of.OURS),
-        ),
-        Figure(
-            f"job-done-by-four-{name}",
-            f"the same by four worker processes, {name}",
-            "1/s",
-            found["four"],
-            target=at_least(reach[2], Of.OURS),
-        ),
+            found["ours"],
+            target=at_least(reach, Of.OURS),
+        )
     ]
+
+
+async def done_sqld(ground: Ground) -> list[Figure]:
+    """On a server, with a replica for each worker."""
+    return await _done(ground, MESH, "sqld", 1, 2_500.0) + await _done(ground, MESH, "sqld", 4, 1_200.0)
+
+
+async def done_file(ground: Ground) -> list[Figure]:
+    """In a file."""
+    return await _done(ground, FILE, "file", 1, 3_500.0) + await _done(ground, FILE, "file", 4, 4_000.0)
+
+
+async def _done(ground: Ground, home: HomeCase, name: str, workers: int, reach: float) -> list[Figure]:
+    count = _count(ground, _DONE)
+    own = replace(ground, folder=ground.folder / f"done-{name}-{workers}")
+    async with _mesh(own, home, workers=workers) as (node, started):
+
+        async def rate() -> float:
+            await _schedule(node, count)
+            return await _done_rate(started, count)
+
+        found = await alternate({"ours": rate}, ground.pace.rounds)
+    who = "one worker process" if workers == 1 else f"{workers} worker processes"
+    return [
+        Figure(
+            f"job-done-{workers}-{name}",
+            f"jobs claimed, run and completed by {who}, {name}",
+            "1/s",
+            found["ours"],
+            target=at_least(reach, Of.OURS),
+        )
+    ]
+
+
+async def _done_rate(workers: Sequence[Companion], count: int) -> float:
+    """Have all done that were scheduled; how many a second."""
+    before = time.monotonic_ns()
+    for worker in workers:
+        worker.tell(WORK)
+    reports = [await worker.report(_WAIT_S) for worker in workers]
+    last: int = max(last for _, last in reports)
+    return count / ((last - before) / 1e9)
 
 
 # --- how soon ----------------------------------------------------------------------------------------
@@ -144,7 +159,7 @@ async def _rates(
 
 async def begun_sqld(ground: Ground) -> list[Figure]:
     """On a server, seen in a replica."""
-    return await _begun(ground, MESH_REPLICA, "sqld", 7.0, 25.0)
+    return await _begun(ground, MESH, "sqld", 7.0, 25.0)
 
 
 async def begun_file(ground: Ground) -> list[Figure]:
@@ -159,17 +174,22 @@ async def _begun(ground: Ground, home: HomeCase, name: str, p50_ms: float, p99_m
         worker.tell(FOLLOW)
         await worker.report(_WAIT_S)
 
-        async def delays_ms() -> list[float]:
-            found: list[float] = []
+        async def delays_ms() -> list[tuple[float, float]]:
+            found: list[tuple[float, float]] = []
             for _ in range(times):
-                scheduled = await node.jobs.schedule(FOLLOWED, time.monotonic_ns())
-                found.append(await worker.report(_WAIT_S))
+                called = time.monotonic_ns()
+                scheduled = await node.jobs.schedule(FOLLOWED, called)
+                call_ms = (time.monotonic_ns() - called) / 1e6
+                delay_ms = await worker.report(_WAIT_S)
+                found.append((delay_ms - call_ms, delay_ms))
                 await node.jobs.wait(scheduled, timeout=_WAIT_S)  # so that the mesh is idle again
             return found
 
-        rounds = (await alternate({"ours": delays_ms}, ground.pace.rounds))["ours"]
+        pairs = (await alternate({"ours": delays_ms}, ground.pace.rounds))["ours"]
+    rounds = [[since for since, _ in each] for each in pairs]
     pooled = list(itertools.chain.from_iterable(rounds))
-    what = f"from the call of schedule to the handler in another process, idle mesh, {name},"
+    from_call = statistics.median(whole for each in pairs for _, whole in each)
+    what = f"from a job's being scheduled to its handler in another process, idle mesh, {name},"
     return [
         Figure(
             f"job-begun-{name}-p50",
@@ -177,6 +197,7 @@ async def _begun(ground: Ground, home: HomeCase, name: str, p50_ms: float, p99_m
             "ms",
             [statistics.median(each) for each in rounds],
             target=at_most(p50_ms, Of.OURS),
+            notes={"p50 from the call of schedule": from_call},
         ),
         Figure(
             f"job-begun-{name}-p99",
@@ -257,7 +278,7 @@ async def roster(ground: Ground) -> list[Figure]:
 
 async def crowded_sqld(ground: Ground) -> list[Figure]:
     """On a server."""
-    return await _crowded(ground, MESH_REPLICA, "sqld")
+    return await _crowded(ground, MESH, "sqld")
 
 
 async def crowded_file(ground: Ground) -> list[Figure]:
@@ -276,16 +297,13 @@ async def _crowded(ground: Ground, home: HomeCase, name: str) -> list[Figure]:
     ):
         await _fill(crowded, finished)
 
-        async def done(side: str, node: MeshNode, worker: Companion) -> float:
+        async def schedule(side: str, node: MeshNode, workers: Sequence[Companion]) -> float:
             scheduled[side].append(count / await _schedule(node, count))
-            before = time.monotonic_ns()
-            worker.tell(WORK)
-            _, last = await worker.report(_WAIT_S)
-            return _rate(count, before, last)
+            return await _done_rate(workers, count)
 
         sides = {
-            "crowded": lambda: done("crowded", crowded, ours[0]),
-            "calm": lambda: done("calm", calm, theirs[0]),
+            "crowded": lambda: schedule("crowded", crowded, ours),
+            "calm": lambda: schedule("calm", calm, theirs),
         }
         found = await alternate(sides, ground.pace.rounds)
     what = f"among {finished:,} finished ones / in an empty roster, {name}"

@@ -30,8 +30,14 @@ _WITH_RATIO: Final = {
     "message-received-file",
     "message-inbox-file",
     "message-inbox-file-claim",
+    "job-crowded-done-file",
+    "job-crowded-scheduled-file",
 }
-_WITHOUT_RATIO: Final = {
+_BEGUN_FILE: Final = {"job-begun-file-p50", "job-begun-file-p99"}
+_WITHOUT_RATIO: Final = _BEGUN_FILE | {
+    "job-scheduled-file",
+    "job-done-1-file",
+    "job-done-4-file",
     "4-processes-file-wait",
     "4-processes-file-share",
     "visible-file-p50",
@@ -88,6 +94,21 @@ _MESSAGES_WITH_RATIO: Final = _CLAIMS_WITH_RATIO | {
     "message-inbox-sqld-claim",
 }
 _MESSAGES_WITHOUT_RATIO: Final = {"message-relay-p99", "message-watch-p99"}
+_JOBS_WITH_RATIO: Final = {"job-crowded-done-sqld", "job-crowded-scheduled-sqld"}
+_JOBS_WITHOUT_RATIO: Final = {
+    "job-scheduled-sqld",
+    "job-done-1-sqld",
+    "job-done-4-sqld",
+    "job-begun-sqld-p50",
+    "job-begun-sqld-p99",
+    "job-roster-state",
+    "job-roster-pending",
+    "job-roster-overdue",
+    "job-roster-ready",
+    "job-roster-counts",
+    "job-roster-oldest",
+    "job-roster-failed",
+}
 _FULL: Final = pytest.mark.skipif(not SOAK, reason="all lines take long: part of `make soak`")
 _ONCE: Final = {"idle-mesh", "idle-file", "oplog-verify-growth", "nodes-writes"}
 """Nothing happens, or grows, only once, and for longer."""
@@ -117,9 +138,16 @@ def _check_record(record: dict[str, Any]) -> None:
     ("names", "with_ratio", "without_ratio"),
     [
         (
-            ("read-memory", "oplog-one-caller", "lock-guard", "message-relay", "message-claims"),
+            (
+                "read-memory",
+                "oplog-one-caller",
+                "lock-guard",
+                "message-relay",
+                "message-claims",
+                "job-begun-file",
+            ),
             {"read-memory", "oplog-append-one", "message-relay-p50"} | _CLAIMS_WITH_RATIO,
-            {"lock-guard", "message-relay-p99"},
+            {"lock-guard", "message-relay-p99"} | _BEGUN_FILE,
         ),
         pytest.param(("memory", "file"), _WITH_RATIO, _WITHOUT_RATIO, marks=_FULL),
         pytest.param(
@@ -141,8 +169,14 @@ def _check_record(record: dict[str, Any]) -> None:
             _MESSAGES_WITHOUT_RATIO,
             marks=_FULL,
         ),
+        pytest.param(
+            ("job-scheduled-sqld", "job-done-sqld", "job-begun-sqld", "job-roster", "job-crowded-sqld"),
+            _JOBS_WITH_RATIO,
+            _JOBS_WITHOUT_RATIO,
+            marks=_FULL,
+        ),
     ],
-    ids=["some of all", "memory and file", "replica", "log and nodes", "locks", "messages"],
+    ids=["some of all", "memory and file", "replica", "log and nodes", "locks", "messages", "jobs"],
 )
 def test_a_quick_run_keeps_well_formed_json_lines(
     names: tuple[str, ...], with_ratio: set[str], without_ratio: set[str], tmp_path: Path
