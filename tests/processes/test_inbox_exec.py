@@ -14,9 +14,11 @@ from typing import Final
 
 import pytest
 
+from tests.support.command_homes import on_file as on_file
+from tests.support.command_homes import settings as settings
 from tests.support.lengths import SOAK
 from tests.support.lock_runs import FAMILY, PATIENCE_S, command_run
-from tools.homes import FILE, MESH, HomeCase
+from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
 from vox_mesh.jobs.process_group import members
@@ -28,20 +30,6 @@ _SHORT: Final = ("--lease", f"{_LEASE_S * 1_000:.0f}ms")
 _STOPS: Final = 60 if SOAK else 1
 _UNTIL_TOLD: Final = "echo begun; read -r _ <go"
 """A command that says that it runs, and ends when something is written to `go`."""
-
-
-@pytest.fixture(params=[FILE, MESH], ids=str)
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    """The settings of both homes that commands share, in turn."""
-    case: HomeCase = request.param
-    server = request.getfixturevalue("shared_server") if case.needs_server else None
-    return case.settings(tmp_path, server)
-
-
-@pytest.fixture
-def on_file(tmp_path: Path) -> Settings:
-    """The settings of the file home."""
-    return FILE.settings(tmp_path, None)
 
 
 async def _until(mesh: Mesh, message: Message, condition: Callable[[Message], bool]) -> Message:

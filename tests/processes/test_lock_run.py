@@ -16,9 +16,11 @@ from typing import Final
 
 import pytest
 
+from tests.support.command_homes import on_file as on_file
+from tests.support.command_homes import settings as settings
 from tests.support.lengths import SOAK
 from tests.support.lock_runs import FAMILY, KEY, PATIENCE_S, lock_run
-from tools.homes import FILE, MESH, HomeCase
+from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
 from vox_mesh.jobs.process_group import GRACE_S, ProcessGroup, Start, members
@@ -32,20 +34,6 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-
-
-@pytest.fixture(params=[FILE, MESH], ids=str)
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    """The settings of both homes that commands share, in turn."""
-    case: HomeCase = request.param
-    server = request.getfixturevalue("shared_server") if case.needs_server else None
-    return case.settings(tmp_path, server)
-
-
-@pytest.fixture
-def on_file(tmp_path: Path) -> Settings:
-    """The settings of the file home."""
-    return FILE.settings(tmp_path, None)
 
 
 # --- what ends it --------------------------------------------------------------------------------

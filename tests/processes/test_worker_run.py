@@ -14,9 +14,11 @@ from typing import Final
 import pytest
 
 from tests.support import example_handlers
+from tests.support.command_homes import on_file as on_file
+from tests.support.command_homes import settings as settings
 from tests.support.lengths import only_at_full_length
 from tests.support.lock_runs import PATIENCE_S, Run, command_run
-from tools.homes import FILE, MESH, HomeCase
+from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Job, Manifest, Mesh, Settings
 from vox_mesh.jobs.jobs import Scheduled
@@ -28,20 +30,6 @@ _HANDLERS: Final = ("--handlers", "my_handlers:handlers")
 _JOBS: Final = 300
 _ENOUGH: Final = 40
 _LOOK_S: Final = 0.02
-
-
-@pytest.fixture(params=[FILE, MESH], ids=str)
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    """The settings of both homes that processes share, in turn."""
-    case: HomeCase = request.param
-    server = request.getfixturevalue("shared_server") if case.needs_server else None
-    return case.settings(tmp_path, server)
-
-
-@pytest.fixture
-def on_file(tmp_path: Path) -> Settings:
-    """The settings of the file home."""
-    return FILE.settings(tmp_path, None)
 
 
 @pytest.fixture(autouse=True)
