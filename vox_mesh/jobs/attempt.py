@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -44,12 +45,14 @@ Work = Callable[[JobContext], Any]
 async def attempt(context: JobContext, work: Work, clock: MeshClock, timeout_s: float | None) -> Ended:
     """Have the work done, whatever becomes of it. Cancelled, there is no end to tell."""
     job, failed = context.job, partial(Ended, context.job, JobState.FAILED)
-    limit = asyncio.timeout(timeout_s or None)
+    limit = asyncio.timeout(timeout_s) if timeout_s else None
     try:
-        async with limit:
+        async with limit or nullcontext():
             ended: Ended = await work(context)
     except TimeoutError as error:
-        ended = failed(f"it took longer than {timeout_s:g} s" if limit.expired() else _told(error))
+        ended = failed(
+            f"it took longer than {timeout_s:g} s" if limit is not None and limit.expired() else _told(error)
+        )
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():

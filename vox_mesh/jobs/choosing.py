@@ -17,6 +17,7 @@ from vox_mesh.model.liveness import State
 from vox_mesh.model.rendezvous import GRACE_MS, patience_ms, rank
 
 _FRESH_S: Final = 0.5  # nodes come and go more slowly than jobs
+_MANY_FREE: Final = 0.25
 _LIVE: Final = frozenset({State.ALIVE, State.WARN})
 
 
@@ -98,34 +99,43 @@ class Chooser:
         rules = self.rules_of(kind)
         return self._now.routed is None and rules.max_running is None and rules.rate is None
 
-    def choose(self, jobs: Sequence[Job], capacity: int, places: int) -> Choice:
-        """Those of the jobs that are ours by now, up to so many: where we are first, before all others.
+    def choose(self, jobs: Sequence[Job], capacity: int, places: int, *, is_deep: bool) -> Choice:
+        """Those of the jobs that are ours by now, up to so many. The jobs are of kinds that are open to us.
 
-        The jobs are of kinds that are open to us.
+        Where we are first comes before all others of the same priority. What is another's turn is ours too
+        when its time has come; but if there is more to do than we have looked at (`is_deep`), everyone has
+        enough of their own, and to take from others would only be to race them.
         """
         now_ms = self._clock.now_ms
-        due: list[tuple[int, int, Job]] = []
+        due: dict[int, tuple[list[Job], list[Job]]] = {}
         again_ms: int | None = None
         for job in jobs:
-            weights = self._candidates(job.kind, capacity)
+            weights = self._candidates(job.kind, capacity, is_deep)
             place = rank(job.job_id, job.seed, self._own, weights) if len(weights) > 1 else 0
             due_ms = job.not_before_ms + patience_ms(place, self._grace_ms)
             if due_ms <= now_ms:
-                due.append((-job.priority, place, job))
+                due.setdefault(job.priority, ([], []))[place > 0].append(job)
             elif again_ms is None or due_ms < again_ms:
                 again_ms = due_ms
-        due.sort(key=lambda each: each[:2])
-        return Choice([job for _, _, job in due[:places]], again_ms)
+        take: list[Job] = []
+        for _, (ours, others) in sorted(due.items(), reverse=True):
+            take += ours
+            if not is_deep or (not ours and places >= capacity * _MANY_FREE):
+                take += others
+        return Choice(take[:places], again_ms)
 
-    def _candidates(self, kind: str, capacity: int) -> dict[str, int]:
-        """Who could take a job of a kind now, and with which weight: those with a free place."""
+    def _candidates(self, kind: str, capacity: int, is_deep: bool) -> dict[str, int]:
+        """Who could take a job of a kind, and with which weight: those with a free place.
+
+        When there is much to do, who has none now will have one soon.
+        """
         weights = self._weights.get(kind)
         if weights is None:
             weights = self._weights[kind] = {
                 node.node_id: node.capacity
                 for node in self._others
                 if node.node_id not in self._now.drains
-                and node.capacity > self._now.places.get(node.node_id, 0)
+                and (is_deep or node.capacity > self._now.places.get(node.node_id, 0))
                 and _is_of(kind, _patterns(node.kinds))
             }
             weights[self._own] = capacity

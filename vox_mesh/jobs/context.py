@@ -47,7 +47,8 @@ class JobContext:
         self._artifacts = artifacts
         self._notebook = Notebook(store, job)
         self._loop = asyncio.get_running_loop()
-        self._cancelled = threading.Event()
+        self._is_cancelled = False
+        self._cancellation: threading.Event | None = None  # if a thread waits for it
         self.thread: asyncio.Future[Any] | None = None
         """The call of a handler that is not async: it goes on until it ends by itself."""
 
@@ -132,15 +133,18 @@ class JobContext:
     @property
     def is_cancelled(self) -> bool:
         """Whether the job is not ours any more, or the worker stops: what is done now is in vain."""
-        return self._cancelled.is_set()
+        return self._is_cancelled
 
     def cancel(self) -> None:
         """Tell a handler in a thread that it is to stop."""
-        self._cancelled.set()
+        self._is_cancelled = True
+        if self._cancellation is not None:
+            self._cancellation.set()
 
     def wait_cancelled(self, timeout: float) -> bool:
         """For a handler in a thread: wait for so long, or until it is to stop; whether it is."""
-        return self._cancelled.wait(timeout)
+        self._cancellation = event = self._cancellation or threading.Event()
+        return self._is_cancelled or event.wait(timeout)
 
     # --- threads ---------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
 
-_MOST: Final = 32
+_MOST: Final = 64
 _IN_FLIGHT: Final = 2
 _WEIGHT: Final = 2_048  # of one job's end, with its proof
 _MAX_WEIGHT: Final = 2**20

@@ -41,11 +41,13 @@ DEFAULT_CONCURRENCY: Final = 8
 MAX_CONCURRENCY: Final = 1_000
 
 _MOST_AT_ONCE: Final = 100
-_FEW: Final = 8
+_FEW: Final = 16
 _WINDOW: Final = 512  # so many jobs are looked at, at the most
 _AWAY_S: Final = 1.0
 _STOP_S: Final = 5.0
 _SETTLE_S: Final = 2.0
+_CALM: Final = 4  # times as long as a look took passes before the next
+_REST_S: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -251,6 +253,7 @@ class Worker:
         while self._capacity:
             self._wake.clear()
             pause: float | None = _AWAY_S
+            began = self._leases.now
             try:
                 pause = await self._look()
             except (StaleIncarnation, StoreClosed) as error:
@@ -262,9 +265,14 @@ class Worker:
             except Exception:
                 self._claiming.is_unsure = True
                 _log.exception("no jobs can be taken")
+            if pause == 0.0:
+                continue
+            # A busy mesh commits all the time, and to look each time would be most of our work.
+            calm_s = min(_CALM * (self._leases.now - began), _REST_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
+            await asyncio.sleep(max(0.0, began + calm_s - self._leases.now))
 
     async def _look(self) -> float | None:
         """Take what is our turn; in how many seconds to look again, if nothing happens before."""
@@ -285,7 +293,8 @@ class Worker:
         window = min(max(places, _FEW) * self._chooser.count, _WINDOW)
         ready = await self._jobs.roster.ready(awake, window)
         jobs = [job for job in ready if job.job_id not in self._running and self._claiming.is_new(job)]
-        take, again_ms = self._chooser.choose(jobs, self._capacity, places)
+        is_deep = len(ready) == window
+        take, again_ms = self._chooser.choose(jobs, self._capacity, places, is_deep=is_deep)
         if take := self._within_limits(take):
             await self._claim(take)
             await self._chooser.look_around()
@@ -293,7 +302,7 @@ class Worker:
         await self._chooser.look_around()
         if len(jobs) < len(ready) or len(awake) < len(kinds):
             return REST_S
-        if len(ready) < window:
+        if not is_deep:
             due_ms = await self._jobs.roster.next_due_ms(kinds)
             again_ms = min((each for each in (again_ms, due_ms) if each is not None), default=None)
         return None if again_ms is None else max(0.0, (again_ms - self._jobs.clock.now_ms) / 1_000)
