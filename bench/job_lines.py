@@ -16,7 +16,7 @@ from bench.figures import Figure, Of, at_least, at_most
 from bench.ground import Ground
 from bench.labourer import FOLLOW, FOLLOWED, NOOP, SCOPE, WORK
 from bench.measure import alternate, median_us, p99
-from tools.homes import FILE, MESH, HomeCase
+from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Statement
 from vox_mesh.mesh import MeshNode
@@ -159,7 +159,7 @@ async def _done_rate(workers: Sequence[Companion], count: int) -> float:
 
 async def begun_sqld(ground: Ground) -> list[Figure]:
     """On a server, seen in a replica."""
-    return await _begun(ground, MESH, "sqld", 7.0, 25.0)
+    return await _begun(ground, MESH_REPLICA, "sqld", 7.0, 25.0)
 
 
 async def begun_file(ground: Ground) -> list[Figure]:

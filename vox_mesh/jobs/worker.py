@@ -47,7 +47,7 @@ _AWAY_S: Final = 1.0
 _STOP_S: Final = 5.0
 _SETTLE_S: Final = 2.0
 _CALM: Final = 4  # times as long as a look took passes before the next
-_REST_S: Final = 0.05
+_REST_S: Final = 0.01
 
 
 @dataclass(slots=True)
