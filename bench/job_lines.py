@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import statistics
 import time
@@ -27,7 +28,8 @@ from vox_mesh.store.script import new_key
 _AT_ONCE: Final = 100
 _SCHEDULED: Final = 8_000  # jobs for each second of a round
 _DONE: Final = 4_000
-_FOLLOWED: Final = 200
+_FOLLOWED: Final = 100
+_IDLE_S: Final = 0.1
 _WAIT_S: Final = 120.0
 _FINISHED: Final = 1_000_000
 _QUICK: Final = 100  # times fewer, for a short look
@@ -182,7 +184,8 @@ async def _begun(ground: Ground, home: HomeCase, name: str, p50_ms: float, p99_m
                 call_ms = (time.monotonic_ns() - called) / 1e6
                 delay_ms = await worker.report(_WAIT_S)
                 found.append((delay_ms - call_ms, delay_ms))
-                await node.jobs.wait(scheduled, timeout=_WAIT_S)  # so that the mesh is idle again
+                await node.jobs.wait(scheduled, timeout=_WAIT_S)
+                await asyncio.sleep(_IDLE_S)
             return found
 
         pairs = (await alternate({"ours": delays_ms}, ground.pace.rounds))["ours"]

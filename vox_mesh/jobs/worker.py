@@ -46,8 +46,8 @@ _WINDOW: Final = 512  # so many jobs are looked at, at the most
 _AWAY_S: Final = 1.0
 _STOP_S: Final = 5.0
 _SETTLE_S: Final = 2.0
-_CALM: Final = 4  # times as long as a look took passes before the next
-_REST_S: Final = 0.01
+_CALM: Final = 4  # times as long as a look in vain took passes before the next
+_REST_S: Final = 0.03
 
 
 @dataclass(slots=True)
@@ -268,11 +268,11 @@ class Worker:
             if pause == 0.0:
                 continue
             # A busy mesh commits all the time, and to look each time would be most of our work.
-            calm_s = min(_CALM * (self._leases.now - began), _REST_S)
+            calm_until = self._leases.now + min(_CALM * (self._leases.now - began), _REST_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
-            await asyncio.sleep(max(0.0, began + calm_s - self._leases.now))
+            await asyncio.sleep(max(0.0, calm_until - self._leases.now))
 
     async def _look(self) -> float | None:
         """Take what is our turn; in how many seconds to look again, if nothing happens before."""
