@@ -18,6 +18,7 @@ from vox_mesh.model.rendezvous import GRACE_MS, patience_ms, rank
 
 _FRESH_S: Final = 0.5  # nodes come and go more slowly than jobs
 _MANY_FREE: Final = 0.25
+_LONG_MS: Final = 5_000
 _LIVE: Final = frozenset({State.ALIVE, State.WARN})
 
 
@@ -104,7 +105,8 @@ class Chooser:
 
         Where we are first comes before all others of the same priority. What is another's turn is ours too
         when its time has come; but if there is more to do than we have looked at (`is_deep`), everyone has
-        enough of their own, and to take from others would only be to race them.
+        enough of their own, and to take from others would only be to race them: unless we have none, and
+        many places, or they have not come for long.
         """
         now_ms = self._clock.now_ms
         due: dict[int, tuple[list[Job], list[Job]]] = {}
@@ -122,6 +124,8 @@ class Chooser:
             take += ours
             if not is_deep or (not ours and places >= capacity * _MANY_FREE):
                 take += others
+            elif not ours:
+                take += [job for job in others if now_ms - job.not_before_ms > _LONG_MS]
         return Choice(take[:places], again_ms)
 
     def _candidates(self, kind: str, capacity: int, is_deep: bool) -> dict[str, int]:

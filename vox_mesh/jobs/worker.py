@@ -47,7 +47,7 @@ _AWAY_S: Final = 1.0
 _STOP_S: Final = 5.0
 _SETTLE_S: Final = 2.0
 _CALM: Final = 4  # times as long as a look in vain took passes before the next
-_REST_S: Final = 0.03
+_LONGEST_CALM_S: Final = 0.03
 
 
 @dataclass(slots=True)
@@ -268,7 +268,7 @@ class Worker:
             if pause == 0.0:
                 continue
             # A busy mesh commits all the time, and to look each time would be most of our work.
-            calm_until = self._leases.now + min(_CALM * (self._leases.now - began), _REST_S)
+            calm_until = self._leases.now + min(_CALM * (self._leases.now - began), _LONGEST_CALM_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
