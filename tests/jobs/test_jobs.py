@@ -69,7 +69,7 @@ async def test_nothing_is_scheduled_if_one_of_a_batch_can_not_be(local: MeshNode
 
 
 async def test_a_job_that_is_to_run_later_is_not_ready_before(local: MeshNode) -> None:
-    later = datetime.now(UTC) + timedelta(hours=1)
+    later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     await local.jobs.schedule("a.b", 1, run_at=later)
     assert await local.jobs.roster.ready(["a.b"]) == []
     due_ms = await local.jobs.roster.next_due_ms(["a.b"])
