@@ -116,13 +116,13 @@ class Roster:
 
     # --- what is to be done ----------------------------------------------------------------------
 
-    async def ready(self, kinds: Sequence[str], limit: int = 100) -> list[Job]:
+    async def ready(self, kinds: Sequence[str], limit: int = 100, *, at_ms: int | None = None) -> list[Job]:
         """Jobs of these kinds that can be claimed now: the most urgent first, then the longest waiting."""
-        return await self._as_many("ready", (json(kinds), self._clock.now_ms), limit)
+        return await self._as_many("ready", (json(kinds), at_ms or self._clock.now_ms), limit)
 
-    async def next_due_ms(self, kinds: Sequence[str]) -> int | None:
+    async def next_due_ms(self, kinds: Sequence[str], *, at_ms: int | None = None) -> int | None:
         """When the next job of these kinds can be claimed that can't be yet."""
-        due: int | None = (await self._read("next_due", json(kinds), self._clock.now_ms)).value
+        due: int | None = (await self._read("next_due", json(kinds), at_ms or self._clock.now_ms)).value
         return due
 
     async def overdue(self, limit: int = 100) -> list[Job]:

@@ -291,7 +291,8 @@ class Worker:
         kinds = [kind for kind in kinds if self._chooser.is_open(kind)]
         awake = [kind for kind in kinds if not self._claiming.rests(kind)]
         window = min(max(places, _FEW) * self._chooser.count, _WINDOW)
-        ready = await self._jobs.roster.ready(awake, window)
+        now_ms = self._jobs.clock.now_ms  # one for both: what comes due in between must not be missed
+        ready = await self._jobs.roster.ready(awake, window, at_ms=now_ms)
         jobs = [job for job in ready if job.job_id not in self._running and self._claiming.is_new(job)]
         is_deep = len(ready) == window
         take, again_ms = self._chooser.choose(jobs, self._capacity, places, is_deep=is_deep)
@@ -303,7 +304,7 @@ class Worker:
         if len(jobs) < len(ready) or len(awake) < len(kinds):
             return REST_S
         if not is_deep:
-            due_ms = await self._jobs.roster.next_due_ms(kinds)
+            due_ms = await self._jobs.roster.next_due_ms(kinds, at_ms=now_ms)
             again_ms = min((each for each in (again_ms, due_ms) if each is not None), default=None)
         return None if again_ms is None else max(0.0, (again_ms - self._jobs.clock.now_ms) / 1_000)
 
