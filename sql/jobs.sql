@@ -9,8 +9,7 @@ json_each(?4, '$.jobs') AS i
 
 -- part: THEIR_JOBS
 -- The items, and the jobs they name.
-json_each(?4, '$.jobs') AS i
-CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = i.value ->> 'job_id'
+ITEMS CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = i.value ->> 'job_id'
 
 -- part: MOVED
 -- The jobs among the items that the op has moved.
@@ -19,10 +18,20 @@ SELECT 1 FROM THEIR_JOBS WHERE j.last_op = ?3
 -- part: AT_MS
 (?4 ->> 'at_ms')
 
--- part: RECORD
+-- part: COLUMNS
 id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts, backoff_ms, lease_ms, claimer,
 claim_token, lease_until_ms, attempts, failures, created_ms, started_ms, ended_ms, exit_code, reason,
-output_artifacts, retry_of, scheduled_by, seed, last_op, manifest
+output_artifacts, retry_of, scheduled_by, seed, last_op
+
+-- part: RECORD
+COLUMNS, manifest
+
+-- part: STANDING
+-- The same without the manifests, which may be large.
+COLUMNS, '{}' AS manifest
+
+-- part: PRIORITIES
+(SELECT 3 AS priority UNION ALL SELECT 2 UNION ALL SELECT 1 UNION ALL SELECT 0) AS p
 
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
@@ -52,8 +61,7 @@ ON CONFLICT DO NOTHING  -- the same job may be there twice
 
 -- part: LINKS
 -- Those that the new ones wait for, where there is a row.
-json_each(?4, '$.jobs') AS i
-CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = i.value ->> 'job_id'
+THEIR_JOBS
 CROSS JOIN job_predecessors AS d
     ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id
 LEFT JOIN jobs AS p
@@ -97,14 +105,17 @@ WHERE id IN (SELECT j.id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.waits > 0)
 (p.kind = j.kind OR (substr(p.kind, -1) = '*'
     AND substr(j.kind, 1, length(p.kind) - 1) = substr(p.kind, 1, length(p.kind) - 1)))
 
+-- part: ROUTE_OPS
+-- What the owner said of routes.
+agent_oplog AS r INDEXED BY agent_oplog_of_owner
+WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = 'RouteKind'
+  AND r.kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND r.accepted = 1
+
 -- part: ROUTES
 -- What the owner said last of each pattern.
 routes (kind, node, hlc) AS MATERIALIZED (
     SELECT r.payload ->> 'kind', r.payload ->> 'node', max(r.hlc)
-    FROM agent_oplog AS r INDEXED BY agent_oplog_of_owner
-    WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = 'RouteKind'
-      AND r.kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND r.accepted = 1
-    GROUP BY r.payload ->> 'kind'
+    FROM ROUTE_OPS GROUP BY r.payload ->> 'kind'
 )
 
 -- part: ROUTED_TO
@@ -132,10 +143,7 @@ WHERE abs(NOW_MS - AT_MS) <= 1000 AND id IN (
       AND NOT EXISTS (
         SELECT 1 FROM job_kinds AS k WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = j.kind
           AND (k.is_paused OR k.max_running IS NOT NULL OR k.rate IS NOT NULL))
-      AND NOT EXISTS (
-        SELECT 1 FROM agent_oplog AS r INDEXED BY agent_oplog_of_owner
-        WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = 'RouteKind'
-          AND r.kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND r.accepted = 1))
+      AND NOT EXISTS (SELECT 1 FROM ROUTE_OPS))
 
 -- name: refuse_unless_all
 -- It stands right after what moves them.
@@ -387,14 +395,12 @@ SELECT
     (SELECT json_group_object(claimer, jobs) FROM (
         SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
         WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer)) AS places,
-    (SELECT max(hlc) FROM agent_oplog INDEXED BY agent_oplog_of_owner
-        WHERE OF_MESH AND kind = 'RouteKind'
-          AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1) AS routed
+    (SELECT max(r.hlc) FROM ROUTE_OPS) AS routed
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority those that have waited longest.
 json_each(?3) AS k
-CROSS JOIN (SELECT 3 AS priority UNION ALL SELECT 2 UNION ALL SELECT 1 UNION ALL SELECT 0) AS p
+CROSS JOIN PRIORITIES
 CROSS JOIN jobs AS j ON j.id IN (
     SELECT r.id FROM jobs AS r INDEXED BY jobs_ready
     WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.value AND r.priority = p.priority
@@ -414,13 +420,7 @@ SELECT min((
       AND r.state = 'pending' AND r.waits = 0 AND r.not_before_ms > ?4
     ORDER BY r.not_before_ms LIMIT 1)) AS due_ms
 FROM json_each(?3) AS k
-CROSS JOIN (SELECT 3 AS priority UNION ALL SELECT 2 UNION ALL SELECT 1 UNION ALL SELECT 0) AS p
-
--- part: STANDING
--- The same without the manifests, which may be large.
-id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts, backoff_ms, lease_ms, claimer,
-claim_token, lease_until_ms, attempts, failures, created_ms, started_ms, ended_ms, exit_code, reason,
-output_artifacts, retry_of, scheduled_by, seed, last_op, '{}' AS manifest
+CROSS JOIN PRIORITIES
 
 -- name: standing
 SELECT STANDING FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
@@ -440,10 +440,6 @@ SELECT i.value ->> 0 AS job_id FROM json_each(?3) AS i WHERE NOT EXISTS (
 SELECT STANDING FROM jobs INDEXED BY jobs_held
 WHERE OF_MESH AND lease_until_ms < ?3 ORDER BY lease_until_ms LIMIT ?4
 
--- name: next_expiry
-SELECT lease_until_ms FROM jobs INDEXED BY jobs_held
-WHERE OF_MESH AND lease_until_ms IS NOT NULL ORDER BY lease_until_ms LIMIT 1
-
 -- name: counts
 SELECT kind, state, jobs FROM job_counts WHERE OF_MESH AND jobs > 0 ORDER BY kind, state
 
@@ -454,7 +450,7 @@ SELECT k.kind, min((
     WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.kind AND r.priority = p.priority
       AND r.state = 'pending' AND r.waits = 0 ORDER BY r.not_before_ms LIMIT 1)) AS since_ms
 FROM job_counts AS k
-CROSS JOIN (SELECT 3 AS priority UNION ALL SELECT 2 UNION ALL SELECT 1 UNION ALL SELECT 0) AS p
+CROSS JOIN PRIORITIES
 WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.state = 'pending' AND k.jobs > 0
 GROUP BY k.kind HAVING since_ms IS NOT NULL ORDER BY k.kind
 

@@ -22,7 +22,7 @@ from vox_mesh import Mesh
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.mesh import MeshNode
-from vox_mesh.model.jobs import CLAIM
+from vox_mesh.model.jobs import CLAIM, Job
 from vox_mesh.model.manifest import Manifest
 
 _ROUNDS: Final = 20 if SOAK else 2
@@ -356,3 +356,24 @@ async def test_a_job_in_other_hands_is_none_of_its_business(several: Crowd) -> N
     async with two.worker.running():
         await ended(two, await two.jobs.schedule("work"))
     assert (await one.jobs.find(job)).claimer == "one"
+
+
+async def test_a_job_that_comes_due_while_the_worker_looks_is_not_missed(
+    local: MeshNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Desk(local).may_end.set()
+    looks = local.jobs.roster.ready
+
+    async def look_slowly(*args: Any, **options: Any) -> list[Job]:
+        """Look; and when that is done, what was not ready yet is."""
+        found = await looks(*args, **options)
+        due_ms = await local.jobs.roster.next_due_ms(["work"])
+        while due_ms is not None and local.clock.now_ms <= due_ms:
+            pass  # nothing else happens meanwhile
+        return found
+
+    monkeypatch.setattr(local.jobs.roster, "ready", look_slowly)
+    async with local.worker.running():
+        soon = datetime.now(UTC) + timedelta(milliseconds=300)
+        (job,) = await ended(local, await local.jobs.schedule("work", run_at=soon))
+    assert job.state == "succeeded"

@@ -110,15 +110,15 @@ class Chooser:
         """
         now_ms = self._clock.now_ms
         due: dict[int, tuple[list[Job], list[Job]]] = {}
-        again_ms: int | None = None
+        later_ms: list[int] = []
         for job in jobs:
             weights = self._candidates(job.kind, capacity, is_deep)
             place = rank(job.job_id, job.seed, self._own, weights) if len(weights) > 1 else 0
             due_ms = job.not_before_ms + patience_ms(place, self._grace_ms)
             if due_ms <= now_ms:
                 due.setdefault(job.priority, ([], []))[place > 0].append(job)
-            elif again_ms is None or due_ms < again_ms:
-                again_ms = due_ms
+            else:
+                later_ms.append(due_ms)
         take: list[Job] = []
         for _, (ours, others) in sorted(due.items(), reverse=True):
             take += ours
@@ -126,7 +126,8 @@ class Chooser:
                 take += others
             elif not ours:
                 take += [job for job in others if now_ms - job.not_before_ms > _LONG_MS]
-        return Choice(take[:places], again_ms)
+                later_ms += [job.not_before_ms + _LONG_MS + 1 for job in others]
+        return Choice(take[:places], min(later_ms, default=None))
 
     def _candidates(self, kind: str, capacity: int, is_deep: bool) -> dict[str, int]:
         """Who could take a job of a kind, and with which weight: those with a free place.

@@ -104,7 +104,7 @@ class Moves:
         """End jobs that no other waits for, all of them or none: the short way of `complete`."""
         op = self._ends(items, proofs)
         short = (op.step("finish"), op.guarded("refuse_unless_all", NOT_ALL))
-        return op.script(*short, *effects, appendable=True)
+        return op.script(*short, *effects)
 
     def complete(
         self, items: Sequence[Item], *effects: Statement, proofs: Sequence[Item] | None = None

@@ -129,11 +129,6 @@ class Roster:
         """Jobs in hand whose lease has run out, without their manifests."""
         return self._jobs(await self._read("overdue", self._clock.now_ms, limit))
 
-    async def next_expiry_ms(self) -> int | None:
-        """When the next lease runs out, if nobody renews it."""
-        rows = await self._read("next_expiry")
-        return rows.value if rows else None
-
     async def held_by(self, node_id: str, *, fresh: bool = False) -> list[Job]:
         """The jobs that a node has in hand, without their manifests."""
         return self._jobs(await self._read("held_by", node_id, fresh=fresh))
