@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from tests.support import lengths
 from tests.support.message_oracle import Letter, Oracle
 from tests.support.messaging import PATIENCE_S, Crowd, change, come_due, crowd_on, lapse
+from tests.support.walks import walk
 from tools.homes import FILE, MEMORY, HomeCase
 from vox_mesh import Message
 from vox_mesh.errors import NotHolder, NotKnown
@@ -250,15 +249,8 @@ class MessageWalk(RuleBasedStateMachine):
 
 
 def _walk(case: HomeCase, folder: Path, examples: int, steps: int) -> None:
-    few = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        print_blob=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    walk = type("Walk", (MessageWalk,), {"case": case, "folder": folder})
-    run_state_machine_as_test(walk, settings=few)
+    machine = type("Walk", (MessageWalk,), {"case": case, "folder": folder})
+    walk(machine, examples, steps)
 
 
 @pytest.mark.soak

@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from tests.support import lengths
 from tests.support.authoring import scene
 from tests.support.holding import PATIENCE_S, expire, is_held, nodes, rows_of, settled
 from tests.support.lock_oracle import Claim, Oracle
+from tests.support.walks import walk
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh.coordination.locks import queue, request
@@ -243,15 +242,8 @@ class LockWalk(RuleBasedStateMachine):
 
 
 def _walk(opened: Open, examples: int, steps: int) -> None:
-    few = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        print_blob=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    walk = type("Walk", (LockWalk,), {"opened": staticmethod(opened)})
-    run_state_machine_as_test(walk, settings=few)
+    machine = type("Walk", (LockWalk,), {"opened": staticmethod(opened)})
+    walk(machine, examples, steps)
 
 
 @pytest.fixture(autouse=True)
