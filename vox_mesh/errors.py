@@ -395,6 +395,12 @@ class StoreClosed(MeshError):
     code = "store_closed"
 
 
+class WrongThread(MeshError):
+    """A call that blocks was made in the thread of the event loop that it would wait for."""
+
+    code = "wrong_thread"
+
+
 class ExportRefused(MeshError):
     """An export of the log would overwrite something, or its file was damaged."""
 

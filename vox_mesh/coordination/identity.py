@@ -6,17 +6,12 @@ import hashlib
 import random
 import re
 import socket
-import stat
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
-
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.keys import SigningKey
@@ -63,16 +58,23 @@ def kept_identity(folder: Path) -> Identity | None:
     return node_identity(folder, None)
 
 
-def passing_identity(node_id: str) -> Identity:
-    """An identity that ends with the process."""
-    return Identity(node_id, SigningKey(Ed25519PrivateKey.generate()), node_id)
+def passing_identity(node_id: str, keys: dict[str, SigningKey] | None = None) -> Identity:
+    """An identity that ends with the process, or with the keys that it is kept among."""
+    from vox_mesh.coordination.key_file import new_key
+
+    keys = {} if keys is None else keys
+    if node_id not in keys:
+        keys[node_id] = SigningKey(new_key())
+    return Identity(node_id, keys[node_id], node_id)
 
 
 def _kept(folder: Path, node_id: str | None) -> tuple[str, SigningKey]:
+    from vox_mesh.coordination.key_file import kept_key  # a command that only looks needs no key
+
     try:
         make_private(folder)
         kept = kept_once(folder / ID_FILE, lambda: (node_id or _new_id(folder.name)).encode() + b"\n")
-        return node_id or kept.decode().strip(), _key(folder / _KEY_FILE)
+        return node_id or kept.decode().strip(), kept_key(folder / _KEY_FILE)
     except OSError as error:
         raise BadSettings(
             f"VOX_MESH_HOME: {folder} can't be used: {error.strerror}", hint="for example VOX_MESH_HOME=.vox"
@@ -84,28 +86,6 @@ def _new_id(slot: str) -> str:
     host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname().split(".")[0]).strip("-").lower()[:24]
     chance = random.SystemRandom()
     return f"{host or 'node'}-{slot}-" + "".join(chance.choice(_LETTERS) for _ in range(6))
-
-
-def _key(path: Path) -> SigningKey:
-    pem = kept_once(path, _new_key)
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise BadSettings(f"the key {path} can be read by others", hint=f"chmod 600 {path}")
-    try:
-        key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # a type error: it wants a password
-        key = None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise BadSettings(
-            f"{path} holds no Ed25519 key",
-            hint="put the key back, or move the file away and have the owner run `vox-mesh nodes rekey`",
-        )
-    return SigningKey(key)
-
-
-def _new_key() -> bytes:
-    return Ed25519PrivateKey.generate().private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
 
 
 @cache

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 
+from vox_mesh.model.keys import SigningKey
 from vox_mesh.store import sqlite
 from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.changes import Changes
 from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
@@ -19,7 +21,10 @@ class MemoryEngine:
     max_scripts = 256
 
     def __init__(self) -> None:
-        self._connection = sqlite.connect(":memory:")
+        self._connection = self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite.connect(":memory:")
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
@@ -32,7 +37,7 @@ class MemoryEngine:
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
         """Several queries of one moment: of a copy, since there is but one connection."""
-        with closing(sqlite.connect(":memory:")) as copy:
+        with closing(self._connect()) as copy:
             self._connection.backup(copy)
 
             async def ask(statement: Statement) -> Rows:
@@ -47,3 +52,40 @@ class MemoryEngine:
     async def close(self) -> None:
         """Drop the database."""
         self._connection.close()
+
+
+class SharedMemory(MemoryEngine):
+    """A memory home on which several nodes of one event loop begin and end, by a clock that can be turned."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        from vox_mesh.store.sqlite_clock import SqliteClock
+
+        self._clock = SqliteClock(now_ms)
+        super().__init__()
+        self.changes = Changes()
+        """Each node is told of the commits of all."""
+        self.keys: dict[str, SigningKey] = {}
+        """A node that begins again has the key that it had."""
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = super()._connect()
+        self._clock.install(connection)
+        return connection
+
+    async def run(self, batch: Batch) -> BatchResult:
+        """Run the batch's transaction, at one moment."""
+        self._clock.begin()
+        return await super().run(batch)
+
+    async def query(self, statement: Statement) -> Rows:
+        """Answer a query, as of one moment."""
+        self._clock.begin()
+        return await super().query(statement)
+
+    async def close(self) -> None:
+        """A store is done with it: the database stays for the others."""
+
+    async def drop(self) -> None:
+        """Drop the database."""
+        await super().close()
+        self._clock.close()

@@ -1,0 +1,49 @@
+"""Another clock for a SQLite connection than the machine's, for those who must be able to turn it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+from vox_mesh.store import sqlite
+
+_DATE_FUNCTIONS: Final = ("date", "time", "datetime", "julianday", "unixepoch", "strftime")
+_NOW: Final = "now"
+
+
+class SqliteClock:
+    """Replaces the date functions: what they call now is the moment at which the last request began.
+
+    One moment for the whole request, because a statement that asks twice must be told the same.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._plain = sqlite.connect(":memory:")  # knows the calendar; its own time is never asked for
+        self.begin()
+
+    def begin(self) -> None:
+        """A request begins: look at the clock."""
+        now_ms = self._now_ms()
+        seconds = datetime.fromtimestamp(now_ms // 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        self._moment = f"{seconds}.{now_ms % 1_000:03}"
+
+    def install(self, connection: sqlite3.Connection) -> None:
+        """Have a connection go by this clock."""
+        connection.execute("PRAGMA trusted_schema = ON")  # the schema's defaults call these functions
+        for name in _DATE_FUNCTIONS:
+            # To SQLite this is a function that is constant within a statement, as its own are.
+            connection.create_function(name, -1, partial(self._call, name), deterministic=True)
+
+    def _call(self, name: str, *given: Any) -> Any:
+        form, times = (given[:1], given[1:]) if name == "strftime" else ((), given)
+        values = [self._moment if str(each).lower() == _NOW else each for each in times or (_NOW,)]
+        places = ", ".join("?" * (len(form) + len(values)))
+        return self._plain.execute(f"SELECT {name}({places})", (*form, *values)).fetchone()[0]
+
+    def close(self) -> None:
+        """Let go of what it needed."""
+        self._plain.close()

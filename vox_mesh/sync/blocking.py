@@ -1,0 +1,156 @@
+"""Anything async, as plain code sees it: what has to be awaited blocks, and all else is as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import cache, wraps
+from types import TracebackType
+from typing import Any, Final
+
+from vox_mesh.sync.loop_thread import Call, LoopThread
+
+_PACKAGE: Final = "vox_mesh."
+
+
+class Blocking:
+    """Stands for an object that lives in the loop."""
+
+    __slots__ = ("_loop", "_target")
+
+    _loop: LoopThread
+    _target: Any
+
+    def __init__(self, loop: LoopThread, target: Any) -> None:
+        object.__setattr__(self, "_loop", loop)
+        object.__setattr__(self, "_target", target)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self._target).__name__} keeps {name!r} to itself")
+        value = getattr(self._target, name)
+        return _calling(self._loop, value) if inspect.isroutine(value) else _as_seen(self._loop, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._target, name, value)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in dir(self._target) if not name.startswith("_")]
+
+    def __repr__(self) -> str:
+        return f"<{type(self._target).__name__}, blocking>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Blocking) and self._target is other._target
+
+    def __hash__(self) -> int:
+        return id(self._target)
+
+
+def _calling(loop: LoopThread, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called in the loop whether it is async or not: nothing there expects other threads."""
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        async def work() -> Any:
+            result = function(*map(_bare, args), **{name: _bare(each) for name, each in options.items()})
+            return await result if isinstance(result, Awaitable) else result
+
+        return _as_seen(loop, loop.run(work))
+
+    return call
+
+
+def _bare(value: Any) -> Any:
+    return object.__getattribute__(value, "_target") if isinstance(value, Blocking) else value
+
+
+def _as_seen(loop: LoopThread, value: Any) -> Any:
+    """A value of the loop, as the outside may use it."""
+    if is_service(value):
+        return Blocking(loop, value)
+    if isinstance(value, AbstractAsyncContextManager):
+        return Block(loop, value)
+    if hasattr(value, "__anext__"):
+        return loop.iterate(value)
+    return value
+
+
+def is_service(value: object) -> bool:
+    """Whether it is an object of ours that lives in the loop."""
+    kind: Any = type(value)
+    return lives_in_loop(kind)
+
+
+@cache
+def lives_in_loop(kind: type) -> bool:
+    """Whether it is one of our own classes, with something to await."""
+    members = [inspect.getattr_static(kind, name) for name in dir(kind)]
+    return kind.__module__.startswith(_PACKAGE) and any(map(inspect.iscoroutinefunction, members))
+
+
+class Block(AbstractContextManager[Any]):
+    """An async context manager as a `with` block.
+
+    A task of its own is inside for as long as the block runs. Should that be ended from within, as when a
+    lock is lost, the next call of the thread raises why, or at the latest the end of the block.
+    """
+
+    def __init__(self, loop: LoopThread, manager: AbstractAsyncContextManager[Any]) -> None:
+        self._loop = loop
+        self._manager = manager
+        self._entered: Future[Any] = Future()
+        self._call: Call | None = None
+
+    async def _inside(self) -> None:
+        async with self._manager as value:
+            self._left: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+            self._entered.set_result(value)
+            error = await self._left
+            if error is not None:
+                raise error
+
+    def __enter__(self) -> Any:
+        """Enter, in the loop."""
+        self._call = call = self._loop.begin(self._inside)
+        call.wait_for(self._entered)
+        if not self._entered.done():
+            call.result()
+        self._loop.blocks.append(self)
+        return _as_seen(self._loop, self._entered.result())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        """Leave, in the loop, with whatever the block ended in."""
+        call = self._call
+        assert call is not None
+        if self in self._loop.blocks:
+            self._loop.blocks.remove(self)
+        is_over = call.ended.done()
+        if not (is_over or self._loop.is_usable) or (is_over and error is not None):
+            return False  # it is not ours to leave, or over already: what the block has come to stands
+        if not is_over:
+            self._loop.soon(lambda: self._leave(error))
+            call.wait_for(limited=False)
+        try:
+            if call.error is not error:
+                call.result()
+                return True
+        finally:
+            if error is not None:
+                error.__traceback__ = traceback  # without the way that it took through the loop
+        return False
+
+    def _leave(self, error: BaseException | None) -> None:
+        if not self._left.done():
+            self._left.set_result(error)
+
+    def refuse_if_lost(self) -> None:
+        """Raise why the block is over, if it is."""
+        call = self._call
+        if call is not None and call.ended.done():
+            call.result()
