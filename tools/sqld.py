@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import shutil
 import signal
@@ -16,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from tools.install_sqld import binary
+from vox_mesh.coordination.key_file import new_key
+from vox_mesh.model.access_tokens import public_pem, signed_token
+from vox_mesh.model.keys import SigningKey
 
 _START_S: Final = 20.0
 # Without a checkpoint interval the server checkpoints on commit, and many short-lived streams wedge it.
@@ -33,7 +31,7 @@ class Server:
         self._folder = Path(tempfile.mkdtemp(prefix="vox-sqld-"))
         self._flags = flags
         self._auth = auth
-        self._key = Ed25519PrivateKey.generate()
+        self._key = SigningKey(new_key())
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -45,18 +43,12 @@ class Server:
 
     def token_with(self, claims: dict[str, object]) -> str:
         """A token of this server's key with these claims."""
-        head = _part({"alg": "EdDSA", "typ": "JWT"})
-        body = _part(claims)
-        return f"{head}.{body}.{_base64(self._key.sign(f'{head}.{body}'.encode()))}"
+        return signed_token(self._key, claims)
 
     def key_file(self) -> Path:
         """A file with the public key of the tokens."""
         path = self._folder / "key.pem"
-        path.write_bytes(
-            self._key.public_key().public_bytes(
-                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-            )
-        )
+        path.write_bytes(public_pem(self._key))
         return path
 
     def start(self) -> Self:
@@ -131,11 +123,3 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _part(claims: dict[str, object]) -> str:
-    return _base64(json.dumps(claims).encode())
-
-
-def _base64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

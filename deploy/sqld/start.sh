@@ -1,18 +1,22 @@
-#!/bin/sh
-# Start a libSQL server with the flags that a mesh needs. Settings come from the environment:
+#!/usr/bin/env bash
+# Start a libSQL server as a mesh needs it. It needs bash and the server, nothing else. Settings come from the
+# environment; sqld.env shows them all:
 #
-#   SQLD_BINARY   the server                     (default: sqld, from the PATH)
-#   SQLD_DATA     folder for its data            (default: ./sqld-data)
-#   SQLD_LISTEN   address and port               (default: 127.0.0.1:8080)
-#   SQLD_KEY      file with the public key of its tokens: Ed25519, PEM (required)
+#   SQLD_BINARY        the server                     (default: sqld, from the PATH)
+#   SQLD_DATA          folder for its data            (default: ./sqld-data)
+#   SQLD_LISTEN        address and port               (default: 127.0.0.1:8080)
+#   SQLD_KEY           file with the public keys of its tokens: Ed25519, PEM, one after another (required)
+#   SQLD_ADMIN_PORT    port on loopback by which this script sets the durability (default: 8081)
+#   SQLD_CONNECTIONS   how many streams may be open   (default: 256)
 set -eu
 
 binary=${SQLD_BINARY:-sqld}
 data=${SQLD_DATA:-./sqld-data}
 listen=${SQLD_LISTEN:-127.0.0.1:8080}
+admin_port=${SQLD_ADMIN_PORT:-8081}
 
 if [ -z "${SQLD_KEY:-}" ]; then
-    echo "start.sh: SQLD_KEY is not set, and without a key anyone may write; for example SQLD_KEY=sqld.pub.pem" >&2
+    echo "start.sh: SQLD_KEY is not set, and without a key anyone may write; \`vox-mesh token create\` makes one, then SQLD_KEY=sqld.pub.pem" >&2
     exit 2
 fi
 if [ ! -r "$SQLD_KEY" ]; then
@@ -24,6 +28,35 @@ if ! command -v "$binary" >/dev/null 2>&1; then
     exit 2
 fi
 
+# Of this start alone: nobody else on this machine can use the admin port.
+LIBSQL_ADMIN_AUTH_KEY=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+export LIBSQL_ADMIN_AUTH_KEY
+
+# By default a commit survives the death of the server, but not a loss of power. The server forgets this
+# setting with every start, and has no flag for it.
+make_durable() {
+    local config='{"block_reads":false,"block_writes":false,"txn_timeout_s":5,"durability_mode":"strong"}' status
+    exec 3<>"/dev/tcp/127.0.0.1/$admin_port" || return 1
+    printf 'POST /v1/namespaces/default/config HTTP/1.1\r\nHost: localhost\r\nAuthorization: basic %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s' \
+        "$LIBSQL_ADMIN_AUTH_KEY" "${#config}" "$config" >&3
+    read -r -t 5 status <&3
+    [[ $status == *" 200 "* ]]
+}
+
+# A server that can't be made durable is ended, rather than left to run without.
+make_durable_or_end() {
+    for _ in {1..1000}; do
+        if (make_durable) 2>/dev/null; then return; fi
+        kill -0 "$1" 2>/dev/null || return 0
+        sleep 0.02
+    done
+    echo "start.sh: the server at port $admin_port does not let its durability be set; is SQLD_ADMIN_PORT in use?" >&2
+    kill "$1"
+}
+
+# Twice in the background: what remains of this script is the server, which would not wait for a child.
+(make_durable_or_end $$ &)
+
 # --checkpoint-interval-s: by default the server checkpoints on commit, and many short-lived writing
 #   streams can wedge it for good.
 # --max-concurrent-connections: counts open streams, of which a node has up to two. One too many is closed
@@ -31,7 +64,8 @@ fi
 exec "$binary" \
     --db-path "$data" \
     --http-listen-addr "$listen" \
+    --admin-listen-addr "127.0.0.1:$admin_port" \
     --auth-jwt-key-file "$SQLD_KEY" \
     --checkpoint-interval-s 60 \
-    --max-concurrent-connections 256 \
+    --max-concurrent-connections "${SQLD_CONNECTIONS:-256}" \
     --no-welcome

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+if TYPE_CHECKING:  # loaded where it is used: a command that only looks signs nothing and checks no signature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 _PREFIX: Final = "ed25519:"
 _PUBLIC: Final = re.compile(r"ed25519:[0-9a-f]{64}")
@@ -49,6 +49,8 @@ def is_public_key(text: str) -> bool:
 
 def is_signed(message: bytes, signature: str, public_key: str) -> bool:
     """Whether the signature is that of the message by this key."""
+    from cryptography.exceptions import InvalidSignature
+
     if not (_SIGNATURE.fullmatch(signature) and is_public_key(public_key)):
         return False
     try:
@@ -60,4 +62,6 @@ def is_signed(message: bytes, signature: str, public_key: str) -> bool:
 
 @lru_cache(maxsize=1_024)
 def _public(text: str) -> Ed25519PublicKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     return Ed25519PublicKey.from_public_bytes(bytes.fromhex(text[len(_PREFIX) :]))

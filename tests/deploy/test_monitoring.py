@@ -1,0 +1,225 @@
+"""Alerts and dashboard: queries that can be read, of metrics that there are, and a page for each alert."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final
+
+import promql_parser
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.deploy import schemas
+from tests.deploy.files import DEPLOY, ROOT, documents
+from tests.deploy.test_containers import compose
+from tools.homes import FILE
+from vox_mesh import Mesh
+from vox_mesh.http.access import Access
+from vox_mesh.http.metrics import Metrics
+
+_ALERTS: Final = DEPLOY / "prometheus" / "alerts.yaml"
+_PROMETHEUS: Final = DEPLOY / "prometheus" / "prometheus.yaml"
+_GRAFANA: Final = DEPLOY / "grafana"
+_DASHBOARD: Final = _GRAFANA / "dashboards" / "vox-mesh.json"
+_OPERATIONS: Final = ROOT / "docs" / "operations.md"
+_WIDTH: Final = 24
+_THEIRS: Final = {"up", "ALERTS"}
+"""What Prometheus itself knows."""
+
+_LABELS: Final[dict[str, set[str]]] = {
+    "vox_jobs": {"state", "kind"},
+    "vox_job_queued_to_started_seconds": set(),
+    "vox_job_run_seconds": set(),
+    "vox_jobs_in_hand": set(),
+    "vox_worker_places": set(),
+    "vox_lease_expired_total": set(),
+    "vox_fence_rejected_total": set(),
+    "vox_lock_wait_seconds": set(),
+    "vox_locks_held": set(),
+    "vox_lock_waiters": set(),
+    "vox_heartbeat_age_seconds": {"node"},
+    "vox_nodes": {"state"},
+    "vox_messages_unacked": set(),
+    "vox_messages_overdue": set(),
+    "vox_messages_dead": set(),
+    "vox_message_delivery_seconds": set(),
+    "vox_write_buffer_depth": set(),
+    "vox_write_batch_scripts": set(),
+    "vox_writes_total": set(),
+    "vox_write_failures_total": set(),
+    "vox_spooled_scripts": set(),
+    "vox_spooled_bytes": set(),
+    "vox_circuit_state": {"state"},
+    "vox_replica_lag_seconds": set(),
+    "vox_primary_requests_total": set(),
+    "vox_chain_verify_failures_total": set(),
+    "vox_clock_skew_seconds": set(),
+    "vox_occ_conflicts_total": {"outcome"},
+    "vox_conflicts_open": set(),
+    "vox_part_restarts_total": {"part"},
+    "vox_ready": set(),
+    "vox_node_info": {"node", "version", "home"},
+    "vox_http_requests_total": {"method", "route", "status"},
+    "vox_http_request_seconds": set(),
+    "process_resident_memory_bytes": set(),
+    "process_cpu_seconds_total": set(),
+    "process_open_fds": set(),
+}
+"""The metrics of a node that are used here, and their labels."""
+
+
+def rules() -> list[dict[str, Any]]:
+    """All alerts."""
+    [found] = documents(_ALERTS)
+    return [rule for group in found["groups"] for rule in group["rules"]]
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard."""
+    found: dict[str, Any] = json.loads(_DASHBOARD.read_text())
+    return found
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """All queries, each with the name of what asks it."""
+    for rule in rules():
+        yield rule["alert"], rule["expr"]
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            yield f"{panel['title']} {target['refId']}", target["expr"].replace("$__rate_interval", "1m")
+    for annotation in dashboard()["annotations"]["list"]:
+        yield annotation["name"], annotation["expr"]
+
+
+def selectors(query: str) -> list[promql_parser.VectorSelector]:
+    """The series that a query asks for; fails if Prometheus could not read it."""
+    found: list[promql_parser.VectorSelector] = []
+
+    def look(node: promql_parser.Expr) -> bool:
+        if isinstance(node, promql_parser.VectorSelector):
+            found.append(node)
+        return True
+
+    promql_parser.walk(promql_parser.parse(query), look)
+    return found
+
+
+def metric_of(series: str) -> str:
+    """The metric that a series is of: a histogram has several."""
+    return re.sub(r"_(bucket|sum|count)$", "", series)
+
+
+QUERIES: Final = [*queries()]
+
+
+@pytest.mark.parametrize("query", [query for _, query in QUERIES], ids=[name for name, _ in QUERIES])
+def test_a_query_can_be_read_and_asks_for_metrics_and_labels_that_there_are(query: str) -> None:
+    asked = selectors(query)
+    assert asked
+    for selector in asked:
+        if selector.name in _THEIRS:
+            continue
+        assert selector.name is not None
+        labels = _LABELS[metric_of(selector.name)]
+        matched = {matcher.name for matcher in selector.matchers.matchers} - {"job", "instance"}
+        assert matched <= labels
+    of_metrics = {label for s in asked for label in _LABELS.get(metric_of(s.name or ""), ())}
+    for group in re.findall(r"by \(([^)]*)\)", query):
+        assert set(re.split(r",\s*", group)) - {"instance", "le"} <= of_metrics
+
+
+def test_a_query_that_names_no_metric_of_ours_would_be_seen() -> None:
+    [selector] = selectors("rate(vox_nonsense_total[5m]) > 0")
+    assert selector.name not in _LABELS
+    with pytest.raises(ValueError, match="unclosed"):
+        promql_parser.parse("sum by (vox_ready")
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    shown = {metric_of(selector.name or "") for _, query in QUERIES for selector in selectors(query)}
+    assert set(_LABELS) - shown == {"vox_node_info"}
+
+
+async def test_a_real_node_tells_all_that_is_asked_for(tmp_path: Path) -> None:
+    async with Mesh.open(FILE.settings(tmp_path, None)) as mesh:
+        await mesh.jobs.schedule("example")
+        told = await Metrics(mesh, Access(None), is_ready=lambda: True).exposition()
+    families = {family.name: family for family in text_string_to_metric_families(told.decode())}
+    for metric, labels in _LABELS.items():
+        samples = families[metric.removesuffix("_total")].samples
+        given = {label for sample in samples for label in sample.labels} - {"le"}
+        assert labels <= given or not samples, metric
+    circuits = {sample.labels["state"] for sample in families["vox_circuit_state"].samples}
+    assert circuits == {"closed", "open", "half_open", "off"}
+    assert "pending" in {sample.labels["state"] for sample in families["vox_jobs"].samples}
+
+
+def test_alerts_are_whole_and_each_has_a_heading_that_says_what_to_do() -> None:
+    [found] = documents(_ALERTS)
+    schemas.check(found, schemas.ALERTS)
+    names = [rule["alert"] for rule in rules()]
+    assert len(set(names)) == len(names)
+    headings = re.findall(r"^### (Vox\w+)\n\n(?=[^#\n])", _OPERATIONS.read_text(), re.MULTILINE)
+    assert headings == names, "in the order of the alerts"
+    for rule in rules():
+        page, _, anchor = rule["annotations"]["runbook"].partition("#")
+        assert ROOT / page == _OPERATIONS
+        assert anchor == rule["alert"].lower()
+
+
+def test_what_a_summary_tells_is_a_label_that_its_query_leaves() -> None:
+    for rule in rules():
+        told = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        groups = re.findall(r"^(?:max|min|sum)(?: by \(([^)]*)\))? ?\(", rule["expr"])
+        if groups:
+            assert told <= set(re.split(r",\s*", groups[0])), rule["alert"]
+
+
+def test_prometheus_asks_the_nodes_of_the_project_with_the_token_that_only_reads() -> None:
+    [config] = documents(_PROMETHEUS)
+    [scrape] = config["scrape_configs"]
+    services = compose()["services"]
+    targets = [target for each in scrape["static_configs"] for target in each["targets"]]
+    assert targets == [f"{name}:7400" for name in services if name.startswith("node-")]
+    assert scrape["authorization"]["credentials_file"] == "/run/secrets/read_token"
+    assert compose()["secrets"]["read_token"] == {"environment": "VOX_MESH_READ_TOKEN"}
+    assert services["prometheus"]["secrets"] == ["read_token"]
+    mounted = {volume.split(":")[1] for volume in services["prometheus"]["volumes"]}
+    assert {f"/etc/prometheus/{name}" for name in config["rule_files"]} <= mounted
+    assert any(rule for rule in rules() if f'job="{scrape["job_name"]}"' in rule["expr"])
+
+
+def test_the_dashboard_is_whole_and_no_panel_covers_another() -> None:
+    found = dashboard()
+    schemas.check(found, schemas.DASHBOARD)
+    panels = found["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= _WIDTH
+    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        assert beside or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+
+
+def test_grafana_finds_the_dashboard_and_its_source() -> None:
+    [sources] = documents(_GRAFANA / "provisioning" / "datasources" / "prometheus.yaml")
+    [source] = sources["datasources"]
+    named = {json.dumps(panel["datasource"]) for panel in dashboard()["panels"] if "datasource" in panel}
+    assert named == {json.dumps({"type": source["type"], "uid": source["uid"]})}
+    assert source["url"] == "http://prometheus:9090"
+    [providers] = documents(_GRAFANA / "provisioning" / "dashboards" / "vox-mesh.yaml")
+    [provider] = providers["providers"]
+    mounted = [volume.split(":") for volume in compose()["services"]["grafana"]["volumes"]]
+    assert ["./grafana/dashboards", provider["options"]["path"], "ro"] in mounted
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_takes_the_alerts() -> None:
+    done = subprocess.run(["promtool", "check", "rules", _ALERTS], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,117 @@
+"""`deploy/sqld/`: the server is started as a mesh needs it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.deploy.files import DEPLOY
+from tools.install_sqld import binary
+from tools.sqld import Server, free_port
+from vox_mesh import load_settings, open_store
+from vox_mesh.errors import Unauthorized
+
+_START: Final = DEPLOY / "sqld" / "start.sh"
+_HEALTHY: Final = DEPLOY / "sqld" / "healthy.sh"
+_PATIENCE_S: Final = 30.0
+_FULL: Final = 2
+
+
+class ScriptedServer(Server):
+    """The test server, started by the script instead of by its own flags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.admin_port = free_port()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The script's settings."""
+        return {
+            **os.environ,
+            "SQLD_BINARY": str(binary()),
+            "SQLD_DATA": str(self._folder / "data"),
+            "SQLD_LISTEN": f"127.0.0.1:{self.port}",
+            "SQLD_ADMIN_PORT": str(self.admin_port),
+            "SQLD_KEY": str(self.key_file()),
+        }
+
+    def launch(self) -> None:
+        """Start without waiting."""
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen([_START], env=self.environment, stdout=log, stderr=log)
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[ScriptedServer]:
+    """A server that the script has started."""
+    with ScriptedServer() as server:
+        yield server
+
+
+async def test_the_start_script_runs_a_server_that_is_safe_for_a_mesh(
+    scripted: ScriptedServer, tmp_path: Path
+) -> None:
+    settings = load_settings(
+        _env_file=None, enabled=True, home_dir=tmp_path, db_url=scripted.url, db_token=scripted.token
+    )
+    deadline = time.monotonic() + _PATIENCE_S
+    synchronous = None
+    while synchronous != _FULL and time.monotonic() < deadline:  # of new streams, once the server was told
+        async with await open_store(settings) as store:
+            synchronous = (await store.read("PRAGMA synchronous")).value
+            assert (await store.read("PRAGMA wal_autocheckpoint")).value == 0
+    assert synchronous == _FULL
+    with pytest.raises(Unauthorized):
+        await open_store(settings.model_copy(update={"db_token": None}))
+
+
+def test_nobody_else_on_the_machine_may_use_the_admin_port(scripted: ScriptedServer) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"http://127.0.0.1:{scripted.admin_port}/v1/namespaces/default/config")
+    refused.value.close()
+    assert refused.value.code == 401
+
+
+def test_the_health_check_tells_a_server_that_answers_from_one_that_does_not(
+    scripted: ScriptedServer,
+) -> None:
+    def ended(port: int) -> int:
+        env = {**os.environ, "SQLD_LISTEN": f"0.0.0.0:{port}"}
+        return subprocess.run([_HEALTHY], env=env, capture_output=True, timeout=_PATIENCE_S).returncode
+
+    assert ended(scripted.port) == 0
+    assert ended(scripted.admin_port) != 0  # it answers, and not with 200
+    assert ended(free_port()) != 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({}, "SQLD_KEY"),
+        ({"SQLD_KEY": "nowhere.pem"}, "nowhere.pem"),
+        ({"SQLD_KEY": str(_START), "SQLD_BINARY": "no-such-server"}, "no-such-server"),
+    ],
+)
+def test_the_start_script_names_what_is_missing(environment: dict[str, str], named: str) -> None:
+    done = subprocess.run(
+        [_START], env={"PATH": os.environ["PATH"], **environment}, capture_output=True, text=True, timeout=10
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert named in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("script", [_START, _HEALTHY], ids=lambda path: path.name)
+def test_the_scripts_are_sound(script: Path) -> None:
+    subprocess.run(["shellcheck", script], check=True, timeout=_PATIENCE_S)
