@@ -4,6 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.ready-dev
+SERVER :=
+
+# What Python has compiled once it need not compile again, in every process that is started here.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench soak sqld clean
@@ -11,8 +15,8 @@ TOOLS  := $(VENV)/.ready-dev
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## run a real mesh on this machine: no server, no account
-	@$(BIN)/python -m tools.demo
+demo: $(READY) $(SERVER) ## run a real mesh on this machine: no server, no account; SERVER=sqld: on a real server
+	@$(BIN)/python -m tools.demo $(if $(SERVER),--server $(SERVER))
 
 test: $(TOOLS) lint sqld ## check style and types, then run all tests
 	@$(BIN)/python -m pytest --numprocesses 3 --dist worksteal

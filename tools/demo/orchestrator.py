@@ -1,0 +1,167 @@
+"""An orchestrator: a node of the mesh that works on jobs, and the home of one agent who answers messages.
+
+    VOX_MESH_ENABLED=1 VOX_MESH_NODE_ID=coder python -m tools.demo.orchestrator coder
+
+Begin with this when you write your own. What you don't need is `tell`, by which the demo knows what
+happens, and `pace_s`, which stands for the work itself: a call of a model, a compiler, a run of tests.
+It ends with its input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from tools.demo.board import Board, TooLate
+from tools.demo.cast import CAST, CHANGELOG, EDIT_STEPS, NOTES, PLAN, README, other_than
+from vox_mesh import ConflictRecorded, JobContext, Manual, Mesh, MeshError, Message
+from vox_mesh.mesh import MeshNode
+
+_PLACES: Final = 2
+_LOCK_S: Final = 2.0
+_LOCK_WAIT_S: Final = 1.0
+_MESSAGE_S: Final = 3.0
+_AGAIN_S: Final = 0.3
+
+
+class Orchestrator:
+    """What this process does, as a worker and as an agent."""
+
+    def __init__(self, mesh: MeshNode, name: str) -> None:
+        self._mesh = mesh
+        self._name = name
+        self._part = CAST[name]
+        self._board = Board(Path("board"))
+
+    async def run(self) -> None:
+        """Work and answer until the input ends; then finish, or give back, what is in hand."""
+        for kind in self._part.kinds:
+            self._mesh.worker.handles(kind)(self.work)
+        async with self._mesh.worker.running(concurrency=_PLACES):
+            self.tell("joined", incarnation=self._mesh.incarnation)
+            answering = asyncio.create_task(self.answer())
+            ending = asyncio.create_task(_end_of_input())
+            await asyncio.wait({answering, ending}, return_when=asyncio.FIRST_COMPLETED)
+            answering.cancel()
+            with suppress(asyncio.CancelledError):
+                await answering
+
+    # --- the worker ------------------------------------------------------------------------------
+
+    async def work(self, context: JobContext) -> dict[str, Any]:
+        """One job, step by step. What another attempt finds in `resumed` need not be done again."""
+        job, steps, name = context.job, context.payload["steps"], context.payload["name"]
+        done = 0 if context.resumed is None else context.resumed["steps"]
+        about = {"job": job.job_id, "kind": job.kind, "name": name, "claim_token": job.claim_token}
+        self.tell("began", **about, done=done, steps=steps)
+        while done < steps:
+            await asyncio.sleep(self._part.pace_s)
+            done += 1
+            await context.checkpoint({"steps": done})
+            self.tell("stepped", **about, done=done, steps=steps)
+        if job.kind in ("fetch", "test"):
+            reviewer = other_than(self._name, name)
+            await self._mesh.bus.send(reviewer, {"name": name}, msg_type="review", max_attempts=100)
+        elif job.kind == "report":
+            await self._mesh.occ.update("memories", NOTES, lambda row: _with_line(row, name))
+        self.tell("did", **about)
+        return {"name": name, "by": self._name}
+
+    # --- the agent -------------------------------------------------------------------------------
+
+    async def answer(self) -> None:
+        """Deal with one message after the other; each is acknowledged when that is done, and not before."""
+        async for message in self._mesh.bus.receive(self._name, roles=self._part.roles, lease=_MESSAGE_S):
+            about = {
+                "message": message.message_uuid,
+                "type": message.msg_type,
+                "sender": message.sender_agent,
+            }
+            self.tell("received", **about)
+            try:
+                await self._deal_with(message)
+                await self._mesh.bus.ack(message)
+            except (MeshError, TooLate):  # somebody else has the lock, or the message by now
+                with suppress(MeshError):
+                    await self._mesh.bus.nack(message, retry_in=_AGAIN_S)
+            else:
+                self.tell("acked", **about)
+
+    async def _deal_with(self, message: Message) -> None:
+        match message.msg_type:
+            case "review":
+                name = message.body["name"]
+                key = README if "e" in name else CHANGELOG
+                await self._write_under_lock(key, f"reviewed {name}", message)
+                await self._mesh.bus.reply(message, f"{name} is fine", msg_type="reviewed")
+            case "edit":
+                await self._write_under_lock(CHANGELOG, "edited", message, steps=EDIT_STEPS)
+            case "revise":
+                await self._revise(message)
+
+    async def _write_under_lock(self, key: str, text: str, message: Message, steps: int = 0) -> None:
+        """Write to a file that others write to: under its lock, and with the token that proves it."""
+        async with self._mesh.locks.hold(key, ttl=_LOCK_S, wait=_LOCK_WAIT_S) as lock:
+            self.tell("holds", key=key, token=lock.fence_token, what=text)
+            try:
+                for _ in range(steps):
+                    await asyncio.sleep(self._part.pace_s)
+                    await self._mesh.bus.renew(message, lease=_MESSAGE_S)  # all this takes longer
+                self._board.write(key, lock.fence_token, node=self._name, text=text)
+                self.tell("wrote", key=key, token=lock.fence_token)
+            finally:
+                self.tell("lets_go", key=key, token=lock.fence_token)
+
+    async def _revise(self, message: Message) -> None:
+        """Write the plan over the version that we were shown. If it has moved on, somebody has to decide.
+
+        Under the id of the message this takes effect once, however often the message comes.
+        """
+        result = await self._mesh.occ.write(
+            "memories",
+            PLAN,
+            {"content": f"{self._name}'s plan"},
+            message.body,
+            strategy=Manual(),
+            script_key=message.message_uuid,
+        )
+        conflict = result.conflict_id if isinstance(result, ConflictRecorded) else None
+        self.tell("revised", conflict=conflict)
+
+    # --- for the demo ----------------------------------------------------------------------------
+
+    def tell(self, event: str, **about: Any) -> None:
+        """Say what happens, with the time by the database's clock."""
+        line = {"at_ms": self._mesh.clock.now_ms, "node": self._name, "event": event, **about}
+        print(json.dumps(line), flush=True)
+
+
+def _with_line(row: dict[str, Any] | None, name: str) -> dict[str, Any]:
+    """The notes with one more line, unless they have it: a job may be done twice."""
+    lines = set((row or {}).get("content", "").split()) | {name}
+    return {"content": " ".join(sorted(lines))}
+
+
+async def _end_of_input() -> None:
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    await reader.read()
+
+
+async def _main(name: str) -> None:
+    async with Mesh.open() as mesh:
+        await Orchestrator(mesh, name).run()
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(_main(sys.argv[1]))
+    except MeshError as error:
+        raise SystemExit(f"{sys.argv[1]}: {error.line}") from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -1,0 +1,205 @@
+"""The story of the demo: who starts when, what they are asked, and who is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from tools.demo.board import TooLate
+from tools.demo.cast import (
+    CHANGELOG,
+    CORE,
+    EDITOR,
+    HEIR,
+    OWNER,
+    PLAN,
+    ROUTES,
+    VICTIM,
+    manifests,
+)
+from tools.demo.players import Failed, Troupe
+from tools.demo.stage import Event, Stage
+from tools.demo.view import View
+from vox_mesh import Mesh, Message, Take
+from vox_mesh.model.jobs import ENDS
+from vox_mesh.model.messages import MessageState
+
+_ENOUGH: Final = 20
+"""So many jobs have ended before somebody is killed."""
+
+_LOOK_S: Final = 0.5
+_CALM_S: Final = 0.1
+_REASON: Final = "it came second, but is the better plan"
+
+
+class Story:
+    """One run. The database is looked at, and told of, beside the owner and with its key."""
+
+    def __init__(self, stage: Stage, mesh: Mesh, view: View) -> None:
+        self._stage = stage
+        self._mesh = mesh
+        self._view = view
+        self._troupe = Troupe(stage, view.heard)
+        self._open_messages = 0
+
+    async def run(self) -> None:
+        """All of it, up to when everybody has left."""
+        looking = asyncio.create_task(self._look(), name="demo-look")
+        looking.add_done_callback(self._looked)
+        try:
+            await self._begin()
+            edit = await self._occupy_the_victim()
+            await self._join(HEIR)
+            await asyncio.gather(self._have_a_conflict(), self._lose_the_victim(edit))
+            await self._until(lambda: self._view.ended == self._view.wanted and not self._open_messages)
+            await self._troupe.leave()
+            await self._mesh.oplog.anchor()  # so that no chain can be cut off unseen
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+            await self._troupe.close()
+
+    # --- the acts --------------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        """The work is laid out in the name of the owner, before anybody is there; then two of them come."""
+        await self._mesh.roles.initialise()
+        for kind, node in ROUTES.items():
+            await self._mesh.roles.route_kind(kind, node)
+        jobs = await self._mesh.jobs.schedule_all(manifests())
+        self._view.wanted = len(jobs)
+        routed = " and ".join(ROUTES)
+        self._view.say(f"{len(jobs)} jobs are scheduled: fetch, build, test; {routed} go to {OWNER}")
+        await self._mesh.occ.write("memories", PLAN, {"content": "the first plan"}, None)
+        await asyncio.gather(self._join(OWNER), self._join(VICTIM))
+
+    async def _occupy_the_victim(self) -> Message:
+        """Give it a long job, and a message that has it hold a lock for long."""
+        await self._troupe.until("began", node=VICTIM, kind="build", name=CORE)
+        edit = await self._mesh.bus.send(
+            f"role:{EDITOR}", "the changelog, please", sender=OWNER, msg_type="edit", max_attempts=100
+        )
+        await self._troupe.until("holds", node=VICTIM, key=CHANGELOG, what="edited")
+        self._view.say(f"builds {CORE}, and edits {_short(CHANGELOG)} under its lock", VICTIM)
+        return edit
+
+    async def _have_a_conflict(self) -> None:
+        """Two agents are shown the same plan, and both write it anew."""
+        plan = await self._mesh.occ.read("memories", PLAN)
+        for agent in (OWNER, HEIR):
+            await self._mesh.bus.send(agent, plan, sender="demo", msg_type="revise", priority=3)
+        lost = await self._troupe.first(lambda each: each["event"] == "revised" and bool(each["conflict"]))
+        self._view.say(
+            "wrote the plan at the same time as another: its version is kept for review", lost["node"]
+        )
+        done = await self._mesh.conflicts.resolve(lost["conflict"], take=Take.LEFT, reason=_REASON)
+        self._told("resolved", conflict=done.conflict_id, by=lost["node"])
+        self._view.say(f"the conflict is resolved: {lost['node']}'s plan is taken")
+
+    async def _lose_the_victim(self, edit: Message) -> None:
+        await self._kill_the_victim(edit)
+        await self._see_who_takes_over(edit)
+        await self._join(VICTIM, "is back")
+
+    async def _kill_the_victim(self, edit: Message) -> None:
+        """When it is known to have a job, a lock and a message in hand, and not before."""
+        await self._until(lambda: self._view.ended >= _ENOUGH)
+        core = await self._troupe.until("began", node=VICTIM, kind="build", name=CORE)
+        player = self._troupe.player(VICTIM)
+        while (token := await self._token_with_all_in_hand(core["job"], edit)) is None:
+            await self._troupe.change()
+        await player.kill()
+        self._told("killed", name=VICTIM, job=core["job"], token=token, message=edit.message_uuid)
+        self._view.say(f"is killed with -9, with build {CORE}, a lock and a message in hand", VICTIM)
+
+    async def _token_with_all_in_hand(self, job_id: str, edit: Message) -> int | None:
+        """The token of the victim's lock, if it has that, the job and the message in hand."""
+        jobs = await self._mesh.jobs.roster.held_by(VICTIM, fresh=True)
+        letter = await self._mesh.bus.letters.find(edit.message_uuid)
+        holders = await self._mesh.locks.holders([CHANGELOG])
+        has_both = job_id in [job.job_id for job in jobs] and letter is not None and _is_claimed(letter)
+        tokens = [holder.fence_token for holder in holders if holder.holder_node == VICTIM]
+        return tokens[0] if has_both and tokens else None
+
+    async def _see_who_takes_over(self, edit: Message) -> None:
+        killed = await self._troupe.until("killed")
+        token = killed["token"]
+        is_locked = partial(_is_newer, token)
+        successors: dict[str, Callable[[Event], bool]] = {
+            f"locks {_short(CHANGELOG)}": lambda e: e["event"] == "holds" and is_locked(e),
+            f"goes on with build {CORE}": lambda e: e["event"] == "began" and _is_core(e),
+            "has the message": lambda e: e["event"] == "received" and e["message"] == edit.message_uuid,
+        }
+
+        async def one(what: str, is_it: Callable[[Event], bool]) -> None:
+            event = await self._troupe.first(lambda e: e["node"] != VICTIM and is_it(e))
+            self._view.say(f"{what} {_seconds(event, killed)} after the kill", event["node"])
+
+        await asyncio.gather(*(one(what, is_it) for what, is_it in successors.items()))
+        await self._troupe.first(lambda e: e["event"] == "wrote" and is_locked(e))
+        try:
+            self._stage.board.write(CHANGELOG, token, node=VICTIM, text="edited, too late")
+        except TooLate as refused:
+            self._told("refused", token=token)
+            self._view.say(f"a late write of {VICTIM}'s is refused: {refused}")
+        else:
+            raise Failed(f"{VICTIM} could still write to {_short(CHANGELOG)}")
+
+    # --- watching --------------------------------------------------------------------------------
+
+    async def _join(self, name: str, how: str = "joins") -> None:
+        player = await self._troupe.start(name)
+        self._view.say(f"{how}, as process {player.pid}", name)
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            await self._troupe.change()
+
+    async def _look(self) -> None:
+        """See how far it is, whenever something was committed."""
+        while True:
+            seen = self._mesh.store.change_count
+            counts = await self._mesh.jobs.roster.counts()
+            letters = await self._mesh.bus.letters.counts()
+            self._open_messages = sum(letters.values()) - letters.get(MessageState.ACKED, 0)
+            self._view.looked(
+                {kind: sum(states.get(end, 0) for end in ENDS) for kind, states in counts.items()},
+                sum(letters.values()),
+                letters.get(MessageState.ACKED, 0),
+            )
+            self._troupe.wake()
+            await asyncio.sleep(_CALM_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._mesh.store.changed(seen)
+
+    def _looked(self, looking: asyncio.Task[None]) -> None:
+        if not looking.cancelled():
+            self._troupe.failed(f"the database can't be looked at: {looking.exception()}")
+
+    def _told(self, event: str, **about: object) -> None:
+        self._troupe.tell({"at_ms": self._mesh.clock.now_ms, "node": "demo", "event": event, **about})
+
+
+def _is_claimed(message: Message) -> bool:
+    return message.state == MessageState.DELIVERED
+
+
+def _is_newer(token: int, event: Event) -> bool:
+    """Whether it is of the lock that the victim had, under a newer token."""
+    return bool(event["key"] == CHANGELOG and event["token"] > token)
+
+
+def _is_core(event: Event) -> bool:
+    return (event["kind"], event["name"]) == ("build", CORE)
+
+
+def _seconds(event: Event, since: Event) -> str:
+    return f"{max(0, event['at_ms'] - since['at_ms']) / 1_000:.1f} s"
+
+
+def _short(key: str) -> str:
+    return key.removeprefix("file:")
