@@ -23,6 +23,7 @@ from vox_mesh.store.ledger import Ledger
 from vox_mesh.store.request import Verdict
 from vox_mesh.store.script import Script
 from vox_mesh.store.sender import Sender
+from vox_mesh.store.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Combiner:
         *,
         max_scripts: int,
         detour: Detour | None = None,
+        traffic: Traffic | None = None,
         max_waiting: int = _MAX_WAITING,
     ) -> None:
         self._sender = sender
@@ -69,6 +71,7 @@ class Combiner:
         self._ledger = ledger
         self._max_scripts = max_scripts
         self._detour = detour
+        self._traffic = Traffic() if traffic is None else traffic
         self._max_waiting = max_waiting
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Entry] = deque()
@@ -76,6 +79,7 @@ class Combiner:
         self._granted = 0  # places given to callers who have not come yet
         self._work = asyncio.Event()
         self._flight: Flight | None = None
+        self._began = 0.0
         self._is_quiet = True  # the last request was one caller's alone
         self._quickest_s = float("inf")  # about how long a request takes at least
         self._alarm: asyncio.TimerHandle | None = None
@@ -88,6 +92,16 @@ class Combiner:
     def depth(self) -> int:
         """How many callers wait for a request to take them."""
         return len(self._queue)
+
+    @property
+    def scripts_waiting(self) -> int:
+        """How many scripts they bring."""
+        return sum(len(entry.scripts) for entry in self._queue)
+
+    @property
+    def under_way_s(self) -> float:
+        """For how long the request that is under way has been."""
+        return 0.0 if self._flight is None else self._loop.time() - self._began
 
     @property
     def is_busy(self) -> bool:
@@ -219,7 +233,7 @@ class Combiner:
 
     async def _send(self, flight: Flight) -> None:
         self._flight = flight
-        began = self._loop.time()
+        self._began = began = self._loop.time()
         try:
             verdicts = await self._verdicts(flight)
         except CircuitOpen as error:
@@ -246,10 +260,12 @@ class Combiner:
 
     def _verdicts(self, flight: Flight) -> Awaitable[list[Verdict]]:
         scripts = [script for entry in flight.entries for script in entry.scripts]
+        self._traffic.batches.observe(len(scripts))
         may_look_back = self._detour is None or self._detour.is_empty
         return self._sender.send(scripts, flight, may_look_back=may_look_back)
 
     def _settle(self, flight: Flight, verdicts: list[Verdict]) -> None:
+        self._traffic.answer(verdicts)
         start = 0
         answered: list[str] = []
         with_rows: list[str] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import struct
 import sys
@@ -23,6 +22,8 @@ class Inotify:
     def __init__(self, path: Path) -> None:
         if not sys.platform.startswith("linux"):
             raise OSError("there is no inotify on this system")
+        import ctypes  # only for whoever waits for changes
+
         libc = ctypes.CDLL(None, use_errno=True)
         self._name = os.fsencode(path.name)
         self._descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -31,8 +31,8 @@ from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement
 from vox_mesh.store.sender import Sender
 from vox_mesh.store.slots import Slot
 from vox_mesh.store.spool import SpoolStatus
-from vox_mesh.store.statements import named
 from vox_mesh.store.thread import to_the_end
+from vox_mesh.store.traffic import PING, CountedEngine, Traffic
 from vox_mesh.store.values import Rows, Value
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,6 @@ _CLOSE_S: Final = 5.0
 _AGAIN_S: Final = 1.0
 _PING_S: Final = 2.0
 _LOOK_S: Final = 3.0  # whoever watches is to know within 5 s that the database is away
-_PING: Final = Statement(named("probe")["ping"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +74,14 @@ class Store:
         floor: Floor | None = None,
         replica: Replica | None = None,
         journal: Journal | None = None,
+        traffic: Traffic | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.home = home
         self.tenant = tenant
+        self.traffic = Traffic() if traffic is None else traffic
+        if home is Home.MESH:
+            engine = CountedEngine(engine, self.traffic.requests)
         self._engine = engine
         self._monotonic = monotonic
         self._timeout = timeout
@@ -104,6 +107,7 @@ class Store:
             ledger,
             max_scripts=engine.max_scripts,
             detour=agent_queue,
+            traffic=self.traffic,
         )
         if agent_queue is not None:
             agent_queue.start(self._combiner.submit)
@@ -115,7 +119,7 @@ class Store:
         self._refuse_if_closed()
         if script.op is not None:
             self._refuse_without_log()
-        (verdict,) = await self._combiner.submit((script,), self._timeout if timeout is None else timeout)
+        (verdict,) = await self._submit((script,), timeout)
         if isinstance(verdict, MeshError):
             raise verdict
         return verdict
@@ -135,7 +139,14 @@ class Store:
                 f"the scripts' values take more than {MAX_SCRIPT_BYTES} bytes in all",
                 hint="write them in parts",
             )
-        return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
+        return await self._submit(scripts, timeout)
+
+    async def _submit(self, scripts: Sequence[Script], timeout: float | None) -> list[Verdict]:
+        try:
+            return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
+        except MeshError:
+            self.traffic.failures += len(scripts)
+            raise
 
     def _refuse_without_log(self) -> None:
         if not self._keeps_log:
@@ -199,7 +210,7 @@ class Store:
             raise fault from None
 
     async def _ping(self) -> Rows:
-        return await self._ask(_PING, self._deadline(_PING_S))
+        return await self._ask(PING, self._deadline(_PING_S))
 
     # --- watching --------------------------------------------------------------------------------
 
@@ -278,9 +289,34 @@ class Store:
         return None if self._slot is None else self._slot.name
 
     @property
+    def circuit(self) -> str:
+        """How the breaker stands; `off` where there is none."""
+        breaker = self._carrier.breaker
+        return "off" if breaker is None else breaker.state
+
+    @property
+    def replica_status(self) -> ReplicaStatus | None:
+        """How the replica stands, where there is one."""
+        return None if self._replica is None else self._replica.status()
+
+    @property
     def is_busy(self) -> bool:
         """Whether writes are under way, or wait to be."""
         return self._combiner.is_busy
+
+    @property
+    def under_way_s(self) -> float:
+        """For how long the request that is under way has been."""
+        return self._combiner.under_way_s
+
+    @property
+    def scripts_waiting(self) -> int:
+        """How many scripts wait for a request to take them."""
+        return self._combiner.scripts_waiting
+
+    async def spooled(self) -> SpoolStatus | None:
+        """What waits in the spool, where there is one."""
+        return None if self._agent_queue is None else await self._agent_queue.status()
 
     @property
     def is_spooling(self) -> bool:
@@ -329,7 +365,6 @@ class Store:
 
     async def status(self) -> StoreStatus:
         """How the store stands."""
-        breaker = self._carrier.breaker
         facts: EngineFacts | None = None
         with suppress(DatabaseUnavailable):
             facts = await self._engine.facts()
@@ -337,10 +372,10 @@ class Store:
             home=self.home,
             engine=facts,
             schema_version=self._schema_version,
-            breaker="off" if breaker is None else breaker.state,
+            breaker=self.circuit,
             waiting=self._combiner.depth,
-            spool=None if self._agent_queue is None else await self._agent_queue.status(),
-            replica=None if self._replica is None else self._replica.status(),
+            spool=await self.spooled(),
+            replica=self.replica_status,
         )
 
     def _refuse_if_closed(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from vox_mesh.errors import DriverMissing, ReplicaOff, SyncRefused
 from vox_mesh.model.homes import ReplicaChoice
+from vox_mesh.model.tally import Counts
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.replica.copy import Copy
 from vox_mesh.store.replica.floor import Floor
@@ -35,6 +36,7 @@ class Origin:
     floor: Floor
     changes: Changes
     max_stale_s: float
+    requests: Counts
 
 
 def open_replica(choice: ReplicaChoice, origin: Origin) -> Replica:
@@ -66,7 +68,7 @@ def _pushed(origin: Origin, refused: Callable[[SyncRefused], None]) -> Replica:
     return PushedReplica(
         copy,
         mark,
-        PrimaryLog(origin.endpoint, origin.token, origin.timeout),
+        PrimaryLog(origin.endpoint, origin.token, origin.timeout, origin.requests),
         origin.floor,
         origin.changes,
         max_stale_s=origin.max_stale_s,
@@ -83,6 +85,7 @@ def _native(origin: Origin) -> Replica:
         origin.changes,
         max_stale_s=origin.max_stale_s,
         refused=lambda refusal: None,
+        requests=origin.requests,
     )
 
 

@@ -12,12 +12,14 @@ from urllib.parse import unquote
 import aiohttp
 
 from vox_mesh.errors import NoAnswer, SyncRefused, Unauthorized, Unreachable
+from vox_mesh.model.tally import Counts
 from vox_mesh.store.replica import wire
 from vox_mesh.store.replica.interruptions import NeedsSnapshot, NoSnapshot, SessionOver
 from vox_mesh.store.replica.wire import Frame, Hello, Trailers
 
 _SERVICE: Final = "wal_log.ReplicationLog"
 _HANDSHAKE: Final = 1
+_WHAT: Final = {"Hello": "hello", "LogEntries": "frames", "Snapshot": "snapshot"}
 _NAMESPACE: Final = base64.b64encode(b"default").rstrip(b"=").decode()
 _READ_AHEAD: Final = 2**18
 _OK, _FAILED_PRECONDITION, _UNIMPLEMENTED = 0, 9, 12
@@ -32,8 +34,11 @@ class PrimaryLog:
     A call that brings frames brings them from `first` on; those that came in together come together.
     """
 
-    def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
+    def __init__(
+        self, endpoint: str, token: str | None, timeout: float, requests: Counts | None = None
+    ) -> None:
         self._endpoint = endpoint
+        self._requests = Counts() if requests is None else requests
         self._timeout = timeout
         self._headers = {"content-type": "application/grpc-web", "x-namespace-bin": _NAMESPACE}
         if token is not None:
@@ -71,6 +76,7 @@ class PrimaryLog:
         if self._http is None:
             self._http = aiohttp.ClientSession(read_bufsize=_READ_AHEAD)
         silence = None if may_be_silent else self._timeout
+        self._requests.add(_WHAT[method])
         try:
             async with self._http.post(
                 f"{self._endpoint}/{_SERVICE}/{method}",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vox_mesh.errors import DriverMissing, NoAnswer, SyncRefused, Unauthorized, Unreachable
+from vox_mesh.model.tally import Counts
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.replica.floor import Floor
 from vox_mesh.store.replica.following import Following, Held
@@ -66,10 +67,12 @@ class NativeReplica(Following):
         *,
         max_stale_s: float,
         refused: Callable[[SyncRefused], None],
+        requests: Counts | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
         super().__init__(mark, floor, changes, max_stale_s=max_stale_s, refused=refused)
         self._source = source
+        self._requests = Counts() if requests is None else requests
         self._command = command
         self._reader = Reader(source.path, "mode=ro")
 
@@ -89,6 +92,7 @@ class NativeReplica(Following):
         async with Syncing(self._command, self._source) as syncing:
             while True:
                 asked_at = self._monotonic()
+                self._requests.add("sync")
                 await syncing.sync()
                 self._reader.forget()  # tables may have other columns now
                 self._hold_all_until(asked_at)

@@ -1,0 +1,33 @@
+-- The census: how many there are of everything, in one look.
+
+-- part: OF_MESH
+-- ?1: scope, ?2: repository
+scope_id = ?1 AND repository_id = ?2
+
+-- part: KINDS
+-- Those that are told by name: the ?4 of which there are most.
+SELECT kind FROM job_counts WHERE OF_MESH GROUP BY kind ORDER BY sum(jobs) DESC, kind LIMIT ?4
+
+-- name: take
+-- A copy of the database can't be asked the time, so that comes from outside: ?3 in milliseconds, ?6 as text.
+-- Of messages, ?5 are counted at the most: what is told of more than that is no less of a warning.
+SELECT
+    (SELECT json_group_array(json_array(kind, state, jobs)) FROM (
+        SELECT iif(kind IN (KINDS), kind, NULL) AS kind, state, sum(jobs) AS jobs
+        FROM job_counts WHERE OF_MESH GROUP BY 1, 2)) AS jobs,
+    (SELECT json_group_array(json_array(node_id, last_seen_ms, tick_ms)) FROM mesh_heartbeats
+        WHERE OF_MESH AND left_ms IS NULL) AS nodes,
+    (SELECT count(*) FROM mesh_heartbeats WHERE OF_MESH AND left_ms IS NOT NULL) AS nodes_left,
+    (SELECT count(*) FROM lock_holds WHERE OF_MESH AND expires_at > ?6) AS locks_held,
+    (SELECT count(*) FROM lock_waiters WHERE OF_MESH AND alive_until > ?6) AS lock_waiters,
+    (SELECT count(*) FROM (
+        SELECT 1 FROM a2a_messages INDEXED BY a2a_messages_open
+        WHERE OF_MESH AND ended_ms IS NULL LIMIT ?5)) AS messages_unacked,
+    (SELECT count(*) FROM (
+        SELECT 1 FROM a2a_messages INDEXED BY a2a_messages_awaited
+        WHERE OF_MESH AND acknowledged = 0 AND ack_by_ms IS NOT NULL AND ack_by_ms <= ?3
+        LIMIT ?5)) AS messages_overdue,
+    (SELECT count(*) FROM (
+        SELECT 1 FROM a2a_messages INDEXED BY a2a_messages_ended
+        WHERE OF_MESH AND ended_ms IS NOT NULL AND state = 'dead' LIMIT ?5)) AS messages_dead,
+    (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS conflicts_open

@@ -1,0 +1,371 @@
+"""Metrics: what they tell after something was done is what was done."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.job_desks import Desk, ended, idle, scheduled
+from tests.support.jobs_in_hand import claim, found, lapse
+from tests.support.messaging import PATIENCE_S, bodies, change, next_of, write
+from tests.support.messaging import lapse as lapse_message
+from tests.support.relaying import TOKEN, assert_problem
+from tests.support.scraping import Scrape, metrics_of, scraped, served
+from tools.homes import FILE
+from vox_mesh import Manual, Mesh, Script, Statement, TakeLeft
+from vox_mesh.errors import NotHolder, StaleFence
+from vox_mesh.http.access import Access
+from vox_mesh.http.metrics import CONTENT_TYPE, Metrics
+from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.finishing import Ended
+from vox_mesh.mesh import MeshNode
+from vox_mesh.model.jobs import JobState
+
+_OF_MESH: Final = "WHERE scope_id = ?1 AND repository_id = ?2"
+_COUNT: Final = "vox_{}_seconds_count"
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[MeshNode]:
+    """A node in a file, which ticks only when it is asked to."""
+    async with Mesh.open(FILE.settings(tmp_path, None, node_id="ann", tick="1h")) as node:
+        yield node
+
+
+@pytest.fixture
+def metrics(node: MeshNode) -> Metrics:
+    """Its metrics."""
+    return metrics_of(node)
+
+
+# --- jobs ----------------------------------------------------------------------------------------
+
+
+async def test_jobs_are_told_by_kind_and_state_and_how_long_they_took(
+    node: MeshNode, metrics: Metrics
+) -> None:
+    desk = Desk(node)
+    await scheduled(node, 2, "later")
+    jobs = await scheduled(node, 3)
+    async with node.worker.running(concurrency=2):
+        for _ in range(2):
+            await desk.next()
+        during = await scraped(metrics)
+        desk.may_end.set()
+        await ended(node, *jobs)
+        await idle(node)
+    after = await scraped(metrics)
+    assert (during.get("vox_jobs_in_hand"), during.get("vox_worker_places")) == (2, 2)
+    assert during.get(_COUNT.format("job_queued_to_started")) == 2
+    assert during.get(_COUNT.format("job_run")) == 0
+    assert during.all("vox_jobs") == {
+        (kind, state.value): {("work", "running"): 2, ("work", "pending"): 1, ("later", "pending"): 2}.get(
+            (kind, state.value), 0
+        )
+        for kind in ("work", "later")
+        for state in JobState
+    }
+    assert (after.get("vox_jobs_in_hand"), after.get("vox_worker_places")) == (0, 0)
+    assert after.get("vox_jobs", kind="work", state="succeeded") == 3
+    for name in ("job_queued_to_started", "job_run"):
+        assert after.get(_COUNT.format(name)) == 3
+        assert after.get(f"vox_{name}_seconds_bucket", le="+Inf") == 3
+    assert after.get("vox_job_attempts_total", outcome="succeeded") == 3
+
+
+async def test_an_attempt_that_failed_is_told_as_such(node: MeshNode, metrics: Metrics) -> None:
+    @node.worker.handles("work")
+    async def fail(_: JobContext) -> None:
+        raise ValueError("no")
+
+    async with node.worker.running():
+        await ended(node, await node.jobs.schedule("work", max_attempts=1))
+        await idle(node)
+    now = await scraped(metrics)
+    assert now.get("vox_job_attempts_total", outcome="failed") == 1
+    assert now.get("vox_jobs", kind="work", state="failed") == 1
+
+
+async def test_a_wait_before_a_job_could_be_claimed_does_not_count(node: MeshNode, metrics: Metrics) -> None:
+    Desk(node).may_end.set()
+    job = await node.jobs.schedule("work")
+    await write(node, f"UPDATE jobs SET not_before_ms = not_before_ms - 20000, created_ms = 1 {_OF_MESH}")
+    async with node.worker.running():
+        await ended(node, job)
+    now = await scraped(metrics)
+    assert now.get("vox_job_queued_to_started_seconds_bucket", le="15.0") == 0
+    assert now.get("vox_job_queued_to_started_seconds_bucket", le="3600.0") == 1
+
+
+async def test_leases_that_this_node_found_expired_are_counted(node: MeshNode, metrics: Metrics) -> None:
+    jobs = await scheduled(node, 3)
+    await claim(node, *jobs)
+    await lapse(node, *jobs[:2])
+    await node.jobs.expire(await node.jobs.roster.overdue())
+    assert (await scraped(metrics)).get("vox_lease_expired_total") == 2
+
+
+# --- tokens --------------------------------------------------------------------------------------
+
+
+async def test_whoever_comes_with_a_stale_token_is_counted(node: MeshNode, metrics: Metrics) -> None:
+    lock = await node.locks.acquire("a")
+    await node.locks.break_lock("a", "for this test")
+    with pytest.raises(StaleFence):
+        await node.locks.renew(lock)
+    with pytest.raises(StaleFence):
+        await node.store.write(Script(node.locks.guard(lock)))
+    job = await node.jobs.schedule("work")
+    await claim(node, job)
+    (before,) = await found(node, job)
+    await lapse(node, job)
+    await node.jobs.expire([before])
+    assert await node.worker._finisher.finish(Ended(before, JobState.SUCCEEDED)) is None
+    await node.bus.send("bob", 1)
+    (message,) = await node.bus.inbox("bob")
+    await lapse_message(node, message)
+    assert await node.bus.inbox("bob")
+    with pytest.raises(NotHolder):
+        await node.bus.ack(message)
+    now = await scraped(metrics)
+    assert now.all("vox_fence_rejected_total") == {("lock",): 2, ("job",): 1, ("message",): 1}
+
+
+# --- locks ---------------------------------------------------------------------------------------
+
+
+async def test_locks_tell_who_holds_who_waits_and_for_how_long(node: MeshNode, metrics: Metrics) -> None:
+    first = await node.locks.acquire("a")
+    await node.locks.acquire("b")
+    waiting = asyncio.create_task(node.locks.acquire("a", agent="other", wait=PATIENCE_S))
+    async with asyncio.timeout(PATIENCE_S):
+        async for holders in node.locks.watch():
+            if any(each.waiting for each in holders):
+                break
+    during = await scraped(metrics)
+    await node.locks.release(first)
+    await waiting
+    after = await scraped(metrics)
+    held = [(each.get("vox_locks_held"), each.get("vox_lock_waiters")) for each in (during, after)]
+    assert held == [(2, 1), (2, 0)]
+    counts = [each.get(_COUNT.format("lock_wait")) for each in (during, after)]
+    assert counts == [2, 3]
+
+
+async def test_a_lock_that_was_not_had_has_no_waiting_time(node: MeshNode, metrics: Metrics) -> None:
+    await node.locks.acquire("a")
+    with pytest.raises(Exception, match="was not acquired"):
+        await node.locks.acquire("a", agent="other")
+    assert (await scraped(metrics)).get(_COUNT.format("lock_wait")) == 1
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+async def test_nodes_tell_their_silence_and_those_that_left_are_only_counted(
+    node: MeshNode, metrics: Metrics, tmp_path: Path
+) -> None:
+    async with Mesh.open(
+        FILE.settings(
+            tmp_path / "b",
+            None,
+            node_id="bob",
+            tick="1h",
+            db_path=tmp_path / "vox" / "local.db",
+            scope_id=node.store.tenant.scope_id,
+        )
+    ):
+        ago = "last_seen_ms = last_seen_ms - 7200000"
+        await write(node, f"UPDATE mesh_heartbeats SET {ago} {_OF_MESH} AND node_id = 'bob'")
+        during = await scraped(metrics)
+    after = await scraped(metrics)
+    ages = during.all("vox_heartbeat_age_seconds")
+    assert ages.keys() == {("ann",), ("bob",)}
+    assert ages[("bob",)] >= 7_200
+    assert ages[("ann",)] < 3_600
+    assert during.all("vox_nodes") == {
+        (state,): float(state in ("alive", "warn"))
+        for state in ("alive", "warn", "alert", "critical", "dead", "left")
+    }
+    assert after.all("vox_heartbeat_age_seconds").keys() == {("ann",)}
+    assert after.get("vox_nodes", state="left") == 1
+
+
+async def test_a_node_says_who_it_is_and_how_it_stands(node: MeshNode, metrics: Metrics) -> None:
+    now = await scraped(metrics)
+    (info,) = (family for family in now.families if family.name == "vox_node_info")
+    assert info.samples[0].labels.keys() == {"node", "version", "home"}
+    assert (info.samples[0].labels["node"], info.samples[0].labels["home"]) == ("ann", "file")
+    assert now.get("vox_ready") == 1
+    assert (await scraped(Metrics(node, Access(None), is_ready=lambda: False))).get("vox_ready") == 0
+    assert (await scraped(Metrics(node, Access(None)))).get("vox_ready") is None
+    assert now.get("vox_clock_skew_seconds") is not None
+    assert now.get("vox_circuit_state", state="off") == 1
+    assert now.get("vox_replica_lag_seconds") is None
+    assert sum(now.all("vox_primary_requests_total").values()) == 0
+
+
+async def test_parts_that_were_begun_again_are_told(node: MeshNode, metrics: Metrics) -> None:
+    node.supervisor.parts["keeper"].restarts = 3
+    restarts = (await scraped(metrics)).all("vox_part_restarts_total")
+    assert (restarts[("keeper",)], restarts[("heartbeat",)]) == (3, 0)
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+async def test_messages_tell_what_waits_what_is_late_and_how_long_they_took(
+    node: MeshNode, metrics: Metrics
+) -> None:
+    for number in range(2):
+        await node.bus.send("bob", number, ack_within=60)
+    await change(node, [await node.bus.send("dave", 3, ack_within=60)], ack_by_ms=1)
+    await node.bus.send("carol", 4, max_attempts=1)
+    (last,) = await node.bus.inbox("carol")
+    await node.bus.nack(last)
+    receiving = node.bus.receive("bob")
+    first = await next_of(receiving)
+    await node.bus.ack(first)
+    now = await scraped(metrics)
+    await receiving.aclose()
+    assert bodies([first]) == [0]
+    counted = [now.get(f"vox_messages_{what}") for what in ("unacked", "overdue", "dead")]
+    assert counted == [2, 1, 1]
+    assert now.get(_COUNT.format("message_delivery")) == 2
+
+
+async def test_a_forged_message_is_counted(node: MeshNode, metrics: Metrics) -> None:
+    message = await node.bus.send("bob", 1)
+    await change(node, [message], payload="2")
+    assert await node.bus.inbox("bob") == []
+    assert (await scraped(metrics)).get("vox_messages_forged_total") == 1
+
+
+# --- writes, conflicts and the log ---------------------------------------------------------------
+
+
+async def test_writes_tell_how_many_went_together_and_how_many_were_refused(
+    node: MeshNode, metrics: Metrics
+) -> None:
+    before = await scraped(metrics)
+    lock = await node.locks.acquire("a")
+    await node.locks.release(lock)
+    harmless = Statement("DELETE FROM memories WHERE 0")
+    await node.store.write_all([Script(node.locks.guard(lock)), Script(harmless), Script(harmless)])
+    after = await scraped(metrics)
+
+    def more(name: str, **labels: str) -> float:
+        new, old = after.get(name, **labels), before.get(name, **labels)
+        assert new is not None
+        assert old is not None
+        return new - old
+
+    requests = more("vox_write_batch_scripts_count")
+    assert more("vox_writes_total") == more("vox_write_batch_scripts_sum") == requests + 2
+    assert more("vox_write_batch_scripts_bucket", le="2.0") == requests - 1
+    assert more("vox_writes_refused_total") == 1
+    assert more("vox_write_failures_total") == 0
+    assert after.get("vox_write_buffer_depth") == 0
+
+
+async def test_conflicts_are_told_by_what_became_of_them(node: MeshNode, metrics: Metrics) -> None:
+    key = {"memory_key": "a"}
+    await node.occ.write("memories", key, {"content": "one"}, None)
+    await node.occ.write("memories", key, {"content": "two"}, None, strategy=Manual())
+    await node.occ.write("memories", key, {"content": "two"}, None, strategy=TakeLeft())
+    now = await scraped(metrics)
+    outcomes = now.all("vox_occ_conflicts_total")
+    assert {label for (label,), count in outcomes.items() if count} == {"recorded", "overwritten"}
+    assert len(outcomes) == 6
+    assert now.get("vox_conflicts_open") == 1
+
+
+async def test_a_chain_that_is_found_broken_is_counted_each_time(node: MeshNode, metrics: Metrics) -> None:
+    await node.jobs.schedule("work")
+    await node.oplog.verify()
+    before = await scraped(metrics)
+    await write(node, f"UPDATE agent_oplog SET payload = '{{}}' {_OF_MESH} AND kind = 'ScheduleJob'")
+    for _ in range(2):
+        await node.oplog.verify()
+    after = await scraped(metrics)
+    failures = [each.get("vox_chain_verify_failures_total") for each in (before, after)]
+    assert failures == [0, 2]
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+async def test_however_many_kinds_and_nodes_there_are_the_answer_is_bounded(
+    node: MeshNode, metrics: Metrics
+) -> None:
+    numbers = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 300)"
+    await write(node, f"{numbers} INSERT INTO job_counts SELECT ?1, ?2, 'kind-' || n, 'pending', n FROM n")
+    ann = await node.store.read(f"SELECT * FROM mesh_heartbeats {_OF_MESH}", node.store.tenant[:2])
+    given = {"node_id": "'node-' || n", "last_seen_ms": "1000000 * n"}
+    values = ", ".join(given.get(name, name) for name in ann.columns)
+    await write(
+        node, f"{numbers} INSERT INTO mesh_heartbeats SELECT {values} FROM n, mesh_heartbeats {_OF_MESH}"
+    )
+    now = await scraped(metrics)
+    pending = {kind: count for (kind, state), count in now.all("vox_jobs").items() if state == "pending"}
+    assert len(pending) == 51
+    assert sum(pending.values()) == sum(range(301))
+    assert pending["kind-300"] == 300
+    assert pending["other"] == sum(range(251))
+    ages = now.all("vox_heartbeat_age_seconds")
+    assert len(ages) == 201
+    assert ("ann",) in ages
+    assert ages[("other",)] == max(ages.values())
+    assert sum(now.all("vox_nodes").values()) == 301
+    assert len(now.text) < 100_000
+
+
+# --- the service ---------------------------------------------------------------------------------
+
+
+async def test_a_scrape_over_http_is_answered_and_counted_by_its_route(metrics: Metrics) -> None:
+    async with served(metrics) as client:
+        for path in ("/metrics", "/metrics?x=1", "/secret/1", "/secret/2"):
+            answer = await client.get(path)
+        assert answer.status_code == HTTPStatus.NOT_FOUND
+        await client.request("PROPFIND", "/metrics")
+        answer = await client.get("/metrics")
+    assert (answer.status_code, answer.headers["Content-Type"]) == (HTTPStatus.OK, CONTENT_TYPE)
+    now = Scrape(answer.text)
+    assert now.all("vox_http_requests_total") == {
+        ("GET", "/metrics", "200"): 2,
+        ("GET", "other", "404"): 2,
+        ("other", "other", "405"): 1,
+    }
+    assert now.get(_COUNT.format("http_request")) == 5
+    assert "secret" not in answer.text
+
+
+async def test_only_whoever_may_read_is_told(node: MeshNode) -> None:
+    async with served(Metrics(node, Access(TOKEN, "for-reading"))) as client:
+        refused = await client.get("/metrics")
+        answer = await client.get("/metrics", headers={"Authorization": "Bearer for-reading"})
+    assert_problem(refused, HTTPStatus.UNAUTHORIZED, "token_missing")
+    assert answer.status_code == HTTPStatus.OK
+    assert (
+        Scrape(answer.text).get("vox_http_requests_total", method="GET", route="/metrics", status="401") == 1
+    )
+
+
+async def test_names_and_units_are_as_prometheus_wants_them(metrics: Metrics) -> None:
+    text = (await metrics.exposition()).decode()
+    told = dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE))
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    assert told.keys() == kinds.keys()
+    assert len(re.findall(r"^# TYPE", text, re.MULTILINE)) == len(kinds)
+    for name, kind in kinds.items():
+        assert re.fullmatch(r"(vox|process)_[a-z_]*[a-z]", name)
+        assert name.endswith("_total") == (kind == "counter"), name
+        assert not re.search(r"_(ms|milliseconds|minutes|kb|mb|count|sum|bucket)(_total)?$", name), name
+        assert told[name].endswith("."), name

@@ -1,0 +1,66 @@
+"""The census: how many there are of everything in the mesh, by one question."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import orjson
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.model.liveness import State, state_of
+from vox_mesh.model.locks import iso_of
+from vox_mesh.model.tally import OTHER
+from vox_mesh.store.statements import named
+from vox_mesh.store.store import Store
+
+MAX_MESSAGES: Final = 100_000
+"""So many messages are counted, at the most."""
+
+_SQL: Final = named("census")
+
+
+class Ticking(NamedTuple):
+    """A node that has not left."""
+
+    node_id: str
+    silent_s: float
+    state: State
+
+
+class Census(NamedTuple):
+    """What there is in the mesh."""
+
+    jobs: dict[str, dict[str, int]]
+    """By kind and state; all but the most frequent kinds together, as `other`."""
+    nodes: list[Ticking]
+    """Those that have not left, the one that was heard of last first."""
+    nodes_left: int
+    locks_held: int
+    lock_waiters: int
+    messages_unacked: int
+    messages_overdue: int
+    messages_dead: int
+    conflicts_open: int
+
+
+async def take_census(store: Store, clock: MeshClock, *, kinds: int, timeout: float) -> Census:
+    """Count what there is; so many kinds of job are told by name.
+
+    The replica answers where there is one, otherwise it is one request.
+    """
+    now_ms = clock.now_ms
+    values = (*store.tenant[:2], now_ms, kinds, MAX_MESSAGES, iso_of(now_ms))
+    rows = await store.read(_SQL["take"], values, timeout=timeout)
+    jobs, nodes, *counts = rows[0]
+    by_kind: dict[str, dict[str, int]] = {}
+    for kind, state, count in orjson.loads(jobs):
+        of_kind = by_kind.setdefault(OTHER if kind is None else kind, {})
+        of_kind[state] = of_kind.get(state, 0) + count
+    if not store.is_in_touch:  # that nobody is heard is no sign of anybody's death then
+        now_ms -= round(rows.age_s * 1_000)
+    ticking = []
+    for node_id, seen_ms, tick_ms in orjson.loads(nodes):
+        silent_ms = max(0, now_ms - seen_ms)
+        ticking.append(Ticking(node_id, silent_ms / 1_000, state_of(silent_ms, tick_ms, has_left=False)))
+    ticking.sort(key=lambda node: (node.silent_s, node.node_id))
+    return Census(by_kind, ticking, *counts)

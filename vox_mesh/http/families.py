@@ -1,0 +1,342 @@
+"""The metrics of a node: what its parts have counted, and what the census has found, in Prometheus' terms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import version
+from math import inf
+from typing import Any, Final, NamedTuple, Protocol
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+
+from vox_mesh.coordination.census import Census
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.deferral import Deferral
+from vox_mesh.coordination.identity import Identity
+from vox_mesh.coordination.locks.locks import Locks
+from vox_mesh.coordination.occ import Occ
+from vox_mesh.coordination.oplog import OpLog
+from vox_mesh.errors import StaleFence
+from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.jobs.worker import Worker
+from vox_mesh.messages.bus import Bus
+from vox_mesh.model.jobs import JobState
+from vox_mesh.model.liveness import State
+from vox_mesh.model.tally import OTHER, QUICK_S, Spread
+from vox_mesh.store.replica.replica import ReplicaStatus
+from vox_mesh.store.replica.replica import State as ReplicaState
+from vox_mesh.store.spool import SpoolStatus
+from vox_mesh.store.store import Store
+
+MAX_KINDS: Final = 50
+MAX_NODES: Final = 200
+
+_OCC_OUTCOMES: Final = ("skipped", "overwritten", "merged", "recorded", "retried", "given up")
+_CIRCUITS: Final = ("closed", "open", "half-open", "off")
+_REQUESTS: Final = ("write", "read", "ping", "hello", "frames", "snapshot", "sync")
+
+
+class Measured(Protocol):
+    """A node, as far as it is measured. It may have a `supervisor` with the node's `parts`, too."""
+
+    store: Store
+    clock: MeshClock
+    locks: Locks
+    oplog: OpLog
+    deferral: Deferral
+    occ: Occ
+    bus: Bus
+    jobs: Jobs
+    worker: Worker
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is in the mesh."""
+
+
+class Part(Protocol):
+    """A part of the node that is begun again when it fails."""
+
+    restarts: int
+
+
+class Seen(NamedTuple):
+    """What had to be asked for; `None`: it was not to be had."""
+
+    census: Census | None
+    spool: SpoolStatus | None
+
+
+class HttpTally:
+    """What the service was asked, and how it answered."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str, str]] = Counter()
+        """By method, route and status."""
+        self.seconds = Spread(QUICK_S)
+
+
+class Families:
+    """Collects the metrics of one node, whenever they are asked for; what has to be awaited is in `seen`."""
+
+    def __init__(self, node: Measured, http: HttpTally, is_ready: Callable[[], bool] | None) -> None:
+        self._node = node
+        self._http = http
+        self._is_ready = is_ready
+        self.seen = Seen(None, None)
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them; one of which nothing is known has no values."""
+        yield from self._itself()
+        yield from self._jobs()
+        yield from self._locks()
+        yield from self._nodes()
+        yield from self._messages()
+        yield from self._writes()
+        yield from self._database()
+        yield from self._log()
+        yield from self._service()
+
+    def _itself(self) -> Iterator[Metric]:
+        node = self._node
+        info = {"node": node.identity.node_id, "version": version("vox-mesh"), "home": node.store.home.value}
+        yield InfoMetricFamily("vox_node", "Which node this is.", info)
+        ready = None if self._is_ready is None else self._is_ready()
+        yield _gauge("vox_ready", "Whether the node can do its work.", ready)
+        parts: Mapping[str, Part] = getattr(getattr(node, "supervisor", None), "parts", {})
+        yield _counters(
+            "vox_part_restarts",
+            "How often a part of the node failed and was begun again.",
+            "part",
+            {name: part.restarts for name, part in parts.items()},
+        )
+
+    def _jobs(self) -> Iterator[Metric]:
+        jobs = GaugeMetricFamily("vox_jobs", "Jobs in the mesh.", labels=("state", "kind"))
+        counted = {} if self.seen.census is None else self.seen.census.jobs
+        for kind, by_state in counted.items():
+            for state in JobState:
+                jobs.add_metric((state.value, kind), by_state.get(state, 0))
+        yield jobs
+        worker, stats = self._node.worker, self._node.worker.stats
+        yield _histogram(
+            "vox_job_queued_to_started_seconds",
+            "How long jobs that this node started could have been claimed before.",
+            stats.queued,
+        )
+        yield _histogram("vox_job_run_seconds", "How long attempts at jobs took on this node.", stats.ran)
+        yield _counters(
+            "vox_job_attempts",
+            "Attempts at jobs on this node, by how they ended.",
+            "outcome",
+            {
+                "succeeded": stats.succeeded,
+                "failed": stats.failed,
+                "given_back": stats.given_back,
+                "refused": stats.refused,
+            },
+        )
+        yield _gauge("vox_jobs_in_hand", "Jobs that this node works on.", worker.in_hand)
+        yield _gauge("vox_worker_places", "Jobs that this node works on at the most.", worker.places)
+        yield _counter(
+            "vox_lease_expired",
+            "Jobs that this node took back because their leases had run out.",
+            self._node.jobs.expired,
+        )
+
+    def _locks(self) -> Iterator[Metric]:
+        node, census = self._node, self.seen.census
+        yield _counters(
+            "vox_fence_rejected",
+            "Refusals because a token was over: of a lock, or of the claim of a job or a message.",
+            "what",
+            {
+                "lock": node.store.traffic.refusals[StaleFence.code],
+                "job": node.worker.stale_claims,
+                "message": node.bus.stats.stale,
+            },
+        )
+        yield _histogram(
+            "vox_lock_wait_seconds", "From asking for a lock to having it, on this node.", node.locks.waited
+        )
+        yield _gauge("vox_locks_held", "Keys that are locked in the mesh.", census and census.locks_held)
+        yield _gauge(
+            "vox_lock_waiters", "Those who wait for a key in the mesh.", census and census.lock_waiters
+        )
+
+    def _nodes(self) -> Iterator[Metric]:
+        ages = GaugeMetricFamily(
+            "vox_heartbeat_age_seconds",
+            "How long ago each node ticked that has not left.",
+            labels=("node",),
+        )
+        states = GaugeMetricFamily("vox_nodes", "Nodes by their state.", labels=("state",))
+        if (census := self.seen.census) is not None:
+            for each in census.nodes[:MAX_NODES]:
+                ages.add_metric((each.node_id,), each.silent_s)
+            if others := census.nodes[MAX_NODES:]:
+                ages.add_metric((OTHER,), max(each.silent_s for each in others))
+            counted = Counter(each.state for each in census.nodes)
+            counted[State.LEFT] = census.nodes_left
+            for state in State:
+                states.add_metric((state.value,), counted[state])
+        yield ages
+        yield states
+        clock = self._node.clock
+        yield _gauge(
+            "vox_clock_skew_seconds",
+            "This machine's clock minus the database's.",
+            clock.distance_ms / 1_000 if clock.is_set else None,
+        )
+        yield _counter(
+            "vox_clock_flagged", "Times of others that were too far ahead to be believed.", clock.flagged
+        )
+
+    def _messages(self) -> Iterator[Metric]:
+        bus, census = self._node.bus, self.seen.census
+        yield _gauge(
+            "vox_messages_unacked",
+            "Messages in the mesh that are still to be acknowledged.",
+            census and census.messages_unacked,
+        )
+        yield _gauge(
+            "vox_messages_overdue",
+            "Messages in the mesh that should have been acknowledged by now.",
+            census and census.messages_overdue,
+        )
+        yield _gauge("vox_messages_dead", "Dead letters in the mesh.", census and census.messages_dead)
+        yield _histogram(
+            "vox_message_delivery_seconds",
+            "From the sending of messages to their being handed to a consumer on this node.",
+            bus.stats.delivery,
+        )
+        yield _counter(
+            "vox_messages_forged",
+            "Messages that were refused here since they were not from the node that they name.",
+            sum(bus.senders.forged.values()),
+        )
+
+    def _writes(self) -> Iterator[Metric]:
+        store, traffic, spool = self._node.store, self._node.store.traffic, self.seen.spool
+        yield _gauge(
+            "vox_write_buffer_depth", "Scripts that wait for a request to take them.", store.scripts_waiting
+        )
+        yield _histogram("vox_write_batch_scripts", "Scripts that went in one request.", traffic.batches)
+        yield _counter("vox_writes", "Scripts that the database has answered for.", traffic.answered)
+        yield _counter("vox_writes_refused", "Those of them that it refused.", sum(traffic.refusals.values()))
+        yield _counter(
+            "vox_write_failures",
+            "Scripts that were not written, or not surely, for want of an answer.",
+            traffic.failures,
+        )
+        depth, size, refused = (None,) * 3 if spool is None else (spool.depth, spool.bytes, spool.refused)
+        yield _gauge("vox_spooled_scripts", "Scripts that wait in the spool.", depth)
+        yield _gauge("vox_spooled_bytes", "What they take on disk.", size)
+        yield _gauge("vox_spool_refused_scripts", "Scripts from the spool that were refused.", refused)
+
+    def _database(self) -> Iterator[Metric]:
+        store = self._node.store
+        yield _states("vox_circuit_state", "How the circuit breaker stands.", _CIRCUITS, store.circuit)
+        status = store.replica_status
+        yield _states(
+            "vox_replica_state",
+            "How the replica stands.",
+            [each.value for each in ReplicaState],
+            ReplicaState.OFF.value if status is None else status.state.value,
+        )
+        yield _gauge(
+            "vox_replica_lag_seconds",
+            "For how long the replica has not been known to hold every commit.",
+            None if status is None else _lag_s(status),
+        )
+        requests = store.traffic.requests
+        yield _counters(
+            "vox_primary_requests",
+            "Requests to the server that has the data.",
+            "what",
+            {what: requests[what] for what in _REQUESTS},
+        )
+
+    def _log(self) -> Iterator[Metric]:
+        node, census = self._node, self.seen.census
+        yield _counter(
+            "vox_chain_verify_failures", "Chains that this node found broken.", node.oplog.found_broken
+        )
+        yield _counter(
+            "vox_ops_forged",
+            "Ops that this node dropped: their authors have not signed them.",
+            node.deferral.forged,
+        )
+        outcomes = dict.fromkeys(_OCC_OUTCOMES, 0)
+        for (_, outcome), count in node.occ.counts.items():
+            outcomes[outcome] = outcomes.get(outcome, 0) + count
+        yield _counters(
+            "vox_occ_conflicts",
+            "Optimistic writes on this node that met another's, by what became of them.",
+            "outcome",
+            {_label(outcome): count for outcome, count in outcomes.items()},
+        )
+        yield _gauge(
+            "vox_conflicts_open",
+            "Conflicts in the mesh that wait for somebody to decide.",
+            census and census.conflicts_open,
+        )
+
+    def _service(self) -> Iterator[Metric]:
+        asked = CounterMetricFamily(
+            "vox_http_requests", "Requests to this node.", labels=("method", "route", "status")
+        )
+        for labels, count in self._http.requests.items():
+            asked.add_metric(labels, count)
+        yield asked
+        yield _histogram(
+            "vox_http_request_seconds", "How long it took to answer them, streams aside.", self._http.seconds
+        )
+
+
+def _lag_s(status: ReplicaStatus) -> float | None:
+    if status.state is ReplicaState.IN_TOUCH and status.lag_frames == 0:
+        return 0.0
+    return None if status.age_ms is None else status.age_ms / 1_000
+
+
+def _gauge(name: str, told: str, value: float | None) -> Metric:
+    family = GaugeMetricFamily(name, told)
+    if value is not None:
+        family.add_metric((), value)
+    return family
+
+
+def _counter(name: str, told: str, value: float) -> Metric:
+    return CounterMetricFamily(name, told, value)
+
+
+def _counters(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(name, told, labels=(label,))
+    for each, value in values.items():
+        family.add_metric((each,), value)
+    return family
+
+
+def _states(name: str, told: str, states: Iterable[str], current: str) -> Metric:
+    """One value for each state, which is 1 for the one it is in."""
+    family = GaugeMetricFamily(name, told, labels=("state",))
+    for state in states:
+        family.add_metric((_label(state),), state == current)
+    return family
+
+
+def _label(words: str) -> str:
+    return words.replace(" ", "_").replace("-", "_")
+
+
+def _histogram(name: str, told: str, spread: Spread) -> Metric:
+    buckets: list[Any] = [("+Inf" if bound == inf else str(bound), count) for bound, count in spread.buckets]
+    return HistogramMetricFamily(name, told, buckets=buckets, sum_value=spread.sum)

@@ -1,0 +1,86 @@
+"""`GET /metrics`: how a node stands, for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from vox_mesh.coordination.census import Census, take_census
+from vox_mesh.errors import MeshError
+from vox_mesh.http.access import Access, Scope
+from vox_mesh.http.families import MAX_KINDS, Families, HttpTally, Measured, Seen
+from vox_mesh.http.labels import Label
+from vox_mesh.http.problems import Handler
+from vox_mesh.store.spool import SpoolStatus
+
+PATH: Final = "/metrics"
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+
+_LOOK_S: Final = 1.0
+"""So long whatever has to be asked for may take; then it is left out."""
+
+
+class Metrics:
+    """Tells the metrics of one node, and counts what its service is asked."""
+
+    def __init__(self, node: Measured, access: Access, *, is_ready: Callable[[], bool] | None = None) -> None:
+        self._access = access
+        self._store = node.store
+        self._clock = node.clock
+        self._http = HttpTally()
+        self._families = Families(node, self._http, is_ready)
+        self._registry = CollectorRegistry()
+        self._registry.register(self._families)
+        ProcessCollector(registry=self._registry)
+
+    def add_to(self, app: web.Application) -> None:
+        """Serve this, and count all that the application serves."""
+        app.router.add_get(PATH, self.answer)
+        app.middlewares.insert(0, self.counted)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a scrape."""
+        self._access.check(request, Scope.READ)
+        return web.Response(body=await self.exposition(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def exposition(self) -> bytes:
+        """All metrics as they are now. While the database is away, those that it would tell are left out."""
+        seen = Seen(*await asyncio.gather(self._census(), self._spooled()))
+        self._families.seen = seen  # from here on nothing is awaited: another scrape has its own
+        return generate_latest(self._registry)
+
+    async def _census(self) -> Census | None:
+        if self._store.is_prepared:
+            with suppress(MeshError):
+                return await take_census(self._store, self._clock, kinds=MAX_KINDS, timeout=_LOOK_S)
+        return None
+
+    async def _spooled(self) -> SpoolStatus | None:
+        with suppress(MeshError, TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                return await self._store.spooled()
+        return None
+
+    @web.middleware
+    async def counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count a request, and how long its answer took; a stream lasts as long as its reader wants."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            self._count(request, error.status)
+            raise
+        self._count(request, response.status)
+        if isinstance(response, web.Response):
+            self._http.seconds.observe(loop.time() - began)
+        return response
+
+    def _count(self, request: web.Request, status: int) -> None:
+        self._http.requests[*Label.of(request), str(status)] += 1

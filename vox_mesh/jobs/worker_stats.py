@@ -1,0 +1,22 @@
+"""What a worker has done, counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vox_mesh.model.tally import LONG_S, Spread
+
+
+@dataclass(slots=True)
+class WorkerStats:
+    """What a worker has done since it began."""
+
+    claimed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    given_back: int = 0
+    refused: int = 0
+    queued: Spread = field(default_factory=lambda: Spread(LONG_S))
+    """For how many seconds jobs could have been claimed before they were started."""
+    ran: Spread = field(default_factory=lambda: Spread(LONG_S))
+    """How many seconds attempts took, however they ended."""

@@ -1,0 +1,76 @@
+"""What a process asks of its database, counted: for whoever measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Final
+
+from vox_mesh.errors import MeshError, Refused
+from vox_mesh.model.tally import FEW, Counts, Spread
+from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.engine import Ask, Engine, EngineFacts
+from vox_mesh.store.request import Verdict
+from vox_mesh.store.script import Statement
+from vox_mesh.store.statements import named
+from vox_mesh.store.values import Rows
+
+PING: Final = Statement(named("probe")["ping"])
+"""The least that can be asked."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What was sent, and how that went, since the process began."""
+
+    requests: Counts = field(default_factory=Counts)
+    """Requests to a server, by what they were for."""
+    batches: Spread = field(default_factory=lambda: Spread(FEW))
+    """How many scripts went in one request."""
+    answered: int = 0
+    """Scripts that the database has answered for: applied, or refused."""
+    refusals: Counts = field(default_factory=Counts)
+    """Those of them that it refused, by the reason."""
+    failures: int = 0
+    """Scripts that were not written, or not surely, for want of an answer."""
+
+    def answer(self, verdicts: Sequence[Verdict]) -> None:
+        """The database has answered a request."""
+        self.answered += len(verdicts)
+        for verdict in verdicts:
+            if isinstance(verdict, MeshError):
+                self.refusals.add(verdict.reason if isinstance(verdict, Refused) else verdict.code)
+
+
+class CountedEngine:
+    """A server's engine, with a count of all that is sent to it."""
+
+    def __init__(self, engine: Engine, requests: Counts) -> None:
+        self.max_scripts = engine.max_scripts
+        self._engine = engine
+        self._requests = requests
+
+    async def run(self, batch: Batch) -> BatchResult:
+        """Run the batch's transaction."""
+        self._requests.add("write")
+        return await self._engine.run(batch)
+
+    async def query(self, statement: Statement) -> Rows:
+        """Answer a query."""
+        self._requests.add("ping" if statement is PING else "read")
+        return await self._engine.query(statement)
+
+    def snapshot(self) -> AbstractAsyncContextManager[Ask]:
+        """Several queries of one moment; they count as one."""
+        self._requests.add("read")
+        return self._engine.snapshot()
+
+    async def facts(self) -> EngineFacts:
+        """Which way the database is reached."""
+        self._requests.add("read")
+        return await self._engine.facts()
+
+    async def close(self) -> None:
+        """Let go of the engine's connections."""
+        await self._engine.close()
