@@ -7,8 +7,10 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from vox_mesh.coordination import tracing
 from vox_mesh.coordination.author import Author, key_refused
 from vox_mesh.coordination.clock import MeshClock, Surroundings
+from vox_mesh.coordination.log_context import apart, done_with, of_message
 from vox_mesh.errors import BadValue, MeshError, MessageTaken, NotHolder, Refused, StoreClosed
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.claims import (
@@ -20,7 +22,6 @@ from vox_mesh.messages.claims import (
     checked_lease,
     firsts_of_pairs,
     is_brought,
-    not_holder,
 )
 from vox_mesh.messages.consumer import Consumer
 from vox_mesh.messages.letters import Letters
@@ -78,6 +79,7 @@ class Bus:
         self.whereabouts = Whereabouts(store, clock, lambda: author.identity.node_id, surroundings.monotonic)
         self.letters = Letters(store, clock)
         self._claims = Claims(store, author, clock, self.senders, surroundings.monotonic)
+        self.stats = self._claims.stats
         self._outbox: Outbox | None = None
         self._is_key_recorded = False
         self._announced: set[str] = set()
@@ -124,26 +126,29 @@ class Bus:
             raise BadValue(f"a message can't be tried {max_attempts} times", hint="from 1 to 1000 times")
         now_ms = self._clock.now_ms
         own = self._author.identity  # known first: the clock ticks in its name
-        unsigned = Message(
-            message_uuid=new_key() if key is None else checked_id(key),
-            sender_agent=sender,
-            receiver_agent=checked_receiver(to),
-            msg_type=checked_word("type of message", msg_type),
-            payload=payload_of(body, MAX_PAYLOAD_BYTES),
-            priority=checked_priority(priority),
-            thread_id=None if thread is None else checked_word("thread", thread),
-            correlation_id=None if correlation is None else checked_word("correlation", correlation),
-            reply_to=None if reply_to is None else checked_id(reply_to),
-            expires_ms=_time_after(now_ms, ttl),
-            ack_by_ms=_time_after(now_ms, ack_within),
-            max_attempts=max_attempts,
-            hlc=str(self._clock.tick(now_ms)),
-            sender_node=own.node_id,
-            sender_incarnation=self._author.incarnation,
-            traceparent=None if traceparent is None else checked_trace(traceparent),
-        )
-        signature = own.key.sign(unsigned.signed_text(*self._mesh))
-        return await self._stored(unsigned._replace(signature=signature), route, timeout)
+        if traceparent is not None:
+            checked_trace(traceparent)
+        with tracing.sending(traceparent, to) as carried:
+            unsigned = Message(
+                message_uuid=new_key() if key is None else checked_id(key),
+                sender_agent=sender,
+                receiver_agent=checked_receiver(to),
+                msg_type=checked_word("type of message", msg_type),
+                payload=payload_of(body, MAX_PAYLOAD_BYTES),
+                priority=checked_priority(priority),
+                thread_id=None if thread is None else checked_word("thread", thread),
+                correlation_id=None if correlation is None else checked_word("correlation", correlation),
+                reply_to=None if reply_to is None else checked_id(reply_to),
+                expires_ms=_time_after(now_ms, ttl),
+                ack_by_ms=_time_after(now_ms, ack_within),
+                max_attempts=max_attempts,
+                hlc=str(self._clock.tick(now_ms)),
+                sender_node=own.node_id,
+                sender_incarnation=self._author.incarnation,
+                traceparent=traceparent or carried,
+            )
+            signature = own.key.sign(unsigned.signed_text(*self._mesh))
+            return await self._stored(unsigned._replace(signature=signature), route, timeout)
 
     async def _stored(self, message: Message, route: Route, timeout: float | None) -> Message:
         """Store a signed message, and have it brought to where it is received."""
@@ -258,11 +263,13 @@ class Bus:
         self._consumers.append(consumer)
         self.arrivals.join(consumer.names, consumer)
         if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen(), name="vox-mesh-inboxes")
+            self._listening = asyncio.create_task(self._listen(), name="vox-mesh-inboxes", context=apart())
         self._in_background(self.announce(consumer.names))
         try:
             while True:
-                yield await consumer.next()
+                message = await consumer.next()
+                with of_message(message):
+                    yield message
         finally:
             self._consumers.remove(consumer)
             self.arrivals.leave(consumer.names, consumer)
@@ -332,6 +339,7 @@ class Bus:
             self._refuse_unless_brought(message)
         failures, spooled = await self._claims.ack(messages)
         for message in messages:
+            done_with(message)
             error = failures.get(message.message_uuid)
             if message.message_uuid in spooled or (error is None and is_brought(message)):
                 self.arrivals.done(message)  # should it come once more, that is known here
@@ -362,6 +370,7 @@ class Bus:
             except NotHolder as error:
                 refusal = error
         self.arrivals.not_done(message)
+        done_with(message)
         for consumer in self._consumers:
             consumer.given_back(message)
         if refusal is not None:
@@ -375,7 +384,7 @@ class Bus:
     def _refuse_unless_brought(self, message: Message) -> None:
         """What says that it was claimed by its arrival has to have arrived here."""
         if is_brought(message) and not self.arrivals.is_handed_out(message):
-            raise not_holder(message)
+            raise self.stats.refuse(message)
 
     def hand_over(self, message: Message) -> None:
         """Have no more to do with a message: it stays claimed, for whoever knows the name of its claim."""

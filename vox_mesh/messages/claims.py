@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from vox_mesh.coordination import tracing
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import BadValue, MeshError, NotHolder, Refused, Unreachable
@@ -23,6 +25,7 @@ from vox_mesh.messages.scripts import (
 )
 from vox_mesh.messages.senders import Senders
 from vox_mesh.model.messages import Message, in_turn
+from vox_mesh.model.tally import LONG_S, Spread
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
 from vox_mesh.store.values import Rows
@@ -57,6 +60,21 @@ class Handed(NamedTuple):
     deadline: float
 
 
+@dataclass(slots=True)
+class ClaimStats:
+    """What was handed out here, and refused."""
+
+    delivery: Spread = field(default_factory=lambda: Spread(LONG_S))
+    """How many seconds after they were sent messages were handed to a consumer."""
+    stale: int = 0
+    """How often something was said of a message that was not the speaker's any more."""
+
+    def refuse(self, message: Message) -> NotHolder:
+        """Somebody says something of a message that is not theirs."""
+        self.stale += 1
+        return not_holder(message)
+
+
 class Claims:
     """Claims messages for the consumers of one process, and keeps an account of what is in their hands."""
 
@@ -75,6 +93,7 @@ class Claims:
         self._senders = senders
         self._monotonic = monotonic
         self._handed: dict[str, Handed] = {}
+        self.stats = ClaimStats()
 
     # --- claiming --------------------------------------------------------------------------------
 
@@ -165,7 +184,10 @@ class Claims:
 
     def hand_out(self, message: Message, deadline: float) -> None:
         """Somebody works on this message now."""
+        tracing.received(message)
         self._handed[message.message_uuid] = Handed(message, deadline)
+        if (sent_ms := message.sent_ms) is not None:
+            self.stats.delivery.observe((self._clock.now_ms - sent_ms) / 1_000)
         if len(self._handed) % 4_096 == 0:
             now = self._monotonic()
             self._handed = {key: each for key, each in self._handed.items() if each.deadline > now}
@@ -187,7 +209,7 @@ class Claims:
                 if verdict.spooled:
                     spooled.add(message.message_uuid)
             else:
-                failures[message.message_uuid] = not_holder(message)
+                failures[message.message_uuid] = self.stats.refuse(message)
         return failures, spooled
 
     async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
@@ -201,7 +223,7 @@ class Claims:
         except Refused as refused:
             if refused.reason != NotHolder.code:
                 raise
-            raise not_holder(message) from None
+            raise self.stats.refuse(message) from None
         self._handed.pop(message.message_uuid, None)
 
     async def renew(self, message: Message, lease_s: float) -> None:
@@ -216,7 +238,7 @@ class Claims:
             if each.message.message_uuid in renewed:
                 self._handed[each.message.message_uuid] = each._replace(deadline=sent + lease_s)
         if message.message_uuid not in renewed:
-            raise not_holder(message)
+            raise self.stats.refuse(message)
 
     async def release(self, messages: Sequence[Message], counted: Container[str]) -> None:
         """Give back what nobody has looked at; `counted`: those for which this was to be an attempt.

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from vox_mesh.coordination.log_context import apart
 from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.sparing import Sparing
@@ -126,7 +127,9 @@ class Outbox:
         else:
             self._unresolved.append(parcel)
             if self._resolving is None or self._resolving.done():
-                self._resolving = asyncio.create_task(self._resolve(), name="vox-mesh-whereabouts")
+                self._resolving = asyncio.create_task(
+                    self._resolve(), name="vox-mesh-whereabouts", context=apart()
+                )
 
     def _note(self, message: Message) -> str | None:
         """What was sent before it in the same pair, as far as this process knows."""
@@ -169,7 +172,9 @@ class Outbox:
             return
         lane.parcels.append(parcel)
         if lane.task is None or lane.task.done():
-            lane.task = asyncio.create_task(self._bring_all(peer, lane), name="vox-mesh-relay")
+            lane.task = asyncio.create_task(
+                self._bring_all(peer, lane), name="vox-mesh-relay", context=apart()
+            )
 
     def _forget_idle_lanes(self) -> None:
         """Those of nodes that have another address by now, among others."""

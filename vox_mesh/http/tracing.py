@@ -1,0 +1,26 @@
+"""Requests that name a trace: what they cause belongs to it, and what is said of them tells it."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from vox_mesh.coordination import tracing
+from vox_mesh.coordination.log_context import of_trace, telling
+from vox_mesh.http.labels import Label
+from vox_mesh.http.problems import Handler
+from vox_mesh.model.traces import Trace
+
+
+@web.middleware
+async def traced(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Continue the trace of a request, if it names one; put it outside of what makes problem documents."""
+    label = Label.of(request)
+    trace = Trace.read(request.headers.get("traceparent"))
+    with telling(request=" ".join(label), **of_trace(trace)):
+        if trace is None:
+            return await handler(request)
+        with tracing.serving(str(trace), *label) as span:
+            response = await handler(request)
+            if span is not None:
+                span.answered(response.status)
+            return response
