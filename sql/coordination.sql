@@ -205,6 +205,18 @@ CREATE TABLE IF NOT EXISTS mesh_heartbeats (
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
+-- How each node is, by its own account of its last tick.
+CREATE TABLE IF NOT EXISTS node_vitals (
+    scope_id       TEXT    NOT NULL,
+    repository_id  TEXT    NOT NULL,
+    node_id        TEXT    NOT NULL,
+    written        INTEGER NOT NULL,  -- scripts that it has applied since it began
+    waiting        INTEGER NOT NULL,  -- writes that wait to be sent
+    replica_lag_ms INTEGER,           -- NULL: it has no replica
+    faults         TEXT    NOT NULL,  -- JSON array: why it is not ready
+    PRIMARY KEY (scope_id, repository_id, node_id)
+) WITHOUT ROWID;
+
 -- The public key of each chain, from the entry on at which it came into force; 0: before it had any.
 CREATE TABLE IF NOT EXISTS node_keys (
     scope_id      TEXT    NOT NULL,

@@ -52,6 +52,13 @@ ON CONFLICT DO UPDATE SET
     clock_distance_ms = excluded.clock_distance_ms, machine_id = excluded.machine_id,
     place = excluded.place
 
+-- name: note_vitals
+INSERT INTO node_vitals (scope_id, repository_id, node_id, written, waiting, replica_lag_ms, faults)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT DO UPDATE SET
+    written = excluded.written, waiting = excluded.waiting,
+    replica_lag_ms = excluded.replica_lag_ms, faults = excluded.faults
+
 -- name: leave
 UPDATE mesh_heartbeats SET left_ms = NOW_MS, last_seen_ms = NOW_MS, load = 0, beats = beats + 1
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
@@ -71,6 +78,6 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND left_ms IS NULL AND last_seen_ms 
 -- name: some
 SELECT node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms,
     started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
-    clock_distance_ms, machine_id, place
-FROM mesh_heartbeats
+    clock_distance_ms, machine_id, place, written, waiting, replica_lag_ms, faults
+FROM mesh_heartbeats LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (SELECT value FROM json_each(?3))

@@ -138,16 +138,9 @@ def _check_record(record: dict[str, Any]) -> None:
     ("names", "with_ratio", "without_ratio"),
     [
         (
-            (
-                "read-memory",
-                "oplog-one-caller",
-                "lock-guard",
-                "message-relay",
-                "message-claims",
-                "job-begun-file",
-            ),
-            {"read-memory", "oplog-append-one", "message-relay-p50"} | _CLAIMS_WITH_RATIO,
-            {"lock-guard", "message-relay-p99"} | _BEGUN_FILE,
+            ("read-memory", "oplog-one-caller", "lock-guard", "message-claims", "job-begun-file"),
+            {"read-memory", "oplog-append-one"} | _CLAIMS_WITH_RATIO,
+            {"lock-guard"} | _BEGUN_FILE,
         ),
         pytest.param(("memory", "file"), _WITH_RATIO, _WITHOUT_RATIO, marks=_FULL),
         pytest.param(

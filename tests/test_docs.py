@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.fork_server import Program
 from tests.support.forked import Process
+from tests.support.lengths import SOAK
 from tools.sqld import Server
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -21,6 +22,11 @@ _PAGES: Final = sorted([_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")])
 _BLOCK: Final = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ID: Final = re.compile(r"^([a-z0-9-]+-1-[a-z0-9]{6}(?=/|$)|[0-9A-Z]{26}$)")
 _PLAIN: Final = re.compile(r"vox-mesh [^|&;<>()$`*?\[~#\\]+")
+_QUOTED: Final = re.compile(r"'[^']*'")
+_EXAMPLE: Final = Path("tour.py")
+_TYPED: Final = 1_000 if SOAK else 5
+"""So many commands of the first page are run wholly as its readers do, by a shell that starts each."""
+
 _TIMEOUT_S: Final = 60
 
 
@@ -46,12 +52,19 @@ def run(command: str, folder: Path, env: dict[str, str]) -> str:
 
 def run_plain(command: str, folder: Path, env: dict[str, str]) -> str:
     """The same; one of ours in which there is nothing for a shell to do goes without, as that takes less."""
-    if not _PLAIN.fullmatch(command):
+    typed = shlex.split(command)
+    if typed == ["python", _EXAMPLE.name]:
+        return forked(Program((), env, code=(folder / _EXAMPLE).read_text(), folder=str(folder)))
+    if not _PLAIN.fullmatch(_QUOTED.sub("", command)):
         return run(command, folder, env)
-    arguments = tuple(shlex.split(command)[1:])
-    with Process(Program(arguments, env, module="vox_mesh.cli", folder=str(folder))) as process:
+    return forked(Program(tuple(typed[1:]), env, module="vox_mesh.cli", folder=str(folder)))
+
+
+def forked(wanted: Program) -> str:
+    """Run a program to its end, without loading Python anew, and return what it printed."""
+    with Process(wanted) as process:
         out, err = process.communicate(_TIMEOUT_S)
-    assert process.returncode == 0, f"{command}\n{out}{err}"
+    assert process.returncode == 0, f"{wanted}\n{out}{err}"
     return out
 
 
@@ -60,19 +73,21 @@ def shape(text: str) -> list[str]:
     return [_ID.sub("an id", line.split()[0]) for line in text.splitlines() if line.strip()]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
 def test_what_a_page_shows_still_works_in_the_order_shown(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     env = environment(tmp_path)
-    run_shown = run if page.name == "README.md" else run_plain  # the first page wholly as its readers do
+    typed = _TYPED if page.name == "README.md" else 0
     for kind, text in blocks(page):
         if kind == "python":
-            (tmp_path / "tour.py").write_text(text)
+            (tmp_path / _EXAMPLE).write_text(text)
             example = tmp_path / "example"
             example.mkdir(exist_ok=True)
             # On a home of its own, so that a page's commands find what its text says.
-            printed = run(f"{sys.executable} ../tour.py", example, {**env, "VOX_MESH_ENABLED": "0"})
+            alone = {**env, "VOX_MESH_ENABLED": "0"}
+            printed = forked(Program((), alone, code=text, folder=str(example)))
             expected = re.findall(r"print\(.*\)  # (.+)", text)
             assert printed.splitlines()[: len(expected)] == expected
             continue
@@ -89,7 +104,8 @@ def test_what_a_page_shows_still_works_in_the_order_shown(
                     rf"^{command.split()[1]}:.*##", (_ROOT / "Makefile").read_text(), re.MULTILINE
                 )
             else:
-                printed = run_shown(command, tmp_path, env)
+                printed = (run if typed > 0 else run_plain)(command, tmp_path, env)
+                typed -= 1
                 if shown.strip():
                     assert shape(printed) == shape(shown), command
 
@@ -98,10 +114,3 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     for page in [*_PAGES, _ROOT / "CONTRIBUTING.md", _ROOT / "CHANGELOG.md"]:
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_the_demo_shows_every_write_exactly_once(tmp_path: Path) -> None:
-    env = {**environment(tmp_path), "PYTHONPATH": str(_ROOT)}
-    printed = run(f"{sys.executable} -m tools.demo", tmp_path, env)
-    assert "Every write is there exactly once, and" in printed
-    assert re.search(r"^coder +8,000 +8,000 +0 +0 +1 +\d+$", printed, re.MULTILINE)

@@ -29,6 +29,7 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_MESH_SCOPE_ID": ("scope_id", "acme", "acme"),
     "VOX_MESH_REPOSITORY_ID": ("repository_id", "website", "website"),
     "VOX_MESH_TOKEN": ("token", SECRET, SecretStr(SECRET)),
+    "VOX_MESH_READ_TOKEN": ("read_token", SECRET, SecretStr(SECRET)),
     "VOX_MESH_TICK": ("tick", "500ms", 0.5),
     "VOX_MESH_HOME": ("home_dir", "/var/vox", Path("/var/vox")),
     "VOX_AGENT_ID": ("agent_id", "planner", "planner"),

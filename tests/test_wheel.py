@@ -46,7 +46,7 @@ def test_it_carries_the_statements_and_the_type_mark_and_no_tests(wheel: Path) -
     assert {f"vox_mesh/sql/{path.name}" for path in (ROOT / "sql").glob("*.sql")} <= set(names)
     assert "vox_mesh/py.typed" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"vox_mesh"}
-    assert not [name for name in names if "test" in name or name.endswith(".pyc")]
+    assert not [name for name in names if "tests" in name or name.endswith(".pyc")]
 
 
 def test_it_works_by_itself_in_another_folder(wheel: Path, tmp_path: Path) -> None:

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from vox_mesh.coordination.conflicts import Conflict, Take
-from vox_mesh.coordination.kinds import OpKind
-from vox_mesh.coordination.strategies import (
-    ConflictRecorded,
-    DeferToAgent,
-    Manual,
-    Merge,
-    Merged,
-    Skipped,
-    TakeLeft,
-    TakeRight,
-    Written,
-)
-from vox_mesh.errors import MeshError
-from vox_mesh.jobs.attempt import GiveBack, GiveUp
-from vox_mesh.jobs.context import JobContext
-from vox_mesh.jobs.handlers import HandlerSet
-from vox_mesh.mesh import Mesh
-from vox_mesh.messages.outbox import Auto, Local, Remote
-from vox_mesh.model.jobs import Job, JobState
-from vox_mesh.model.manifest import Manifest
-from vox_mesh.model.messages import Message
-from vox_mesh.opening import Role, open_store
-from vox_mesh.settings import Settings, load_settings
-from vox_mesh.store import Answer, Change, Op, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from vox_mesh.coordination.conflicts import Conflict, Take
+    from vox_mesh.coordination.kinds import OpKind
+    from vox_mesh.coordination.strategies import (
+        ConflictRecorded,
+        DeferToAgent,
+        Manual,
+        Merge,
+        Merged,
+        Skipped,
+        TakeLeft,
+        TakeRight,
+        Written,
+    )
+    from vox_mesh.errors import MeshError
+    from vox_mesh.jobs.attempt import GiveBack, GiveUp
+    from vox_mesh.jobs.context import JobContext
+    from vox_mesh.jobs.handlers import HandlerSet
+    from vox_mesh.mesh import Mesh
+    from vox_mesh.messages.outbox import Auto, Local, Remote
+    from vox_mesh.model.jobs import Job, JobState
+    from vox_mesh.model.manifest import Manifest
+    from vox_mesh.model.messages import Message
+    from vox_mesh.opening import Role, open_store
+    from vox_mesh.settings import Settings, load_settings
+    from vox_mesh.store import Answer, Change, Op, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
 
 __all__ = [
     "Answer",
@@ -70,3 +74,56 @@ __all__ = [
     "load_settings",
     "open_store",
 ]
+
+# Loaded when first asked for: a command, or the completion of one, does not pay for what it does not use.
+_MODULES: Final = {
+    "vox_mesh.coordination.conflicts": ("Conflict", "Take"),
+    "vox_mesh.coordination.kinds": ("OpKind",),
+    "vox_mesh.coordination.strategies": (
+        "ConflictRecorded",
+        "DeferToAgent",
+        "Manual",
+        "Merge",
+        "Merged",
+        "Skipped",
+        "TakeLeft",
+        "TakeRight",
+        "Written",
+    ),
+    "vox_mesh.errors": ("MeshError",),
+    "vox_mesh.jobs.attempt": ("GiveBack", "GiveUp"),
+    "vox_mesh.jobs.context": ("JobContext",),
+    "vox_mesh.jobs.handlers": ("HandlerSet",),
+    "vox_mesh.mesh": ("Mesh",),
+    "vox_mesh.messages.outbox": ("Auto", "Local", "Remote"),
+    "vox_mesh.model.jobs": ("Job", "JobState"),
+    "vox_mesh.model.manifest": ("Manifest",),
+    "vox_mesh.model.messages": ("Message",),
+    "vox_mesh.opening": ("Role", "open_store"),
+    "vox_mesh.settings": ("Settings", "load_settings"),
+    "vox_mesh.store": (
+        "Answer",
+        "Change",
+        "Op",
+        "Outcome",
+        "Row",
+        "Rows",
+        "Script",
+        "Shape",
+        "Statement",
+        "Store",
+        "guard",
+    ),
+}
+_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(_MODULE_OF[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -27,8 +27,10 @@ from vox_mesh.store.script import new_key
 from vox_mesh.store.slots import Slot, take_slot
 from vox_mesh.store.spool import Spool
 from vox_mesh.store.store import Store
+from vox_mesh.store.traffic import Traffic
 
 if TYPE_CHECKING:
+    from vox_mesh.store.memory import SharedMemory
     from vox_mesh.store.replica.log import PrimaryLog
 
 _log = logging.getLogger(__name__)
@@ -62,15 +64,22 @@ def tenant_of(settings: Settings, slot: Slot | None) -> Tenant:
 
 
 async def open_store_of(
-    settings: Settings, role: Role, slot: Slot | None, tenant: Tenant, journal: Journal | None = None
+    settings: Settings,
+    role: Role,
+    slot: Slot | None,
+    tenant: Tenant,
+    journal: Journal | None = None,
+    memory: SharedMemory | None = None,
 ) -> Store:
-    """Open the store; it owns the slot from now on."""
+    """Open the store; it owns the slot from now on. On the memory home it may be one that others share."""
     floor = Floor(time.monotonic) if settings.home is Home.MESH else None
-    changes = Changes()
+    shared = memory if settings.home is Home.MEMORY else None
+    changes = Changes() if shared is None else shared.changes
+    traffic = Traffic()
     async with AsyncExitStack() as undoing:  # of what was opened, should the rest fail
         if slot is not None:
             undoing.callback(slot.release)
-        engine = await open_engine(settings, unnoted if floor is None else floor.note)
+        engine = shared or await open_engine(settings, unnoted if floor is None else floor.note)
         undoing.push_async_callback(engine.close)
         store = Store(
             settings.home,
@@ -83,8 +92,9 @@ async def open_store_of(
             changes=changes,
             listener=_listener(settings, engine, changes),
             floor=floor,
-            replica=_replica(settings, slot, floor, changes),
+            replica=_replica(settings, slot, floor, changes, traffic),
             journal=journal,
+            traffic=traffic,
         )
         undoing.pop_all()
     try:
@@ -131,7 +141,11 @@ def primary_log(settings: Settings) -> PrimaryLog:
 
 
 def open_slot_replica(
-    settings: Settings, slot: Slot, floor: Floor | None = None, changes: Changes | None = None
+    settings: Settings,
+    slot: Slot,
+    floor: Floor | None = None,
+    changes: Changes | None = None,
+    traffic: Traffic | None = None,
 ) -> Replica:
     """Open a slot's copy of the primary, or raise why there can be none."""
     from vox_mesh.store.replica.choice import Origin, open_replica
@@ -144,16 +158,19 @@ def open_slot_replica(
         floor=Floor(time.monotonic) if floor is None else floor,
         changes=Changes() if changes is None else changes,
         max_stale_s=settings.db_max_stale_ms / 1_000,
+        requests=(Traffic() if traffic is None else traffic).requests,
     )
     return open_replica(settings.db_replica, origin)
 
 
-def _replica(settings: Settings, slot: Slot | None, floor: Floor | None, changes: Changes) -> Replica | None:
+def _replica(
+    settings: Settings, slot: Slot | None, floor: Floor | None, changes: Changes, traffic: Traffic
+) -> Replica | None:
     """A node's replica. Where there can be none, the primary answers reads."""
     if slot is None or floor is None or settings.db_replica is ReplicaChoice.OFF:
         return None
     try:
-        return open_slot_replica(settings, slot, floor, changes)
+        return open_slot_replica(settings, slot, floor, changes, traffic)
     except (ReplicaOff, DriverMissing) as error:
         _log.warning("the replica is off, reads go to the primary: %s", error.line)
         return None

@@ -120,6 +120,7 @@ class Settings(BaseSettings):
     scope_id: str = Field("", validation_alias="VOX_MESH_SCOPE_ID", max_length=64)
     repository_id: Name = Field("default", validation_alias="VOX_MESH_REPOSITORY_ID")
     token: Token | None = Field(None, validation_alias="VOX_MESH_TOKEN")
+    read_token: Token | None = Field(None, validation_alias="VOX_MESH_READ_TOKEN")
     tick: Seconds = Field(5.0, validate_default=False, validation_alias="VOX_MESH_TICK", ge=0.05, le=3_600)
     home_dir: Path = Field(Path(".vox"), validation_alias="VOX_MESH_HOME")
     agent_id: str | None = Field(None, validation_alias="VOX_AGENT_ID", max_length=128)
@@ -183,6 +184,7 @@ EXAMPLES: Final = {
     "VOX_MESH_SCOPE_ID": "acme",
     "VOX_MESH_REPOSITORY_ID": "website",
     "VOX_MESH_TOKEN": "a-long-random-string",
+    "VOX_MESH_READ_TOKEN": "another-long-random-string",
     "VOX_MESH_TICK": "5s",
     "VOX_MESH_HOME": ".vox",
     "VOX_AGENT_ID": "planner",

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from tests.support.authoring import NOTE_KIND
 from tests.support.exports import exported, log_of_two_chains
+from tests.support.lengths import EVERY_HOME, cases_in_soak
 from tests.support.tampering import NOTE, Scene, open_scene
 from tests.support.town import DERIVED, SHARED_HOMES, Town
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
@@ -20,7 +21,15 @@ from vox_mesh.mesh import Mesh, MeshNode
 from vox_mesh.store import new_key
 
 _NEVER_S = 3_600.0
-_HOMES = (MEMORY, FILE, MESH, MESH_REPLICA)  # by which way a server is reached changes nothing in its log
+_HOMES = (FILE, MESH_REPLICA, *cases_in_soak(MEMORY, MESH))  # what is found in a log does not depend on it
+
+
+@pytest.fixture(params=EVERY_HOME, ids=str)
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """The settings of each home in turn."""
+    case: HomeCase = request.param
+    server = request.getfixturevalue("shared_server") if case.needs_server else None
+    return case.settings(tmp_path, server)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from tests.support.exports import AWKWARD, exported, fill, problems
-from tests.support.lengths import SOAK
-from tools.homes import ALL_HOMES, FILE, HomeCase
+from tests.support.lengths import EVERY_HOME, SOAK
+from tools.homes import FILE, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh
 from vox_mesh.coordination.export import record_of, verify_export
@@ -31,7 +31,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != "vox")
 
 
-@pytest.mark.parametrize("case", ALL_HOMES, ids=str)
+@pytest.mark.parametrize("case", EVERY_HOME, ids=str)
 async def test_an_export_is_found_to_be_what_the_database_holds(
     case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

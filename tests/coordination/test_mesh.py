@@ -273,8 +273,8 @@ async def test_a_replaced_node_is_heard_no_more_and_stops_ticking(
         await node.run_once()  # a node may also begin while the database does not answer
         entries = await node.oplog.last_id()
         assert await _replace(node, settings) == 2
-        ticking = next(task for task in node._tasks if task.get_name() == "vox-mesh-heartbeat")
-        await asyncio.wait_for(asyncio.shield(ticking), _PATIENCE_S)
+        why = await asyncio.wait_for(node.broken(), _PATIENCE_S)
+        assert isinstance(why, StaleIncarnation)
         with pytest.raises(StaleIncarnation, match="incarnation 1, the database knows 2"):
             await node.oplog.anchor()
         with pytest.raises(StaleIncarnation):

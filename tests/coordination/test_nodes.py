@@ -337,7 +337,7 @@ async def test_an_anchor_that_could_not_be_written_is_written_with_the_next_tick
     async with Mesh.open(settings.model_copy(update={"node_id": "b"})) as other:
         await other.oplog.anchor()
     async with Mesh.open(settings, Surroundings(monotonic=clock)) as node:
-        await asyncio.gather(*(_stopped(task) for task in node._tasks))
+        await node.supervisor.stop_all()
         for _ in range(2):  # in one step its own last tick would be too old
             await node.run_once()
             clock.now += _HALF_MINUTE_S
@@ -354,8 +354,3 @@ def _turn(database: Path) -> Iterator[None]:
     with Path(f"{database}.turn").open() as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         yield
-
-
-async def _stopped(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -162,8 +162,7 @@ async def test_a_coordinator_that_died_is_reported_and_not_replaced(town: Town) 
     times = Surroundings(monotonic=lambda: passed_s)
     async with Mesh.open(town.settings("owner"), times) as owner:
         worker = await _open_node(town.settings("worker", tick="5s"), Surroundings())
-        for task in worker._tasks:
-            task.cancel()
+        await worker.supervisor.stop_all()
         await worker.store.close()  # as if it had been killed: it has not said that it ends
         await owner.roles.designate_coordinator("worker")
         await owner.store.synced()

@@ -11,6 +11,7 @@ import httpx
 import orjson
 import pytest
 
+from tests.support.lengths import cases_in_soak
 from tests.support.relaying import (
     AGENT,
     RECEIVER,
@@ -30,7 +31,8 @@ from tests.support.relaying import (
 from tests.support.town import Town
 from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
-from vox_mesh.http.deliver import MAX_BODY_BYTES, MAX_MESSAGES, NODE, PATH, Limits, wire
+from vox_mesh.http.body import MAX_BODY_BYTES
+from vox_mesh.http.deliver import MAX_MESSAGES, NODE, PATH, Limits, wire
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.reception import WINDOW_MS
 from vox_mesh.model.hlc import Hlc
@@ -373,7 +375,7 @@ async def _assert_nothing_comes(pair: Pair) -> None:
 # --- while the database is away ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", [MESH, MESH_REPLICA], ids=str)
+@pytest.mark.parametrize("case", [MESH_REPLICA, *cases_in_soak(MESH)], ids=str)
 async def test_while_the_database_is_away_only_known_senders_are_taken(
     case: HomeCase, tmp_path: Any, server: Server
 ) -> None:

@@ -38,10 +38,10 @@ from vox_mesh.model.messages import WIRE_FIELDS, Message
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-REQUESTS: Final = 2_000 if SOAK else 70
+REQUESTS: Final = 2_000 if SOAK else 40
 """Generated requests, of each kind and on each home."""
 
-FORGED: Final = 2_000 if SOAK else 60
+FORGED: Final = 2_000 if SOAK else 40
 _FORGED_BYTES: Final = 100_000
 _MAX_GROWTH_BYTES: Final = _FORGED_BYTES * FORGED // 5
 _MAX_RESIDENT_GROWTH: Final = 128 * 2**20

@@ -16,7 +16,7 @@ from tests.support.messaging import Crowd
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Op, Script, guard, open_store
 from vox_mesh.coordination.clock import Surroundings
-from vox_mesh.errors import IllegalTransition, Refused, Unreachable
+from vox_mesh.errors import IllegalTransition, Refused, StaleIncarnation, StoreClosed, Unreachable
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.keeper import REFUSED, JobKeeper
@@ -257,7 +257,8 @@ async def test_it_ends_when_the_store_is_closed(there: Scene) -> None:
         await node.run_once()
         task = asyncio.create_task(keeper_of(node, tick_s=0.01).run())
         await node.store.close()
-        await asyncio.wait_for(task, _PATIENCE_S)
+        with pytest.raises(StoreClosed):
+            await asyncio.wait_for(task, _PATIENCE_S)
 
 
 async def test_it_ends_when_the_node_has_begun_again_elsewhere(there: Scene) -> None:
@@ -267,5 +268,6 @@ async def test_it_ends_when_the_node_has_begun_again_elsewhere(there: Scene) -> 
         async with there.node() as newer:
             await newer.run_once()
             await lapse(newer, job)
-            await asyncio.wait_for(keeper_of(older, tick_s=0.01).run(), _PATIENCE_S)
+            with pytest.raises(StaleIncarnation):
+                await asyncio.wait_for(keeper_of(older, tick_s=0.01).run(), _PATIENCE_S)
             assert [each.state for each in await found(newer, job)] == ["claimed"]

@@ -183,7 +183,7 @@ async def test_while_others_write_nothing_seems_wrong(crowd: Crowd, monkeypatch:
 
     async def work() -> None:
         before: list[str] = []
-        for _ in range(25):
+        for _ in range(10):
             items = [new_item() for _ in range(3)]
             items[2]["after"] = [(items[0]["job_id"], "end"), *((each, "end") for each in before[-1:])]
             await one.store.write(one.jobs.moves.schedule(items))

@@ -25,7 +25,7 @@ from vox_mesh.mesh import MeshNode
 from vox_mesh.model.jobs import CLAIM, Job
 from vox_mesh.model.manifest import Manifest
 
-_ROUNDS: Final = 20 if SOAK else 2
+_ROUNDS: Final = 20 if SOAK else 1
 
 
 @pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)

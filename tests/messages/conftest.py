@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.authoring import Scene, scene
+from tests.support.lengths import EVERY_HOME
 from tests.support.messaging import Crowd, crowd_on
-from tools.homes import ALL_HOMES, FILE, MEMORY, MESH_REPLICA, HomeCase
+from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
 from vox_mesh.mesh import MeshNode
@@ -28,7 +29,7 @@ async def node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         yield node
 
 
-@pytest.fixture(params=ALL_HOMES, ids=str)
+@pytest.fixture(params=EVERY_HOME, ids=str)
 async def any_node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MeshNode]:
     """The same on each home, and by each way to a server."""
     case: HomeCase = request.param

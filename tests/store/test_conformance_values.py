@@ -107,7 +107,7 @@ def test_what_no_home_could_give_back_is_refused_before_it_is_sent(value: Any) -
         guard("?", (value,), refusal="no")
 
 
-@pytest.mark.parametrize("value", REFUSED[:6], ids=ascii)
-async def test_a_query_with_such_a_value_is_refused_too(store: Store, value: Any) -> None:
-    with pytest.raises(BadValue):
-        await store.read("SELECT ?", (value,))
+async def test_a_query_with_such_a_value_is_refused_too(store: Store) -> None:
+    for value in REFUSED:
+        with pytest.raises(BadValue):
+            await store.read("SELECT ?", (value,))

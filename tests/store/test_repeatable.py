@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.combining import Combining, adding, combining, outcome
 from tests.support.examples import few
+from tests.support.lengths import cases_in_soak
 from tests.support.proxy import Fault, Proxy
 from tests.support.tables import make_table
 from tools.homes import MESH, MESH_HTTP, HomeCase
@@ -209,7 +210,7 @@ async def test_beside_a_lost_answer_others_take_effect_once(fails: bool) -> None
         assert await c.ids() == ([0, 1] if fails else [0, 1, 2])
 
 
-@pytest.mark.parametrize("case", [MESH, MESH_HTTP], ids=str)
+@pytest.mark.parametrize("case", [MESH, *cases_in_soak(MESH_HTTP)], ids=str)
 @pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.CUT_REQUEST], ids=str)
 async def test_a_spoiled_exchange_with_a_server_ends_as_a_whole_one(
     case: HomeCase, fault: Fault, tmp_path: Path, shared_server: Server

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.counting import HELLO, counting
 from tests.support.leftovers import assert_nothing_left, descriptors
+from tests.support.lengths import cases_in_soak
 from tests.support.standing import standing, until, until_in_touch
 from tests.support.tables import make_table
 from tools.homes import MESH, MESH_REPLICA, HomeCase
@@ -266,7 +267,7 @@ async def _answers_until(store: Store, moment: float) -> AsyncIterator[Rows]:
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("driver", [Driver.WS, Driver.HTTP], ids=str)
+@pytest.mark.parametrize("driver", [Driver.WS, *cases_in_soak(Driver.HTTP)], ids=str)
 async def test_own_writes_are_read_back_right_after_the_server_was_killed(
     driver: Driver, tmp_path: Path, server: Server
 ) -> None:

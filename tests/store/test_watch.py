@@ -26,6 +26,14 @@ _PATIENCE_S: Final = 30.0
 _WRITES: Final = 60
 
 
+@pytest.fixture(params=lengths.EVERY_HOME, ids=str)
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """The settings of each home in turn: who asks again and again does so alike, by whichever way."""
+    case: HomeCase = request.param
+    server = request.getfixturevalue("shared_server") if case.needs_server else None
+    return case.settings(tmp_path, server)
+
+
 @pytest.fixture
 async def other(settings: Settings) -> AsyncIterator[Store]:
     """Another store on the same database; in memory there can be none."""
@@ -254,7 +262,7 @@ async def test_a_watch_lives_through_the_servers_death(tmp_path: Path, server: S
         assert await asyncio.gather(*living) == [[1]] * len(_REMOTE)
 
 
-@pytest.mark.parametrize("case", [MESH, MESH_HTTP], ids=str)
+@pytest.mark.parametrize("case", [MESH, *lengths.cases_in_soak(MESH_HTTP)], ids=str)
 async def test_without_a_replica_a_watch_tells_that_touch_was_lost(
     case: HomeCase, tmp_path: Path, server: Server
 ) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import pytest
+
+from tools.homes import FILE, MEMORY, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, MESH_REPLICA
 
 SOAK: Final = os.environ.get("VOX_SOAK") == "1"
 
@@ -20,13 +22,21 @@ def in_soak(*cases: T) -> tuple[T, ...]:
     return cases if SOAK else ()
 
 
+def cases_in_soak(*cases: Any) -> tuple[Any, ...]:
+    """The same where nothing else of a test is longer, and for fixtures: the case makes it one of `soak`."""
+    return tuple(pytest.param(case, marks=pytest.mark.soak) for case in cases) if SOAK else ()
+
+
+EVERY_HOME: Final = (MEMORY, FILE, MESH, MESH_REPLICA, *cases_in_soak(MESH_HTTP, MESH_LIBSQL_CLIENT))
+"""For what stands on the store: that all ways to a server do alike is what the store's own tests show."""
+
 SCRIPTS_PER_PROCESS: Final = 500 if SOAK else 60
 SLOW_SCRIPTS_PER_PROCESS: Final = 100 if SOAK else 15
 """For the driver that makes a round trip of every statement."""
 
 SERVER_KILLS: Final = 20 if SOAK else 2
-LOST_ANSWERS: Final = 20 if SOAK else 4
-SPOILED_STREAM: Final = 40 if SOAK else 4
+LOST_ANSWERS: Final = 20 if SOAK else 2
+SPOILED_STREAM: Final = 40 if SOAK else 3
 """Faults that a proxy puts into a stream of concurrent writes."""
 
 LOAD_S: Final = 60.0 if SOAK else 3.0
@@ -50,7 +60,7 @@ REPLICA_FAULTS: Final = 4 if SOAK else 1
 """Faults in such a stretch."""
 
 HISTORY_FAULTS: Final = 18 if SOAK else 2
-MOVING_S: Final = 30.0 if SOAK else 3.0
+MOVING_S: Final = 30.0 if SOAK else 2.0
 
 IDLE_S: Final = 60.0 if SOAK else 4.0
 """For how long a watching node is counted doing nothing."""

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
+from typing import Final
+
+COMPLETE: Final = "_VOX_MESH_COMPLETE"
+"""Set by a shell that wants words completed; the value says which shell it is."""
+
+_RARELY: Final = 20_000
 
 
 def main() -> None:
     """Run the command that was typed and end with its exit code."""
+    gc.set_threshold(_RARELY)  # most of what is made at first are modules: looking for garbage finds none
+    if COMPLETE in os.environ:
+        from vox_mesh.cli.completion import complete
+
+        raise SystemExit(complete())
     from vox_mesh.cli.app import run
 
     raise SystemExit(run(sys.argv[1:]))

@@ -7,17 +7,20 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from vox_mesh.cli.exits import ExitCode, exit_code_of
 from vox_mesh.cli.logs import is_debugging
 from vox_mesh.errors import MeshError
 
-_NAME: Final = "vox-mesh"
+NAME: Final = "vox-mesh"
+"""What people type."""
+
 _COMMANDS: Final = {
+    "completion": "vox_mesh.cli.completion:completion",
     "conflicts": "vox_mesh.cli.conflicts:conflicts",
     "cron": "vox_mesh.cli.crons:cron",
     "db": "vox_mesh.cli.db:db",
@@ -33,6 +36,9 @@ _COMMANDS: Final = {
     "roles": "vox_mesh.cli.roles:roles",
     "route": "vox_mesh.cli.routes:route",
     "send": "vox_mesh.cli.send:send",
+    "top": "vox_mesh.cli.top:top",
+    "token": "vox_mesh.cli.token:token",
+    "up": "vox_mesh.cli.up:up",
     "worker": "vox_mesh.cli.worker:worker",
 }
 
@@ -50,9 +56,14 @@ class _Commands(click.Group):
         command: click.Command = getattr(import_module(module), name)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The names alone, as loading every command for its help takes longer than anyone waits for a tab."""
+        names = [CompletionItem(name) for name in _COMMANDS if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
 
 @click.group(cls=_Commands, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version(_NAME), prog_name=_NAME)
+@click.version_option(package_name=NAME, prog_name=NAME)
 def app() -> None:
     """Coordinate fleets of AI agents through one shared database.
 
@@ -67,7 +78,7 @@ def app() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run a command; its exit code. Whatever goes wrong is one line on stderr."""
     try:
-        with app.make_context(_NAME, list(arguments) or ["--help"]) as context:
+        with app.make_context(NAME, list(arguments) or ["--help"]) as context:
             code: int | None = app.invoke(context)
         sys.stdout.flush()
         return code or ExitCode.DONE
@@ -91,7 +102,7 @@ def run(arguments: Sequence[str]) -> int:
 def _ended(message: str, hint: str, code: ExitCode) -> int:
     if is_debugging():
         traceback.print_exc()
-    click.echo(" ".join(f"{_NAME}: {message}; {hint}".split()), err=True)
+    click.echo(" ".join(f"{NAME}: {message}; {hint}".split()), err=True)
     return code
 
 
@@ -102,4 +113,4 @@ def _usage(error: click.ClickException) -> str:
 
 def _path(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
-    return context.command_path if context is not None else _NAME
+    return context.command_path if context is not None else NAME

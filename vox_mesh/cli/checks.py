@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from vox_mesh.errors import MeshError
 from vox_mesh.settings import Settings
 from vox_mesh.store.engine import Engine
+from vox_mesh.views.overview import Overview
 
 
 class State(StrEnum):
@@ -62,6 +63,7 @@ class Patient:
     settings: Settings
     environment: Mapping[str, str]
     _engine: Engine | None = None
+    _scene: Overview | None = None
 
     @property
     def engine(self) -> Engine:
@@ -72,6 +74,16 @@ class Patient:
     @engine.setter
     def engine(self, engine: Engine) -> None:
         self._engine = engine
+
+    @property
+    def scene(self) -> Overview:
+        """The mesh as it was when the examination began."""
+        assert self._scene is not None, "before the database was reached nothing is known of the mesh"
+        return self._scene
+
+    @scene.setter
+    def scene(self, scene: Overview) -> None:
+        self._scene = scene
 
 
 class Check(Protocol):

@@ -7,8 +7,7 @@ import json
 import os
 import sys
 from contextlib import aclosing
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -29,8 +28,8 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.merge import Change, Columns, change_of
 from vox_mesh.model.row_text import decoded, shown
 from vox_mesh.settings import Settings
+from vox_mesh.views.conflicts import SIDES, ConflictView
 
-_SIDES: Final = ("base", "left", "right")
 _COLOURS: Final = {Change.CLASH: "red", Change.LEFT: "green", Change.RIGHT: "cyan"}
 
 
@@ -54,7 +53,7 @@ def list_(open_only: bool, table_name: str | None, as_json: bool) -> None:
       vox-mesh conflicts list --open --table memories
     """
     found = asyncio.run(_listed(start_shared("conflicts list"), open_only, table_name))
-    show_several([_record(each) if as_json else _line(each) for each in found], as_json=as_json)
+    show_several([vars(ConflictView.of(each)) if as_json else _line(each) for each in found], as_json=as_json)
 
 
 async def _listed(settings: Settings, open_only: bool, table_name: str | None) -> list[Conflict]:
@@ -77,23 +76,15 @@ def show(conflict_id: str, as_json: bool) -> None:
     """
     conflict = asyncio.run(_found(start_shared("conflicts show"), conflict_id))
     if as_json:
-        show_one(_record(conflict), as_json=True)
+        show_one(vars(ConflictView.of(conflict)), as_json=True)
     else:
-        about = {name: value for name, value in _record(conflict).items() if name not in _SIDES}
+        about = {name: value for name, value in vars(ConflictView.of(conflict)).items() if name not in SIDES}
         show_lines([*fields(about | {"row_key": _json(conflict.row_key)}), "", *_compared(conflict)])
 
 
 async def _found(settings: Settings, conflict_id: str) -> Conflict:
     async with Mesh.open_command(settings) as mesh:
         return await mesh.conflicts.find(conflict_id)
-
-
-def _record(conflict: Conflict) -> dict[str, Any]:
-    """A conflict by column."""
-    record = asdict(conflict)
-    return record | {
-        name: None if record[name] is None else shown(record[name]) for name in ("row_key", *_SIDES)
-    }
 
 
 def _line(conflict: Conflict) -> Record:
@@ -116,12 +107,12 @@ def _json(row: Columns) -> str:
 
 def _compared(conflict: Conflict) -> list[str]:
     """A line for each field, with what it is on all sides and which of them changed it."""
-    sides = [getattr(conflict, side) for side in _SIDES]
+    sides = [getattr(conflict, side) for side in SIDES]
     names = dict.fromkeys(name for side in reversed(sides) if side is not None for name in side)
     changes = {name: _changed_by(conflict, name) for name in names}
     rows = [
         {"field": name, "changed by": change.value}
-        | {side: _cell(row, name) for side, row in zip(_SIDES, sides, strict=True)}
+        | {side: _cell(row, name) for side, row in zip(SIDES, sides, strict=True)}
         for name, change in changes.items()
     ]
     heading, *lines = table(rows)
@@ -220,6 +211,6 @@ async def _watch(settings: Settings, as_json: bool) -> None:
     async with Mesh.open_command(settings) as mesh, aclosing(mesh.conflicts.watch()) as changes:
         async for conflict in changes:
             if as_json:
-                show_next(_record(conflict))
+                show_next(vars(ConflictView.of(conflict)))
             else:
                 show_lines(table([_line(conflict)])[1:])

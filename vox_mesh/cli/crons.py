@@ -15,6 +15,7 @@ from vox_mesh.errors import BadManifest, BadValue
 from vox_mesh.jobs.crons import CronJob
 from vox_mesh.model.cron import iso
 from vox_mesh.model.manifest import EXEC
+from vox_mesh.views.crons import CronView, RemovedCronView
 
 
 @click.group(no_args_is_help=False)
@@ -50,7 +51,7 @@ def add(name: str, expression: str, timezone: str, as_json: bool, **asked: Any) 
     except BadManifest as bad:
         bad.hint = "see `vox-mesh cron add --help`"
         raise
-    show_one(_record(added) if as_json else _line(added), as_json=as_json)
+    show_one(vars(CronView.of(added)) if as_json else _line(added), as_json=as_json)
 
 
 @cron.command(name="list")
@@ -63,7 +64,7 @@ def list_(as_json: bool) -> None:
       vox-mesh cron list
     """
     found = run_beside("cron list", lambda mesh: mesh.crons.listed())
-    show_several([_record(each) if as_json else _line(each) for each in found], as_json=as_json)
+    show_several([vars(CronView.of(each)) if as_json else _line(each) for each in found], as_json=as_json)
 
 
 @cron.command()
@@ -77,13 +78,7 @@ def remove(name: str, as_json: bool) -> None:
       vox-mesh cron remove report
     """
     run_beside("cron remove", lambda mesh: mesh.crons.remove(name))
-    show_one({"name": name, "removed": True}, as_json=as_json)
-
-
-def _record(cron: CronJob) -> Record:
-    """A cron by column; its manifest and options are the values themselves."""
-    row = cron._asdict()
-    return {**row, "manifest": orjson.loads(cron.manifest), "options": orjson.loads(cron.options)}
+    show_one(vars(RemovedCronView(name)), as_json=as_json)
 
 
 def _line(cron: CronJob) -> Record:

@@ -8,16 +8,19 @@ from typing import Final
 
 import click
 
-from vox_mesh.cli import database_checks, local_checks
+from vox_mesh.cli import database_checks, local_checks, mesh_checks
 from vox_mesh.cli.checks import Check, Finding, Patient, State, examine
 from vox_mesh.cli.exits import ExitCode
 from vox_mesh.cli.output import json_option, show_lines, show_several, table
 from vox_mesh.cli.start import opened_engine, start
 from vox_mesh.errors import DatabaseUnavailable, MeshError
+from vox_mesh.mesh import Mesh
 from vox_mesh.settings import Settings
+from vox_mesh.views.overview import overview
 
 _HERE: Final[tuple[Check, ...]] = local_checks.CHECKS
 _AT_THE_DATABASE: Final[tuple[Check, ...]] = database_checks.CHECKS
+_OF_THE_MESH: Final[tuple[Check, ...]] = mesh_checks.CHECKS
 _HOME: Final = local_checks.home.__name__
 
 
@@ -26,7 +29,7 @@ _HOME: Final = local_checks.home.__name__
 def doctor(as_json: bool) -> int:
     """Check that all is well, and say what to do.
 
-    Looks at the settings, the database, the clock, the disk and the files.
+    Looks at the settings, files, disk, database, clock and nodes, and at what waits for somebody.
 
     Ends with 0 if nothing fails, 1 if something does, 3 if the database is unreachable.
 
@@ -56,8 +59,12 @@ async def _examine(settings: Settings) -> list[Finding]:
             first, *others = _AT_THE_DATABASE
             reached = await examine(patient, (first,))
             findings += reached
-            if all(finding.state is not State.FAIL for finding in reached):
-                findings += await examine(patient, others)
+            if any(finding.state is State.FAIL for finding in reached):
+                return findings
+            findings += await examine(patient, others)
+        async with Mesh.open_command(settings) as mesh:
+            patient.scene = await overview(mesh)
+        findings += await examine(patient, _OF_THE_MESH)
     except MeshError as error:
         findings.append(Finding.of(error, "database"))
     return findings

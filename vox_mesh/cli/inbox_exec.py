@@ -15,6 +15,7 @@ from vox_mesh.cli.exits import KILLED, ExitCode, as_shell_tells
 from vox_mesh.cli.inbox_claims import AWAY, Inbox, coming, said
 from vox_mesh.cli.message_output import record, text_of
 from vox_mesh.cli.terminal import Terminal
+from vox_mesh.coordination.log_context import of_message
 from vox_mesh.errors import MeshError, NotHolder
 from vox_mesh.jobs.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
@@ -42,8 +43,8 @@ class Exec:
         """Deal with all messages; the exit code: whether each of them is done with."""
         async with Mesh.open_command(self._settings) as mesh, aclosing(coming(mesh, self._box)) as messages:
             async for message in messages:
-                if not await self._deal_with(mesh, message):
-                    self._failed += 1
+                with of_message(message):
+                    self._failed += not await self._deal_with(mesh, message)
         return ExitCode.NO if self._failed else ExitCode.DONE
 
     async def _deal_with(self, mesh: Mesh, message: Message) -> bool:

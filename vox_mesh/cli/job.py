@@ -10,19 +10,21 @@ import click
 from vox_mesh.cli.beside import run_beside
 from vox_mesh.cli.exits import ExitCode
 from vox_mesh.cli.job_actions import abort, retry, yield_
-from vox_mesh.cli.job_choice import found, job_argument, kind_option, limit_option, listed, named
+from vox_mesh.cli.job_choice import job_argument, kind_option, limit_option
 from vox_mesh.cli.job_options import AskedJob, job_options
-from vox_mesh.cli.job_output import Whole, count_lines, record, show_jobs, show_scheduled
+from vox_mesh.cli.job_output import show_jobs, show_scheduled, whole_lines
 from vox_mesh.cli.job_proof import bundle, verify
 from vox_mesh.cli.job_views import dead, graph, logs, ready, rebuild
 from vox_mesh.cli.job_wait import has_succeeded, wait
 from vox_mesh.cli.options import Function, TakesCommand, seconds
-from vox_mesh.cli.output import json_option, show_one, show_several
+from vox_mesh.cli.output import json_option, show_lines, show_one, show_several
 from vox_mesh.errors import BadManifest
+from vox_mesh.jobs.batches import found, listed, named
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.jobs import Job, JobState, matches
+from vox_mesh.model.jobs import Job, JobState
 from vox_mesh.model.proof import iso_time
+from vox_mesh.views.jobs import CountView, JobView, job_counts, whole_job
 
 _STATES: Final = [state.value for state in JobState]
 
@@ -107,7 +109,10 @@ def schedule(
         _tell_faults(bad, "stdin" if file == "-" else file)
         return ExitCode.USAGE
     if as_json and waits:
-        told = [{**record(each), "is_new": new.is_new} for new, each in zip(scheduled, ended, strict=True)]
+        told = [
+            {**vars(JobView.of(each)), "is_new": new.is_new}
+            for new, each in zip(scheduled, ended, strict=True)
+        ]
         show_several(told, as_json=True) if file is not None else show_one(told[0], as_json=True)
     elif as_json or not waits:
         show_scheduled(scheduled, as_json=as_json, is_one=file is None)
@@ -152,7 +157,7 @@ async def _schedule(
         return scheduled, []
     if not as_json:
         show_scheduled(scheduled, as_json=False, is_one=False)
-    jobs = await found(mesh, [each.job_id for each in scheduled])
+    jobs = await found(mesh.jobs, [each.job_id for each in scheduled])
     by_id = {each.job_id: each for each in await wait(mesh, jobs)}
     return scheduled, [by_id[each.job_id] for each in scheduled]
 
@@ -181,29 +186,24 @@ def list_(
     if counts:
         if state is not None or node is not None:
             raise click.UsageError("--counts goes with --kind only", click.get_current_context())
-        _show_counts(run_beside("job list", lambda mesh: _counted(mesh, kind)), as_json=as_json)
+        _show_counts(run_beside("job list", lambda mesh: job_counts(mesh, kind)), as_json=as_json)
         return
     states = [None if state is None else JobState(state)]
 
     async def look(mesh: Mesh) -> list[Job]:
-        pages = listed(mesh, states, kind=kind, claimer=node, limit=limit)
+        pages = listed(mesh.jobs, states, kind=kind, claimer=node, limit=limit)
         return [each async for page in pages for each in page]
 
     show_jobs(run_beside("job list", look), as_json=as_json)
 
 
-async def _counted(mesh: Mesh, kind: str | None) -> list[dict[str, Any]]:
-    counts, oldest = await mesh.jobs.roster.counts(), await mesh.jobs.roster.oldest_pending()
-    wanted = {name: each for name, each in counts.items() if kind is None or matches(kind, name)}
-    return count_lines(wanted, oldest, _STATES)
-
-
-def _show_counts(counts: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+def _show_counts(counts: Sequence[CountView], *, as_json: bool) -> None:
+    told = [{**vars(each)} for each in counts]
     if not as_json:
-        for each in counts:
+        for each in told:
             since_ms = each.pop("oldest_ms")
             each["oldest"] = None if since_ms is None else iso_time(since_ms)
-    show_several(counts, as_json=as_json)
+    show_several(told, as_json=as_json)
 
 
 @job.command()
@@ -216,14 +216,11 @@ def show(reference: str, as_json: bool) -> None:
     Example:
       vox-mesh job show 298aaf4c
     """
-
-    async def look(mesh: Mesh) -> Whole:
-        found = await mesh.jobs.find(reference)
-        roster, names = mesh.jobs.roster, [found.job_id]
-        note = await mesh.jobs.notes.of(found.job_id, fresh=True)
-        return Whole(found, await roster.predecessors(names), await roster.successors(names), note)
-
-    run_beside("job show", look).show(as_json=as_json)
+    view = run_beside("job show", lambda mesh: whole_job(mesh, reference))
+    if as_json:
+        show_one(vars(view), as_json=True)
+    else:
+        show_lines(whole_lines(view))
 
 
 @job.command(name="wait")
@@ -241,7 +238,7 @@ def wait_(references: tuple[str, ...], timeout: float | None, as_json: bool) -> 
     """
 
     async def work(mesh: Mesh) -> list[Job]:
-        return await wait(mesh, await named(mesh, references), timeout)
+        return await wait(mesh, await named(mesh.jobs, references), timeout)
 
     jobs = run_beside("job wait", work)
     show_jobs(jobs, as_json=as_json)

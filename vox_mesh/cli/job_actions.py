@@ -2,61 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Final, NamedTuple
 
 import click
 
 from vox_mesh.cli.beside import run_beside
 from vox_mesh.cli.exits import ExitCode
-from vox_mesh.cli.job_choice import OPEN, found, job_argument, kind_option, listed, named
-from vox_mesh.cli.job_output import line, record, short_id, show_jobs
+from vox_mesh.cli.job_choice import job_argument, kind_option
+from vox_mesh.cli.job_output import line, short_id, show_jobs
 from vox_mesh.cli.options import Function, seconds
 from vox_mesh.cli.output import json_option, show_lines, show_one, show_several, table
-from vox_mesh.errors import BadValue, IllegalTransition, StaleClaim, TooLarge
-from vox_mesh.jobs.jobs import MAX_AT_ONCE, Scheduled
+from vox_mesh.jobs import batches
+from vox_mesh.jobs.batches import OPEN, RETRIED, Choice, found
+from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs import Job, JobState
+from vox_mesh.views.jobs import AbortedView, JobView, RetriedView
 
-_RETRIED: Final = (JobState.FAILED, JobState.ABORTED, JobState.SUCCEEDED)
 
-
-class _Choice(NamedTuple):
-    """The jobs that something is done to: those that are named, or all that fit."""
-
-    references: tuple[str, ...]
-    states: Sequence[JobState]
-    kind: str | None
-
-    @classmethod
-    def of(
-        cls, references: tuple[str, ...], state: str | None, kind: str | None, default: Sequence[JobState]
-    ) -> _Choice:
-        """As it was asked for; by default, those in these states."""
-        has_filter = state is not None or kind is not None
-        if bool(references) == has_filter:
-            context = click.get_current_context()
-            raise click.UsageError("name jobs, or say which by --state and --kind", context)
-        return cls(references, default if state is None else [JobState(state)], kind)
-
-    async def batches(self, mesh: Mesh) -> AsyncIterator[list[Job]]:
-        """The jobs, as many at a time as go into one op."""
-        if not self.references:
-            async for page in listed(mesh, self.states, kind=self.kind):
-                yield page
-            return
-        jobs = await named(mesh, self.references)
-        for start in range(0, len(jobs), MAX_AT_ONCE):
-            yield jobs[start : start + MAX_AT_ONCE]
-
-    async def all(self, mesh: Mesh) -> list[Job]:
-        """All of them."""
-        return [job async for batch in self.batches(mesh) for job in batch]
-
-    @property
-    def is_by_name(self) -> bool:
-        return bool(self.references)
+def _chosen(
+    references: tuple[str, ...], state: str | None, kind: str | None, default: Sequence[JobState]
+) -> Choice:
+    """The jobs that are asked for; by default, those in these states."""
+    has_filter = state is not None or kind is not None
+    if bool(references) == has_filter:
+        context = click.get_current_context()
+        raise click.UsageError("name jobs, or say which by --state and --kind", context)
+    return Choice(references, default if state is None else [JobState(state)], kind)
 
 
 def _choice_options(states: Iterable[JobState]) -> Callable[[Function], Function]:
@@ -110,40 +83,36 @@ def abort(
     Example:
       vox-mesh job abort --state pending --kind 'cortex.*' --dry-run
     """
-    choice = _Choice.of(references, state, kind, OPEN)
+    choice = _chosen(references, state, kind, OPEN)
     if dry_run:
-        return _show_plan(run_beside("job abort", choice.all), "abort", as_json=as_json)
+        return _show_plan(
+            run_beside("job abort", lambda mesh: choice.all(mesh.jobs)), "abort", as_json=as_json
+        )
 
     async def work(mesh: Mesh) -> tuple[list[Job], set[str]]:
         seen: list[str] = []
         aborted: set[str] = set()
-        async for batch in choice.batches(mesh):
+        async for batch in choice.batches(mesh.jobs):
             seen += [job.job_id for job in batch]
-            aborted |= await _abort(mesh, batch, reason)
+            aborted |= await batches.abort(mesh.jobs, batch, reason)
         wanted = seen if choice.is_by_name else [job_id for job_id in seen if job_id in aborted]
-        return (await found(mesh, wanted) if as_json or choice.is_by_name else []), aborted
+        return (await found(mesh.jobs, wanted) if as_json or choice.is_by_name else []), aborted
 
     jobs, aborted = run_beside("job abort", work)
     if as_json:
-        show_several([{**record(job), "aborted": job.job_id in aborted} for job in jobs], as_json=True)
+        views = [AbortedView.ended(job, aborted=job.job_id in aborted) for job in jobs]
+        show_several([vars(each) for each in views], as_json=True)
     else:
         shown = table([line(job) for job in jobs]) if choice.is_by_name else []
         show_lines([*shown, f"aborted {_count(len(aborted))}"])
     return ExitCode.NO if choice.is_by_name and len(aborted) < len(jobs) else ExitCode.DONE
 
 
-async def _abort(mesh: Mesh, jobs: Sequence[Job], reason: str) -> set[str]:
-    try:
-        return set(await mesh.jobs.abort(*jobs, reason=reason))
-    except IllegalTransition:
-        return set()  # all of them had ended
-
-
 # --- again ---------------------------------------------------------------------------------------
 
 
 @click.command()
-@_choice_options(_RETRIED)
+@_choice_options(RETRIED)
 @json_option
 def retry(
     references: tuple[str, ...], state: str | None, kind: str | None, dry_run: bool, as_json: bool
@@ -158,17 +127,20 @@ def retry(
     Example:
       vox-mesh job retry --state failed --kind 'cortex.*' --dry-run
     """
-    choice = _Choice.of(references, state, kind, [JobState.FAILED])
+    choice = _chosen(references, state, kind, [JobState.FAILED])
     if dry_run:
-        return _show_plan(run_beside("job retry", choice.all), "retry", as_json=as_json)
+        return _show_plan(
+            run_beside("job retry", lambda mesh: choice.all(mesh.jobs)), "retry", as_json=as_json
+        )
 
     async def work(mesh: Mesh) -> list[tuple[Job, Scheduled]]:
         if choice.is_by_name:
-            _refuse_open(await choice.all(mesh))  # before any of them is retried
-        return [each async for batch in choice.batches(mesh) for each in await _retry(mesh, batch)]
+            batches.refuse_open(await choice.all(mesh.jobs))  # before any of them is retried
+        chosen = choice.batches(mesh.jobs)
+        return [each async for batch in chosen for each in await batches.retry(mesh.jobs, batch)]
 
     retried = run_beside("job retry", work)
-    records = [{**again._asdict(), "retry_of": job.job_id} for job, again in retried]
+    records = [vars(RetriedView.again(*each)) for each in retried]
     if as_json:
         show_several(records, as_json=True)
         return ExitCode.DONE
@@ -177,24 +149,6 @@ def retry(
     lines = [{**each, **{name: short_id(each[name]) for name in ("job_id", "retry_of")}} for each in records]
     show_lines([*(table(lines) if choice.is_by_name else []), f"retried {_count(new)}{before}"])
     return ExitCode.DONE
-
-
-def _refuse_open(jobs: Iterable[Job]) -> None:
-    for job in jobs:
-        if not job.has_ended:
-            refused = IllegalTransition(IllegalTransition.code, statement=0)
-            refused.hint = f"job {job.job_id} is {job.state}: only one that has ended is retried"
-            raise refused
-
-
-async def _retry(mesh: Mesh, jobs: Sequence[Job]) -> list[tuple[Job, Scheduled]]:
-    try:
-        return list(zip(jobs, await mesh.jobs.retry_all(jobs), strict=True))
-    except (TooLarge, BadValue):  # together they may be more than fits into a script
-        if len(jobs) == 1:
-            raise
-    half = len(jobs) // 2
-    return [*await _retry(mesh, jobs[:half]), *await _retry(mesh, jobs[half:])]
 
 
 # --- back ----------------------------------------------------------------------------------------
@@ -218,15 +172,7 @@ def yield_(reference: str, delay: float, reason: str, as_json: bool) -> None:
     """
 
     async def work(mesh: Mesh) -> Job:
-        try:
-            job = await mesh.jobs.give_back(reference, delay=timedelta(seconds=delay), reason=reason)
-        except IllegalTransition as refused:
-            refused.hint = "only a job that is claimed or running can go back: see `vox-mesh job show`"
-            raise
-        except StaleClaim as refused:
-            refused.hint = "it has moved meanwhile: see `vox-mesh job show`"
-            raise
-        return await mesh.jobs.find(job.job_id)
+        return await batches.give_back(mesh.jobs, reference, timedelta(seconds=delay), reason)
 
     job = run_beside("job yield", work)
-    show_one(record(job) if as_json else line(job), as_json=as_json)
+    show_one(vars(JobView.of(job)) if as_json else line(job), as_json=as_json)

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
-from vox_mesh.cli.beside import beside
+from vox_mesh.cli.beside import run_beside
 from vox_mesh.cli.exits import ExitCode
 from vox_mesh.cli.job_choice import job_argument
-from vox_mesh.cli.output import fields, json_option, printable, show_lines, show_one
-from vox_mesh.cli.start import start_shared
+from vox_mesh.cli.output import Record, fields, json_option, printable, show_lines, show_one
 from vox_mesh.errors import BadValue, ExportRefused
-from vox_mesh.jobs.artifacts import Artifacts
-from vox_mesh.jobs.verify import Verification, Verifier
-from vox_mesh.mesh import Mesh
-from vox_mesh.model.jobs import Job
 from vox_mesh.model.keys import is_public_key
-from vox_mesh.model.proof import check_bundle, trailers
-from vox_mesh.settings import Settings
+from vox_mesh.model.proof import check_bundle
+from vox_mesh.views.proofs import bundled, verified
 
 _FILE = click.Path(path_type=Path)
-
-
-def _verifier(mesh: Mesh, settings: Settings) -> Verifier:
-    # Who we are is of no matter here, and whoever only reads makes no key.
-    return Verifier(mesh.oplog, Artifacts(mesh.store, settings.home_dir / "artifacts", lambda: ""))
 
 
 @click.command()
@@ -52,32 +40,21 @@ def verify(reference: str | None, file: Path | None, key: str | None, as_json: b
         raise click.UsageError("--key goes with --file", click.get_current_context())
     if key is not None and not is_public_key(key):
         raise click.BadParameter(f"{key!r} is not ed25519: and 64 hex digits", param_hint="--key")
-    about: dict[str, Any]
+    view: Record
     if file is not None:
         faults, remarks = check_bundle(_read(file), worker_key=key)
-        about = {"file": str(file)}
+        view = {"file": str(file), "valid": not faults, "faults": faults, "remarks": remarks}
     else:
-        settings = start_shared("job verify")
-        job, (faults, remarks, proof) = asyncio.run(_verify(settings, str(reference)))
-        about = {"job_id": job.job_id, "state": job.state}
-        if proof is not None and not faults:
-            about["trailers"] = trailers(proof)
-    is_valid = not faults
+        view = vars(run_beside("job verify", lambda mesh: verified(mesh, str(reference))))
+    is_valid, faults, remarks = view["valid"], view["faults"], view["remarks"]
     if as_json:
-        show_one({**about, "valid": is_valid, "faults": faults, "remarks": remarks}, as_json=True)
+        show_one(view, as_json=True)
     else:
+        about = {name: view[name] for name in ("file", "job_id", "state", "trailers") if view.get(name)}
         verdict = "the proof holds" if is_valid else "the proof does not hold"
         lines = [f"wrong: {each}" for each in faults] + [f"note: {each}" for each in remarks]
         show_lines([*fields(about), *map(printable, lines), verdict])
     return ExitCode.DONE if is_valid else ExitCode.NO
-
-
-async def _verify(settings: Settings, reference: str) -> tuple[Job, Verification]:
-    async def look(mesh: Mesh) -> tuple[Job, Verification]:
-        job = await mesh.jobs.find(reference)
-        return job, await _verifier(mesh, settings).check(job)
-
-    return await beside(settings, look)
 
 
 def _read(file: Path) -> bytes:
@@ -101,8 +78,7 @@ def bundle(reference: str, file: Path | None, as_json: bool) -> int:
     Example:
       vox-mesh job bundle 298aaf4c -o bundle.json
     """
-    settings = start_shared("job bundle")
-    job_id, text, faults = asyncio.run(_bundle(settings, reference))
+    job_id, text, faults = run_beside("job bundle", lambda mesh: bundled(mesh, reference))
     if faults:
         for each in faults:
             click.echo(f"vox-mesh: {printable(each)}", err=True)
@@ -115,17 +91,6 @@ def bundle(reference: str, file: Path | None, as_json: bool) -> int:
     _write(file, content)
     show_one({"job_id": job_id, "file": str(file), "bytes": len(content)}, as_json=as_json)
     return ExitCode.DONE
-
-
-async def _bundle(settings: Settings, reference: str) -> tuple[str, str, list[str]]:
-    async def work(mesh: Mesh) -> tuple[str, str, list[str]]:
-        job = await mesh.jobs.find(reference)
-        verifier = _verifier(mesh, settings)
-        faults, _, proof = await verifier.check(job)
-        text = "" if faults or proof is None else await verifier.bundle(job, proof)
-        return job.job_id, text, faults
-
-    return await beside(settings, work)
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -11,15 +11,17 @@ import click
 
 from vox_mesh.cli.beside import run_beside
 from vox_mesh.cli.exits import ExitCode
-from vox_mesh.cli.job_choice import OPEN, job_argument, kind_option, limit_option, listed, named
-from vox_mesh.cli.job_graph import MOST, Graph, around, of_open
+from vox_mesh.cli.job_choice import job_argument, kind_option, limit_option
+from vox_mesh.cli.job_graph import dot, tree
 from vox_mesh.cli.job_output import show_jobs
 from vox_mesh.cli.output import json_option, printable, show_lines, show_next, show_one, show_several, table
+from vox_mesh.jobs.batches import listed, named
 from vox_mesh.jobs.notes import Piece
-from vox_mesh.jobs.rebuild import Difference, Rebuild
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.jobs import Job, JobState, matches
-from vox_mesh.model.roster import Finding
+from vox_mesh.model.jobs import Job, JobState
+from vox_mesh.views.job_graph import MOST, Graph, GraphView, around, of_open
+from vox_mesh.views.jobs import PieceView, ready_jobs
+from vox_mesh.views.proofs import rebuilt
 
 _PIECES: Final = 100
 
@@ -50,14 +52,14 @@ def logs(reference: str, follow: bool, as_json: bool) -> None:
                 if not as_json:
                     _print(piece)
                 elif follow:
-                    show_next(piece._asdict())
+                    show_next(vars(PieceView.of(piece)))
                 else:
                     found.append(piece)
         return found
 
     found = run_beside("job logs", work)
     if as_json and not follow:
-        show_several([piece._asdict() for piece in found], as_json=True)
+        show_several([vars(PieceView.of(piece)) for piece in found], as_json=True)
 
 
 async def _logged(mesh: Mesh, job_id: str) -> AsyncGenerator[Piece, None]:
@@ -94,14 +96,14 @@ def graph(references: tuple[str, ...], as_dot: bool, as_json: bool) -> None:
 
     async def look(mesh: Mesh) -> Graph:
         if references:
-            return await around(mesh, [job.job_id for job in await named(mesh, references)])
-        return await of_open(mesh, [job.job_id async for page in listed(mesh, OPEN) for job in page])
+            return await around(mesh.jobs, [job.job_id for job in await named(mesh.jobs, references)])
+        return await of_open(mesh.jobs)
 
     found = run_beside("job graph", look)
     if as_json:
-        show_one(found.record(), as_json=True)
+        show_one(vars(GraphView.of(found)), as_json=True)
     else:
-        show_lines(found.dot() if as_dot else found.tree())
+        show_lines(dot(found) if as_dot else tree(found))
     if found.is_cut:
         click.echo(f"vox-mesh: there are more than {MOST} jobs, and the others are not shown", err=True)
 
@@ -120,13 +122,7 @@ def ready(kind: str | None, limit: int, as_json: bool) -> None:
     Example:
       vox-mesh job ready --kind exec
     """
-
-    async def look(mesh: Mesh) -> list[Job]:
-        roster = mesh.jobs.roster
-        kinds = [each for each in (await roster.situation()).kinds if kind is None or matches(kind, each)]
-        return await roster.ready(kinds, limit)
-
-    show_jobs(run_beside("job ready", look), as_json=as_json)
+    show_jobs(run_beside("job ready", lambda mesh: ready_jobs(mesh, kind, limit)), as_json=as_json)
 
 
 @click.command()
@@ -142,7 +138,7 @@ def dead(kind: str | None, limit: int, as_json: bool) -> None:
     """
 
     async def look(mesh: Mesh) -> list[Job]:
-        pages = listed(mesh, [JobState.FAILED], kind=kind, limit=limit)
+        pages = listed(mesh.jobs, [JobState.FAILED], kind=kind, limit=limit)
         return [job async for page in pages for job in page]
 
     show_jobs(run_beside("job dead", look), as_json=as_json)
@@ -167,19 +163,16 @@ def rebuild(checks: bool, repairs: bool, as_json: bool) -> int:
     if checks == repairs:
         raise click.UsageError("choose one of --check and --repair", click.get_current_context())
 
-    async def work(mesh: Mesh) -> tuple[list[Difference], list[Finding]]:
-        rebuild = Rebuild(mesh.store)
-        return await (rebuild.repair() if repairs else rebuild.check()), rebuild.findings
-
-    differences, findings = run_beside("job rebuild", work)
-    told = [each._asdict() for each in differences]
+    view = run_beside("job rebuild", lambda mesh: rebuilt(mesh, repair=repairs))
     if as_json:
-        wrong = [each._asdict() for each in findings]
-        show_one({"differences": told, "findings": wrong, "repaired": repairs}, as_json=True)
+        show_one(vars(view), as_json=True)
     else:
+        told = [vars(each) for each in view.differences]
         lines = table(told) if told else []
-        lines += [f"op {each.op_id} ({each.kind}) of job {each.job_id}: {each.what}" for each in findings]
+        lines += [
+            f"op {each.op_id} ({each.kind}) of job {each.job_id}: {each.what}" for each in view.findings
+        ]
         verdict = "mended" if repairs else "found"
-        show_lines([*lines, f"{verdict} {len(differences)} differences between the roster and the log"])
-    is_right = not findings and (repairs or not differences)
+        show_lines([*lines, f"{verdict} {len(told)} differences between the roster and the log"])
+    is_right = not view.findings and (repairs or not view.differences)
     return ExitCode.DONE if is_right else ExitCode.NO

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from vox_mesh.cli.job_choice import found
 from vox_mesh.cli.progress import ProgressBar
 from vox_mesh.errors import DatabaseUnavailable
+from vox_mesh.jobs.batches import found
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs import Job, JobState
 
@@ -50,7 +50,7 @@ class _Waiting:
             while self._open:
                 seen = store.change_count
                 with suppress(DatabaseUnavailable):  # it goes on when the database is back
-                    for job in await found(self._mesh, [job.job_id for job in self._open]):
+                    for job in await found(self._mesh.jobs, [job.job_id for job in self._open]):
                         self._by_id[job.job_id] = job
                     if sys.stderr.isatty():
                         bar.show(await self._done(), _WHOLE * len(self.jobs))

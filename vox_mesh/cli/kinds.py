@@ -13,6 +13,7 @@ from vox_mesh.cli.output import Record, json_option, show_one, show_several
 from vox_mesh.jobs.kinds import KEEP, JobKinds
 from vox_mesh.jobs.roster import KindRules
 from vox_mesh.mesh import Mesh
+from vox_mesh.views.kinds import KindView, rules_of
 
 _KIND: Final = click.argument("kind")
 _NONE: Final = "none"
@@ -28,10 +29,10 @@ def _decide(
 ) -> None:
     async def decide(mesh: Mesh) -> KindRules:
         await deciding(mesh.job_kinds)
-        return (await mesh.jobs.roster.situation()).rules.get(kind) or KindRules(kind)
+        return await rules_of(mesh, kind)
 
     rules = run_beside(f"kind {command}", decide)
-    show_one(_record(rules) if as_json else _line(rules), as_json=as_json)
+    show_one(vars(KindView.of(rules)) if as_json else _line(rules), as_json=as_json)
 
 
 @kind.command()
@@ -144,17 +145,11 @@ def list_(as_json: bool) -> None:
       vox-mesh kind list
     """
     found = run_beside("kind list", lambda mesh: mesh.job_kinds.listed())
-    show_several([_record(each) if as_json else _line(each) for each in found], as_json=as_json)
-
-
-def _record(rules: KindRules) -> Record:
-    """What is decided of a kind, by column."""
-    row = rules._asdict()
-    return {name: bool(value) if name.startswith("is_") else value for name, value in row.items()}
+    show_several([vars(KindView.of(each)) if as_json else _line(each) for each in found], as_json=as_json)
 
 
 def _line(rules: KindRules) -> Record:
-    """The same as people want to see it."""
+    """What is decided of a kind, as people want to see it."""
     return {
         "kind": rules.kind,
         "paused": bool(rules.is_paused),

@@ -18,10 +18,15 @@ from vox_mesh.errors import LockHeld, NotKnown, StaleFence
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks import Holder, Lock
 from vox_mesh.settings import Settings
+from vox_mesh.views.locks import HoldView, LockView
 
 _KEY: Final = click.argument("key")
 _TOKEN: Final = click.option(
-    "--token", type=click.IntRange(min=1), required=True, help="The token that it was acquired with."
+    "--token",
+    type=click.IntRange(min=1),
+    metavar="N",
+    required=True,
+    help="The token that it was acquired with.",
 )
 
 
@@ -57,7 +62,7 @@ def acquire(
         held = asyncio.run(_acquire(settings, wanted))
     except LockHeld as refused:
         if as_json:
-            show_several([_record(holder) for holder in refused.holders], as_json=True)
+            show_several([vars(HoldView.of(holder)) for holder in refused.holders], as_json=True)
         raise
     _show_lock(held, as_json=as_json)
 
@@ -126,8 +131,8 @@ def _show_lock(held: Lock, *, as_json: bool) -> None:
     keys: Record = {"lock_key": held.keys[0]}
     if len(held.keys) > 1:
         keys = {"lock_keys": held.keys if as_json else ", ".join(held.keys)}
-    names = ("fence_token", "holder_node", "holder_agent", "is_shared", "expires_at")
-    show_one({**keys, **{name: getattr(held, name) for name in names}}, as_json=as_json)
+    about = {name: value for name, value in vars(LockView.of(held)).items() if name != "lock_keys"}
+    show_one({**keys, **about}, as_json=as_json)
 
 
 # --- looking -------------------------------------------------------------------------------------
@@ -151,19 +156,12 @@ def list_(goes_on: bool, as_json: bool) -> None:
         asyncio.run(_watch(settings, as_json))
     else:
         found = asyncio.run(_listed(settings))
-        show_several([_record(each) if as_json else _line(each) for each in found], as_json=as_json)
+        show_several([vars(HoldView.of(each)) if as_json else _line(each) for each in found], as_json=as_json)
 
 
 async def _listed(settings: Settings) -> list[Holder]:
     async with Mesh.open_command(settings) as mesh:
         return await mesh.locks.holders()
-
-
-def _record(holder: Holder) -> Record:
-    """A hold by column."""
-    row = holder._asdict()
-    del row["now_ms"], row["request_id"]
-    return row | {"age_ms": round(holder.age_s * 1_000), "left_ms": round(holder.left_s * 1_000)}
 
 
 def _line(holder: Holder) -> Record:
@@ -200,7 +198,7 @@ async def _watch(settings: Settings, as_json: bool) -> None:
 
 def _tell(holder: Holder, state: str, as_json: bool) -> None:
     if as_json:
-        show_next({"state": state, **_record(holder)})
+        show_next({"state": state, **vars(HoldView.of(holder))})
         return
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
     told = {name: value for name, value in _line(holder).items() if name not in ("age", "expires in")}
@@ -241,7 +239,7 @@ def break_(key: str, reason: str, as_json: bool) -> None:
       vox-mesh lock break task:42 --reason "its agent hangs"
     """
     op_id, holders = asyncio.run(_break(start_shared("lock break"), key, reason))
-    broken = [_record(each) if as_json else _line(each) for each in holders]
+    broken = [vars(HoldView.of(each)) if as_json else _line(each) for each in holders]
     show_one({"op_id": op_id, "broken": broken}, as_json=as_json)
 
 

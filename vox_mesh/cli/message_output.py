@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from vox_mesh.cli.output import Record, fields, printable, show_lines, show_next, show_one, table
-from vox_mesh.model.messages import Message, MessageState
+from vox_mesh.model.messages import Message
+from vox_mesh.views.messages import MessageView
 
 _SHORT: Final = 60
 _TIMES: Final = ("expires_ms", "ack_by_ms", "claim_until_ms", "not_before_ms")
@@ -15,10 +16,7 @@ _TIMES: Final = ("expires_ms", "ack_by_ms", "claim_until_ms", "not_before_ms")
 
 def record(message: Message) -> Record:
     """A message by column; its payload is the value itself."""
-    row = message._asdict()
-    del row["signature"]
-    is_acked = message.state == MessageState.ACKED
-    return {**row, "payload": message.body, "acknowledged": is_acked}
+    return vars(MessageView.of(message))
 
 
 def text_of(message: Message) -> str:

@@ -11,10 +11,9 @@ from vox_mesh.cli.beside import Result, Work, run_beside
 from vox_mesh.cli.message_output import record, short_line, show_message
 from vox_mesh.cli.options import Function, seconds
 from vox_mesh.cli.output import json_option, show_several
-from vox_mesh.errors import NotKnown
 from vox_mesh.mesh import Mesh
-from vox_mesh.messages.claims import is_brought, not_holder
 from vox_mesh.model.messages import Message, MessageState
+from vox_mesh.views.messages import ThreadView, found, held
 
 _LIMIT: Final = 100
 _STATES: Final = [state.value for state in MessageState if state is not MessageState.SPOOLED]
@@ -28,7 +27,12 @@ _CLAIM: Final = click.option(
     help="The claim_owner that it was claimed under.",
 )
 _limit_option: Final = click.option(
-    "--limit", type=click.IntRange(min=1), default=_LIMIT, show_default=True, help="At most so many."
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=_LIMIT,
+    show_default=True,
+    help="At most so many.",
 )
 
 
@@ -51,15 +55,8 @@ def _run(command: str, work: Work[Result]) -> Result:
     return run_beside(f"messages {command}", work)
 
 
-async def _found(mesh: Mesh, beginning: str) -> Message:
-    message = await mesh.bus.letters.find(beginning) if beginning else None
-    if message is None:
-        raise NotKnown(f"there is no message {beginning}", hint="see `vox-mesh messages list`")
-    return message
-
-
-def _show(found: Sequence[Message], *, as_json: bool) -> None:
-    show_several([record(each) if as_json else short_line(each) for each in found], as_json=as_json)
+def _show(messages: Sequence[Message], *, as_json: bool) -> None:
+    show_several([record(each) if as_json else short_line(each) for each in messages], as_json=as_json)
 
 
 # --- looking -------------------------------------------------------------------------------------
@@ -92,7 +89,7 @@ def show(message_uuid: str, as_json: bool) -> None:
     Example:
       vox-mesh messages show 01K9
     """
-    show_message(_run("show", lambda mesh: _found(mesh, message_uuid)), as_json=as_json)
+    show_message(_run("show", lambda mesh: found(mesh, message_uuid)), as_json=as_json)
 
 
 @messages.command()
@@ -118,8 +115,8 @@ def threads(limit: int, as_json: bool) -> None:
     Example:
       vox-mesh messages threads
     """
-    found = _run("threads", lambda mesh: mesh.bus.letters.threads(limit))
-    show_several([each._asdict() for each in found], as_json=as_json)
+    threads = _run("threads", lambda mesh: mesh.bus.letters.threads(limit))
+    show_several([vars(ThreadView.of(each)) for each in threads], as_json=as_json)
 
 
 # --- dead letters --------------------------------------------------------------------------------
@@ -136,8 +133,8 @@ def dead(limit: int, before: int | None, as_json: bool) -> None:
       vox-mesh messages dead
     """
     state = MessageState.DEAD
-    found = _run("dead", lambda mesh: mesh.bus.letters.listed(state=state, limit=limit, before=before))
-    lines = [record(each) if as_json else short_line(each, reason=each.ended_reason) for each in found]
+    letters = _run("dead", lambda mesh: mesh.bus.letters.listed(state=state, limit=limit, before=before))
+    lines = [record(each) if as_json else short_line(each, reason=each.ended_reason) for each in letters]
     show_several(lines, as_json=as_json)
 
 
@@ -155,10 +152,10 @@ def retry(ids: tuple[str, ...], as_json: bool) -> None:
 
 
 async def _retry(mesh: Mesh, ids: Sequence[str]) -> list[Message]:
-    found = [await _found(mesh, each) for each in ids]
-    for message in found:
+    dead = [await found(mesh, each) for each in ids]
+    for message in dead:
         await mesh.bus.letters.retry(message.message_uuid)
-    return [await _found(mesh, message.message_uuid) for message in found]
+    return [await found(mesh, message.message_uuid) for message in dead]
 
 
 # --- what was claimed ----------------------------------------------------------------------------
@@ -181,9 +178,9 @@ def ack(ids: tuple[str, ...], claim_owner: str, as_json: bool) -> None:
 
 
 async def _ack(mesh: Mesh, ids: Sequence[str], claim_owner: str) -> list[Message]:
-    held = [await _held(mesh, each, claim_owner) for each in ids]
-    await mesh.bus.ack(*held)
-    return [await _found(mesh, message.message_uuid) for message in held]
+    claimed = [await held(mesh, each, claim_owner) for each in ids]
+    await mesh.bus.ack(*claimed)
+    return [await found(mesh, message.message_uuid) for message in claimed]
 
 
 @messages.command()
@@ -205,16 +202,8 @@ def nack(
     """
 
     async def give_back(mesh: Mesh) -> Message:
-        held = await _held(mesh, message_uuid, claim_owner)
-        await mesh.bus.nack(held, retry_in=retry_in, reason=reason)
-        return await _found(mesh, held.message_uuid)
+        claimed = await held(mesh, message_uuid, claim_owner)
+        await mesh.bus.nack(claimed, retry_in=retry_in, reason=reason)
+        return await found(mesh, claimed.message_uuid)
 
     show_message(_run("nack", give_back), as_json=as_json)
-
-
-async def _held(mesh: Mesh, beginning: str, claim_owner: str) -> Message:
-    """The message under this claim. Whether that is so, the database says."""
-    message = (await _found(mesh, beginning))._replace(claim_owner=claim_owner)
-    if is_brought(message):  # that is known to a node alone
-        raise not_holder(message)
-    return message

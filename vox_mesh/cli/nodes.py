@@ -6,26 +6,23 @@ import asyncio
 import sys
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Final
 
 import click
-import orjson
 
 from vox_mesh.cli.output import Record, json_option, show_lines, show_next, show_one, show_several, table
-from vox_mesh.cli.roles import explaining_refusals
 from vox_mesh.cli.start import start_shared
 from vox_mesh.coordination.nodes import STALE_MS, Node
 from vox_mesh.mesh import Mesh
 from vox_mesh.settings import Settings
-
-_OWNER: Final = "owner"
-_COORDINATOR: Final = "coordinator"
+from vox_mesh.views import roles
+from vox_mesh.views.nodes import NodeView, kinds_of, with_roles
 
 
 @click.group(invoke_without_command=True, no_args_is_help=False)
 @click.option(
     "--stale-ms",
     type=click.IntRange(min=0),
+    metavar="MS",
     default=STALE_MS,
     show_default=True,
     help="How long a node may have been silent and still count as live.",
@@ -45,51 +42,13 @@ def nodes(context: click.Context, stale_ms: int, wants_all: bool, as_json: bool)
             raise click.UsageError(f"options of `{context.invoked_subcommand}` stand after it", context)
         return
     found = asyncio.run(_listed(start_shared("nodes"), None if wants_all else stale_ms))
-    show_several([_record(*each) if as_json else _line(*each) for each in found], as_json=as_json)
+    show_several([vars(NodeView.of(*each)) if as_json else _line(*each) for each in found], as_json=as_json)
 
 
 async def _listed(settings: Settings, stale_ms: int | None) -> list[tuple[Node, str]]:
     async with Mesh.open_command(settings) as mesh:
         found = await (mesh.nodes.all() if stale_ms is None else mesh.nodes.live_nodes_from_db(stale_ms))
-        return await _with_roles(mesh, found)
-
-
-async def _with_roles(mesh: Mesh, found: list[Node]) -> list[tuple[Node, str]]:
-    owner, coordinator = await mesh.roles.owner(), await mesh.roles.coordinator()
-    told: list[tuple[Node, str]] = []
-    for node in found:
-        roles = []
-        if owner is not None and owner.node_id == node.node_id:
-            roles.append(_OWNER)
-        if coordinator is not None and coordinator.node_id == node.node_id:
-            roles.append(_COORDINATOR)
-        told.append((node, "+".join(roles) or ("worker" if kinds_of(node) else "peer")))
-    return told
-
-
-def kinds_of(node: Node) -> list[str]:
-    """The kinds of job that a node says it works on."""
-    try:
-        kinds = orjson.loads(node.kinds)
-    except orjson.JSONDecodeError:
-        return []
-    return [str(kind) for kind in kinds] if isinstance(kinds, list) else []
-
-
-def _record(node: Node, role: str) -> Record:
-    """All that is known of a node, by column."""
-    row = node._asdict()
-    del row["now_ms"]  # the same for all
-    judged: dict[str, Any] = {
-        "node_id": node.node_id,
-        "state": node.state.value,
-        "role": role,
-        "age_ms": node.age_ms,
-        "missed": node.missed,
-        "consuming": node.is_consuming,
-        "progressing": node.is_progressing,
-    }
-    return judged | row | {"kinds": kinds_of(node)}
+        return await with_roles(mesh, found)
 
 
 def _line(node: Node, role: str) -> Record:
@@ -125,7 +84,7 @@ async def _watch(settings: Settings, as_json: bool) -> None:
     seen: dict[str, Record] = {}
     async with Mesh.open_command(settings) as mesh, aclosing(mesh.nodes.watch()) as changes:
         async for found in changes:
-            told = await _with_roles(mesh, found)
+            told = await with_roles(mesh, found)
             if is_drawn:
                 click.clear()
                 show_lines(table([_line(*each) for each in told]))
@@ -135,7 +94,7 @@ async def _watch(settings: Settings, as_json: bool) -> None:
                 if seen.get(node.node_id) != now:
                     seen[node.node_id] = now
                     if as_json:
-                        show_next(_record(node, role))
+                        show_next(vars(NodeView.of(node, role)))
                     else:
                         show_lines([_event(node, now)])
 
@@ -168,10 +127,5 @@ def rekey(node: str, key: str | None, as_json: bool) -> None:
 
 
 async def _rekey(settings: Settings, node: str, key: str | None) -> Record:
-    async with Mesh.open_command(settings) as mesh, explaining_refusals(mesh):
-        request = await mesh.roles.key_request(node)
-        asked = None if request is None else request.public_key
-        accepted, op = await mesh.roles.rekey(node, key or asked)
-        is_asked = request is not None and accepted == asked
-        host, pid = (request.host, request.pid) if request is not None and is_asked else (None, None)
-        return {"node_id": node, "public_key": accepted, "host": host, "pid": pid, "op_id": op.key}
+    async with Mesh.open_command(settings) as mesh:
+        return vars(await roles.rekey(mesh, node, key))

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from vox_mesh.cli.exits import ExitCode
 from vox_mesh.cli.output import Record, json_option, show_lines, show_next, show_one, show_several, table
 from vox_mesh.cli.start import start_shared
-from vox_mesh.coordination.deferral import Waiting
 from vox_mesh.coordination.export import export_log, record_of, verify_export
 from vox_mesh.errors import NotKnown
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.chain import Entry
 from vox_mesh.model.verification import ChainReport
 from vox_mesh.settings import Settings
+from vox_mesh.views.oplog import StandingView, standing_of
 
 _LIMIT: Final = 20
 _FILE: Final = click.Path(path_type=Path)
@@ -37,7 +37,12 @@ def oplog() -> None:
 @click.option("--node", help="Only entries of this chain.")
 @click.option("--kind", help="Only ops of this kind.")
 @click.option(
-    "--limit", type=click.IntRange(min=0), default=_LIMIT, show_default=True, help="How many to begin with."
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=_LIMIT,
+    show_default=True,
+    help="How many to begin with.",
 )
 @json_option
 def tail(follow: bool, node: str | None, kind: str | None, limit: int, as_json: bool) -> None:
@@ -117,32 +122,12 @@ def waiting(op_id: str | None, as_json: bool) -> None:
 
 async def _waiting(settings: Settings) -> list[Record]:
     async with Mesh.open_command(settings) as mesh:
-        return [_told(each) for each in await mesh.deferral.waiting()]
+        return [vars(StandingView.of(each)) for each in await mesh.deferral.waiting()]
 
 
 async def _standing(settings: Settings, op_id: str) -> Record:
     async with Mesh.open_command(settings) as mesh:
-        entry = await mesh.oplog.find(op_id)
-        waits = await mesh.deferral.waiting_for(op_id)
-    if waits is not None:
-        return _told(waits)
-    state = "applied" if entry.accepted else "refused"
-    return _standing_of(Waiting(op_id, entry.node_id, entry.kind, None, []), state, entry.reason)
-
-
-def _told(waits: Waiting) -> Record:
-    return _standing_of(waits, "waiting" if waits.dropped is None else "dropped", waits.dropped)
-
-
-def _standing_of(waits: Waiting, state: str, reason: str | None) -> dict[str, Any]:
-    return {
-        "op_id": waits.op_id,
-        "node_id": waits.node_id,
-        "kind": waits.kind,
-        "state": state,
-        "reason": reason,
-        "waits_for": waits.waits_for,
-    }
+        return vars(await standing_of(mesh, op_id))
 
 
 def _in_words(record: Record) -> Record:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from vox_mesh.cli.output import json_option, show_one
 from vox_mesh.cli.start import start_shared
-from vox_mesh.coordination.roles import Coordinator
-from vox_mesh.errors import Refused
 from vox_mesh.mesh import Mesh
 from vox_mesh.settings import Settings
+from vox_mesh.views.roles import DesignatedView, explaining_refusals, roles_of
 
 
 @click.group(no_args_is_help=False)
@@ -39,24 +37,7 @@ def show(as_json: bool) -> None:
 
 async def _show(settings: Settings) -> dict[str, Any]:
     async with Mesh.open_command(settings) as mesh:
-        owner = await mesh.roles.owner()
-        coordinator = await mesh.roles.coordinator()
-        routes = await mesh.roles.routes()
-    return {
-        "owner": None if owner is None else owner._asdict(),
-        "coordinator": None if coordinator is None else _told(coordinator),
-        "routes": routes,
-    }
-
-
-def _told(coordinator: Coordinator) -> dict[str, Any]:
-    return {
-        "node_id": coordinator.node_id,
-        "state": "unknown" if coordinator.node is None else coordinator.node.state.value,
-        "drift": coordinator.is_drifting,
-        "op_id": coordinator.op_id,
-        "hlc": coordinator.hlc,
-    }
+        return asdict(await roles_of(mesh))
 
 
 @roles.command()
@@ -76,22 +57,4 @@ def designate_coordinator(node: str, as_json: bool) -> None:
 async def _designate(settings: Settings, node: str) -> dict[str, Any]:
     async with Mesh.open_command(settings) as mesh, explaining_refusals(mesh):
         op = await mesh.roles.designate_coordinator(node)
-        return {"op_id": op.key, "node_id": node, "role": "coordinator"}
-
-
-@asynccontextmanager
-async def explaining_refusals(mesh: Mesh) -> AsyncIterator[None]:
-    """Add what to do to a refusal of what only the owner may do."""
-    try:
-        yield
-    except Refused as refused:
-        owner = await mesh.roles.owner()
-        if refused.reason == "the_owner_keeps_its_key":
-            refused.hint = "put the owner's key.pem back: its key is what the mesh knows it by"
-        elif refused.reason != "not_the_owner":
-            refused.hint = "stop that node first"
-        elif owner is None:
-            refused.hint = "the mesh has no owner yet: the first node that is started becomes it"
-        else:
-            refused.hint = f"the owner of the mesh is {owner.node_id}: run this there, with its key"
-        raise
+        return vars(DesignatedView(op.key, node))

@@ -41,6 +41,7 @@ _MAX_READ: Final = 4 * MAX_PAYLOAD_BYTES  # JSON may take less room once its spa
 @click.option(
     "--priority",
     type=click.IntRange(0, 3),
+    metavar="N",
     default=DEFAULT_PRIORITY,
     show_default=True,
     help="0 can wait, 3 is urgent.",
@@ -58,6 +59,7 @@ _MAX_READ: Final = 4 * MAX_PAYLOAD_BYTES  # JSON may take less room once its spa
 @click.option(
     "--max-attempts",
     type=click.IntRange(1, 1_000),
+    metavar="N",
     default=MAX_ATTEMPTS,
     show_default=True,
     help="How often it is tried before it is a dead letter.",

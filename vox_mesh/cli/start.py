@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from pydantic import SecretStr
+
 from vox_mesh.cli.logs import set_up_logs
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.homes import Home
@@ -16,7 +18,8 @@ from vox_mesh.store.engine import Engine
 def start() -> Settings:
     """Read the settings and set up the logs."""
     settings = load_settings()
-    set_up_logs(settings.log_format)
+    secrets = [value.get_secret_value() for _, value in settings if isinstance(value, SecretStr)]
+    set_up_logs(settings.log_format, secrets, settings.agent_id)
     return settings
 
 

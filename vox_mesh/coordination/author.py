@@ -89,6 +89,8 @@ class Author:
         self.incarnation: int | None = None
         self.broken: ChainBroken | None = None
         """Why nothing can be appended to the chain, as far as that was found out."""
+        self.found_broken = 0
+        """How often that was found out, having been well before."""
         self._end: End | None = None  # not known
         self._acknowledged: End | None = None  # the chain was not read yet
         self._sealing = Sealing()
@@ -128,10 +130,11 @@ class Author:
         """Register, if that is still to be done, and read where the chain ends."""
         if self._registration is not None and self.incarnation is None:
             self.incarnation = await self._registration.register(desk)  # nobody else can append any more
-        self.broken = None
+        was_broken, self.broken = self.broken is not None, None
         try:
             await self._find_end(desk)
         except ChainBroken as error:
+            self.found_broken += not was_broken
             self.broken = error
             raise
 

@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vox_mesh.errors import BadValue, ClockOff
 from vox_mesh.model.hlc import Hlc, HybridClock
+
+if TYPE_CHECKING:
+    from vox_mesh.store.memory import SharedMemory
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +29,8 @@ class Surroundings:
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     monotonic: Callable[[], float] = time.monotonic
     chance: Callable[[], float] = random.random
+    memory: SharedMemory | None = None
+    """The database of the memory home, if it is one that others share."""
 
 
 class MeshClock:

@@ -91,6 +91,9 @@ class Conflict:
         return cls(**told)
 
 
+Page = list[Conflict]
+
+
 class Resolution(NamedTuple):
     """How a conflict was resolved, by which op; `written_at` is the row's new version, if it has one."""
 
@@ -119,21 +122,29 @@ class Conflicts:
 
     async def list(self, *, open_only: bool = False, table: str | None = None) -> list[Conflict]:
         """All conflicts, oldest first, or those that are open, or of one table."""
-        found: list[Conflict] = []
-        last, most = "", _PAGE
+        return await self.after("", None, open_only=open_only, table=table)
+
+    async def after(
+        self, conflict_id: str, limit: int | None, *, open_only: bool = False, table: str | None = None
+    ) -> Page:
+        """Those that were recorded after this one, so many at the most."""
+        found: Page = []
+        last, most = conflict_id, _PAGE
         state = "open" if open_only else None
-        while True:
+        while limit is None or len(found) < limit:
+            wanted = most if limit is None else min(most, limit - len(found))
             try:
-                rows = await self._store.read(_SQL["after"], (*self._mesh, last, state, table, most))
+                rows = await self._store.read(_SQL["after"], (*self._mesh, last, state, table, wanted))
             except TooLarge:  # rows may be large, and no server answers with any number of them
                 if most == 1:
                     raise
                 most //= 2
                 continue
             found += map(Conflict.of, rows)
-            if len(rows) < most:
-                return found
+            if len(rows) < wanted:
+                break
             last = found[-1].conflict_id
+        return found
 
     async def find(self, conflict_id: str) -> Conflict:
         """The conflict with this id, or the only one whose id begins so."""

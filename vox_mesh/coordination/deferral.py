@@ -64,6 +64,8 @@ class Deferral:
         self._kinds = kinds
         self._pages = Pages(store)
         self._is_any = asyncio.Event()
+        self.forged = 0
+        """How many ops were dropped here because their authors have not signed them."""
 
     async def standing_of(self, deps: Sequence[str]) -> Standing:
         """What follows from these; their times are merged, so that what depends on them is later."""
@@ -135,6 +137,7 @@ class Deferral:
         (entry,) = await self._entries_of(op_id)
         has_waited = (entry.accepted, entry.reason) == (1, Standing.DEFERRED)
         if not has_waited or not await self.is_authentic(entry):
+            self.forged += 1
             await self._drop(entry, "forged")
             return
         deps = await self._deps(orjson.loads(entry.causal_deps), fresh=True)

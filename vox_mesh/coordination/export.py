@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
@@ -85,24 +85,43 @@ def _record(entry: Entry, unfit: Collection[str]) -> dict[str, Any]:
 # --- writing -------------------------------------------------------------------------------------
 
 
+class Export:
+    """The log as it stood when this began, as lines; what was written so far is counted."""
+
+    def __init__(self, oplog: OpLog, header: Header, last_id: int) -> None:
+        self._oplog = oplog
+        self._header = header
+        self._last_id = last_id
+        self.entries = 0
+        self.chains: set[str] = set()
+
+    @classmethod
+    async def begin(cls, oplog: OpLog, scope_id: str, repository_id: str) -> Export:
+        """The log as it stands now."""
+        owner, keys, last_id = await oplog.moment()
+        return cls(oplog, Header(scope_id, repository_id, owner, keys), last_id)
+
+    async def parts(self) -> AsyncGenerator[list[bytes], None]:
+        """The lines, a page of entries at a time; whoever has not got the last line has not got all."""
+        yield [_header_line(self._header)]
+        async for page in self._oplog.entries(up_to=self._last_id):
+            self.entries += len(page)
+            self.chains.update(entry.node_id for entry in page)
+            yield [_json_line(record_of(entry)) for entry in page]
+        yield [_end_line(self.entries)]
+
+
 async def export_log(oplog: OpLog, scope_id: str, repository_id: str, path: Path) -> Exported:
     """Write the log as it stands now to a new file, which gets its name when it is complete."""
-    owner, keys, last_id = await oplog.moment()
-    header = Header(scope_id, repository_id, owner, keys)
+    export = await Export.begin(oplog, scope_id, repository_id)
     draft = path.with_name(f".{path.name}.{new_key()}")
-    entries = 0
-    chains: set[str] = set()
     try:
         _refuse_if_taken(path)
         file = await asyncio.to_thread(_create, draft)
         try:
             with file:
-                file.write(_header_line(header))
-                async for page in oplog.entries(up_to=last_id):
-                    await asyncio.to_thread(file.writelines, [_json_line(record_of(entry)) for entry in page])
-                    entries += len(page)
-                    chains.update(entry.node_id for entry in page)
-                file.write(_end_line(entries))
+                async for lines in export.parts():
+                    await asyncio.to_thread(file.writelines, lines)
             _refuse_if_taken(path)  # by someone else, meanwhile
             size = await asyncio.to_thread(publish, draft, path)
         finally:
@@ -111,7 +130,7 @@ async def export_log(oplog: OpLog, scope_id: str, repository_id: str, path: Path
         raise ExportRefused(
             f"{path} can't be written: {error.strerror}", hint="choose another folder"
         ) from None
-    return Exported(path, entries, len(chains), size)
+    return Exported(path, export.entries, len(export.chains), size)
 
 
 def _refuse_if_taken(path: Path) -> None:

@@ -44,14 +44,31 @@ class Heartbeat:
         self._tick_s = tick_s
         self._minute_began = surroundings.monotonic()
         self._anchored: Heads = {}
+        self._ticked_at: float | None = None
+        self.fault = ""
+        """Why the last tick failed, if it did."""
 
     @property
     def pause_s(self) -> float:
         """How long until the next tick: jittered, so that nodes which began together do not stay so."""
         return self._tick_s * (1 + _JITTER * (2 * self._surroundings.chance() - 1))
 
+    @property
+    def silent_s(self) -> float | None:
+        """How long ago a tick was last written; `None`: none ever was."""
+        return None if self._ticked_at is None else self._surroundings.monotonic() - self._ticked_at
+
     async def run_once(self) -> None:
         """Tick; and when a minute has passed, vouch for what happened in it."""
+        try:
+            await self._tick()
+        except MeshError as error:
+            self.fault = error.line
+            raise
+        self.fault = ""
+        self._ticked_at = self._surroundings.monotonic()
+
+    async def _tick(self) -> None:
         began = self._surroundings.monotonic()
         said: list[Script] = []
         moved: Heads = {}

@@ -49,6 +49,10 @@ class Node(NamedTuple):
     clock_distance_ms: int
     machine_id: str
     place: str
+    written: int | None
+    waiting: int | None
+    replica_lag_ms: int | None
+    faults: str | None
     now_ms: int
 
     @property

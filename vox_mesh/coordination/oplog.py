@@ -53,6 +53,7 @@ class OpLog:
         self._roles = roles
         self._deferral = deferral
         self._pages = Pages(store)
+        self._found_broken = 0
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -151,6 +152,20 @@ class OpLog:
         self._receive(found)
         return found[::-1]
 
+    async def after(
+        self, after_id: int, limit: int, *, node_id: str | None = None, kind: str | None = None
+    ) -> list[Entry]:
+        """The entries committed after some other, so many at the most; fewer, if they are large."""
+        found: list[Entry] = []
+        while len(found) < limit:
+            page = await self._pages.read("after", after_id, node_id, kind, limit=limit - len(found))
+            if not page:
+                break
+            found += page
+            after_id = page[-1].id
+        self._receive(found)
+        return found
+
     async def follow(
         self, after_id: int, *, node_id: str | None = None, kind: str | None = None
     ) -> AsyncGenerator[Entry, None]:
@@ -237,7 +252,14 @@ class OpLog:
         async for page in self.entries(node_id, last_id):
             for entry in page:
                 check.check(entry)
-        return check.finish(node_id)
+        reports = check.finish(node_id)
+        self._found_broken += sum(report.problem is not None for report in reports)
+        return reports
+
+    @property
+    def found_broken(self) -> int:
+        """How many chains this process has found broken: when it verified them, or went on with its own."""
+        return self._found_broken + self._author.found_broken
 
     async def _read(self, name: str, *values: Value, fresh: bool = False) -> Rows:
         return await self._store.read(_SQL[name], (*self._store.tenant[:2], *values), fresh=fresh)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Final
@@ -14,6 +15,7 @@ from vox_mesh.coordination.author import key_refused
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import Identity, machine_id
 from vox_mesh.errors import MeshError, NodeInUse, Refused
+from vox_mesh.model.health import Vitals
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant
@@ -60,6 +62,8 @@ class Presence:
         self._version = version("vox-mesh")
         self._arrival = new_key()  # sent again, it begins no second incarnation
         self.activity = activity
+        self.vitals: Callable[[], Vitals] = Vitals
+        """How this node is: whoever knows says so here."""
 
     def consumed(self) -> None:
         """A sign of life: this node still takes work."""
@@ -71,7 +75,7 @@ class Presence:
 
     def beat(self) -> Script:
         """A tick; it answers with the database's time."""
-        return Script(self._row(), answer=Answer(_SQL["now"], columns=("now_ms",)))
+        return Script(self._row(), self._vitals(), answer=Answer(_SQL["now"], columns=("now_ms",)))
 
     def leave(self) -> Script:
         """The last thing that a node says."""
@@ -86,6 +90,11 @@ class Presence:
             *(self._clock.distance_ms if self._clock.is_set else 0, machine_id(), self._place),
         )
         return Statement(_SQL["beat"], values)
+
+    def _vitals(self) -> Statement:
+        vitals = self.vitals()
+        faults = orjson.dumps(vitals.faults).decode()
+        return Statement(_SQL["note_vitals"], (*self._whose, *vitals[:-1], faults))
 
     # --- the start -------------------------------------------------------------------------------
 

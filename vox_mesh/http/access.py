@@ -5,13 +5,16 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Callable
+from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from vox_mesh.http.problems import Problem
 from vox_mesh.messages.sparing import Sparing
+from vox_mesh.model.addresses import is_loopback
 from vox_mesh.model.recent import Recent
 
 _log = logging.getLogger(__name__)
@@ -21,23 +24,41 @@ _PEERS_AT_ADDRESS: Final = 4
 _BEARER: Final = "bearer "
 
 
-class Access:
-    """Lets in whoever names the token; without one, whoever can reach us, which is this machine alone."""
+class Scope(StrEnum):
+    """What a token must allow."""
 
-    def __init__(self, token: str | None) -> None:
+    READ = "read"
+    WRITE = "write"
+
+
+class Access:
+    """Lets in whoever names a token; without one, whoever is on this machine."""
+
+    def __init__(self, token: str | None, read_token: str | None = None) -> None:
         self._token = None if token is None else token.encode()
+        self._read_token = None if read_token is None else read_token.encode()
         self._say = Sparing(_log)
 
-    def check(self, request: web.Request) -> None:
-        """Raise 401 unless the request names the token; the comparison takes the same time for all."""
+    def check(self, request: web.Request, scope: Scope = Scope.WRITE) -> None:
+        """Raise 401 or 403 unless the request may do this; the comparison takes the same time for all."""
         if self._token is None:
+            _refuse_from_pages(request)
             return
         said = request.headers.get("Authorization", "")
         is_bearer = said[: len(_BEARER)].lower() == _BEARER
-        given = said[len(_BEARER) :].encode(errors="surrogateescape") if is_bearer else None
-        if given is not None and hmac.compare_digest(given, self._token):
+        given = said[len(_BEARER) :].encode(errors="surrogateescape") if is_bearer else b""
+        may_do_all = hmac.compare_digest(given, self._token)
+        may_read = self._read_token is not None and hmac.compare_digest(given, self._read_token)
+        if may_do_all or (may_read and scope is Scope.READ):
             return
-        fault = "it came without a token" if given is None else "its token is another one"
+        if may_read:
+            raise Problem(
+                HTTPStatus.FORBIDDEN,
+                "read_only",
+                "this token is for reading only",
+                "use the one of VOX_MESH_TOKEN",
+            )
+        fault = "its token is another one" if is_bearer else "it came without a token"
         self._say(
             logging.WARNING,
             "%s was refused: %s; VOX_MESH_TOKEN must be the same on all nodes",
@@ -45,9 +66,20 @@ class Access:
         )
         raise Problem(
             HTTPStatus.UNAUTHORIZED,
-            "token_missing" if given is None else "token_wrong",
-            "no token was given" if given is None else "the token is not the one of this node",
+            "token_wrong" if is_bearer else "token_missing",
+            "the token is not the one of this node" if is_bearer else "no token was given",
             "set VOX_MESH_TOKEN to the same value on all nodes",
+        )
+
+
+def _refuse_from_pages(request: web.Request) -> None:
+    """Raise 403 for what a page of some site makes a browser on this machine send: it has no token either."""
+    if "Origin" in request.headers or not is_loopback(urlsplit(f"//{request.host}").hostname or ""):
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            "not_local",
+            "without a token this service is for programs of this machine, by its own address",
+            "set VOX_MESH_TOKEN, or ask 127.0.0.1",
         )
 
 

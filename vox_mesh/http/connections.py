@@ -54,11 +54,17 @@ class Connection(web.RequestHandler):
         self.has_asked = False
         self.under_way = 0
         self.since = asyncio.get_running_loop().time()
+        self.lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody connects; if there is no room, somebody idle has to go."""
         super().connection_made(transport)
         self._connections.make_room(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """It has ended, by us or by them."""
+        super().connection_lost(exc)
+        self.lost.set()
 
     def handle_error(
         self,
@@ -89,6 +95,19 @@ class Connection(web.RequestHandler):
         """Close the connection, whatever is under way."""
         if self.transport is not None:
             self.transport.abort()
+
+
+async def lost(request: web.Request) -> None:
+    """Wait until whoever asked is gone."""
+    connection: Any = request.protocol
+    await connection.lost.wait()
+
+
+def touched(request: web.Request) -> None:
+    """Something was taken: whoever listens to what comes is not idle."""
+    connection: Any = request.protocol
+    if connection is not None:
+        connection.since = asyncio.get_running_loop().time()
 
 
 class Connections:
@@ -153,7 +172,7 @@ class Connections:
         """Note that something was asked."""
         connection: Any = request.protocol
         connection.has_asked = True
-        connection.since = asyncio.get_running_loop().time()
+        touched(request)
         connection.under_way += 1
         try:
             return await handler(request)

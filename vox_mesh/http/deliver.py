@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -10,17 +9,16 @@ from typing import Annotated, Any, Final
 
 import orjson
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vox_mesh.http.access import Access, Rates
+from vox_mesh.http.body import READ_S, body_of
 from vox_mesh.http.problems import Problem
 from vox_mesh.messages.reception import Reception
 from vox_mesh.model.messages import MAX_NAME, MAX_PAYLOAD_BYTES, WIRE_FIELDS, Message
 
 PATH: Final = "/v1/a2a/deliver"
 MAX_MESSAGES: Final = 64
-MAX_BODY_BYTES: Final = 2 * 2**20
 NODE: Final = "Vox-Mesh-Node"
 """The node that a request is meant for."""
 
@@ -78,7 +76,7 @@ class Limits:
 
     per_second: float = 500.0
     at_once: int = 64
-    read_s: float = 5.0
+    read_s: float = READ_S
 
 
 class Delivery:
@@ -106,7 +104,7 @@ class Delivery:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "too many requests at the same time")
         self._at_once += 1
         try:
-            messages = _messages(await _body(request, self._limits.read_s))
+            messages = _messages(await body_of(request, self._limits.read_s))
             stored = request.headers.get(STORED) == "1"
             await self._reception.take(messages, stored=stored)
         finally:
@@ -129,34 +127,6 @@ class Delivery:
                 f"this is {self._node_id}, and the request is meant for another node",
                 "look its address up again",
             )
-
-
-async def _body(request: web.Request, read_s: float) -> bytes:
-    if request.content_type != "application/json":
-        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_type", "send application/json")
-    if request.headers.get("Content-Encoding", "identity") != "identity":
-        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_encoding", "send it without an encoding")
-    if (request.content_length or 0) > MAX_BODY_BYTES:
-        raise _too_large()
-    try:
-        async with asyncio.timeout(read_s):
-            return await request.read()
-    except TimeoutError:
-        detail = f"the body did not come within {read_s:g} s"
-        raise Problem(HTTPStatus.REQUEST_TIMEOUT, "too_slow", detail) from None
-    except web.HTTPRequestEntityTooLarge:
-        raise _too_large() from None
-    except (OSError, HttpProcessingError, web.RequestPayloadError):
-        raise Problem(HTTPStatus.BAD_REQUEST, "incomplete", "the body did not come as it should") from None
-
-
-def _too_large() -> Problem:
-    return Problem(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        "too_large",
-        f"a request has at most {MAX_BODY_BYTES} bytes",
-        "bring fewer messages at once",
-    )
 
 
 def _messages(body: bytes) -> list[Message]:

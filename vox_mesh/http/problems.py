@@ -5,26 +5,46 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from aiohttp import web
 
 from vox_mesh.errors import (
+    AlreadyResolved,
+    ArtifactDamaged,
+    ArtifactNotKept,
+    BadManifest,
+    BadStatement,
     BadValue,
+    ChainBroken,
+    ClockOff,
+    ConstraintFailed,
+    Contended,
     DatabaseFault,
     DatabaseUnavailable,
+    KeyRefused,
+    LockHeld,
+    LockLost,
+    MergeClash,
     MeshError,
     MessageExpired,
     MessageTaken,
+    NotHolder,
+    NotKnown,
     OutcomeUnknown,
     Overloaded,
+    Refused,
+    RowMoved,
     SenderRefused,
     SpoolFull,
     StaleIncarnation,
     StoreClosed,
+    TooLarge,
     Unauthorized,
+    WrongHome,
 )
+from vox_mesh.views.locks import HoldView
 
 _log = logging.getLogger(__name__)
 
@@ -34,24 +54,36 @@ CONTENT_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1
 
 _STATUS: Final = (
-    ((BadValue,), HTTPStatus.UNPROCESSABLE_ENTITY),
+    ((NotKnown,), HTTPStatus.NOT_FOUND),
+    ((TooLarge,), HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    ((BadStatement, BadValue), HTTPStatus.UNPROCESSABLE_ENTITY),
     ((SenderRefused,), HTTPStatus.FORBIDDEN),
-    ((MessageExpired, MessageTaken, StaleIncarnation), HTTPStatus.CONFLICT),
     (
         (
-            *(DatabaseFault, DatabaseUnavailable, OutcomeUnknown),
+            *(AlreadyResolved, ArtifactDamaged, ArtifactNotKept, ConstraintFailed, Contended, LockHeld),
+            *(LockLost, MergeClash, MessageExpired, MessageTaken, NotHolder, Refused, RowMoved),
+            *(StaleIncarnation, WrongHome),
+        ),
+        HTTPStatus.CONFLICT,
+    ),
+    (
+        (
+            *(ChainBroken, ClockOff, DatabaseFault, DatabaseUnavailable, KeyRefused, OutcomeUnknown),
             *(Overloaded, SpoolFull, StoreClosed, Unauthorized),
         ),
         HTTPStatus.SERVICE_UNAVAILABLE,
     ),
 )
+_NOT_ALLOWED: Final = frozenset({"not_the_owner", "not_the_coordinator"})
+"""Reasons of refusals that are about who asks, and not about how things stand."""
 
 
 class Problem(Exception):
     """An answer that is a problem document."""
 
-    def __init__(self, status: HTTPStatus, code: str, detail: str, hint: str = "") -> None:
+    def __init__(self, status: HTTPStatus, code: str, detail: str, hint: str = "", **more: Any) -> None:
         super().__init__(detail)
+        self.more = more
         self.status = status
         self.code = code
         self.detail = detail
@@ -60,7 +92,7 @@ class Problem(Exception):
     @property
     def response(self) -> web.Response:
         """The document."""
-        document = {
+        document: dict[str, Any] = {
             "type": "about:blank",
             "title": self.status.phrase,
             "status": self.status.value,
@@ -69,6 +101,7 @@ class Problem(Exception):
         }
         if self.hint:
             document["hint"] = self.hint
+        document |= self.more
         response = web.Response(
             status=self.status, body=orjson.dumps(document), headers={"Content-Type": CONTENT_TYPE}
         )
@@ -85,7 +118,16 @@ def problem_of(error: MeshError) -> Problem:
     if status is None:
         _log.error("a request failed: %s", error.line)
         status = HTTPStatus.INTERNAL_SERVER_ERROR
-    return Problem(status, error.code, str(error), error.hint)
+    more: dict[str, Any] = {}
+    if isinstance(error, Refused):
+        more["reason"] = error.reason
+        if error.reason in _NOT_ALLOWED:
+            status = HTTPStatus.FORBIDDEN
+    if isinstance(error, BadManifest):
+        more["faults"] = error.faults
+    if isinstance(error, LockHeld):
+        more["holders"] = [HoldView.of(holder) for holder in error.holders]
+    return Problem(status, error.code, str(error), error.hint, **more)
 
 
 @web.middleware

@@ -11,9 +11,10 @@ from typing import Final
 from aiohttp import web
 
 from vox_mesh.http.address import Address
+from vox_mesh.http.body import MAX_BODY_BYTES
 from vox_mesh.http.connections import Connections, Patience
-from vox_mesh.http.deliver import MAX_BODY_BYTES
 from vox_mesh.http.problems import as_problems
+from vox_mesh.http.tracing import traced
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class Service:
         self._address = address
         self.connections = Connections(patience)
         app = web.Application(
-            middlewares=[self.connections.noted, as_problems], client_max_size=MAX_BODY_BYTES
+            middlewares=[self.connections.noted, traced, as_problems], client_max_size=MAX_BODY_BYTES
         )
         for add_to in parts:
             add_to(app)

@@ -6,9 +6,11 @@ import asyncio
 import codecs
 from collections.abc import Callable
 from contextlib import nullcontext
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
+from vox_mesh.coordination import tracing
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import MeshError
 from vox_mesh.jobs.artifacts import Artifacts
@@ -44,6 +46,13 @@ Work = Callable[[JobContext], Any]
 
 async def attempt(context: JobContext, work: Work, clock: MeshClock, timeout_s: float | None) -> Ended:
     """Have the work done, whatever becomes of it. Cancelled, there is no end to tell."""
+    with tracing.running(context.job) as run:
+        ended = await _attempt(context, work, clock, timeout_s)
+        tracing.came_to(run, ended.state, ended.reason)
+    return ended
+
+
+async def _attempt(context: JobContext, work: Work, clock: MeshClock, timeout_s: float | None) -> Ended:
     job, failed = context.job, partial(Ended, context.job, JobState.FAILED)
     limit = asyncio.timeout(timeout_s) if timeout_s else None
     try:
@@ -94,7 +103,7 @@ async def handled(context: JobContext, handler: Handler) -> Ended:
         result = await handler.function(context)
     else:
         thread = SerialThread("vox-mesh-handler")  # one that does not end must not keep the process from it
-        context.thread = thread.do(partial(_called, handler.function, context))
+        context.thread = thread.do(partial(copy_context().run, _called, handler.function, context))
         thread.finish()
         result = await asyncio.shield(context.thread)
     if result is not None:

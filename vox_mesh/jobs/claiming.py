@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from vox_mesh.coordination import tracing
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.jobs.choosing import Chooser
@@ -67,6 +68,12 @@ class Claiming:
 
     async def claim(self, jobs: Sequence[Job], lease_ms: int) -> list[Claimed]:
         """Claim and start jobs; those that we got."""
+        began = tracing.began()
+        claimed = await self._claimed(jobs, lease_ms)
+        tracing.tell_of_jobs("job claim", (tracing.about(each.job) for each in claimed), began)
+        return claimed
+
+    async def _claimed(self, jobs: Sequence[Job], lease_ms: int) -> list[Claimed]:
         if all(self._chooser.is_plain(job.kind) for job in jobs):
             claimed = await self._try(jobs, lease_ms, short=True)
             if claimed is not None:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from vox_mesh.coordination import tracing
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import BadManifest, BadValue, MeshError, NotKnown, Refused
 from vox_mesh.jobs.jobs import Jobs
@@ -113,12 +114,14 @@ class Crons:
         for cron in map(CronJob._make, rows):
             with suppress(_NotHere):
                 job_id, script = self._firing(cron)
+                began = tracing.began()
                 try:
                     await self._store.write(script)
                 except Refused as refused:
                     if refused.reason != FIRED:
                         raise
                     continue
+                tracing.tell_of_jobs("job schedule", [(job_id, {"vox.cron": cron.name})], began)
                 _log.info("%s: job %s is scheduled", cron.name, job_id)
                 fired.append(job_id)
         return fired

@@ -14,9 +14,11 @@ from typing import Any, Final, NamedTuple
 
 from blake3 import blake3
 
+from vox_mesh.coordination import tracing
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, Refused
+from vox_mesh.coordination.log_context import apart, of_job
+from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, Refused, StaleClaim
 from vox_mesh.jobs.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.moves import NOT_ALL, Item, Moves
 from vox_mesh.jobs.roster import Roster
@@ -76,17 +78,27 @@ class Finisher:
         self._chance = chance
         self.timeout_s: float | None = None
         """How long one request may take; `None`: as long as any."""
+        self.stale = 0
+        """How many ends were refused because their claims are over."""
         self._waiting: list[_Entry] = []
         self._writing: set[asyncio.Task[None]] = set()
 
     async def finish(self, ended: Ended) -> Ended | None:
         """Write it down; what was written, or nothing if that was refused: the job is not ours any more."""
-        loop = asyncio.get_running_loop()
+        loop, began = asyncio.get_running_loop(), tracing.began()
         written: asyncio.Future[Ended | None] = loop.create_future()
         self._waiting.append((ended, written))
         if len(self._waiting) == 1:
-            loop.call_soon(self._begin)  # after all that end in this turn of the loop
-        return await written
+            loop.call_soon(self._begin, context=apart())  # after all that end in this turn of the loop
+        told = await written
+        if began:
+            self._trace(ended, told, began)
+        return told
+
+    def _trace(self, ended: Ended, told: Ended | None, began: int) -> None:
+        name = "job yield" if self._goes_back(told or ended) else "job complete"
+        more = {"vox.job.state": (told or ended).state.value, "vox.job.accepted": told is not None}
+        tracing.tell_of_jobs(name, [tracing.about(ended.job, **more)], began)
 
     def _begin(self) -> None:
         """Write batch by batch: while the database has one, the next one is prepared."""
@@ -135,6 +147,7 @@ class Finisher:
             if (told := _otherwise(ended, failure)) is not None:
                 await self._write_group([(told, written)])
                 return
+        self.stale += isinstance(failure, StaleClaim)
         for ended, written in group:
             _settle(ended, written, failure)
 
@@ -259,7 +272,8 @@ def _otherwise(ended: Ended, failure: MeshError) -> Ended | None:
 def _settle(ended: Ended, written: asyncio.Future[Ended | None], failure: MeshError | None) -> None:
     if failure is not None:
         level = logging.INFO if isinstance(failure, Refused) else logging.ERROR
-        _log.log(level, "the end of job %s was not accepted: %s", ended.job.job_id, failure.line)
+        with of_job(ended.job):
+            _log.log(level, "the end of job %s was not accepted: %s", ended.job.job_id, failure.line)
     if not written.done():
         written.set_result(ended if failure is None else None)
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from vox_mesh.coordination import tracing
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.nodes import Nodes
@@ -64,6 +65,8 @@ class Jobs:
         self.roster = Roster(store, clock)
         self.moves = Moves(store, author, clock)
         self.notes = Notes(store, self.roster)
+        self.expired = 0
+        """How many jobs this process took back because their leases had run out."""
 
     # --- scheduling ------------------------------------------------------------------------------
 
@@ -118,7 +121,10 @@ class Jobs:
         self.clock.refuse_if_off()
         if len(items) > MAX_AT_ONCE:
             raise BadValue(f"{len(items)} jobs are too many at once", hint=f"at most {MAX_AT_ONCE}")
-        await self._write(self.moves.schedule(list({item["job_id"]: item for item in items}.values())))
+        began, by_id = tracing.began(), {item["job_id"]: item for item in items}
+        await self._write(self.moves.schedule(list(by_id.values())))
+        told = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
+        tracing.tell_of_jobs("job schedule", told, began)
         if new:
             return [Scheduled(item["job_id"], item["ulid"], item["kind"]) for item in items]
         return await self._first(items)
@@ -180,7 +186,12 @@ class Jobs:
             if after := [(retries[name], when) for name, when in names.items() if name in retries]:
                 item["after"] = after
             items.append(item)
-        return await self._schedule(items)
+        began = tracing.began()
+        scheduled = await self._schedule(items)
+        anew = zip(jobs, scheduled, strict=True)
+        told = (tracing.about(job, **{"vox.job.retried_as": each.job_id}) for job, each in anew)
+        tracing.tell_of_jobs("job retry", told, began)
+        return scheduled
 
     async def _retries(self, job_ids: Iterable[str]) -> dict[str, str]:
         """The retries of these jobs that are there, and have not come to a bad end themselves."""
@@ -200,7 +211,7 @@ class Jobs:
         if not found:
             return []
         script = self.moves.abort([{"job_id": job.job_id} for job in found], reason)
-        return await self._moved(script)
+        return await self._moved("job abort", script)
 
     async def give_back(
         self, reference: Reference, *, delay: timedelta = timedelta(0), reason: str = "given back by hand"
@@ -215,13 +226,17 @@ class Jobs:
             "not_before_ms": self.clock.now_ms + round(delay.total_seconds() * 1_000),
             "reason": reason,
         }
+        began = tracing.began()
         await self._write(self.moves.give_back([item]))
+        tracing.tell_of_jobs("job yield", [tracing.about(job)], began)
         return job
 
     async def expire(self, jobs: Sequence[Job]) -> list[str]:
         """Take back those of the jobs whose lease has run out; their ids. Anyone may."""
         items = [{"job_id": job.job_id, "claim_token": job.claim_token} for job in jobs]
-        return await self._moved(self.moves.expire(items)) if items else []
+        taken = await self._moved("job expire", self.moves.expire(items)) if items else []
+        self.expired += len(taken)
+        return taken
 
     # --- looking ---------------------------------------------------------------------------------
 
@@ -254,9 +269,11 @@ class Jobs:
                     return job
         raise NotKnown(f"job {_name(reference)} is gone")
 
-    async def _moved(self, script: Script) -> list[str]:
+    async def _moved(self, name: str, script: Script) -> list[str]:
+        began = tracing.began()
         outcome = await self._store.write(script)
         moved: list[str] = orjson.loads(outcome.rows[0]["moved"])
+        tracing.tell_of_jobs(name, ((job_id, {}) for job_id in moved), began)
         return moved
 
     async def _write(self, script: Script) -> None:

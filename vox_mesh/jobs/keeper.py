@@ -73,16 +73,12 @@ class JobKeeper:
             try:
                 await self.run_once()
                 await self._rest(await self._look(), seen)
-            except (StaleIncarnation, StoreClosed) as error:
-                _log.error("%s", error.line)
-                return
+            except (StaleIncarnation, StoreClosed):
+                raise  # of no use to try again
             except MeshError as error:
                 if not isinstance(error, DatabaseUnavailable):  # others tell of that
                     _log.warning("the jobs could not be kept in order: %s", error.line)
                 await asyncio.sleep(_AGAIN_S)
-            except Exception:
-                _log.exception("the jobs could not be kept in order")
-                await asyncio.sleep(self._tick_s)
             await asyncio.sleep(_SPREAD_S * self._chance())
 
     async def run_once(self) -> None:

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any, Final
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.jobs.moves import SQL as JOBS
@@ -24,7 +24,7 @@ _MAX_COUNT: Final = 1_000_000
 _LEASE_MS: Final = (1_000, 86_400_000)  # as in a manifest
 _SQL: Final = named("job_kinds")
 _INCARNATION: Final = named("nodes")["incarnation"]
-_KIND: Final = TypeAdapter(Kind)
+_KIND: Final = TypeAdapter(Kind, config=ConfigDict(defer_build=True))
 
 
 class Keep(Enum):

@@ -59,6 +59,8 @@ class Leases:
         """The jobs that are stopped though they are still ours."""
         self.lost: Callable[[Job], None] = lambda job: None
         """Called with a job that is not ours any more."""
+        self.stale = 0
+        """How many leases were not renewed because their claims are over."""
 
     @property
     def now(self) -> float:
@@ -158,6 +160,7 @@ class Leases:
                 each.renewed(sent)
                 self._set_alarm(each)
             else:
+                self.stale += 1
                 self._lose(each)
 
     async def _look(self) -> None:

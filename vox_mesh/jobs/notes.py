@@ -66,9 +66,9 @@ class Notes:
         rows = await self._store.read(_SQL["logged"], (*self._mesh, job_id, after, limit), fresh=True)
         return [Piece._make(row) for row in rows]
 
-    async def follow(self, job_id: str) -> AsyncGenerator[Piece, None]:
-        """What a job prints and logs, as it comes, until it has ended."""
-        after, has_ended = 0, False
+    async def follow(self, job_id: str, *, after: int = 0) -> AsyncGenerator[Piece, None]:
+        """What a job prints and logs after some piece, as it comes, until it has ended."""
+        has_ended = False
         while not has_ended:
             seen = self._store.change_count
             with suppress(DatabaseUnavailable):  # it goes on when the database is back

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import orjson
 
+from vox_mesh.coordination.log_context import job_context, of_job
 from vox_mesh.coordination.presence import Presence
 from vox_mesh.errors import (
     BadValue,
@@ -32,6 +32,7 @@ from vox_mesh.jobs.finishing import Ended, Finisher
 from vox_mesh.jobs.handlers import F, Handler, HandlerSet
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.leases import Leases
+from vox_mesh.jobs.worker_stats import WorkerStats
 from vox_mesh.model.jobs import DEFAULT_LEASE_MS, EXEC, Job, JobState
 from vox_mesh.store.store import Store
 
@@ -48,17 +49,6 @@ _STOP_S: Final = 5.0
 _SETTLE_S: Final = 2.0
 _CALM: Final = 4  # times as long as a look in vain took passes before the next
 _LONGEST_CALM_S: Final = 0.03
-
-
-@dataclass(slots=True)
-class WorkerStats:
-    """What a worker has done since it began."""
-
-    claimed: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    given_back: int = 0
-    refused: int = 0
 
 
 class Worker:
@@ -125,6 +115,16 @@ class Worker:
         return len(self._running)
 
     @property
+    def places(self) -> int:
+        """How many jobs it works on at the most; none while it does not run."""
+        return self._capacity
+
+    @property
+    def stale_claims(self) -> int:
+        """How often it was told that a claim of its own is over, when it renewed it or told the job's end."""
+        return self._leases.stale + self._finisher.stale
+
+    @property
     def claims_sent(self) -> int:
         """How many claims it has sent, for one job or for many."""
         return self._claiming.sent
@@ -182,6 +182,18 @@ class Worker:
         for task in self._tasks:
             if task.done() and not task.cancelled():
                 task.result()
+
+    def fault(self, patience_s: float) -> str:
+        """Why no jobs are taken, though they are meant to be; empty if they are."""
+        if not self.is_running or any(task.done() for task in self._tasks):
+            return "it has stopped"
+        if len(self._running) + self._lingering >= self._capacity:
+            return ""  # it has its hands full
+        consuming_ms = self._presence.activity.consuming_ms
+        if consuming_ms is None:
+            return "it has not looked for jobs yet"
+        silent_s = (self._jobs.clock.now_ms - consuming_ms) / 1_000
+        return f"it has not looked for jobs for {silent_s:.0f} s" if silent_s > patience_s else ""
 
     async def idle(self) -> None:
         """Wait until no job of our kinds is left to be done, now or later."""
@@ -257,8 +269,8 @@ class Worker:
             try:
                 pause = await self._look()
             except (StaleIncarnation, StoreClosed) as error:
-                _log.error("%s", error.line)
-                return
+                _log.error("no jobs can be taken any more: %s", error.line)
+                raise
             except MeshError as error:
                 self._claiming.is_unsure = True
                 _log.warning("no jobs can be taken: %s", error.line)
@@ -368,12 +380,14 @@ class Worker:
     def _begin(self, claimed: Claimed) -> None:
         self.stats.claimed += 1
         job = claimed.job
+        self.stats.queued.observe(((job.started_ms or 0) - job.not_before_ms) / 1_000)
         self._leases.hold(*claimed)
         handler = self.handlers.of(job.kind)
-        task = asyncio.create_task(self._work(job, handler), name=f"vox-mesh-job-{job.job_id[:8]}")
+        context, name = job_context(job), f"vox-mesh-job-{job.job_id[:8]}"
+        task = asyncio.create_task(self._work(job, handler), name=name, context=context)
         self._running[job.job_id] = task
         self._count(handler, 1)
-        task.add_done_callback(partial(self._end, job, handler))
+        task.add_done_callback(partial(self._end, job, handler), context=context)
 
     def _end(self, job: Job, handler: Handler | None, task: asyncio.Task[None]) -> None:
         del self._running[job.job_id]
@@ -386,6 +400,7 @@ class Worker:
 
     async def _work(self, job: Job, handler: Handler | None) -> None:
         """One attempt, and what became of it. Cancelled with the job still ours, it is given back."""
+        began = self._leases.now
         try:
             ended = await self._attempt(job, handler)
         except asyncio.CancelledError:
@@ -395,6 +410,8 @@ class Worker:
         except Exception as error:
             _log.exception("job %s could not be begun", job.job_id)
             ended = Ended(job, JobState.FAILED, f"a fault of its worker: {error!r}")
+        finally:
+            self.stats.ran.observe(self._leases.now - began)
         self._leases.ending(job)
         told = await self._finisher.finish(ended)
         if told is None:
@@ -451,7 +468,8 @@ class Worker:
         """A job is not ours any more: stop working on it at once."""
         task = self._running.get(job.job_id)
         if task is not None:
-            _log.warning("job %s is not ours any more: its work is stopped", job.job_id)
+            with of_job(job):
+                _log.warning("job %s is not ours any more: its work is stopped", job.job_id)
             task.cancel()
 
 

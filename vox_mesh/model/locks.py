@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 
@@ -60,3 +60,8 @@ class Holder(NamedTuple):
 def milliseconds_at(iso: str) -> int:
     """A time of the database's, as it counts milliseconds."""
     return round(datetime.fromisoformat(iso).timestamp() * 1_000)
+
+
+def iso_of(milliseconds: int) -> str:
+    """The same as text, as the database writes it."""
+    return f"{datetime.fromtimestamp(milliseconds / 1_000, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds % 1_000:03}Z"

@@ -12,10 +12,20 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from vox_mesh.errors import BadManifest, BadValue
 from vox_mesh.model import manifest_fields
 from vox_mesh.model.canonical import content_id, parse
+from vox_mesh.model.documents import Document, Fault, Lines, Path, field_text
 from vox_mesh.model.manifest_fields import EPOCH, FLAW, MILLISECOND, After, When, named, shown
-from vox_mesh.model.yaml_text import Document, Fault, Path, field_text, read_documents
 
-__all__ = ["EXEC", "After", "Manifest", "When", "handler_manifest", "ordered", "outside", "parse_manifests"]
+__all__ = [
+    "EXEC",
+    "After",
+    "Manifest",
+    "When",
+    "handler_manifest",
+    "manifests_at",
+    "ordered",
+    "outside",
+    "parse_manifests",
+]
 
 EXEC: Final = "exec"
 """The kind of jobs with a command."""
@@ -39,7 +49,8 @@ class Manifest(BaseModel):
     What is given as `None` is absent, but for the payload, which may be null.
     """
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    # Built when the first one is made: most commands make none.
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", defer_build=True)
 
     command: manifest_fields.Command | None = Field(
         None, description="a non-empty array of texts, the program first"
@@ -245,6 +256,8 @@ def _flaw_of(error: ErrorDetails) -> tuple[Path, str]:
 
 def parse_manifests(text: str | bytes, name: str = "manifest") -> list[Manifest]:
     """The manifests in a text of YAML or JSON; `BadManifest` has the faults of all, each with its line."""
+    from vox_mesh.model.yaml_text import read_documents  # a parser is not for everyone to load
+
     manifests: list[Manifest] = []
     faults: list[Fault] = []
     documents = read_documents(text, name)
@@ -256,11 +269,28 @@ def parse_manifests(text: str | bytes, name: str = "manifest") -> list[Manifest]
             manifests.append(manifest)
     if not documents:
         faults.append(Fault(name, 1, (), "there is no manifest in it"))
+    _refuse([*map(str, faults)], name)
+    return manifests
+
+
+def manifests_at(values: Mapping[Path, Any]) -> list[Manifest]:
+    """The manifests that these values are; `BadManifest` has the faults of all, each with its place."""
+    manifests: list[Manifest] = []
+    faults: list[str] = []
+    for place, value in values.items():
+        manifest, found = _read(Document("", value, (), Lines(1)))
+        if manifest is not None:
+            manifests.append(manifest)
+        faults += [f"{field_text((*place, *fault.path))}: {fault.wrong}" for fault in found]
+    _refuse(faults, "manifests")
+    return manifests
+
+
+def _refuse(faults: Sequence[str], name: str) -> None:
     if faults:
         more = len(faults) - MAX_FAULTS
-        told = [str(fault) for fault in faults[:MAX_FAULTS]]
+        told = faults[:MAX_FAULTS]
         raise BadManifest([*told, f"{name}: and {more} more faults"] if more > 0 else told)
-    return manifests
 
 
 def _read(document: Document) -> tuple[Manifest | None, list[Fault]]:

@@ -13,9 +13,9 @@ from pydantic_core import PydanticCustomError
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.canonical import canonical, parse
+from vox_mesh.model.documents import Path, is_unicode
 from vox_mesh.model.durations import milliseconds
 from vox_mesh.model.ulid import is_ulid
-from vox_mesh.model.yaml_text import Path, is_unicode
 
 MAX_JSON_BYTES: Final = 256 * 1024
 MAX_JSON_DEPTH: Final = 64

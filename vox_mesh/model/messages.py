@@ -96,6 +96,12 @@ class Message(NamedTuple):
         return -self.priority, self.hlc
 
     @property
+    def sent_ms(self) -> int | None:
+        """When it was sent, by the database's clock as its sender knew it; `None` if it does not say."""
+        wall_ms = self.hlc[:13]
+        return int(wall_ms) if wall_ms.isdecimal() else None
+
+    @property
     def thread(self) -> str:
         """The thread that an answer to it belongs to."""
         return self.thread_id or self.message_uuid

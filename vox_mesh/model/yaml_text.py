@@ -6,22 +6,18 @@ The words of YAML 1.2's core schema have a meaning (null, true, false, numbers);
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 import yaml
 
+from vox_mesh.model.documents import Document, Fault, Lines, is_unicode
+
 MAX_BYTES: Final = 2**20
 MAX_DEPTH: Final = 128
-
-Path = tuple[str | int, ...]
-"""Where a value stands: the names and positions that lead to it."""
 
 _EXACT_LIMIT: Final = 2**53
 _WORDS: Final[Mapping[str, Any]] = {
@@ -41,73 +37,8 @@ _FOREIGN_IN_YAML: Final = re.compile(_FOREIGN)
 _FOREIGN_IN_JSON: Final = re.compile(
     rf"\\u(d[89ab][0-9a-f]{{2}})\\u(d[c-f][0-9a-f]{{2}})|\\.|\t|{_FOREIGN}", re.IGNORECASE
 )
-_PLAIN_NAME: Final = re.compile(r"[^\s.:\[\]\"']{1,64}")
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class Fault(NamedTuple):
-    """What is wrong, and where."""
-
-    name: str
-    line: int
-    path: Path
-    wrong: str
-
-    def __str__(self) -> str:
-        field = f"{field_text(self.path)}: " if self.path else ""
-        return f"{self.name}:{self.line}: {field}{self.wrong}"
-
-
-class _Lines(NamedTuple):
-    """Where a value begins, and what is in it."""
-
-    line: int
-    inner: Mapping[str | int, _Lines] = MappingProxyType({})
-
-
-@dataclass(frozen=True)
-class Document:
-    """One document of a text. With `faults`, its value is of use only to look for more of them."""
-
-    name: str
-    value: Any
-    faults: tuple[Fault, ...]
-    lines: _Lines
-
-    def line_of(self, path: Path) -> int:
-        """The line of a field; where there is none, that of the nearest one around it."""
-        lines = self.lines
-        for step in path:
-            if step not in lines.inner:
-                break
-            lines = lines.inner[step]
-        return lines.line
-
-    def fault(self, path: Path, wrong: str) -> Fault:
-        """A fault of the value there."""
-        return Fault(self.name, self.line_of(path), path, wrong)
-
-
-def field_text(path: Path) -> str:
-    """A path as people write it: `after[0].when`."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            plain = step.isprintable() and _PLAIN_NAME.fullmatch(step)
-            text += ("." if text else "") + (step if plain else json.dumps(step[:64]))
-    return text
-
-
-def is_unicode(text: str) -> bool:
-    """Whether all in it are characters: half a surrogate pair is none, and no text with one is stored."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def read_documents(text: str | bytes, name: str) -> list[Document]:
@@ -141,7 +72,7 @@ class _Unreadable(Exception):
 
 
 def _unread(name: str, line: int, wrong: str) -> Document:
-    return Document(name, None, (Fault(name, line, (), wrong),), _Lines(line))
+    return Document(name, None, (Fault(name, line, (), wrong),), Lines(line))
 
 
 def _readable(text: str | bytes) -> str:
@@ -198,22 +129,22 @@ class _Reading:
     def document(self, line: int) -> Document:
         value, lines = self._node(next(self._events))
         if value is None:
-            lines = _Lines(line)  # an empty one begins where the next begins, or nowhere
+            lines = Lines(line)  # an empty one begins where the next begins, or nowhere
         return Document(self._name, value, tuple(self._faults), lines)
 
     def _fault(self, event: Any, wrong: str) -> None:
         self._faults.append(Fault(self._name, _line(event), tuple(self._path), wrong))
 
-    def _node(self, event: Any) -> tuple[Any, _Lines]:
+    def _node(self, event: Any) -> tuple[Any, Lines]:
         if isinstance(event, yaml.AliasEvent):
             self._fault(event, f"*{event.anchor} is an alias; write the value again")
-            return None, _Lines(_line(event))
+            return None, Lines(_line(event))
         if event.anchor is not None:
             self._fault(event, f"&{event.anchor} is an anchor, which is not allowed")
         if event.tag is not None:
             self._fault(event, f"{event.tag} is a tag, which is not allowed")
         if isinstance(event, yaml.ScalarEvent):
-            return self._scalar(event), _Lines(_line(event))
+            return self._scalar(event), Lines(_line(event))
         if len(self._path) >= MAX_DEPTH:
             raise _Unreadable(_line(event), f"it is nested more than {MAX_DEPTH} deep")
         if isinstance(event, yaml.SequenceStartEvent):
@@ -243,19 +174,19 @@ class _Reading:
             return 0
         return number
 
-    def _array(self, start: Any) -> tuple[list[Any], _Lines]:
+    def _array(self, start: Any) -> tuple[list[Any], Lines]:
         values: list[Any] = []
-        inner: dict[str | int, _Lines] = {}
+        inner: dict[str | int, Lines] = {}
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
             self._path.append(len(values))
             value, inner[len(values)] = self._node(event)
             values.append(value)
             self._path.pop()
-        return values, _Lines(_line(start), inner)
+        return values, Lines(_line(start), inner)
 
-    def _map(self, start: Any) -> tuple[dict[str, Any], _Lines]:
+    def _map(self, start: Any) -> tuple[dict[str, Any], Lines]:
         values: dict[str, Any] = {}
-        inner: dict[str | int, _Lines] = {}
+        inner: dict[str | int, Lines] = {}
         while not isinstance(key := next(self._events), yaml.MappingEndEvent):
             name = self._key(key)
             self._path.append(name)
@@ -265,7 +196,7 @@ class _Reading:
             self._path.pop()
             if name not in values:
                 values[name], inner[name] = value, lines._replace(line=_line(key))
-        return values, _Lines(_line(start), inner)
+        return values, Lines(_line(start), inner)
 
     def _key(self, event: Any) -> str:
         if isinstance(event, yaml.CollectionStartEvent):

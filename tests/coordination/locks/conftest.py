@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.authoring import Scene, scene
-from tools.homes import ALL_HOMES, FILE, MEMORY, MESH_REPLICA, HomeCase
+from tests.support.lengths import EVERY_HOME
+from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 from vox_mesh import Settings
 
 
@@ -24,7 +25,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     return _settings(request, tmp_path)
 
 
-@pytest.fixture(params=ALL_HOMES, ids=str)
+@pytest.fixture(params=EVERY_HOME, ids=str)
 def any_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     """The settings of each home, and of each way to a server."""
     return _settings(request, tmp_path)

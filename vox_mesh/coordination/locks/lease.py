@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
+from vox_mesh.coordination.log_context import of_lock
 from vox_mesh.errors import LockLost, StaleFence
 from vox_mesh.model.locks import Lock
 
@@ -91,28 +92,29 @@ async def leased(
     body = asyncio.current_task()
     assert body is not None
     before = body.cancelling()
-    lease = Lease(lock, renew, body.cancel, monotonic)
-    leases.add(lease)
-    try:
-        yield lock
-    except asyncio.CancelledError:
-        if lease.is_lost and body.uncancel() <= before:
-            raise _lost(lock) from None
-        raise
-    except BaseException:
-        if lease.is_lost:
-            body.uncancel()
-        raise
-    else:
-        if lease.is_lost:
-            body.uncancel()
-            raise _lost(lock)
-    finally:
-        leases.discard(lease)
-        lease.stop()
-        await lease.end()
-        if not lease.is_lost:
-            await release(lock)
+    with of_lock(lock):
+        lease = Lease(lock, renew, body.cancel, monotonic)
+        leases.add(lease)
+        try:
+            yield lock
+        except asyncio.CancelledError:
+            if lease.is_lost and body.uncancel() <= before:
+                raise _lost(lock) from None
+            raise
+        except BaseException:
+            if lease.is_lost:
+                body.uncancel()
+            raise
+        else:
+            if lease.is_lost:
+                body.uncancel()
+                raise _lost(lock)
+        finally:
+            leases.discard(lease)
+            lease.stop()
+            await lease.end()
+            if not lease.is_lost:
+                await release(lock)
 
 
 def _lost(lock: Lock) -> LockLost:

@@ -33,6 +33,7 @@ from vox_mesh.model.canonical import canonical
 from vox_mesh.model.locks import Holder, Lock, milliseconds_at
 from vox_mesh.model.pattern_index import PatternIndex
 from vox_mesh.model.patterns import normalised
+from vox_mesh.model.tally import QUICK_S, Spread
 from vox_mesh.store.request import Verdict
 from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement
 from vox_mesh.store.statements import named
@@ -69,6 +70,8 @@ class Locks:
         self._patterns = Patterns(store, monotonic)
         self._queue = LockQueue(store, clock, self._attempt)
         self._leases: set[Lease] = set()
+        self.waited = Spread(QUICK_S)
+        """How long it took those who acquired something to have it."""
         self._leaving: set[asyncio.Task[None]] = set()
 
     # --- acquiring -------------------------------------------------------------------------------
@@ -91,7 +94,10 @@ class Locks:
             raise BadValue(f"nobody can wait {wait} s for a lock", hint="wait=0 does not wait; a day at most")
         if any(key.startswith(OWN) for key in request.keys):
             raise BadValue(f"keys that begin with {OWN!r} belong to the mesh itself", hint="choose another")
-        return await self._acquired(request, wait)
+        asked = self._monotonic()
+        lock = await self._acquired(request, wait)
+        self.waited.observe(self._monotonic() - asked)
+        return lock
 
     def hold(
         self,

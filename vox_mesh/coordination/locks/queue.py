@@ -17,6 +17,7 @@ from typing import Final
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.locks.request import ALIVE, LockRequest, json
+from vox_mesh.coordination.log_context import apart
 from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.model.locks import Lock, milliseconds_at
 from vox_mesh.store.script import Answer, Script
@@ -88,7 +89,7 @@ class LockQueue:
         if self._pause is not None and not self._pause.expired():
             self._pause.reschedule(0.0)  # what blocks this one may end sooner than what the others wait for
         if self._watching is None:
-            self._watching = asyncio.create_task(self._watch(), name="vox-mesh-lock-queue")
+            self._watching = asyncio.create_task(self._watch(), name="vox-mesh-lock-queue", context=apart())
         try:
             return await waiter.served
         finally:

@@ -1,0 +1,119 @@
+-- The mesh at one moment, all of it in one answer: whoever looks every second asks one question each time.
+--
+-- ?1: scope, ?2: repository, ?3: how many of each sort are told of. A column of rows is a JSON array of arrays, and
+-- what somebody wrote at length is cut.
+
+-- part: OF_MESH
+scope_id = ?1 AND repository_id = ?2
+
+-- part: NODES
+-- Those that were heard last, with what they say of themselves: column by column as nodes are read elsewhere.
+SELECT json_group_array(json_array(
+    node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms, started_ms, tick_ms,
+    substr(activity, 1, 200), host, pid, version, control_addr, public_key, kinds, capacity, load, clock_distance_ms,
+    machine_id, place, written, waiting, replica_lag_ms, faults))
+FROM (SELECT * FROM mesh_heartbeats WHERE OF_MESH ORDER BY left_ms IS NOT NULL, last_seen_ms DESC LIMIT ?3)
+LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
+
+-- part: KINDS
+-- How many jobs there are of each kind in each state.
+SELECT json_group_array(json_array(kind, state, jobs)) FROM job_counts WHERE OF_MESH AND jobs > 0
+
+-- part: PAUSED
+SELECT json_group_array(kind) FROM job_kinds WHERE OF_MESH AND is_paused
+
+-- part: LONGEST
+-- Of each kind, since when the longest waiting job could have been claimed.
+SELECT json_group_object(kind, since_ms) FROM (
+    SELECT k.kind AS kind, min((
+        SELECT r.not_before_ms FROM jobs AS r INDEXED BY jobs_ready
+        WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.kind AND r.priority = p.value
+          AND r.state = 'pending' AND r.waits = 0 ORDER BY r.not_before_ms LIMIT 1)) AS since_ms
+    FROM job_counts AS k CROSS JOIN json_each('[0, 1, 2, 3]') AS p
+    WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.state = 'pending' AND k.jobs > 0
+    GROUP BY k.kind) WHERE since_ms IS NOT NULL
+
+-- part: JOBS
+-- Those in somebody's hands, those that went wrong last, and those that came first of all that wait.
+SELECT json_group_array(json_array(
+    j.job_id, j.kind, j.state, j.priority, j.waits, j.not_before_ms, j.claimer, j.lease_until_ms, j.attempts,
+    j.max_attempts, j.created_ms, j.started_ms, j.ended_ms, j.exit_code, substr(j.reason, 1, 200), n.progress,
+    substr(n.message, 1, 200)))
+FROM (
+    SELECT * FROM (
+        SELECT id FROM jobs INDEXED BY jobs_held WHERE OF_MESH AND lease_until_ms IS NOT NULL LIMIT ?3)
+    UNION ALL SELECT * FROM (
+        SELECT id FROM jobs INDEXED BY jobs_gone_wrong
+        WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = 'failed' ORDER BY id DESC LIMIT ?3)
+    UNION ALL SELECT * FROM (
+        SELECT id FROM jobs INDEXED BY jobs_gone_wrong
+        WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = 'aborted' ORDER BY id DESC LIMIT ?3)
+    UNION ALL SELECT * FROM (
+        SELECT id FROM jobs INDEXED BY jobs_open
+        WHERE OF_MESH AND ended_ms IS NULL AND state = 'pending' ORDER BY id LIMIT ?3)
+) AS chosen
+CROSS JOIN jobs AS j ON j.id = chosen.id
+LEFT JOIN job_notes AS n ON n.scope_id = ?1 AND n.repository_id = ?2 AND n.job_id = j.job_id
+    AND n.claim_token = j.claim_token
+
+-- part: LOCKS
+SELECT json_group_array(json_array(
+    lock_key, fence_token, holder_node, holder_agent, is_shared, acquired_at, expires_at))
+FROM (SELECT * FROM lock_holds WHERE OF_MESH AND expires_at > NOW_ISO ORDER BY lock_key, fence_token LIMIT ?3)
+
+-- part: WAITERS
+SELECT json_group_array(json_array(lock_key, holder_node, holder_agent, is_shared, waits_since))
+FROM (SELECT * FROM lock_waiters WHERE OF_MESH AND alive_until > NOW_ISO ORDER BY lock_key, ticket LIMIT ?3)
+
+-- part: MAIL
+-- How many messages are to be read, are being read, are overdue, and are dead letters.
+SELECT json_array(
+    coalesce(sum(state = 'stored'), 0), coalesce(sum(state = 'delivered'), 0),
+    coalesce(sum(ack_by_ms <= NOW_MS), 0),
+    (SELECT count(*) FROM a2a_messages INDEXED BY a2a_messages_ended
+     WHERE OF_MESH AND ended_ms IS NOT NULL AND state = 'dead'))
+FROM a2a_messages INDEXED BY a2a_messages_open WHERE OF_MESH AND ended_ms IS NULL
+
+-- part: MESSAGES
+-- Those that are overdue, the last that died, and those that have waited longest.
+SELECT json_group_array(json_array(
+    message_uuid, sender_agent, receiver_agent, msg_type, priority, state, created_at, ack_by_ms, delivery_attempts,
+    max_attempts, substr(ended_reason, 1, 200)))
+FROM a2a_messages WHERE id IN (
+    SELECT id FROM (
+        SELECT id FROM a2a_messages INDEXED BY a2a_messages_awaited
+        WHERE OF_MESH AND acknowledged = 0 AND ack_by_ms IS NOT NULL AND ack_by_ms <= NOW_MS AND ended_ms IS NULL
+        ORDER BY ack_by_ms LIMIT ?3)
+    UNION SELECT id FROM (
+        SELECT id FROM a2a_messages INDEXED BY a2a_messages_ended
+        WHERE OF_MESH AND ended_ms IS NOT NULL AND state = 'dead' ORDER BY ended_ms DESC LIMIT ?3)
+    UNION SELECT id FROM (
+        SELECT id FROM a2a_messages INDEXED BY a2a_messages_open
+        WHERE OF_MESH AND ended_ms IS NULL ORDER BY id LIMIT ?3))
+
+-- part: CONFLICTS
+SELECT json_group_array(json_array(
+    conflict_id, table_name, substr(row_key, 1, 200), left_node, left_agent, right_node, deferred_to, created_at))
+FROM (SELECT * FROM occ_conflicts WHERE OF_MESH AND state = 'open' ORDER BY conflict_id LIMIT ?3)
+
+-- name: overview
+-- `roles` tells whether what was known of them before still holds.
+SELECT NOW_MS AS now_ms,
+    (NODES) AS nodes,
+    (SELECT json_group_array(node_id) FROM job_drains WHERE OF_MESH) AS drains,
+    json_array(
+        (SELECT op_id FROM mesh_owner WHERE OF_MESH),
+        (SELECT max(hlc) FROM agent_oplog INDEXED BY agent_oplog_of_owner
+         WHERE OF_MESH AND kind = 'DesignateCoordinator'
+           AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor'))) AS roles,
+    (KINDS) AS kinds,
+    (PAUSED) AS paused,
+    (LONGEST) AS longest,
+    (JOBS) AS jobs,
+    (LOCKS) AS locks,
+    (WAITERS) AS waiters,
+    (MAIL) AS mail,
+    (MESSAGES) AS messages,
+    (CONFLICTS) AS conflicts,
+    (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS open_conflicts,
+    (SELECT id FROM agent_oplog NOT INDEXED WHERE OF_MESH ORDER BY id DESC LIMIT 1) AS last_op_id

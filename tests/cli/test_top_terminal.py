@@ -1,0 +1,208 @@
+"""`vox-mesh top` as a process: in a real terminal, in a dumb one, and in none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import select
+import signal
+import struct
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fcntl import ioctl
+from typing import Any, Final
+
+import pytest
+
+from tests.cli.conftest import Vox
+from tests.support.fork_server import Program
+from tests.support.forked import _fork
+from tests.support.messaging import write
+from vox_mesh import Mesh, load_settings
+
+_PATIENCE_S: Final = 60.0
+_ALTERNATE: Final = b"\x1b[?1049h"
+_BACK: Final = b"\x1b[?1049l"
+_CURSOR: Final = b"\x1b[?25h"
+_EVIL: Final = "task:\x1b]0;pwned\x07[bold red]x"
+
+
+class Terminal:
+    """A terminal of 80 columns and 24 lines in which a command runs."""
+
+    def __init__(self, vox: Vox, *arguments: str) -> None:
+        self._ours, self._theirs = pty.openpty()
+        ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.modes = termios.tcgetattr(self._theirs)
+        program = Program(arguments, vox.environment, module="vox_mesh.cli", folder=str(vox.folder))
+        told = _fork(program, self._theirs, self._theirs, self._theirs)
+        self._told = os.fdopen(told, buffering=1)
+        self.pid = int(self._told.readline())
+        self.shown = b""
+
+    def until(self, condition: Callable[[bytes], bool]) -> bytes:
+        """Read until what was shown is as it should be; what was shown."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not condition(self.shown):
+            left = deadline - time.monotonic()
+            assert left > 0, self.shown[-3_000:]
+            if select.select([self._ours], [], [], left)[0]:
+                self.shown += os.read(self._ours, 65_536)
+        return self.shown
+
+    def shows(self, *words: str) -> bytes:
+        """Wait until all of these were shown."""
+        return self.until(lambda shown: all(word.encode() in shown for word in words))
+
+    def type(self, keys: str) -> None:
+        """Type something; what was shown before does not count any more."""
+        self.shown = b""
+        os.write(self._ours, keys.encode())
+
+    def ended(self) -> int:
+        """Wait for its end; the exit code. What it shows meanwhile is read, or it could not end."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            told = self._told.fileno()
+            files = [told] if self._ours < 0 else [told, self._ours]
+            ready = select.select(files, [], [], 1.0)[0]
+            if self._ours in ready:
+                self.shown += os.read(self._ours, 65_536)
+            elif told in ready:
+                return int(self._told.readline())
+        raise AssertionError(self.shown[-3_000:])
+
+    @property
+    def modes_now(self) -> list[Any]:
+        """How the terminal treats what is typed and shown."""
+        return termios.tcgetattr(self._theirs)
+
+    def hang_up(self) -> None:
+        """Take the terminal away, as a lost connection does."""
+        for file in (self._theirs, self._ours):
+            if file >= 0:
+                os.close(file)
+        self._theirs = self._ours = -1
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if not self._told.closed:
+            with self._told, suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        self.hang_up()
+
+
+@contextmanager
+def terminal(vox: Vox, *arguments: str, term: str = "xterm") -> Iterator[Terminal]:
+    """The command in a terminal of this sort."""
+    opened = Terminal(vox.having(TERM=term), *arguments)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.fixture
+def busy(vox: Vox) -> Vox:
+    """Commands on a mesh with a job and a lock whose name means harm."""
+    asyncio.run(_prepared(vox))
+    return vox
+
+
+async def _prepared(vox: Vox) -> None:
+    database = vox.folder / ".vox/cache/db/local.db"
+    settings = load_settings(_env_file=None, enabled=True, home_dir=vox.folder / ".vox", db_path=database)
+    async with Mesh.open_command(settings) as mesh:
+        await mesh.jobs.schedule("site.deploy")
+        await mesh.locks.acquire("task:1", agent="coder")
+        # None of ours writes such a name, but whoever has the database's token can.
+        await write(mesh, "UPDATE distributed_locks SET lock_key = ?3 WHERE ?1 <> 'x' AND ?2 <> ''", _EVIL)
+
+
+def test_it_draws_and_reacts_and_leaves_the_terminal_as_it_was(busy: Vox) -> None:
+    with terminal(busy, "top") as screen:
+        drawn = screen.shows("Nodes", "1 pending", "site.deploy", "1 held", "task:?]0;pwned?[bold red]x")
+        assert _ALTERNATE in drawn
+        assert b"\x1b]0;" not in drawn
+        assert b"38;2;" not in drawn  # sixteen colours are enough
+        assert screen.modes_now != screen.modes
+        screen.type("?")
+        screen.shows("break the lock; asks why")
+        screen.type("\x1b")
+        screen.shows("site.deploy")
+        screen.type("q")
+        assert screen.ended() == 0
+        assert screen.modes_now == screen.modes
+        assert _BACK in screen.shown
+        assert _CURSOR in screen.shown
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_and_the_terminal_is_as_it_was(busy: Vox, number: int) -> None:
+    with terminal(busy, "top", "--interval", "1s") as screen:
+        screen.shows("site.deploy")
+        os.kill(screen.pid, number)
+        assert screen.ended() == 128 + number
+        assert screen.modes_now == screen.modes
+        assert _BACK in screen.shown
+
+
+def test_ctrl_c_ends_it_also_in_a_dialog(busy: Vox) -> None:
+    with terminal(busy, "top") as screen:
+        screen.shows("site.deploy")
+        screen.type("a")
+        screen.shows("Abort job")
+        screen.type("\x03")
+        assert screen.ended() == 0
+        assert screen.modes_now == screen.modes
+
+
+def test_it_ends_with_its_terminal(busy: Vox) -> None:
+    with terminal(busy, "top") as screen:
+        screen.shows("site.deploy")
+        screen.hang_up()
+        assert screen.ended() == 128 + signal.SIGHUP
+
+
+def test_a_dumb_terminal_is_given_text(busy: Vox) -> None:
+    with terminal(busy, "top", term="dumb") as screen:
+        assert screen.ended() == 0
+        screen.shows("jobs: 1 pending", "task:?]0;pwned?[bold red]x")
+        assert b"\x1b" not in screen.shown
+
+
+def test_without_a_terminal_it_is_one_look_as_text_or_as_a_document(busy: Vox) -> None:
+    told = busy("top")
+    assert (told.code, told.err) == (0, "")
+    assert "jobs: 1 pending\n  job " in told.out
+    assert "locks: 1 held\n  key " in told.out
+    assert "conflicts: none\n" in told.out
+    assert "\x1b" not in told.out
+    document = busy("top", "--json").document
+    assert [job["kind"] for job in document["jobs"]] == ["site.deploy"]
+    assert [lock["lock_key"] for lock in document["locks"]] == [_EVIL]
+    assert document["mail"] == {"unread": 0, "claimed": 0, "overdue": 0, "dead": 0}
+    assert document["database"]["home"] == "file"
+
+
+def test_nothing_that_draws_is_loaded_where_nothing_is_drawn(busy: Vox) -> None:
+    told = busy("top", "--once", python=("-X", "importtime"))
+    assert told.code == 0
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in told.err.splitlines()}
+    assert "vox_mesh" in loaded
+    assert not loaded & {"textual", "rich", "aiohttp"}
+
+
+def test_it_needs_something_to_look_at(memory: Vox) -> None:
+    refused = memory("top")
+    assert refused.code == 2
+    assert "would keep nothing" in refused.error
+
+
+def test_without_a_database_and_a_terminal_it_ends_as_commands_do(vox: Vox) -> None:
+    away = vox.having(VOX_DB_URL="http://127.0.0.1:1", VOX_DB_DEADLINE="1s")("top")
+    assert away.code == 3
+    assert away.error

@@ -1,0 +1,168 @@
+"""Events: whoever listens is told all that is in the log once, and how all else stands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+import httpx
+import orjson
+import pytest
+
+from tests.support.relaying import TOKEN, address_of, assert_problem, until
+from tests.support.town import Town
+from vox_mesh.http import events
+from vox_mesh.mesh import Mesh, MeshNode
+
+READ_TOKEN: Final = "a-token-for-those-who-look"
+_PATIENCE_S: Final = 30.0
+
+
+class Event(NamedTuple):
+    """An event as a listener has it."""
+
+    name: str
+    data: Any
+    id: int | None
+
+
+class Listener:
+    """Reads a stream of events."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._lines = response.aiter_lines()
+
+    async def next(self, *names: str) -> Event:
+        """The next event, or the next with one of these names."""
+        said: dict[str, str] = {}
+        async with asyncio.timeout(_PATIENCE_S):
+            async for line in self._lines:
+                if line.startswith(":"):
+                    continue
+                if line:
+                    name, _, value = line.partition(": ")
+                    said[name] = value
+                elif said:
+                    event = Event(
+                        said["event"], orjson.loads(said["data"]), int(said["id"]) if "id" in said else None
+                    )
+                    if not names or event.name in names:
+                        return event
+                    said = {}
+        raise EOFError
+
+    async def rest(self) -> None:
+        """Wait for the end of the stream."""
+        async with asyncio.timeout(_PATIENCE_S):
+            async for _ in self._lines:
+                pass
+
+
+@asynccontextmanager
+async def _listening(node: MeshNode, token: str = READ_TOKEN, **headers: str) -> AsyncIterator[Listener]:
+    headers = {"Authorization": f"Bearer {token}", **headers}
+    async with (
+        httpx.AsyncClient(base_url=address_of(node), timeout=_PATIENCE_S) as client,
+        client.stream("GET", events.PATH, headers=headers) as response,
+    ):
+        assert response.status_code == 200
+        assert response.headers["Content-Type"] == "text/event-stream"
+        yield Listener(response)
+
+
+@pytest.fixture
+async def node(village: Town) -> AsyncIterator[MeshNode]:
+    """A node that serves, and ticks only when it is asked to."""
+    async with Mesh.open(village.settings("ann", token=TOKEN, read_token=READ_TOKEN)) as node:
+        yield node
+
+
+async def test_what_is_in_the_log_comes_once_and_whoever_comes_again_goes_on_from_there(
+    node: MeshNode,
+) -> None:
+    jobs = [await node.jobs.schedule("a.kind", {"n": n}) for n in range(3)]
+    async with _listening(node, **{events.LAST_ID: "0"}) as listener:
+        first = await listener.next("role")
+        assert first.data["kind"] == "InitialiseMesh"
+        seen = [await listener.next("job") for _ in range(2)]
+    async with _listening(node, **{events.LAST_ID: str(seen[-1].id)}) as listener:
+        seen.append(await listener.next("job"))
+        jobs.append(await node.jobs.schedule("a.kind", {"n": 3}))
+        seen.append(await listener.next("job"))
+    told = [event.data["payload"]["jobs"][0]["job_id"] for event in seen]
+    assert told == [job.job_id for job in jobs]
+    ids = [event.id for event in (first, *seen)]
+    assert ids == sorted({each for each in ids if each is not None})
+
+
+async def test_without_an_id_only_what_is_new_comes(node: MeshNode) -> None:
+    await node.jobs.schedule("old.kind")
+    async with _listening(node) as listener:
+        await listener.next("reset")
+        new = await node.jobs.schedule("new.kind")
+        event = await listener.next("job")
+    assert event.data["payload"]["jobs"][0]["job_id"] == new.job_id
+
+
+async def test_all_else_is_told_as_it_is_first_and_then_when_it_changes(node: MeshNode) -> None:
+    held = await node.locks.acquire("task:1", agent="ann")
+    async with _listening(node) as listener:
+        state = await listener.next()
+        assert (state.name, state.id) == ("reset", None)
+        assert [each["node_id"] for each in state.data["nodes"]] == ["ann"]
+        assert [each["lock_key"] for each in state.data["locks"]] == ["task:1"]
+        assert (state.data["messages"]["unread"], state.data["conflicts"]) == (0, [])
+        await node.locks.release(held)
+        assert (await listener.next("locks")).data == []
+        await node.bus.send("ben", "hello", sender="ann")
+        mail = (await listener.next("messages")).data
+        assert (mail["unread"], len(mail["messages"])) == (1, 1)
+        node.presence.activity.text = "thinking"
+        await node.run_once()
+        (ann,) = (await listener.next("nodes")).data
+        assert ann["activity"] == "thinking"
+
+
+async def test_roles_and_conflicts_are_told_by_their_names(node: MeshNode) -> None:
+    async with _listening(node) as listener:
+        await node.roles.route_kind("a.kind", "ann")
+        event = await listener.next("role")
+        assert (event.data["kind"], event.data["accepted"]) == ("RouteKind", True)
+
+
+async def test_a_node_that_ends_ends_its_streams(village: Town) -> None:
+    settings = village.settings("ann", token=TOKEN, read_token=READ_TOKEN)
+    async with Mesh.open(settings) as node, _listening(node) as listener:
+        await listener.next("reset")
+        await node.close()
+        await listener.rest()
+
+
+@pytest.mark.parametrize("said", ["x", "-1", "9" * 19, "1.5", "٣"])
+async def test_an_id_that_is_none_is_refused(node: MeshNode, said: str) -> None:
+    headers = {"Authorization": f"Bearer {READ_TOKEN}", events.LAST_ID: said.encode()}
+    async with httpx.AsyncClient(base_url=address_of(node)) as client:
+        assert_problem(await client.get(events.PATH, headers=headers), 422, "bad_event_id")  # type: ignore[arg-type]
+
+
+async def test_more_listeners_than_there_is_room_for_are_told_so(
+    node: MeshNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_MOST", 1)
+    async with _listening(node) as listener:
+        await listener.next("reset")
+        async with httpx.AsyncClient(base_url=address_of(node)) as client:
+            headers = {"Authorization": f"Bearer {READ_TOKEN}"}
+            assert_problem(await client.get(events.PATH, headers=headers), 503, "overloaded")
+    front = node._front
+    assert front is not None
+    await until(lambda: not front._events._streams)  # who has left makes room
+    async with _listening(node) as listener:
+        await listener.next("reset")
+
+
+async def test_strangers_are_told_nothing(node: MeshNode) -> None:
+    async with httpx.AsyncClient(base_url=address_of(node)) as client:
+        assert_problem(await client.get(events.PATH), 401, "token_missing")

@@ -1,0 +1,114 @@
+"""Health: whether a node hears, writes and works, and if not, what is in its way."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock
+from vox_mesh.coordination.heartbeat import Heartbeat
+from vox_mesh.jobs.worker import Worker
+from vox_mesh.model.health import Check, Vitals
+from vox_mesh.settings import Settings
+from vox_mesh.store.store import Store
+from vox_mesh.supervisor import PartState, Supervisor
+
+_SLACK_S: Final = 5.0
+"""On top of a few ticks, for a machine that is busy."""
+
+_TICKS: Final = 3
+
+
+class Health:
+    """Looks at the parts of one node; asks nobody, so that it can always answer at once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        clock: MeshClock,
+        heartbeat: Heartbeat,
+        worker: Worker,
+        supervisor: Supervisor,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._heartbeat = heartbeat
+        self._worker = worker
+        self._supervisor = supervisor
+        self.is_to_work = False
+        """Whether this node is meant to take jobs."""
+
+    def checks(self) -> list[Check]:
+        """All that must be so."""
+        checks = [self._database(), self._writes(), self._clock_check(), self._parts()]
+        if self._store.replica_status is not None:
+            checks.append(self._replica())
+        if self.is_to_work:
+            checks.append(self._work())
+        return checks
+
+    @property
+    def faults(self) -> list[str]:
+        """What is in the way, in a line each; nothing: this node is ready."""
+        return [f"{check.name}: {check.detail}" for check in self.checks() if not check.is_ok]
+
+    def vitals(self) -> Vitals:
+        """What the next tick tells the others."""
+        replica = self._store.replica_status
+        return Vitals(
+            written=self._store.traffic.answered,
+            waiting=self._store.scripts_waiting,
+            replica_lag_ms=None if replica is None else replica.age_ms or 0,
+            faults=tuple(self.faults),
+        )
+
+    @property
+    def _patience_s(self) -> float:
+        return _TICKS * self._settings.tick + _SLACK_S
+
+    def _database(self) -> Check:
+        name = "database"
+        if self._heartbeat.fault:
+            return Check(name, False, self._heartbeat.fault)
+        if not self._store.is_in_touch:
+            return Check(name, False, "it does not answer")
+        silent_s = self._heartbeat.silent_s
+        if silent_s is None:
+            return Check(name, False, "it has not answered yet")
+        if silent_s > self._patience_s:
+            return Check(name, False, f"this node has not ticked for {silent_s:.0f} s")
+        return Check(name, True)
+
+    def _writes(self) -> Check:
+        stuck_s = self._store.under_way_s
+        is_ok = stuck_s <= self._settings.db_deadline + _SLACK_S
+        return Check("writes", is_ok, "" if is_ok else f"one is under way for {stuck_s:.0f} s")
+
+    def _clock_check(self) -> Check:
+        if not self._clock.is_off:
+            return Check("clock", True)
+        off_s, most_s = self._clock.distance_ms / 1_000, MAX_DISTANCE_MS // 1_000
+        return Check("clock", False, f"it is {off_s:+.1f} s off, and at most {most_s} s are borne: set it")
+
+    def _parts(self) -> Check:
+        wrong = [
+            f"{part.name} {'can not go on' if part.state is PartState.BROKEN else 'crashed'}: {part.fault}"
+            for part in self._supervisor.parts.values()
+            if part.state in (PartState.PAUSING, PartState.BROKEN)
+        ]
+        return Check("parts", not wrong, "; ".join(wrong))
+
+    def _replica(self) -> Check:
+        status = self._store.replica_status
+        assert status is not None
+        most_ms = self._settings.db_max_stale_ms
+        if status.age_ms is not None and status.age_ms <= most_ms and not status.error:
+            return Check("replica", True)
+        age = "never up to date" if status.age_ms is None else f"{status.age_ms / 1_000:.1f} s behind"
+        told = filter(None, (f"it is {age} ({status.state})", status.error))
+        return Check("replica", False, ": ".join(told))
+
+    def _work(self) -> Check:
+        fault = self._worker.fault(self._patience_s)
+        return Check("worker", not fault, fault)

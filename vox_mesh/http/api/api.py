@@ -1,0 +1,148 @@
+"""The API: all operations, served."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import orjson
+from aiohttp import web
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from vox_mesh.http.access import Access, Scope
+from vox_mesh.http.api.openapi import document_of
+from vox_mesh.http.api.operations import JsonLines, Operation
+from vox_mesh.http.api.pages import Page
+from vox_mesh.http.api.streams import sent_as_it_comes
+from vox_mesh.http.api.table import ALL
+from vox_mesh.http.body import body_of
+from vox_mesh.http.problems import Problem
+from vox_mesh.planes import Planes
+
+DOCUMENT: Final = "/v1/openapi.json"
+
+_JSON: Final = "application/json"
+
+
+class Api:
+    """Serves the operations on a mesh."""
+
+    def __init__(self, mesh: Planes, access: Access) -> None:
+        self._mesh = mesh
+        self._access = access
+        self._document: bytes | None = None
+
+    def add_to(self, app: web.Application) -> None:
+        """Serve this."""
+        for operation in ALL:
+            app.router.add_route(operation.method, operation.path, self._handler(operation))
+        app.router.add_get(DOCUMENT, self._describe)
+
+    def _handler(self, operation: Operation) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        adapters = {name: TypeAdapter[Any](kind) for name, kind in operation.names.items()}
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            self._access.check(request, operation.scope)
+            values = {name: _checked(adapters[name], request.match_info[name], name) for name in adapters}
+            values |= await _asked(operation, request)
+            try:
+                async with asyncio.timeout(operation.takes_s):
+                    answer = await operation.work(self._mesh, **values)
+            except TimeoutError:
+                raise Problem(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    "no_answer",
+                    f"there was no answer within {operation.takes_s:g} s",
+                    "whether anything was changed is not known: look, before you ask again",
+                ) from None
+            if isinstance(answer, JsonLines):
+                return await sent_as_it_comes(request, answer)
+            return _answered(request, answer, operation.status)
+
+        return handle
+
+    async def _describe(self, request: web.Request) -> web.StreamResponse:
+        self._access.check(request, Scope.READ)
+        if self._document is None:
+            self._document = orjson.dumps(document_of(ALL))
+        return _sent(request, self._document, HTTPStatus.OK)
+
+
+async def _asked(operation: Operation, request: web.Request) -> dict[str, BaseModel]:
+    """What the query and the body ask for."""
+    asked: dict[str, BaseModel] = {}
+    query = _once_each(request)
+    if operation.query is not None:
+        asked["query"] = _validated(operation.query, query, "query")
+    elif query:
+        raise _bad("query", f"{next(iter(query))}: nothing is asked here")
+    if operation.body is not None:
+        try:
+            said = orjson.loads(await body_of(request))
+        except orjson.JSONDecodeError as error:
+            raise Problem(HTTPStatus.BAD_REQUEST, "not_json", f"the body is not JSON: {error}") from None
+        asked["body"] = _validated(operation.body, said, "body")
+    return asked
+
+
+def _once_each(request: web.Request) -> dict[str, str]:
+    query = dict(request.query)
+    if len(query) < len(request.query):
+        raise _bad("query", "something is asked twice")
+    return query
+
+
+def _validated(model: type[BaseModel], value: Any, where: str) -> BaseModel:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise _bad(where, _first_fault(error)) from None
+
+
+def _checked(adapter: TypeAdapter[Any], text: str, name: str) -> Any:
+    try:
+        return adapter.validate_python(text)
+    except ValidationError as error:
+        raise _bad("path", f"{name}: {_first_fault(error)}") from None
+
+
+def _first_fault(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(str(part)[:64] for part in first["loc"])
+    fault = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {fault}" if where else fault
+
+
+def _bad(where: str, fault: str) -> Problem:
+    return Problem(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        f"bad_{where}",
+        f"in the {where}: {fault}",
+        f"{DOCUMENT} says what is allowed",
+    )
+
+
+def _answered(request: web.Request, answer: Any, status: HTTPStatus) -> web.Response:
+    headers: dict[str, str] = {}
+    if request.method == "GET" and isinstance(answer, Page) and answer.next is not None:
+        query = urlencode({**request.query, "cursor": answer.next})
+        headers["Link"] = f'<{request.path}?{query}>; rel="next"'
+    return _sent(request, orjson.dumps(answer), status, headers)
+
+
+def _sent(
+    request: web.Request, body: bytes, status: HTTPStatus, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """The answer; to one who has it already, only that it is still the same."""
+    more = {"Cache-Control": "no-store", **(headers or {})}
+    if request.method == "GET":
+        tag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
+        more |= {"ETag": tag, "Cache-Control": "no-cache, private"}
+        known = request.headers.get("If-None-Match", "")
+        if tag in [each.strip().removeprefix("W/") for each in known.split(",")]:
+            return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=more)
+    return web.Response(status=status, body=body, content_type=_JSON, headers=more)

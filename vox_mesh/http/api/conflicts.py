@@ -1,0 +1,57 @@
+"""Conflicts: writes that lost a race and wait for somebody to decide."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from vox_mesh.coordination.conflicts import Take
+from vox_mesh.errors import BadValue
+from vox_mesh.http.api.operations import Asked, Operations, Text
+from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.model.row_text import decoded
+from vox_mesh.planes import Planes
+from vox_mesh.views.conflicts import ConflictView, ResolutionView
+
+CONFLICTS: Final = Operations("conflicts")
+
+
+class ConflictsAsked(PageAsked):
+    """Which conflicts are asked for."""
+
+    open: bool = False
+    table: Text | None = None
+
+
+class Resolving(Asked):
+    """How a conflict is decided: by a side, the merge of both, or values; and on which version of the row."""
+
+    take: Take | None = None
+    value: dict[str, Any] | None = None
+    reason: Text | None = None
+    onto: Text | None = None
+
+
+@CONFLICTS.get("/v1/conflicts")
+async def list_conflicts(mesh: Planes, query: ConflictsAsked) -> Page[ConflictView]:
+    """List the conflicts, oldest first."""
+    after = query.text or ""
+    found = await mesh.conflicts.after(after, query.limit, open_only=query.open, table=query.table)
+    return query.page([ConflictView.of(each) for each in found], lambda view: view.conflict_id)
+
+
+@CONFLICTS.get("/v1/conflicts/{conflict_id}")
+async def show_conflict(mesh: Planes, conflict_id: Text) -> ConflictView:
+    """Show a conflict; its id, or enough of its beginning."""
+    return ConflictView.of(await mesh.conflicts.find(conflict_id))
+
+
+@CONFLICTS.post("/v1/conflicts/{conflict_id}/resolve")
+async def resolve_conflict(mesh: Planes, conflict_id: Text, body: Resolving) -> ResolutionView:
+    """Resolve a conflict, if the row is still the right side, or is the version that `onto` names."""
+    if (body.take is None) == (body.value is None):
+        raise BadValue("give one of `take` and `value`")
+    value = None if body.value is None else decoded(body.value)
+    done = await mesh.conflicts.resolve(
+        conflict_id, take=body.take, value=value, reason=body.reason, onto=body.onto
+    )
+    return ResolutionView(*done)

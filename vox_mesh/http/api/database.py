@@ -1,0 +1,53 @@
+"""The database, and the whole mesh at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from vox_mesh.http.api.operations import Operations
+from vox_mesh.planes import Planes
+from vox_mesh.store.engine import EngineFacts
+from vox_mesh.store.replica.replica import ReplicaStatus
+from vox_mesh.store.spool import SpoolStatus
+from vox_mesh.views.overview import Overview, overview
+
+DATABASE: Final = Operations("database")
+
+
+@dataclass(frozen=True)
+class StoreView:
+    """Where the data lives, and how this node stands with it. No `engine`: the database does not answer."""
+
+    home: str
+    scope_id: str
+    repository_id: str
+    schema_version: int
+    breaker: str
+    waiting: int
+    engine: EngineFacts | None
+    spool: SpoolStatus | None
+    replica: ReplicaStatus | None
+
+
+@DATABASE.get("/v1/db")
+async def show_database(mesh: Planes) -> StoreView:
+    """Show where the data lives, and how this node's replica, spool and breaker stand."""
+    status, (scope_id, repository_id, *_) = await mesh.store.status(), mesh.store.tenant
+    return StoreView(
+        status.home.value,
+        scope_id,
+        repository_id,
+        status.schema_version,
+        status.breaker,
+        status.waiting,
+        status.engine,
+        status.spool,
+        status.replica,
+    )
+
+
+@DATABASE.get("/v1/overview")
+async def show_overview(mesh: Planes) -> Overview:
+    """Show the whole mesh at one moment: nodes, jobs, locks, messages and conflicts."""
+    return await overview(mesh)

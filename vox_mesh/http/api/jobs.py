@@ -1,0 +1,224 @@
+"""Jobs: scheduled from anywhere, and looked at."""
+
+from __future__ import annotations
+
+from asyncio import timeout
+from contextlib import aclosing, suppress
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
+
+import orjson
+from pydantic import Field, WithJsonSchema
+
+from vox_mesh.http.api.manifests import GivenManifests
+from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
+from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.problems import Problem
+from vox_mesh.model.jobs import JobState
+from vox_mesh.planes import Planes
+from vox_mesh.views.job_graph import GraphView, around, of_open
+from vox_mesh.views.jobs import (
+    CountView,
+    JobView,
+    PieceView,
+    ScheduledView,
+    WholeJobView,
+    job_counts,
+    ready_jobs,
+    whole_job,
+)
+from vox_mesh.views.proofs import ProofView, RebuildView, bundled, rebuilt, verified
+
+JOBS: Final = Operations("jobs")
+
+JobName = Annotated[str, Field(pattern="^([0-9a-f]{6,64}|[0-7][0-9A-Za-z]{25})$")]
+"""A job's id, at least the first 6 digits of it, or its ULID."""
+
+_MAX_WAIT_S: Final = 60
+_WAIT: Final = {
+    "anyOf": [
+        {"type": "integer", "minimum": 0, "maximum": _MAX_WAIT_S},
+        {"type": "string", "pattern": "^([0-9]{1,4}ms|[1-5]?[0-9]s)$"},
+    ],
+    "examples": ["30s", 30],
+}
+Wait = Annotated[Seconds, Field(le=_MAX_WAIT_S), WithJsonSchema(_WAIT)]
+"""How long to wait, a minute at the most."""
+
+_CALL_S: Final = 30.0
+_WAITING_S: Final = _MAX_WAIT_S + _CALL_S
+_ALL_S: Final = 120.0
+"""For what looks at all that there is."""
+
+State = Literal["pending", "claimed", "running", "succeeded", "failed", "aborted"]
+
+
+# --- scheduling ----------------------------------------------------------------------------------
+
+
+class ToSchedule(Asked):
+    """Jobs that are to be scheduled; `new`: also those that are there with the same manifest."""
+
+    manifests: GivenManifests
+    new: bool = False
+
+
+@JOBS.post("/v1/jobs")
+async def schedule_jobs(mesh: Planes, body: ToSchedule) -> list[ScheduledView]:
+    """Schedule jobs, all or none; those that others wait for come first in the answer."""
+    return [ScheduledView.of(each) for each in await mesh.jobs.schedule_all(body.manifests, new=body.new)]
+
+
+# --- many of them --------------------------------------------------------------------------------
+
+
+class JobsAsked(PageAsked):
+    """Which jobs are asked for; `kind` may be a pattern such as `cortex.*`."""
+
+    state: State | None = None
+    kind: Text | None = None
+    node: Text | None = None
+
+
+@JOBS.get("/v1/jobs")
+async def list_jobs(mesh: Planes, query: JobsAsked) -> Page[JobView]:
+    """List jobs, the newest first."""
+    wanted: dict[str, Any] = {
+        "state": None if query.state is None else JobState(query.state),
+        "kind": query.kind,
+        "claimer": query.node,
+    }
+    roster = mesh.jobs.roster
+    found = await roster.listed(**wanted, before=query.number, limit=query.limit)
+    goes_on = False
+    if 0 < len(found) < query.limit:  # where they are large, they are fewer than were asked for
+        goes_on = bool(await roster.listed(**wanted, before=found[-1].id, limit=1))
+    page = query.page(found, lambda job: job.id, goes_on=goes_on)
+    return Page([JobView.of(job) for job in page.items], page.next)
+
+
+class CountsAsked(PageAsked):
+    """The kinds of which jobs are counted."""
+
+    kind: Text | None = None
+
+
+@JOBS.get("/v1/jobs/counts")
+async def count_jobs(mesh: Planes, query: CountsAsked) -> Page[CountView]:
+    """Count the jobs of each kind, by state."""
+    return query.page_of(await job_counts(mesh, query.kind), lambda count: count.kind)
+
+
+class ReadyAsked(Asked):
+    """How many are asked for, and of which kinds."""
+
+    kind: Text | None = None
+    limit: Annotated[int, Field(ge=1, le=500)] = 100
+
+
+@JOBS.get("/v1/jobs/ready")
+async def list_ready_jobs(mesh: Planes, query: ReadyAsked) -> list[JobView]:
+    """List the first jobs that could be claimed now: the most urgent, then those that wait longest."""
+    return [JobView.of(job) for job in await ready_jobs(mesh, query.kind, query.limit)]
+
+
+@JOBS.get("/v1/jobs/graph", takes_s=_ALL_S)
+async def graph_open_jobs(mesh: Planes) -> GraphView:
+    """Show what waits for what, of all jobs that are still to be done."""
+    return GraphView.of(await of_open(mesh.jobs))
+
+
+@JOBS.get("/v1/jobs/rebuild", takes_s=_ALL_S)
+async def check_roster(mesh: Planes) -> RebuildView:
+    """Compare the roster with the log that it follows from."""
+    return await rebuilt(mesh)
+
+
+@JOBS.post("/v1/jobs/rebuild", takes_s=_ALL_S)
+async def repair_roster(mesh: Planes) -> RebuildView:
+    """Make the roster as the log has it."""
+    return await rebuilt(mesh, repair=True)
+
+
+# --- one of them ---------------------------------------------------------------------------------
+
+
+@JOBS.get("/v1/jobs/{job}")
+async def show_job(mesh: Planes, job: JobName) -> WholeJobView:
+    """Show all of a job: state, manifest, attempts, progress, what it waits for, and what it left."""
+    return await whole_job(mesh, job)
+
+
+class WaitAsked(Asked):
+    """How long to wait."""
+
+    timeout: Wait = 30.0
+
+
+@JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAITING_S)
+async def wait_for_job(mesh: Planes, job: JobName, query: WaitAsked) -> JobView:
+    """Wait until a job has ended, or the time is over; the job as it is then."""
+    found = await mesh.jobs.find(job)
+    with suppress(TimeoutError):
+        return JobView.of(await mesh.jobs.wait(found, timeout=query.timeout))
+    return JobView.of(await mesh.jobs.find(found))
+
+
+class LogsAsked(PageAsked):
+    """Which part is asked for; `wait`: how long, if there is nothing yet and the job goes on."""
+
+    wait: Wait = 0.0
+
+
+@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAITING_S)
+async def read_job_logs(mesh: Planes, job: JobName, query: LogsAsked) -> Page[PieceView]:
+    """Read what a job has printed and logged; until it has ended, there is always a next page."""
+    found = await mesh.jobs.find(job)
+    job_id, notes, after = found.job_id, mesh.jobs.notes, query.number or 0
+    pieces = await notes.logged(job_id, after=after, limit=query.limit)
+    if not pieces and query.wait and not found.has_ended:
+        with suppress(TimeoutError):
+            async with timeout(query.wait), aclosing(notes.follow(job_id, after=after)) as coming:
+                async for _ in coming:
+                    break
+        found = await mesh.jobs.find(job_id)
+        pieces = await notes.logged(job_id, after=after, limit=query.limit)
+    views = [PieceView.of(piece) for piece in pieces]
+    return query.page(views, lambda piece: piece.n, goes_on=not found.has_ended)
+
+
+@JOBS.get("/v1/jobs/{job}/graph")
+async def graph_job(mesh: Planes, job: JobName) -> GraphView:
+    """Show what a job waits for, and what waits for it, and so on."""
+    return GraphView.of(await around(mesh.jobs, [(await mesh.jobs.find(job)).job_id]))
+
+
+# --- what it can prove ---------------------------------------------------------------------------
+
+Bundle = Annotated[
+    Any,
+    WithJsonSchema(
+        {"type": "object", "description": "What `vox-mesh job verify --file` checks, to the byte."}
+    ),
+]
+
+
+@JOBS.get("/v1/jobs/{job}/bundle", takes_s=_ALL_S)
+async def bundle_job(mesh: Planes, job: JobName) -> Bundle:
+    """Give all that is needed to check a job's proof elsewhere; it may not be changed by a byte."""
+    bundle = await bundled(mesh, job)
+    if bundle.faults:
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            "no_proof",
+            "; ".join(bundle.faults),
+            "only a proof that holds is bundled",
+            faults=bundle.faults,
+        )
+    return orjson.Fragment(bundle.text)
+
+
+@JOBS.get("/v1/jobs/{job}/verify", takes_s=_ALL_S)
+async def verify_job(mesh: Planes, job: JobName) -> ProofView:
+    """Check the proof of a job: its signature, what it says, and what the job left."""
+    return await verified(mesh, job)

@@ -1,0 +1,135 @@
+"""Manifests in bodies: read as those of files are, and described as they are written."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import Field, GetJsonSchemaHandler, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from vox_mesh.jobs.jobs import MAX_AT_ONCE
+from vox_mesh.model.jobs import EXEC
+from vox_mesh.model.manifest import Manifest, manifests_at
+from vox_mesh.model.manifest_fields import MAX_AFTER
+
+_TEXT: Final = {"type": "string", "pattern": r"^[^\x00]*$"}
+_JOB: Final = {"type": "string", "pattern": "^([0-9a-f]{6,64}|[0-7][0-9A-HJKMNP-TV-Z]{25})$"}
+_ULID: Final = {"type": "string", "pattern": "^[0-7][0-9A-HJKMNP-TV-Z]{25}$"}
+_TIMEOUT: Final = {
+    "anyOf": [
+        {"type": "integer", "minimum": 0, "maximum": 30 * 86_400},
+        {"type": "string", "pattern": "^([0-9]{1,6}s|[0-9]{1,4}m|[0-9]{1,2}h)$"},
+    ]
+}
+
+
+def _duration(least: int) -> dict[str, Any]:
+    return {
+        "anyOf": [
+            {"type": "integer", "minimum": least, "maximum": 86_400},
+            {"type": "string", "pattern": "^([1-9][0-9]{0,3}s|[1-9][0-9]?m|[1-9]h)$"},
+        ]
+    }
+
+
+_WRITTEN: Final[dict[str, dict[str, Any]]] = {
+    "command": {
+        "type": "array",
+        "prefixItems": [{**_TEXT, "minLength": 1}],
+        "items": _TEXT,
+        "minItems": 1,
+    },
+    "args": {"type": "array", "items": _TEXT},
+    "timeout": _TIMEOUT,
+    "env": {
+        "type": "object",
+        "propertyNames": {"type": "string", "pattern": r"^[^=\x00]+$"},
+        "additionalProperties": _TEXT,
+    },
+    "cwd": {"type": "string", "pattern": r"^/[^\x00]*$"},
+    "ulid": _ULID,
+    "after": {
+        "type": "array",
+        "maxItems": MAX_AFTER,
+        "items": {
+            "anyOf": [
+                _JOB,
+                {
+                    "type": "object",
+                    "properties": {"job": _JOB, "when": {"enum": ["success", "end"]}},
+                    "required": ["job"],
+                    "additionalProperties": False,
+                },
+                {
+                    "type": "object",
+                    "properties": {"op": _ULID},
+                    "required": ["op"],
+                    "additionalProperties": False,
+                },
+            ]
+        },
+    },
+    "run_at": {"type": "string", "format": "date-time"},
+    "backoff": _duration(0),
+    "lease": _duration(1),
+    "nonce": {**_TEXT, "minLength": 1, "maxLength": 128},
+}
+"""What is written in fields that are kept in another form, or checked by code."""
+
+_RULES: Final = (
+    {
+        "required": ["command", "timeout"],
+        "properties": {"kind": {"const": EXEC}, "payload": False},
+    },
+    {
+        "required": ["kind"],
+        "properties": {
+            "kind": {"not": {"const": EXEC}},
+            **dict.fromkeys(("command", "args", "env", "cwd"), False),
+        },
+    },
+)
+_NOT_WRITTEN: Final = ("retry_of",)
+
+
+class _AsWritten:
+    """Describes manifests as they are written: nothing is null, and what is kept in other forms is a text."""
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        described = handler(schema)
+        manifest = handler.resolve_ref_schema(described)
+        fields = manifest["properties"]
+        for name in _NOT_WRITTEN:
+            fields.pop(name, None)
+        for name, field in fields.items():
+            plain = [each for each in field.pop("anyOf", ()) if each != {"type": "null"}]
+            field.pop("default", None)
+            field.update(_WRITTEN.get(name) or (plain[0] if len(plain) == 1 else {}))
+        manifest["anyOf"] = [*_RULES]
+        return described
+
+
+_Described = Annotated[Manifest, _AsWritten()]
+
+
+def _read_all(value: Any, _: ValidatorFunctionWrapHandler) -> list[Manifest]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_AT_ONCE:
+        raise ValueError(f"an array of 1 to {MAX_AT_ONCE} manifests")
+    return manifests_at({("manifests", place): each for place, each in enumerate(value)})
+
+
+def _read_one(value: Any, _: ValidatorFunctionWrapHandler) -> Manifest:
+    (manifest,) = manifests_at({("manifest",): value})
+    return manifest
+
+
+GivenManifests = Annotated[
+    list[_Described], Field(min_length=1, max_length=MAX_AT_ONCE), WrapValidator(_read_all)
+]
+"""Manifests, all of whose faults are told together."""
+
+GivenManifest = Annotated[_Described, WrapValidator(_read_one)]
+"""One manifest."""

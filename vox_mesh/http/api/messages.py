@@ -1,0 +1,175 @@
+"""Messages: sending, looking, and saying what became of what was claimed."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from vox_mesh.errors import BadValue
+from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
+from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.messages.bus import DEFAULT_PRIORITY, DEFAULT_TYPE
+from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
+from vox_mesh.model.messages import EVERYONE, MAX_ATTEMPTS, Message, MessageState, inbox_names
+from vox_mesh.planes import Planes
+from vox_mesh.store.thread import to_the_end
+from vox_mesh.views.messages import MessageView, ThreadView, found, held
+
+MESSAGES: Final = Operations("messages")
+
+_MAX_WAIT_S: Final = 60.0
+
+
+class MessagesAsked(PageAsked):
+    """Which messages are asked for, the newest first."""
+
+    state: MessageState | None = None
+    sender: Text | None = None
+    receiver: Text | None = None
+    thread: Text | None = None
+
+
+class Some(Asked):
+    """How many are asked for, at the most."""
+
+    limit: Annotated[int, Field(ge=1, le=500)] = 100
+
+
+class InboxAsked(PageAsked):
+    """Which part of an inbox is looked at: of an agent, and of roles that it has, separated by commas."""
+
+    roles: Text | None = None
+
+
+class Sending(Asked):
+    """A message. Sent again under the same `key`, it is one message."""
+
+    to: Text
+    sender: Text
+    payload: Any
+    msg_type: Text = DEFAULT_TYPE
+    priority: Annotated[int, Field(ge=0, le=3)] = DEFAULT_PRIORITY
+    thread: Text | None = None
+    correlation: Text | None = None
+    reply_to: Text | None = None
+    ttl: Seconds | None = None
+    ack_within: Seconds | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=1_000)] = MAX_ATTEMPTS
+    key: Text | None = None
+    traceparent: Text | None = None
+
+
+class Claiming(Asked):
+    """How many messages are claimed, for how long; of an agent, and of roles that it has."""
+
+    roles: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
+    limit: Annotated[int, Field(ge=1, le=MAX_CLAIMED)] = MAX_CLAIMED
+    lease: Seconds = LEASE_S
+
+
+class UnderClaim(Asked):
+    """The claim that a message is held under."""
+
+    claim_owner: Text
+
+
+class GivingBack(UnderClaim):
+    """When it comes again, and why it was given back."""
+
+    retry_in: Seconds | None = None
+    reason: Text | None = None
+
+
+@MESSAGES.get("/v1/messages")
+async def list_messages(mesh: Planes, query: MessagesAsked) -> Page[MessageView]:
+    """List messages, the newest first; dead letters with `state=dead`."""
+    if query.state is MessageState.SPOOLED:
+        raise BadValue("spooled messages are in the spool of a node", hint="GET /v1/db says how many")
+    listed = await mesh.bus.letters.listed(
+        state=query.state,
+        sender=query.sender,
+        receiver=query.receiver,
+        thread=query.thread,
+        limit=query.limit,
+        before=query.number,
+    )
+    return query.page([MessageView.of(each) for each in listed], lambda view: view.position)
+
+
+@MESSAGES.post("/v1/messages", status=HTTPStatus.CREATED)
+async def send_message(mesh: Planes, body: Sending) -> list[MessageView]:
+    """Send a message to an agent, to whoever has a role, or to everyone: one for each of them."""
+    options = body.model_dump(exclude_none=True, exclude={"to", "payload", "key"})
+    if body.to == EVERYONE:
+        if body.key is not None:
+            raise BadValue("`key` is the id of one message, and everyone gets one of their own")
+        return [MessageView.of(each) for each in await mesh.bus.broadcast(body.payload, **options)]
+    sent = await mesh.bus.send(body.to, body.payload, key=body.key, **options)
+    return [MessageView.of(await mesh.bus.letters.find(sent.message_uuid) or sent)]
+
+
+@MESSAGES.get("/v1/messages/overdue")
+async def list_overdue(mesh: Planes, query: Some) -> list[MessageView]:
+    """List messages that should have been acknowledged by now, the longest overdue first."""
+    return [MessageView.of(each) for each in await mesh.bus.letters.overdue(limit=query.limit)]
+
+
+@MESSAGES.get("/v1/threads")
+async def list_threads(mesh: Planes, query: Some) -> list[ThreadView]:
+    """List threads, the latest first."""
+    return [ThreadView.of(each) for each in await mesh.bus.letters.threads(query.limit)]
+
+
+@MESSAGES.get("/v1/messages/{message_uuid}")
+async def show_message(mesh: Planes, message_uuid: Text) -> MessageView:
+    """Show a message; its id, or enough of its beginning."""
+    return MessageView.of(await found(mesh, message_uuid))
+
+
+@MESSAGES.post("/v1/messages/{message_uuid}/retry")
+async def retry_message(mesh: Planes, message_uuid: Text) -> MessageView:
+    """Send a dead letter again, as if it had never been tried."""
+    dead = await found(mesh, message_uuid)
+    await mesh.bus.letters.retry(dead.message_uuid)
+    return await _as_it_is(mesh, dead)
+
+
+@MESSAGES.post("/v1/messages/{message_uuid}/ack")
+async def ack_message(mesh: Planes, message_uuid: Text, body: UnderClaim) -> MessageView:
+    """Say that a message which was claimed is done with."""
+    claimed = await held(mesh, message_uuid, body.claim_owner)
+    await mesh.bus.ack(claimed)
+    return await _as_it_is(mesh, claimed)
+
+
+@MESSAGES.post("/v1/messages/{message_uuid}/nack")
+async def nack_message(mesh: Planes, message_uuid: Text, body: GivingBack) -> MessageView:
+    """Give back a message which was claimed: it is tried again."""
+    claimed = await held(mesh, message_uuid, body.claim_owner)
+    await mesh.bus.nack(claimed, retry_in=body.retry_in, reason=body.reason)
+    return await _as_it_is(mesh, claimed)
+
+
+async def _as_it_is(mesh: Planes, message: Message) -> MessageView:
+    return MessageView.of(await found(mesh, message.message_uuid))
+
+
+@MESSAGES.get("/v1/inbox/{agent}")
+async def look_into_inbox(mesh: Planes, agent: Text, query: InboxAsked) -> Page[MessageView]:
+    """Show what waits for an agent, and claim nothing."""
+    names = inbox_names(agent, query.roles.split(",") if query.roles else ())
+    waiting = await mesh.bus.letters.peek(names, after=query.number or 0, limit=query.limit)
+    return query.page([MessageView.of(each) for each in waiting], lambda view: view.position)
+
+
+@MESSAGES.post("/v1/inbox/{agent}/claim")
+async def claim_messages(mesh: Planes, agent: Text, body: Claiming) -> list[MessageView]:
+    """Claim what waits for an agent: nobody else's until the lease is over. Say what became of each."""
+    claiming = mesh.bus.poll_inbox_from_db(agent, roles=body.roles, limit=body.limit, lease=body.lease)
+    claimed = await to_the_end(asyncio.ensure_future(claiming))
+    for message in claimed:
+        mesh.bus.hand_over(message)  # it is whoever asked that has them now
+    return [MessageView.of(message) for message in claimed]

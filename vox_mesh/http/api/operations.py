@@ -1,0 +1,152 @@
+"""Operations: what the service can be asked or told, declared once, for its routes and its document alike.
+
+An operation is a function. Its annotations say what it takes: `query` and `body` are models, all other
+names stand in the path; and what it answers. The first line of its docstring says what it is for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from vox_mesh.http.access import Scope
+from vox_mesh.model.durations import milliseconds
+
+Work = Callable[..., Awaitable[Any]]
+Function = TypeVar("Function", bound=Work)
+
+_NAME: Final = re.compile(r"\{(\w+)\}")
+_CALL_S: Final = 30.0
+_MAX_S: Final = 365 * 86_400
+
+
+class Asked(BaseModel):
+    """What a request asks for: nothing that is not known is passed over in silence."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError("a duration is written as 30s, 5m, PT5M, or in whole seconds")
+    time_ms = milliseconds(value)
+    if time_ms > _MAX_S * 1_000:
+        raise ValueError("a duration is a year at the most")
+    return time_ms / 1_000
+
+
+Seconds = Annotated[
+    float,
+    BeforeValidator(_seconds),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {
+                    "type": "string",
+                    "pattern": r"^([0-9]{1,9}ms|[0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,3}h|[0-9]{1,2}d)$",
+                },
+                {"type": "integer", "minimum": 0, "maximum": _MAX_S},
+            ],
+            "examples": ["30s", 30],
+        }
+    ),
+]
+"""A duration as people write it, in seconds."""
+
+Text = Annotated[str, Field(min_length=1, max_length=1_024)]
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """An answer of JSON lines, of any length: they are sent as they come."""
+
+    parts: AsyncGenerator[list[bytes], None]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing that can be asked or told."""
+
+    method: str
+    path: str
+    noun: str
+    scope: Scope
+    work: Work
+    names: dict[str, Any]
+    query: type[BaseModel] | None
+    body: type[BaseModel] | None
+    answer: Any
+    status: HTTPStatus
+    takes_s: float
+
+    @property
+    def name(self) -> str:
+        """What it is called in the document."""
+        return self.work.__name__
+
+    @property
+    def summary(self) -> str:
+        """What it is for, in a line."""
+        return (inspect.getdoc(self.work) or "").partition("\n")[0]
+
+    @property
+    def is_json(self) -> bool:
+        """Whether its answer is one document."""
+        return self.answer is not JsonLines
+
+
+class Operations:
+    """The operations on one noun."""
+
+    def __init__(self, noun: str) -> None:
+        self.noun = noun
+        self.all: list[Operation] = []
+
+    def get(self, path: str, *, takes_s: float = _CALL_S) -> Callable[[Function], Function]:
+        """Something that can be asked, and changes nothing."""
+        return self._add("GET", path, Scope.READ, HTTPStatus.OK, takes_s)
+
+    def post(
+        self,
+        path: str,
+        *,
+        status: HTTPStatus = HTTPStatus.OK,
+        scope: Scope = Scope.WRITE,
+        takes_s: float = _CALL_S,
+    ) -> Callable[[Function], Function]:
+        """Something that is done."""
+        return self._add("POST", path, scope, status, takes_s)
+
+    def put(self, path: str) -> Callable[[Function], Function]:
+        """Something that is so from now on, however often it is said."""
+        return self._add("PUT", path, Scope.WRITE, HTTPStatus.OK, _CALL_S)
+
+    def patch(self, path: str) -> Callable[[Function], Function]:
+        """What is named changes, and the rest stays."""
+        return self._add("PATCH", path, Scope.WRITE, HTTPStatus.OK, _CALL_S)
+
+    def delete(self, path: str) -> Callable[[Function], Function]:
+        """Something that is no more."""
+        return self._add("DELETE", path, Scope.WRITE, HTTPStatus.OK, _CALL_S)
+
+    def _add(
+        self, method: str, path: str, scope: Scope, status: HTTPStatus, takes_s: float
+    ) -> Callable[[Function], Function]:
+        def add(work: Function) -> Function:
+            hints = get_type_hints(work, include_extras=True)
+            answer = hints.pop("return")
+            hints.pop("mesh")
+            query, body = hints.pop("query", None), hints.pop("body", None)
+            assert list(hints) == _NAME.findall(path), f"{work.__name__} takes other names than {path}"
+            self.all.append(
+                Operation(method, path, self.noun, scope, work, hints, query, body, answer, status, takes_s)
+            )
+            return work
+
+        return add

@@ -1,0 +1,82 @@
+"""The op log: what was done, by whom, and the proof that the record was not changed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from vox_mesh.coordination.export import Export
+from vox_mesh.errors import NotKnown
+from vox_mesh.http.api.operations import Asked, JsonLines, Operations, Text
+from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.planes import Planes
+from vox_mesh.views.oplog import ChainView, EntryView, StandingView, standing_of
+
+OPLOG: Final = Operations("oplog")
+
+_VERIFY_S: Final = 600.0
+
+
+class EntriesAsked(PageAsked):
+    """Which entries are asked for: after an id, of a chain, of a kind; in the order of their commits."""
+
+    after: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    node: Text | None = None
+    kind: Text | None = None
+
+
+class ChainAsked(Asked):
+    """Which chain is asked for; none: all of them."""
+
+    node: Text | None = None
+
+
+@OPLOG.get("/v1/oplog")
+async def list_entries(mesh: Planes, query: EntriesAsked) -> Page[EntryView]:
+    """List entries, in the order of their commits."""
+    after = query.number if query.cursor is not None else query.after
+    found = await mesh.oplog.after(after or 0, query.limit, node_id=query.node, kind=query.kind)
+    return query.page([EntryView.of(entry) for entry in found], lambda view: view.id)
+
+
+@OPLOG.get("/v1/oplog/waiting")
+async def list_waiting(mesh: Planes, query: PageAsked) -> Page[StandingView]:
+    """List the ops that wait for others to be applied first, and for which."""
+    views = [StandingView.of(each) for each in await mesh.deferral.waiting()]
+    return query.page_of(views, lambda view: view.op_id)
+
+
+@OPLOG.get("/v1/oplog/verify", takes_s=_VERIFY_S)
+async def verify_chains(mesh: Planes, query: ChainAsked) -> list[ChainView]:
+    """Recompute every hash, number, link and signature; name the first broken entry of each chain."""
+    reports = await mesh.oplog.verify(query.node)
+    if query.node is not None and not reports:
+        raise NotKnown(f"the log has no chain of {query.node!r}")
+    return [ChainView.of(report) for report in reports]
+
+
+@OPLOG.get("/v1/oplog/export")
+async def export_log(mesh: Planes) -> JsonLines:
+    """Send the whole log, and the keys to verify it with; without its last line it is not whole."""
+    export = await Export.begin(mesh.oplog, *mesh.store.tenant[:2])
+    return JsonLines(export.parts())
+
+
+@OPLOG.get("/v1/oplog/{op_id}")
+async def show_entry(mesh: Planes, op_id: Text) -> EntryView:
+    """Show the entry of an op."""
+    return EntryView.of(await mesh.oplog.find(op_id))
+
+
+@OPLOG.get("/v1/oplog/{op_id}/standing")
+async def show_standing(mesh: Planes, op_id: Text) -> StandingView:
+    """How an op stands: applied, refused, waiting, or dropped for good."""
+    return await standing_of(mesh, op_id)
+
+
+@OPLOG.post("/v1/oplog/anchor")
+async def anchor_chains(mesh: Planes) -> EntryView:
+    """Record where all other chains end, so that cutting one off can be seen."""
+    outcome = await mesh.oplog.anchor()
+    return EntryView.of(await mesh.oplog.find(outcome.key))

@@ -1,0 +1,92 @@
+"""Pages: long answers come in parts, each with the cursor of the next."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Generic, TypeVar
+
+import orjson
+from pydantic import Field
+
+from vox_mesh.http.api.operations import Asked
+from vox_mesh.http.problems import Problem
+
+MAX_LIMIT: Final = 500
+_LIMIT: Final = 100
+_MAX_CURSOR: Final = 2_048
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """A part of a long answer; `next` is the cursor of the part after it, if there may be one."""
+
+    items: list[T]
+    next: str | None
+
+
+class PageAsked(Asked):
+    """Which part of a long answer is asked for."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = _LIMIT
+    cursor: Annotated[str, Field(max_length=_MAX_CURSOR)] | None = None
+
+    @property
+    def position(self) -> Any:
+        """Where it begins: what the page before said, or `None`."""
+        if self.cursor is None:
+            return None
+        try:
+            position = orjson.loads(base64.urlsafe_b64decode(self.cursor + "=" * (-len(self.cursor) % 4)))
+        except (ValueError, binascii.Error):
+            raise no_cursor() from None
+        return position
+
+    @property
+    def number(self) -> int | None:
+        """The same, where a position is a number of the database's."""
+        position = self.position
+        if position is not None and not (type(position) is int and 0 <= position < 2**63):
+            raise no_cursor()
+        return position
+
+    @property
+    def text(self) -> str | None:
+        """The same, where a position is a name."""
+        position = self.position
+        if position is not None and not isinstance(position, str):
+            raise no_cursor()
+        return position
+
+    def page(self, items: Sequence[T], position: Callable[[T], Any], *, goes_on: bool = False) -> Page[T]:
+        """A page of these; there is another if these are as many as were asked for, or if this says so."""
+        if len(items) < self.limit and not goes_on:
+            return Page(list(items), None)
+        return Page(list(items), _cursor(position(items[-1]) if items else self.position))
+
+    def page_of(self, items: Sequence[T], position: Callable[[T], str]) -> Page[T]:
+        """The part that was asked for of all there are, in the order of their names."""
+        after = self.text
+        ordered = sorted(items, key=position)
+        rest = ordered if after is None else [each for each in ordered if position(each) > after]
+        part = rest[: self.limit]
+        return Page(part, _cursor(position(part[-1])) if len(rest) > len(part) else None)
+
+
+def _cursor(position: Any) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(position)).decode().rstrip("=")
+
+
+def no_cursor() -> Problem:
+    """What whoever made up a cursor is told."""
+    return Problem(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "bad_cursor",
+        "this is the cursor of no page",
+        "use `next` of the page before, as it is",
+    )

@@ -1,0 +1,70 @@
+"""Roles and routes: who is in charge of what. Only the node that owns the mesh may change them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vox_mesh.http.api.operations import Asked, Operations, Text
+from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.planes import Planes
+from vox_mesh.views import roles
+from vox_mesh.views.roles import (
+    DesignatedView,
+    KeyView,
+    RolesView,
+    RoutedView,
+    RouteView,
+    explaining_refusals,
+)
+
+ROLES: Final = Operations("roles")
+
+
+class ToNode(Asked):
+    """The node that is meant."""
+
+    node_id: Text
+
+
+class Rekeying(Asked):
+    """The key that is accepted; none: the one that the node came with."""
+
+    key: Text | None = None
+
+
+@ROLES.get("/v1/roles")
+async def show_roles(mesh: Planes) -> RolesView:
+    """Show the owner of the mesh, the coordinator and the routes."""
+    return await roles.roles_of(mesh)
+
+
+@ROLES.put("/v1/roles/coordinator")
+async def designate_coordinator(mesh: Planes, body: ToNode) -> DesignatedView:
+    """Make a node the coordinator."""
+    async with explaining_refusals(mesh):
+        op = await mesh.roles.designate_coordinator(body.node_id)
+    return DesignatedView(op.key, body.node_id)
+
+
+@ROLES.get("/v1/routes")
+async def list_routes(mesh: Planes, query: PageAsked) -> Page[RouteView]:
+    """List the routes, and the state of the nodes that they lead to."""
+    return query.page_of(await roles.routes_of(mesh), lambda view: view.kind)
+
+
+@ROLES.put("/v1/routes/{kind}")
+async def set_route(mesh: Planes, kind: Text, body: ToNode) -> RoutedView:
+    """Have jobs of a kind, or of all kinds of a pattern, go to one node only."""
+    return await roles.route(mesh, kind, body.node_id)
+
+
+@ROLES.delete("/v1/routes/{kind}")
+async def clear_route(mesh: Planes, kind: Text) -> RoutedView:
+    """Have jobs of a kind go anywhere again."""
+    return await roles.clear_route(mesh, kind)
+
+
+@ROLES.post("/v1/nodes/{node_id}/rekey")
+async def rekey_node(mesh: Planes, node_id: Text, body: Rekeying) -> KeyView:
+    """Accept a new key for a node that is known with another."""
+    return await roles.rekey(mesh, node_id, body.key)

@@ -1,0 +1,185 @@
+"""`GET /v1/events`: what happens in the mesh, as it happens.
+
+Entries of the log have an id, and whoever comes again with the last one misses nothing. All else is told as
+it is: first by a `reset` with the whole of it, then each part anew when it has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from vox_mesh.coordination.export import record_of
+from vox_mesh.errors import MeshError
+from vox_mesh.http.access import Access, Scope
+from vox_mesh.http.connections import lost, touched
+from vox_mesh.http.problems import Problem
+from vox_mesh.planes import Planes
+from vox_mesh.views.oplog import topic_of
+from vox_mesh.views.overview import Lookout, Overview
+
+PATH: Final = "/v1/events"
+LAST_ID: Final = "Last-Event-ID"
+
+_MOST: Final = 64
+_WAITING: Final = 16
+_QUIET_S: Final = 15.0
+_TAKE_S: Final = 10.0
+_CALM_S: Final = 1.0
+_AGAIN_S: Final = 2.0
+_MAX_ID: Final = 2**63 - 1
+
+_log = logging.getLogger(__name__)
+
+_PARTS: Final[dict[str, Callable[[Overview], Any]]] = {
+    "nodes": lambda scene: [
+        (node.node_id, node.incarnation, node.state, node.role, node.load, node.activity, node.faults)
+        for node in scene.nodes
+    ],
+    "locks": lambda scene: [(lock.lock_key, lock.fence_token, len(lock.waiters)) for lock in scene.locks],
+    "messages": lambda scene: (scene.mail, [each.message_uuid for each in scene.messages]),
+    "conflicts": lambda scene: [each.conflict_id for each in scene.conflicts],
+}
+"""What is told as it is, and what of it must differ to be told anew: that time passes is no change."""
+
+
+class Events:
+    """Tells all who listen."""
+
+    def __init__(self, mesh: Planes, access: Access) -> None:
+        self._mesh = mesh
+        self._access = access
+        self._streams: set[asyncio.Task[Any]] = set()
+
+    def add_to(self, app: web.Application) -> None:
+        """Serve this."""
+        app.router.add_get(PATH, self._listen)
+
+    def end(self) -> None:
+        """Tell nobody any more."""
+        for stream in self._streams:
+            stream.cancel()
+
+    async def _listen(self, request: web.Request) -> web.StreamResponse:
+        self._access.check(request, Scope.READ)
+        after_id = _last_id(request)
+        if len(self._streams) >= _MOST:
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", f"more than {_MOST} listen at the same time"
+            )
+        if after_id is None:
+            after_id = await self._mesh.oplog.last_id()
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        stream = asyncio.create_task(self._send(request, response, after_id), name="vox-mesh-stream")
+        gone = asyncio.create_task(lost(request), name="vox-mesh-listener-gone")
+        self._streams.add(stream)
+        try:
+            await asyncio.wait([stream, gone], return_when=asyncio.FIRST_COMPLETED)
+            stream.cancel()
+            await asyncio.wait([stream])
+            if not stream.cancelled() and (fault := stream.exception()) is not None:
+                _tell(fault)
+        finally:
+            gone.cancel()
+            stream.cancel()
+            self._streams.discard(stream)
+        return response
+
+    async def _send(self, request: web.Request, response: web.StreamResponse, after_id: int) -> None:
+        """Send what comes to one listener; whoever does not take it in time is hung up on."""
+        await response.prepare(request)
+        coming: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
+        async with asyncio.TaskGroup() as parts:
+            parts.create_task(_pour(self._entries(after_id), coming), name="vox-mesh-events-of-log")
+            parts.create_task(_pour(self._scenes(), coming), name="vox-mesh-events")
+            while True:
+                event = b": still here\n\n"
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_QUIET_S):
+                        event = await coming.get()
+                async with asyncio.timeout(_TAKE_S):
+                    await response.write(event)
+                touched(request)
+
+    async def _entries(self, after_id: int) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._mesh.oplog.follow(after_id)) as entries:
+            async for entry in entries:
+                yield _event(topic_of(entry), record_of(entry), entry.id)
+
+    async def _scenes(self) -> AsyncGenerator[bytes, None]:
+        lookout, store = Lookout(self._mesh), self._mesh.store
+        told: dict[str, Any] | None = None
+        while True:
+            seen = store.change_count
+            pause_s: float | None = None
+            try:
+                scene = await lookout.look()
+            except MeshError as error:
+                _log.info("no events for now: %s", error.line)
+                pause_s = _AGAIN_S
+            else:
+                now = {name: part(scene) for name, part in _PARTS.items()}
+                if told is None:
+                    yield _event("reset", {name: _part(scene, name) for name in _PARTS})
+                else:
+                    for name in _PARTS:
+                        if now[name] != told[name]:
+                            yield _event(name, _part(scene, name))
+                told = now
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await store.changed(seen)
+            await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
+
+
+def _last_id(request: web.Request) -> int | None:
+    """Where to go on; `None`: with what comes from now on."""
+    said = request.headers.get(LAST_ID) or request.query.get("after")
+    if said is None:
+        return None
+    if not (said.isascii() and said.isdigit() and int(said[:20]) <= _MAX_ID):
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "bad_event_id", f"{LAST_ID} is the id of an entry of the log"
+        )
+    return int(said)
+
+
+def _tell(fault: BaseException) -> None:
+    """Why a stream has ended: its listener left, or did not take what came, or it is a fault of ours."""
+    ours: BaseException | None = fault
+    if isinstance(fault, BaseExceptionGroup):
+        _, ours = fault.split((ConnectionError, TimeoutError))
+    if ours is not None:
+        _log.error("a stream of events failed", exc_info=ours)
+
+
+async def _pour(source: AsyncGenerator[bytes, None], coming: asyncio.Queue[bytes]) -> None:
+    async with aclosing(source):
+        async for event in source:
+            await coming.put(event)
+
+
+def _part(scene: Overview, name: str) -> Any:
+    if name == "messages":
+        return {**asdict(scene.mail), "messages": scene.messages}
+    return getattr(scene, name)
+
+
+def _event(name: str, data: Any, id_: int | None = None) -> bytes:
+    """An event as it travels. JSON has no line breaks, so that its data is one line."""
+    head = f"event: {name}\n" if id_ is None else f"id: {id_}\nevent: {name}\n"
+    return b"".join((head.encode(), b"data: ", orjson.dumps(data), b"\n\n"))

@@ -1,0 +1,85 @@
+"""The front of a node: all that it serves over HTTP, and the relay's way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vox_mesh.errors import BadSettings
+from vox_mesh.http.access import Access
+from vox_mesh.http.address import Address
+from vox_mesh.http.api.api import Api
+from vox_mesh.http.courier import HttpCourier
+from vox_mesh.http.deliver import Delivery
+from vox_mesh.http.events import Events
+from vox_mesh.http.families import Measured
+from vox_mesh.http.health import Checks, HealthPages
+from vox_mesh.http.metrics import Metrics
+from vox_mesh.http.service import Service
+from vox_mesh.messages.outbox import Outbox
+from vox_mesh.messages.reception import WINDOW_MS, Reception
+from vox_mesh.planes import Planes
+from vox_mesh.settings import Settings
+
+
+class Front:
+    """Takes what other nodes bring, and brings what is for them; answers whoever asks."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        mesh: Planes,
+        measured: Measured,
+        checks: Checks,
+        monotonic: Callable[[], float],
+    ) -> None:
+        token, read_token = _tokens(settings)
+        own, store, bus = mesh.identity.node_id, mesh.store, mesh.bus
+        address = Address.chosen(settings.control_addr, settings.bind, has_token=token is not None)
+        access = Access(token, read_token)
+        # What is forgotten by then can't be told from what never came.
+        window_ms = min(WINDOW_MS, round(settings.message_retention * 1_000))
+        reception = Reception(store, bus, mesh.clock, window_ms, monotonic)
+        self._events = Events(mesh, access)
+        self.service = Service(
+            address,
+            [
+                Delivery(own, reception, access).add_to,
+                HealthPages(checks, access).add_to,
+                Metrics(measured, access, is_ready=lambda: all(check.is_ok for check in checks())).add_to,
+                self._events.add_to,
+                Api(mesh, access).add_to,
+            ],
+        )
+        self._outbox = Outbox(
+            HttpCourier(own, token),
+            bus.whereabouts,
+            bus.arrivals,
+            monotonic=monotonic,
+            spooling=store.is_spooling,
+            is_busy=lambda: store.is_busy,
+        )
+        bus.relay_by(self._outbox)
+
+    async def start(self) -> str:
+        """Listen; the address that others are told."""
+        return await self.service.start()
+
+    async def stop(self) -> None:
+        """Take and bring nothing more; what is under way here is finished."""
+        try:
+            await self._outbox.close()
+        finally:
+            self._events.end()
+            await self.service.stop()
+
+
+def _tokens(settings: Settings) -> tuple[str | None, str | None]:
+    token, read_token = (
+        None if each is None else each.get_secret_value() for each in (settings.token, settings.read_token)
+    )
+    if read_token is not None and token in (None, read_token):
+        raise BadSettings(
+            "VOX_MESH_READ_TOKEN: it is for those who may only read, and nothing says who may do more",
+            hint="set VOX_MESH_TOKEN, to something else",
+        )
+    return token, read_token

@@ -1,0 +1,83 @@
+"""The parts of a mesh, put together: what every face asks and tells, on a node or beside one."""
+
+from __future__ import annotations
+
+import logging
+
+from vox_mesh.coordination.author import Author
+from vox_mesh.coordination.clock import MeshClock, Surroundings
+from vox_mesh.coordination.conflicts import Conflict, Conflicts
+from vox_mesh.coordination.deferral import Deferral
+from vox_mesh.coordination.identity import Identity
+from vox_mesh.coordination.kinds import Kinds
+from vox_mesh.coordination.locks.locks import Locks
+from vox_mesh.coordination.nodes import Nodes
+from vox_mesh.coordination.occ import Occ
+from vox_mesh.coordination.oplog import OpLog
+from vox_mesh.coordination.roles import Roles
+from vox_mesh.coordination.versions import Versions
+from vox_mesh.errors import MeshError
+from vox_mesh.jobs.artifacts import Artifacts
+from vox_mesh.jobs.crons import Crons
+from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.jobs.kinds import JobKinds
+from vox_mesh.messages.bus import Bus
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+
+class Planes:
+    """Locks, nodes, the log, versions, messages and jobs of one mesh."""
+
+    def __init__(
+        self,
+        store: Store,
+        author: Author,
+        clock: MeshClock,
+        surroundings: Surroundings,
+        agent: str | None,
+        artifacts: Artifacts,
+    ) -> None:
+        kinds = Kinds()
+        self.store = store
+        self.clock = clock
+        self.nodes = Nodes(store, clock)
+        self.roles = Roles(store, author, self.nodes, clock)
+        self.deferral = Deferral(store, clock, kinds)
+        self.oplog = OpLog(store, author, clock, kinds, self.roles, self.deferral)
+        versions = Versions(store, author, clock, self.nodes, agent)
+        self.conflicts = Conflicts(store, versions)
+        self.occ = Occ(versions, self.conflicts, chance=surroundings.chance)
+        self.locks = Locks(store, clock, lambda: self.identity.node_id, agent, surroundings.monotonic)
+        self.bus = Bus(store, author, clock, surroundings, agent)
+        self.jobs = Jobs(store, author, clock, self.nodes)
+        self.crons = Crons(store, self.jobs, clock)
+        self.job_kinds = JobKinds(store, self.jobs.roster)
+        self.artifacts = artifacts
+        self.occ.notify = self._tell_of_conflict
+        self._author = author
+
+    async def _tell_of_conflict(self, conflict: Conflict) -> None:
+        """Have the agent know that a conflict waits for it; it is recorded, also if this fails."""
+        if conflict.deferred_to is None:
+            return
+        told = {
+            "conflict_id": conflict.conflict_id,
+            "table_name": conflict.table_name,
+            "row_key": conflict.row_key,
+        }
+        try:
+            await self.bus.send(conflict.deferred_to, told, msg_type="conflict")
+        except MeshError as error:
+            _log.warning("%s could not be told of a conflict: %s", conflict.deferred_to, error.line)
+
+    @property
+    def identity(self) -> Identity:
+        """Who this is in the mesh."""
+        return self._author.identity
+
+    @property
+    def incarnation(self) -> int | None:
+        """How often this node has begun; `None` before the database has heard of it, and for commands."""
+        return self._author.incarnation

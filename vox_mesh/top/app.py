@@ -1,0 +1,369 @@
+"""The full-screen view: panels over a feed, and keys for what is done most."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, ClassVar, Final
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from vox_mesh.errors import MeshError
+from vox_mesh.settings import Settings
+from vox_mesh.top.deeds import DEEDS, KEYS, Asks, Deed, done
+from vox_mesh.top.details import details, sides
+from vox_mesh.top.dialogs import Ask, Choice, Page, key_words
+from vox_mesh.top.feed import Feed
+from vox_mesh.top.fitting import heights
+from vox_mesh.top.headline import Words, database_words, fault_words, replica_words
+from vox_mesh.top.panels import PANELS, Line, text_of
+from vox_mesh.top.rate import Rate
+from vox_mesh.top.widgets import Table, TextLine
+from vox_mesh.views.overview import Overview
+
+_WIDE: Final = (110, 34)
+"""From so many columns and lines on, panels stand beside each other."""
+
+_THEMES: Final = ("ansi-dark", "textual-ansi")
+_BARS: Final = 30
+_CLOCK_S: Final = 1.0
+_SIDES: Final = {
+    "l": ("left", "left, as wanted"),
+    "r": ("right", "right, as it is"),
+    "m": ("merge", "merge"),
+}
+_ON_ROWS: Final = ("leave", "explain", "details", "filter", "show_all", "act", "panel")
+_YES: Final = {"y": ("yes", "yes"), "n": ("", "no")}
+_HELP: Final = """\
+tab, shift+tab    the next panel, or the one before
+1 to 6            a panel by its place
+up, down, j, k    another row; also page up and down, home and end
+enter             all that is known of the row
+/                 show only rows with some text in them; Esc shows all again
+
+a                 abort the job
+r                 retry the job that has ended, or send the dead letter again
+b                 break the lock; asks why, for the log
+s                 settle the conflict: left, right or merge
+
+?                 this page
+q, ctrl+c         end
+
+Each action asks before it does anything, and does what the command of its name
+does: `vox-mesh job abort`, `job retry`, `lock break`, `messages retry`,
+`conflicts resolve`.""".splitlines()
+
+
+class TopApp(App[None]):
+    """Draws what the feed sees. It holds nothing that would be lost with it."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { background: ansi_default; color: ansi_default; layout: vertical; }
+    #panels { layout: grid; height: 1fr; grid-gutter: 0 1; }
+    #filter { border: none; height: 1; padding: 0 1; display: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c,ctrl+q", "quit", show=False, priority=True),
+        Binding("q", "leave", show=False),
+        Binding("question_mark", "explain", show=False),
+        Binding("enter", "details", show=False),
+        Binding("slash", "filter", show=False),
+        Binding("escape", "show_all", show=False),
+        *(Binding(key, f"act('{key}')", show=False) for key in sorted(KEYS)),
+        *(Binding(str(n), f"panel({n})", show=False) for n in range(1, len(PANELS) + 1)),
+    ]
+
+    def __init__(self, settings: Settings, feed: Feed) -> None:
+        super().__init__()
+        self.theme = next(name for name in _THEMES if name in self.available_themes)
+        self._feed = feed
+        self._mesh_name = "/".join(filter(None, (settings.scope_id, settings.repository_id)))
+        self._rate = Rate()
+        self._seen: Overview | None = None
+        self._fault: MeshError | None = None
+        self._away_since = 0.0
+        self._message: Words = []
+        self._filter = ""
+        self._filtered_from: Table | None = None
+        self._arranged = (0, "")
+
+    # --- what the feed tells ---------------------------------------------------------------------
+
+    def see(self, overview: Overview) -> None:
+        """The mesh looks so now."""
+        if self._fault is not None:
+            self.tell("the database is back", "green")
+        self._fault, self._seen = None, overview
+        self._rate.add(overview.now_ms, overview.last_op_id)
+        self.call_later(self.draw)
+
+    def lose_sight(self, fault: MeshError) -> None:
+        """The mesh can't be seen, for this reason."""
+        if self._fault is None:
+            self._away_since = asyncio.get_running_loop().time()
+        self._fault = fault
+        self.call_later(self.draw)
+
+    def tell(self, text: str, style: str = "") -> None:
+        """Say something on the line for it."""
+        self._message = [(f" {text_of(text)}", style)]
+        self.call_later(self.draw)
+
+    # --- drawing ---------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        """Two lines, the panels, what was said last, and the keys."""
+        yield TextLine(id="database")
+        yield TextLine(id="rate")
+        with Container(id="panels"):
+            for panel in PANELS:
+                yield Table(panel)
+        yield Input(placeholder="show only rows with this text", id="filter")
+        yield TextLine(id="message")
+        yield TextLine(id="keys")
+
+    def on_mount(self) -> None:
+        """Begin with the jobs, which is what people look for."""
+        self._table("jobs").focus()
+        self.set_interval(_CLOCK_S, self.draw)
+        self.draw()
+
+    def on_resize(self) -> None:
+        """Everything is to fit again."""
+        self.call_after_refresh(self._arrange)
+
+    def on_table_focused(self) -> None:
+        """Another panel has the focus: it gets room, and its keys are shown."""
+        self._arrange()
+        self._draw_lines()
+
+    def draw(self) -> None:
+        """Draw what is known; only what has changed since goes to the terminal."""
+        if not self.is_running or not self.screen_stack or not self._base.query("#keys"):
+            return  # not yet, or not any more
+        if self._seen is not None:
+            try:
+                self._draw_tables(self._seen)
+            except Exception as error:  # whoever can write to the database can write anything
+                self._message = [(f" {_bug(error)}", "bold red")]
+        self._draw_lines()
+
+    def _draw_tables(self, seen: Overview) -> None:
+        for table in self._tables:
+            lines = [line for line in table.panel.lines(seen) if self._is_wanted(line)]
+            table.show(lines, table.panel.summary(seen))
+        self._arrange()
+
+    @property
+    def _base(self) -> Any:
+        return self.screen_stack[0]
+
+    @property
+    def _tables(self) -> list[Table]:
+        return list(self._base.query(Table))
+
+    def _table(self, name: str) -> Table:
+        table: Table = self._base.query_one(f"#{name}", Table)
+        return table
+
+    @property
+    def _focused(self) -> Table | None:
+        focused = self._base.focused
+        return focused if isinstance(focused, Table) else None
+
+    def _is_wanted(self, line: Line) -> bool:
+        return any(self._filter in text.casefold() for text, _ in line.cells)
+
+    def _arrange(self) -> None:
+        """Share out the room: beside each other if there is enough, and else by what each panel needs."""
+        tables, grid = self._tables, self._base.query_one("#panels")
+        room = self.size.height - 4 - int(bool(self._base.query_one("#filter").display))
+        is_wide = self.size.width >= _WIDE[0] and self.size.height >= _WIDE[1]
+        wanted = [table.wanted for table in tables]
+        focused = self._focused
+        chosen = tables.index(focused) if focused is not None else None
+        if is_wide:
+            wanted = [max(wanted[at : at + 2]) for at in range(0, len(wanted), 2)]
+            chosen = None
+        columns = 2 if is_wide else 1
+        given = " ".join(map(str, heights(wanted, room, chosen)))
+        if (columns, given) != self._arranged:
+            self._arranged = columns, given
+            grid.styles.grid_size_columns = columns
+            grid.styles.grid_size_rows = len(wanted)
+            grid.styles.grid_rows = given
+
+    def _draw_lines(self) -> None:
+        lines = {line.id: line for line in self._base.query(TextLine)}
+        lines["database"].show([(" ", ""), *self._database_words()])
+        lines["rate"].show([(" ", ""), *self._rate_words()])
+        lines["message"].show(self._message)
+        lines["keys"].show(self._key_words())
+
+    def _database_words(self) -> Words:
+        if self._fault is not None:
+            seconds = asyncio.get_running_loop().time() - self._away_since
+            mesh = self._feed.mesh
+            return fault_words(self._fault, seconds, "off" if mesh is None else mesh.store.circuit)
+        if self._seen is None:
+            return [("opening the database", "")]
+        return database_words(self._seen.database)
+
+    def _rate_words(self) -> Words:
+        words: Words = [(text_of(self._mesh_name), "bold"), ("  ", "")]
+        if self._seen is not None:
+            is_stale = "bright_black" if self._fault is not None else ""
+            words += [(f"{self._rate.per_second:.1f} ops/s ", is_stale), (self._rate.bars(_BARS), "cyan")]
+            words += [("  ", ""), *replica_words(self._seen)]
+        if self._filter:
+            words += [("  only ", ""), (self._filter, "reverse")]
+        return [*words, (f"  {datetime.now():%H:%M:%S}", "bright_black")]  # noqa: DTZ005 -- a wall clock
+
+    def _key_words(self) -> Words:
+        focused = self._focused
+        deeds = DEEDS.get(focused.panel.name, ()) if focused is not None else ()
+        keys = [(deed.key, deed.word) for deed in deeds]
+        usual = [("enter", "details"), ("/", "filter"), ("tab", "panel"), ("?", "help"), ("q", "quit")]
+        return [(" ", ""), *key_words([*keys, *usual])]
+
+    # --- keys ------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """While a dialog is open, keys are for that, apart from those that end it all."""
+        is_open = len(self.screen_stack) > 1
+        return not (is_open and action in _ON_ROWS) and super().check_action(action, parameters)
+
+    def action_leave(self) -> None:
+        """End."""
+        self.exit()
+
+    def action_panel(self, place: int) -> None:
+        """Go to a panel."""
+        self._tables[place - 1].focus()
+
+    def action_explain(self) -> None:
+        """Show what the keys do."""
+        self.push_screen(Page("vox-mesh top", ["", *_HELP]))
+
+    def action_filter(self) -> None:
+        """Ask for a text; only rows with it are shown."""
+        self._filtered_from = self._focused
+        line = self._base.query_one("#filter", Input)
+        line.display = True
+        line.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """The rows follow what is typed."""
+        if event.input.id == "filter":
+            self._filter = event.value.strip().casefold()
+            self.draw()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Back to the rows; they stay as they are."""
+        if event.input.id == "filter":
+            self._close_filter()
+
+    def action_show_all(self) -> None:
+        """Show all rows again."""
+        self._base.query_one("#filter", Input).value = ""
+        self._filter = ""
+        self._close_filter()
+
+    def _close_filter(self) -> None:
+        line = self._base.query_one("#filter", Input)
+        if line.display:
+            line.display = False
+            (self._filtered_from or self._tables[0]).focus()
+        self.draw()
+
+    def action_details(self) -> None:
+        """Show all that is known of the row that is selected."""
+        line = self._selected()
+        if line is not None:
+            self._in_background(self._show_details(line))
+
+    def _selected(self) -> Line | None:
+        return None if self._focused is None else self._focused.selected
+
+    async def _show_details(self, line: Line) -> None:
+        told = await details(self._mesh, line.item)
+        self.push_screen(Page(" ".join(text for text, _ in line.cells[:2]), told))
+
+    def action_act(self, key: str) -> None:
+        """Do what the key stands for to the row that is selected, once that is confirmed."""
+        focused, line = self._focused, self._selected()
+        if focused is None:
+            return
+        deed = next((each for each in DEEDS.get(focused.panel.name, ()) if each.key == key), None)
+        if deed is None:
+            places = [p.title.lower() for p in PANELS for d in DEEDS.get(p.name, ()) if d.key == key]
+            self.tell(f"{key} is for {' and '.join(places)}: tab goes there", "yellow")
+        elif line is None:
+            self.tell("there is no row to do that to", "yellow")
+        elif (refusal := deed.refusal(line.item)) is not None:
+            self.tell(refusal, "yellow")
+        else:
+            self._in_background(self._ask(deed, line.item))
+
+    async def _ask(self, deed: Deed, item: Any) -> None:
+        question = deed.question(item)
+        dialog: ModalScreen[str | None]
+        match deed.asks:
+            case Asks.REASON:
+                dialog = Ask(question, "why? (it is kept in the log)")
+            case Asks.SIDE:
+                dialog = Choice(question, _SIDES, await sides(self._mesh, item.conflict_id))
+            case Asks.CONFIRMATION:
+                dialog = Choice(question, _YES)
+
+        def answered(answer: str | None) -> None:
+            if answer:
+                self._in_background(self._do(deed, item, answer))
+
+        self.push_screen(dialog, answered)
+
+    async def _do(self, deed: Deed, item: Any, answer: str) -> None:
+        self.tell(await done(deed, self._mesh, item, answer), "green")
+
+    @property
+    def _mesh(self) -> Any:
+        mesh = self._feed.mesh
+        if mesh is None:
+            raise MeshError("the database is away", hint="try again when it is back")
+        return mesh
+
+    def _in_background(self, work: Awaitable[None]) -> None:
+        """Do it; whatever goes wrong is one line."""
+
+        async def tried() -> None:
+            try:
+                await work
+            except MeshError as error:
+                self.tell(error.line, "red")
+            except Exception as error:
+                self.tell(_bug(error), "bold red")
+
+        self.run_worker(tried(), exit_on_error=False)
+
+
+def _bug(error: Exception) -> str:
+    return text_of(f"this is a bug: {type(error).__name__}: {error}")
+
+
+class Told(logging.Handler):
+    """Logs go to the line for what is said: anything else on the terminal would be drawn over."""
+
+    def __init__(self, tell: Callable[[str, str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it."""
+        self._tell(record.getMessage(), "yellow" if record.levelno < logging.ERROR else "red")

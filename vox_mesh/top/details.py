@@ -1,0 +1,128 @@
+"""All that is known of the row that is selected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from vox_mesh.cli.output import fields, printable, table
+from vox_mesh.coordination.conflicts import Conflict
+from vox_mesh.coordination.occ_table import WRITTEN_AT
+from vox_mesh.errors import NotKnown
+from vox_mesh.model.merge import Columns
+from vox_mesh.model.proof import iso_time
+from vox_mesh.model.row_text import shown
+from vox_mesh.planes import Planes
+from vox_mesh.views.nodes import NodeView
+from vox_mesh.views.overview import ConflictLine, JobLine, KindLine, LockLine, MessageLine, WaiterLine
+
+_SIDES: Final = ("base", "left", "right")
+_NOT_SHOWN: Final = ("id", "seed", "manifest", "output_artifacts")
+_FIRST: Final = ("job_id", "kind", "state", "reason")
+_MOMENTS: Final = (
+    *("_seen_ms", "consuming_ms", "progressing_ms", "left_ms", "started_ms", "created_ms", "ended_ms"),
+    *("before_ms", "until_ms", "ack_by_ms", "expires_ms"),
+)
+_PIECES: Final = 1_000
+_LOGGED: Final = 200
+_SIDE: Final = 18
+
+
+async def details(mesh: Planes, item: Any) -> list[str]:
+    """It as lines of harmless text, as the commands show it."""
+    match item:
+        case JobLine():
+            return await _job(mesh, item)
+        case MessageLine():
+            return await _message(mesh, item)
+        case ConflictLine():
+            return await _conflict(mesh, item)
+        case NodeView():
+            kinds = ", ".join(item.kinds)
+            return fields(_with_times(asdict(item) | {"kinds": kinds}))
+        case KindLine():
+            told = {"kind": item.kind, **item.jobs, "oldest_ms": item.oldest_ms, "paused": item.is_paused}
+            return fields(told)
+        case LockLine():
+            waiters = [asdict(each) for each in item.waiters]
+            return fields(asdict(item) | {"waiters": waiters or None})
+        case WaiterLine():
+            return fields(asdict(item))
+    raise NotKnown("there is no more to tell of it")
+
+
+async def _job(mesh: Planes, item: JobLine) -> list[str]:
+    job = await mesh.jobs.find(item.job_id)
+    note = await mesh.jobs.notes.of(job.job_id, fresh=True)
+    row = job._asdict()
+    first = {name: row.pop(name) for name in _FIRST}
+    about = first | {name: value for name, value in row.items() if name not in _NOT_SHOWN}
+    about |= {"progress": None if note.progress is None else f"{note.progress:.0%}", "message": note.message}
+    about["predecessors"] = [each._asdict() for each in await mesh.jobs.roster.predecessors([job.job_id])]
+    about["outputs"] = job.outputs
+    lines = fields(_with_times({name: value for name, value in about.items() if value not in (None, [])}))
+    lines += ["", "manifest", *_indented(json.dumps(job.core, ensure_ascii=False, indent=2))]
+    pieces = await mesh.jobs.notes.logged(job.job_id, limit=_PIECES)
+    logged = _indented("".join(piece.text for piece in pieces))[-_LOGGED:]
+    return [*lines, "", "log", *logged] if logged else lines
+
+
+async def _message(mesh: Planes, item: MessageLine) -> list[str]:
+    message = await mesh.bus.letters.find(item.message_uuid)
+    if message is None:
+        raise NotKnown("the message is gone")
+    about = message._asdict()
+    del about["payload"], about["signature"]
+    body = message.body
+    text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, indent=2)
+    return [*fields(_with_times(about)), "", "body", *_indented(text)]
+
+
+async def _conflict(mesh: Planes, item: ConflictLine) -> list[str]:
+    conflict = await mesh.conflicts.find(item.conflict_id)
+    about = {name: value for name, value in asdict(conflict).items() if name not in _SIDES}
+    about["row_key"] = json.dumps(shown(conflict.row_key), ensure_ascii=False)
+    known = {name: value for name, value in about.items() if value is not None}
+    return [*fields(known), "", *_compared(conflict)]
+
+
+async def sides(mesh: Planes, conflict_id: str) -> list[str]:
+    """What the sides of a conflict differ in, cut to what fits into a small terminal."""
+    conflict = await mesh.conflicts.find(conflict_id)
+    return _compared(conflict, most=_SIDE)
+
+
+def _compared(conflict: Conflict, most: int | None = None) -> list[str]:
+    """A line for each field that is not the same on all sides; all of them, unless there is little room."""
+    rows = [getattr(conflict, side) or {} for side in _SIDES]
+    names = dict.fromkeys(name for row in rows for name in row)
+    told = [{"field": name} | dict(zip(_SIDES, _cells(rows, name), strict=True)) for name in names]
+    if most is None:
+        return table(told)
+    different = [
+        {name: cell if len(cell) <= most else f"{cell[: most - 1]}…" for name, cell in each.items()}
+        for each in told
+        if each["field"] != WRITTEN_AT and len({each[side] for side in _SIDES if each[side]}) > 1
+    ]
+    return table(different)
+
+
+def _cells(rows: Sequence[Columns], name: str) -> list[str]:
+    return [json.dumps(shown(row)[name], ensure_ascii=False) if name in row else "" for row in rows]
+
+
+def _with_times(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with moments as people write them, not in milliseconds."""
+    told: dict[str, Any] = {}
+    for name, value in record.items():
+        is_moment = name.endswith(_MOMENTS)
+        bare = name.removesuffix("_ms")
+        shown_as = bare if is_moment and bare not in record else name
+        told[shown_as] = iso_time(value) if is_moment and isinstance(value, int) else value
+    return told
+
+
+def _indented(text: str) -> list[str]:
+    return [f"  {printable(line)}" for line in text.expandtabs().splitlines()]

@@ -1,0 +1,68 @@
+"""The feed: looks at the mesh again and again, and goes on by itself when the database was away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from vox_mesh.errors import DatabaseUnavailable, MeshError
+from vox_mesh.mesh import Mesh
+from vox_mesh.model.homes import Home
+from vox_mesh.settings import Settings
+from vox_mesh.views.overview import Lookout, Overview
+
+_LOOK_S: Final = 1.0
+_CALM_S: Final = 0.25
+_AGAIN_S: Final = 1.0
+
+
+class Feed:
+    """Tells what the mesh looks like: with every change, and at least once a second.
+
+    `mesh` is there for whoever wants to do something to it, and `None` until it could be opened. A server is
+    asked once a second at the most; with `interval` everything is, so often.
+    """
+
+    def __init__(self, settings: Settings, interval: float | None = None) -> None:
+        self._settings = settings
+        self._interval = None if interval is None else max(_CALM_S, interval)
+        if settings.home is Home.MESH:
+            self._interval = max(_LOOK_S, interval or 0.0)
+        self.mesh: Mesh | None = None
+
+    async def run(self, seen: Callable[[Overview], None], away: Callable[[MeshError], None]) -> None:
+        """Look, and tell what is seen, or what keeps it from being seen, for ever."""
+        while True:
+            try:
+                async with Mesh.open_command(self._settings) as self.mesh:
+                    await self._look_on(self.mesh, seen, away)
+            except DatabaseUnavailable as fault:
+                away(fault)
+            finally:
+                self.mesh = None
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _look_on(
+        self, mesh: Mesh, seen: Callable[[Overview], None], away: Callable[[MeshError], None]
+    ) -> None:
+        lookout = Lookout(mesh)
+        while True:
+            count = mesh.store.change_count
+            try:
+                seen(await lookout.look())
+            except MeshError as fault:
+                away(fault)
+            except Exception as error:  # whoever can write to the database can write anything
+                away(MeshError(f"what is there can't be read: {type(error).__name__}: {error}"))
+            await self._next_look(mesh, count)
+
+    async def _next_look(self, mesh: Mesh, count: int) -> None:
+        if self._interval is not None:
+            await asyncio.sleep(self._interval)
+            return
+        await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S - _CALM_S):
+                await mesh.store.changed(count)

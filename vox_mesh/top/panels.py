@@ -1,0 +1,316 @@
+"""The panels: what each shows of the mesh, as text in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.cli.output import printable
+from vox_mesh.model.jobs import JobState
+from vox_mesh.model.liveness import State
+from vox_mesh.views.nodes import NodeView
+from vox_mesh.views.overview import (
+    ConflictLine,
+    JobLine,
+    KindLine,
+    LockLine,
+    MessageLine,
+    Overview,
+    WaiterLine,
+)
+
+_FAR_OFF_MS: Final = 1_000
+_SHORT_ID: Final = 8
+
+STYLES: Final[dict[str, str]] = {
+    **dict.fromkeys((State.ALIVE, JobState.RUNNING, JobState.SUCCEEDED), "green"),
+    **dict.fromkeys((State.WARN, State.ALERT, JobState.CLAIMED, "overdue"), "yellow"),
+    **dict.fromkeys((State.CRITICAL, State.DEAD, JobState.FAILED), "red"),
+    **dict.fromkeys((State.LEFT, JobState.ABORTED, "claimed"), "bright_black"),
+}
+"""The colours of states; those that are not here have none. All of them are among the 16 of any terminal."""
+
+
+class Column(NamedTuple):
+    """A column: its heading, and how narrow it can be made."""
+
+    name: str
+    least: int
+    is_number: bool = False
+
+
+class Line(NamedTuple):
+    """A row of a panel: what it is about, told apart by `key`, and its cells, each with a style."""
+
+    key: str
+    item: Any
+    cells: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A part of the view."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    lines: Callable[[Overview], Sequence[Line]]
+    summary: Callable[[Overview], str]
+
+
+def text_of(value: object) -> str:
+    """Whatever others wrote, as harmless text on one line."""
+    return "" if value is None else printable(" ".join(str(value).split()))
+
+
+def span(milliseconds: float | None) -> str:
+    """A length of time, as short as it can be told."""
+    if milliseconds is None:
+        return ""
+    seconds = milliseconds / 1_000
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.1f}{unit}" if seconds < 10 * size else f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+
+
+def _line(key: str, item: Any, *cells: object) -> Line:
+    """A cell is a value, or a value and its style."""
+    pairs = (cell if isinstance(cell, tuple) else (cell, "") for cell in cells)
+    return Line(key, item, tuple((text_of(value), style) for value, style in pairs))
+
+
+def _state(state: str) -> tuple[str, str]:
+    return state, STYLES.get(state, "")
+
+
+def _told(*parts: tuple[int, str]) -> str:
+    return " · ".join(f"{count} {what}" for count, what in parts if count) or "none"
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def _node(node: NodeView, overview: Overview) -> Line:
+    is_draining = node.node_id in overview.draining
+    distance = node.clock_distance_ms
+    faulty = node.faults and node.state not in (State.DEAD, State.LEFT)
+    return _line(
+        node.node_id,
+        node,
+        node.node_id,
+        _state(node.state),
+        ("draining", "yellow") if is_draining else node.role,
+        f"{node.load}/{node.capacity}",
+        span(node.age_ms),
+        (f"{distance:+}ms", "red" if abs(distance) >= _FAR_OFF_MS else ""),
+        span(node.replica_lag_ms),
+        ("; ".join(node.faults), "red")
+        if faulty
+        else node.activity or ", ".join(node.kinds) or node.agent_id,
+    )
+
+
+def _nodes_summary(overview: Overview) -> str:
+    states = [node.state for node in overview.nodes]
+    dead, left = states.count(State.DEAD), states.count(State.LEFT)
+    faulty = sum(bool(node.faults) and node.state not in (State.DEAD, State.LEFT) for node in overview.nodes)
+    return _told((overview.live, "live"), (faulty, "not ready"), (dead, "dead"), (left, "left"))
+
+
+# --- jobs ----------------------------------------------------------------------------------------
+
+
+def _kind(kind: KindLine) -> Line:
+    counts = [
+        (kind.jobs[state], STYLES.get(state, "")) if kind.jobs.get(state) else ("·", "bright_black")
+        for state in JobState
+    ]
+    oldest = ("paused", "yellow") if kind.is_paused else span(kind.oldest_ms)
+    return _line(kind.kind, kind, kind.kind, *counts, oldest)
+
+
+def _kinds_summary(overview: Overview) -> str:
+    return _told(*((overview.jobs_in(state), state.value) for state in JobState))
+
+
+def _job(job: JobLine) -> Line:
+    return _line(
+        job.job_id,
+        job,
+        job.job_id[:_SHORT_ID],
+        job.kind,
+        _state(job.state),
+        f"{job.attempts}/{job.max_attempts}",
+        span(job.since_ms),
+        job.claimer,
+        _said(job),
+    )
+
+
+def _said(job: JobLine) -> str:
+    """What there is to say of a job: how far it is, what it waits for, or why it failed."""
+    if job.state in (JobState.RUNNING, JobState.CLAIMED):
+        far = "" if job.progress is None else f"{job.progress:.0%} "
+        return f"{far}{job.message or ''}" or f"lease {span(job.due_ms)}"
+    if job.state == JobState.PENDING:
+        if job.waits:
+            return f"waits for {job.waits} {'other' if job.waits == 1 else 'others'}"
+        if job.due_ms is not None:
+            return f"in {span(job.due_ms)}{f': {job.reason}' if job.reason else ''}"
+        return job.reason or ""
+    return job.reason or ("" if job.exit_code is None else f"exit code {job.exit_code}")
+
+
+def _jobs_summary(overview: Overview) -> str:
+    running = overview.jobs_in(JobState.RUNNING) + overview.jobs_in(JobState.CLAIMED)
+    return _told(
+        (running, "in hand"),
+        (overview.jobs_in(JobState.FAILED), "failed"),
+        (overview.jobs_in(JobState.PENDING), "pending"),
+    )
+
+
+# --- locks ---------------------------------------------------------------------------------------
+
+
+def _lock(lock: LockLine) -> Line:
+    waiting = len(lock.waiters)
+    return _line(
+        f"{lock.lock_key}\n{lock.fence_token}",
+        lock,
+        lock.lock_key,
+        lock.fence_token,
+        ("shared", "cyan") if lock.is_shared else "excl",
+        span(lock.age_ms),
+        span(lock.left_ms),
+        (waiting or "", "yellow"),
+        f"{lock.holder_agent} @ {lock.holder_node}",
+    )
+
+
+def _waiter(waiter: WaiterLine) -> Line:
+    """Somebody who waits for a key that nobody holds as it is written: only what overlaps it."""
+    key = f"{waiter.lock_key}\n{waiter.node_id}\n{waiter.agent_id}"
+    who = f"{waiter.agent_id} @ {waiter.node_id}"
+    return _line(key, waiter, waiter.lock_key, "", ("waits", "yellow"), span(waiter.since_ms), "", "", who)
+
+
+def _locks(overview: Overview) -> list[Line]:
+    return [*map(_lock, overview.locks), *map(_waiter, overview.waiters)]
+
+
+def _locks_summary(overview: Overview) -> str:
+    waiting = len(overview.waiters) + len({who for lock in overview.locks for who in lock.waiters})
+    return _told((len(overview.locks), "held"), (waiting, "waiting"))
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def _message(message: MessageLine) -> Line:
+    return _line(
+        message.message_uuid,
+        message,
+        (message.standing, "red" if message.standing == "dead" else STYLES.get(message.standing, "")),
+        message.sender_agent,
+        message.receiver_agent,
+        message.msg_type,
+        f"{message.attempts}/{message.max_attempts}",
+        span(message.age_ms),
+        message.reason,
+    )
+
+
+def _messages_summary(overview: Overview) -> str:
+    mail = overview.mail
+    return _told(
+        (mail.unread, "unread"), (mail.claimed, "claimed"), (mail.overdue, "overdue"), (mail.dead, "dead")
+    )
+
+
+# --- conflicts -----------------------------------------------------------------------------------
+
+
+def _conflict(conflict: ConflictLine) -> Line:
+    return _line(
+        conflict.conflict_id,
+        conflict,
+        conflict.conflict_id,
+        conflict.table_name,
+        conflict.row_key,
+        conflict.left_by,
+        conflict.right_by,
+        conflict.deferred_to,
+        span(conflict.age_ms),
+    )
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+NODES: Final = Panel(
+    "nodes",
+    "Nodes",
+    (
+        *(Column("node", 12), Column("state", 8), Column("role", 8), Column("load", 4, is_number=True)),
+        *(Column("seen", 5, is_number=True), Column("clock", 6, is_number=True)),
+        *(Column("lag", 4, is_number=True), Column("works on", 10)),
+    ),
+    lambda overview: [_node(each, overview) for each in overview.nodes],
+    _nodes_summary,
+)
+KINDS: Final = Panel(
+    "kinds",
+    "Jobs by state",
+    (
+        Column("kind", 12),
+        *(Column(state.value, len(state.value), is_number=True) for state in JobState),
+        Column("oldest", 6, is_number=True),
+    ),
+    lambda overview: [_kind(each) for each in overview.kinds],
+    _kinds_summary,
+)
+JOBS: Final = Panel(
+    "jobs",
+    "Jobs",
+    (
+        *(Column("job", _SHORT_ID), Column("kind", 10), Column("state", 7)),
+        *(Column("tries", 4, is_number=True), Column("for", 5, is_number=True)),
+        *(Column("node", 8), Column("", 10)),
+    ),
+    lambda overview: [_job(each) for each in overview.jobs],
+    _jobs_summary,
+)
+LOCKS: Final = Panel(
+    "locks",
+    "Locks",
+    (
+        *(Column("key", 16), Column("token", 5, is_number=True), Column("mode", 4)),
+        *(Column("held", 5, is_number=True), Column("left", 5, is_number=True)),
+        *(Column("wait", 4, is_number=True), Column("holder", 12)),
+    ),
+    _locks,
+    _locks_summary,
+)
+MESSAGES: Final = Panel(
+    "messages",
+    "Messages",
+    (
+        *(Column("state", 7), Column("from", 8), Column("to", 8), Column("type", 6)),
+        *(Column("tries", 4, is_number=True), Column("age", 5, is_number=True), Column("reason", 8)),
+    ),
+    lambda overview: [_message(each) for each in overview.messages],
+    _messages_summary,
+)
+CONFLICTS: Final = Panel(
+    "conflicts",
+    "Conflicts",
+    (
+        *(Column("id", 10), Column("table", 8), Column("row", 10), Column("left by", 7)),
+        *(Column("right by", 8), Column("left to", 7), Column("age", 5, is_number=True)),
+    ),
+    lambda overview: [_conflict(each) for each in overview.conflicts],
+    lambda overview: _told((overview.open_conflicts, "open")),
+)
+PANELS: Final = (NODES, KINDS, JOBS, LOCKS, MESSAGES, CONFLICTS)

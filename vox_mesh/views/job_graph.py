@@ -1,0 +1,128 @@
+"""What waits for what: jobs, and the edges between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from vox_mesh.jobs.batches import OPEN, found, listed
+from vox_mesh.jobs.jobs import MAX_AT_ONCE, Jobs
+from vox_mesh.jobs.roster import Predecessor
+
+MOST: Final = 5_000
+"""So many jobs are followed."""
+
+OP: Final = "op"
+"""The kind of what is no job."""
+
+
+class Vertex(NamedTuple):
+    """A job in the graph, or an op that jobs wait for."""
+
+    name: str
+    kind: str
+    state: str
+
+
+class Graph(NamedTuple):
+    """Jobs by their names, and what each of them waits for. `is_cut`: there are more."""
+
+    nodes: dict[str, Vertex]
+    edges: list[Predecessor]
+    is_cut: bool
+
+
+# --- gathering -----------------------------------------------------------------------------------
+
+
+async def around(jobs: Jobs, job_ids: Iterable[str]) -> Graph:
+    """All that these wait for and that waits for them, and so on."""
+    known: dict[str, None] = dict.fromkeys(job_ids)
+    edges: list[Predecessor] = []
+    frontier, is_cut = [*known], False
+    while frontier:
+        before = await _predecessors(jobs, frontier)
+        edges += before
+        near = [edge.predecessor for edge in before if edge.awaited != OP]
+        near += await _successors(jobs, frontier)
+        frontier = [name for name in dict.fromkeys(near) if name not in known]
+        room = max(0, MOST - len(known))
+        is_cut = is_cut or len(frontier) > room
+        frontier = frontier[:room]
+        known.update(dict.fromkeys(frontier))
+    return await _graph(jobs, known, edges, is_cut)
+
+
+async def of_open(jobs: Jobs) -> Graph:
+    """What open jobs wait for, and what waits for them; those that stand alone are left out."""
+    job_ids = [job.job_id async for page in listed(jobs, OPEN, limit=MOST + 1) for job in page]
+    is_cut = len(job_ids) > MOST
+    job_ids = job_ids[:MOST]
+    edges = await _predecessors(jobs, job_ids)
+    later = set(await _successors(jobs, job_ids)) - {*job_ids}
+    edges += [edge for edge in await _predecessors(jobs, sorted(later)) if edge.predecessor in {*job_ids}]
+    names = dict.fromkeys(
+        name for edge in edges for name in (*(() if edge.awaited == OP else (edge.predecessor,)), edge.job_id)
+    )
+    return await _graph(jobs, names, edges, is_cut)
+
+
+async def _graph(jobs: Jobs, names: Iterable[str], edges: Iterable[Predecessor], is_cut: bool) -> Graph:
+    nodes = {job.job_id: Vertex(job.job_id, job.kind, job.state) for job in await found(jobs, names)}
+    for edge in edges:
+        if edge.awaited == OP:
+            nodes[edge.predecessor] = Vertex(edge.predecessor, OP, "")
+    kept = [edge for edge in edges if edge.predecessor in nodes and edge.job_id in nodes]
+    return Graph(nodes, kept, is_cut)
+
+
+async def _predecessors(jobs: Jobs, job_ids: list[str]) -> list[Predecessor]:
+    return [edge for batch in _batches(job_ids) for edge in await jobs.roster.predecessors(batch)]
+
+
+async def _successors(jobs: Jobs, job_ids: list[str]) -> list[str]:
+    return [name for batch in _batches(job_ids) for name in await jobs.roster.successors(batch)]
+
+
+def _batches(job_ids: list[str]) -> Iterator[list[str]]:
+    return (job_ids[start : start + MAX_AT_ONCE] for start in range(0, len(job_ids), MAX_AT_ONCE))
+
+
+# --- by column -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class VertexView:
+    """A job in a graph."""
+
+    job_id: str
+    kind: str
+    state: str
+
+
+@dataclass(frozen=True)
+class EdgeView:
+    """A job, and what it waits for: a job, or an op."""
+
+    job_id: str
+    predecessor: str
+    awaited: str
+
+
+@dataclass(frozen=True)
+class GraphView:
+    """Jobs and what each waits for; `is_cut` if there are more of them than are told."""
+
+    jobs: list[VertexView]
+    edges: list[EdgeView]
+    is_cut: bool
+
+    @classmethod
+    def of(cls, graph: Graph) -> GraphView:
+        """A graph as it was gathered."""
+        return cls(
+            [VertexView(*vertex) for vertex in graph.nodes.values() if vertex.kind != OP],
+            [EdgeView(edge.job_id, edge.predecessor, edge.awaited) for edge in graph.edges],
+            graph.is_cut,
+        )

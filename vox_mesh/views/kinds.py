@@ -1,0 +1,32 @@
+"""Kinds of job, and what is decided of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vox_mesh.jobs.roster import KindRules
+from vox_mesh.planes import Planes
+
+
+@dataclass(frozen=True)
+class KindView:
+    """What is decided of a kind, by column."""
+
+    kind: str
+    is_paused: bool
+    max_running: int | None
+    rate: int | None
+    rate_ms: int | None
+    lease_ms: int | None
+    is_audited: bool
+
+    @classmethod
+    def of(cls, rules: KindRules) -> KindView:
+        """The rules of a kind."""
+        switches = {"is_paused": bool(rules.is_paused), "is_audited": bool(rules.is_audited)}
+        return cls(**rules._asdict() | switches)
+
+
+async def rules_of(mesh: Planes, kind: str) -> KindRules:
+    """What is decided of a kind, be it nothing."""
+    return (await mesh.jobs.roster.situation()).rules.get(kind) or KindRules(kind)

@@ -1,0 +1,51 @@
+"""Locks, as others see them and as their holders do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vox_mesh.model.locks import Holder, Lock
+
+
+@dataclass(frozen=True)
+class HoldView:
+    """A hold by column."""
+
+    lock_key: str
+    fence_token: int
+    holder_node: str
+    holder_agent: str
+    is_shared: bool
+    acquired_at: str
+    expires_at: str
+    waiting: int
+    age_ms: int
+    left_ms: int
+
+    @classmethod
+    def of(cls, holder: Holder) -> HoldView:
+        """A hold as everyone sees it."""
+        row = holder._asdict()
+        del row["now_ms"], row["request_id"]
+        return cls(**row, age_ms=round(holder.age_s * 1_000), left_ms=round(holder.left_s * 1_000))
+
+
+@dataclass(frozen=True)
+class LockView:
+    """A lock that was just acquired, renewed or released, with all of its keys."""
+
+    lock_keys: Sequence[str]
+    fence_token: int
+    holder_node: str
+    holder_agent: str
+    is_shared: bool
+    expires_at: str
+
+    @classmethod
+    def of(cls, held: Lock) -> LockView:
+        """A lock as its holder has it."""
+        return cls(
+            *(held.keys, held.fence_token, held.holder_node, held.holder_agent),
+            *(held.is_shared, held.expires_at),
+        )

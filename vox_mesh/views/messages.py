@@ -1,0 +1,84 @@
+"""Messages, as others see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vox_mesh.errors import NotKnown
+from vox_mesh.messages.claims import is_brought
+from vox_mesh.messages.letters import Thread
+from vox_mesh.model.messages import Message, MessageState
+from vox_mesh.planes import Planes
+
+
+@dataclass(frozen=True)
+class MessageView:
+    """A message by column; its payload is the value itself."""
+
+    message_uuid: str
+    sender_agent: str
+    receiver_agent: str
+    msg_type: str
+    payload: Any
+    priority: int
+    thread_id: str | None
+    correlation_id: str | None
+    reply_to: str | None
+    expires_ms: int | None
+    ack_by_ms: int | None
+    max_attempts: int
+    hlc: str
+    sender_node: str
+    sender_incarnation: int | None
+    traceparent: str | None
+    position: int
+    created_at: str
+    state: str
+    delivery_attempts: int
+    claim_owner: str | None
+    claim_until_ms: int | None
+    not_before_ms: int | None
+    ended_reason: str | None
+    after: str | None
+    acknowledged: bool
+
+    @classmethod
+    def of(cls, message: Message) -> MessageView:
+        """A message, whatever became of it."""
+        row = message._asdict()
+        del row["signature"]
+        is_acked = message.state == MessageState.ACKED
+        return cls(**row | {"payload": message.body, "acknowledged": is_acked})
+
+
+@dataclass(frozen=True)
+class ThreadView:
+    """Messages that belong together: how many there are, and how many nobody has dealt with."""
+
+    thread_id: str
+    messages: int
+    open: int
+    began_at: str
+    last_at: str
+
+    @classmethod
+    def of(cls, thread: Thread) -> ThreadView:
+        """A thread by column."""
+        return cls(*thread)
+
+
+async def found(mesh: Planes, beginning: str) -> Message:
+    """The message whose id begins like this."""
+    message = await mesh.bus.letters.find(beginning) if beginning else None
+    if message is None:
+        raise NotKnown(f"there is no message {beginning}", hint="see `vox-mesh messages list`")
+    return message
+
+
+async def held(mesh: Planes, beginning: str, claim_owner: str) -> Message:
+    """The message under this claim. Whether that is so, the database says."""
+    message = (await found(mesh, beginning))._replace(claim_owner=claim_owner)
+    if is_brought(message):  # that is known to a node alone
+        raise mesh.bus.stats.refuse(message)
+    return message

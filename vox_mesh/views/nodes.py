@@ -1,0 +1,99 @@
+"""Nodes and workers, as others see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from vox_mesh.coordination.nodes import Node
+from vox_mesh.planes import Planes
+
+_OWNER: Final = "owner"
+_COORDINATOR: Final = "coordinator"
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """All that is known of a node, by column."""
+
+    node_id: str
+    state: str
+    role: str
+    age_ms: int
+    missed: int
+    consuming: bool
+    progressing: bool
+    agent_id: str | None
+    incarnation: int
+    beats: int
+    last_seen_ms: int
+    consuming_ms: int | None
+    progressing_ms: int | None
+    left_ms: int | None
+    started_ms: int
+    tick_ms: int
+    activity: str
+    host: str
+    pid: int
+    version: str
+    control_addr: str | None
+    public_key: str
+    kinds: list[str]
+    capacity: int
+    load: int
+    clock_distance_ms: int
+    machine_id: str
+    place: str
+    written: int | None
+    waiting: int | None
+    replica_lag_ms: int | None
+    faults: list[str]
+
+    @classmethod
+    def of(cls, node: Node, role: str) -> NodeView:
+        """A node in its role."""
+        row = node._asdict()
+        del row["now_ms"]  # the same for all
+        return cls(
+            **row | {"kinds": kinds_of(node), "faults": faults_of(node)},
+            state=node.state.value,
+            role=role,
+            age_ms=node.age_ms,
+            missed=node.missed,
+            consuming=node.is_consuming,
+            progressing=node.is_progressing,
+        )
+
+
+def kinds_of(node: Node) -> list[str]:
+    """The kinds of job that a node says it works on."""
+    return _texts(node.kinds)
+
+
+def faults_of(node: Node) -> list[str]:
+    """Why a node says that it is not ready."""
+    return _texts(node.faults or "[]")
+
+
+def _texts(said: str) -> list[str]:
+    try:
+        texts = orjson.loads(said)
+    except orjson.JSONDecodeError:
+        return []
+    return [str(each) for each in texts] if isinstance(texts, list) else []
+
+
+async def with_roles(mesh: Planes, found: list[Node]) -> list[tuple[Node, str]]:
+    """These nodes, each with its role."""
+    owner, coordinator = await mesh.roles.owner(), await mesh.roles.coordinator()
+    told: list[tuple[Node, str]] = []
+    for node in found:
+        roles = []
+        if owner is not None and owner.node_id == node.node_id:
+            roles.append(_OWNER)
+        if coordinator is not None and coordinator.node_id == node.node_id:
+            roles.append(_COORDINATOR)
+        told.append((node, "+".join(roles) or ("worker" if kinds_of(node) else "peer")))
+    return told

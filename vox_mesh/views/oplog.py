@@ -1,0 +1,98 @@
+"""Entries of the log, as others see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vox_mesh.coordination.deferral import Waiting
+from vox_mesh.coordination.export import record_of
+from vox_mesh.coordination.kinds import RESOLVE
+from vox_mesh.model.chain import Entry
+from vox_mesh.model.jobs import JOB_OPS
+from vox_mesh.model.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainReport
+from vox_mesh.planes import Planes
+
+_TOPICS: Final = {
+    **dict.fromkeys(JOB_OPS, "job"),
+    **dict.fromkeys((INITIALISE, DESIGNATE, ROUTE, REKEY), "role"),
+    RESOLVE: "conflict",
+}
+
+
+def topic_of(entry: Entry) -> str:
+    """What an entry is about, in a word."""
+    return _TOPICS.get(entry.kind, "op")
+
+
+@dataclass(frozen=True)
+class EntryView:
+    """An entry by column; payload and dependencies are the values, if they are canonical JSON."""
+
+    id: int
+    node_id: str
+    seq: int
+    op_id: str
+    kind: str
+    hlc: str
+    causal_deps: Any
+    payload: Any
+    repository_id: str
+    prev: str
+    hash: str
+    signature: str | None
+    accepted: bool | int
+    reason: str | None
+    result: str | None
+
+    @classmethod
+    def of(cls, entry: Entry) -> EntryView:
+        """An entry as the log has it."""
+        told = {**entry._asdict(), **record_of(entry)}
+        return cls(**{name: told[name] for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
+class ChainView:
+    """What was found in one chain: `problem` is the first thing wrong with it, `seq` where that is."""
+
+    node_id: str
+    entries: int
+    sealed_to: int
+    anchored_to: int
+    problem: str | None
+    seq: int | None
+    op_id: str | None
+
+    @classmethod
+    def of(cls, report: ChainReport) -> ChainView:
+        """A report by column."""
+        return cls(*report)
+
+
+@dataclass(frozen=True)
+class StandingView:
+    """How an op stands: applied, refused, waiting for others, or dropped for good."""
+
+    op_id: str
+    node_id: str
+    kind: str
+    state: str
+    reason: str | None
+    waits_for: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, waits: Waiting) -> StandingView:
+        """One that was not applied."""
+        state = "waiting" if waits.dropped is None else "dropped"
+        return cls(waits.op_id, waits.node_id, waits.kind, state, waits.dropped, waits.waits_for)
+
+
+async def standing_of(mesh: Planes, op_id: str) -> StandingView:
+    """How an op stands."""
+    entry = await mesh.oplog.find(op_id)
+    waits = await mesh.deferral.waiting_for(op_id)
+    if waits is not None:
+        return StandingView.of(waits)
+    state = "applied" if entry.accepted else "refused"
+    return StandingView(op_id, entry.node_id, entry.kind, state, entry.reason, [])

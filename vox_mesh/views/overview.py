@@ -1,0 +1,320 @@
+"""The whole mesh at one moment: what a screen, a page or a demo shows of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from vox_mesh.coordination.nodes import Node
+from vox_mesh.errors import NoAnswer
+from vox_mesh.model.jobs import HELD, JobState
+from vox_mesh.model.liveness import State
+from vox_mesh.model.locks import milliseconds_at
+from vox_mesh.planes import Planes
+from vox_mesh.store.statements import named
+from vox_mesh.store.values import Row
+from vox_mesh.views.nodes import NodeView, with_roles
+
+MOST: Final = 200
+"""So many of each sort are told of."""
+
+_SQL: Final = named("overview")
+_LOOK_S: Final = 3.0
+
+_GONE: Final = {State.DEAD: 1, State.LEFT: 2}
+_JOBS_FIRST: Final = (
+    *(JobState.RUNNING, JobState.CLAIMED, JobState.FAILED),
+    *(JobState.PENDING, JobState.ABORTED, JobState.SUCCEEDED),
+)
+_MAIL_FIRST: Final = ("overdue", "dead", "unread", "claimed")
+
+
+@dataclass(frozen=True, slots=True)
+class KindLine:
+    """How many jobs of a kind there are in each state; `oldest_ms`: how long one could have been claimed."""
+
+    kind: str
+    jobs: Mapping[str, int]
+    oldest_ms: int | None
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """A job that somebody works on, that went wrong, or that waits.
+
+    `since_ms`: for how long it has been worked on or waited, or how long ago it ended. `due_ms`: when, if at
+    all, its claim or its waiting time runs out.
+    """
+
+    job_id: str
+    kind: str
+    state: str
+    priority: int
+    waits: int
+    claimer: str | None
+    attempts: int
+    max_attempts: int
+    since_ms: int
+    due_ms: int | None
+    exit_code: int | None
+    reason: str | None
+    progress: float | None
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WaiterLine:
+    """Somebody who waits for a key."""
+
+    lock_key: str
+    node_id: str
+    agent_id: str
+    is_shared: bool
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockLine:
+    """A hold of a key, and who waits for that key, in their order."""
+
+    lock_key: str
+    fence_token: int
+    holder_node: str
+    holder_agent: str
+    is_shared: bool
+    age_ms: int
+    left_ms: int
+    waiters: tuple[WaiterLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLine:
+    """A message that is overdue, dead, unread or claimed, which is its `standing`."""
+
+    message_uuid: str
+    sender_agent: str
+    receiver_agent: str
+    msg_type: str
+    priority: int
+    standing: str
+    age_ms: int
+    attempts: int
+    max_attempts: int
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictLine:
+    """A write that lost a race and waits for somebody to decide."""
+
+    conflict_id: str
+    table_name: str
+    row_key: str
+    left_by: str
+    right_by: str | None
+    deferred_to: str | None
+    age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """How many messages there are that are not done with."""
+
+    unread: int
+    claimed: int
+    overdue: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLine:
+    """Where the data lives, how long it took to answer, and how this process stands with it."""
+
+    home: str
+    address: str
+    server: str
+    circuit: str
+    answered_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All of it. Of each sort there may be more than are told of here; the counts count them all.
+
+    `last_op_id` rises with every op: two overviews tell how fast. `waiters` are those whose key nobody holds
+    as they wrote it: what they wait for overlaps it.
+    """
+
+    now_ms: int
+    nodes: tuple[NodeView, ...]
+    draining: tuple[str, ...]
+    kinds: tuple[KindLine, ...]
+    jobs: tuple[JobLine, ...]
+    locks: tuple[LockLine, ...]
+    waiters: tuple[WaiterLine, ...]
+    mail: Mail
+    messages: tuple[MessageLine, ...]
+    open_conflicts: int
+    conflicts: tuple[ConflictLine, ...]
+    last_op_id: int
+    database: DatabaseLine
+
+    @property
+    def live(self) -> int:
+        """How many nodes are there that have neither left nor died."""
+        return sum(node.state not in _GONE for node in self.nodes)
+
+    @property
+    def replica_lags_ms(self) -> list[int]:
+        """How far the replicas of live nodes are behind, by their own account."""
+        live = (node for node in self.nodes if node.state not in _GONE)
+        return [node.replica_lag_ms for node in live if node.replica_lag_ms is not None]
+
+    def jobs_in(self, state: str) -> int:
+        """How many jobs there are in a state."""
+        return sum(kind.jobs.get(state, 0) for kind in self.kinds)
+
+
+async def overview(mesh: Planes) -> Overview:
+    """The mesh as it is now."""
+    return await Lookout(mesh).look()
+
+
+class Lookout:
+    """Looks at one mesh again and again; what seldom changes is not asked for again."""
+
+    def __init__(self, mesh: Planes) -> None:
+        self._mesh = mesh
+        self._address: tuple[str, str] | None = None
+        self._roles: tuple[object, dict[str, str]] = (None, {})
+
+    async def look(self) -> Overview:
+        """The mesh as it is now, by one question to the database, which is to answer within seconds."""
+        store = self._mesh.store
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        values = (*store.tenant[:2], MOST)
+        # Times are told by the clock of whoever answers, and that is to be the database.
+        row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_LOOK_S))[0]
+        took_ms = (loop.time() - started) * 1_000
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                nodes = await self._nodes(row)
+                database = await self._database(took_ms)
+        except TimeoutError:
+            raise NoAnswer(f"no answer came within {_LOOK_S:g} s") from None
+        return _told(row, nodes, database)
+
+    async def _nodes(self, row: Row) -> list[NodeView]:
+        found = [Node._make((*each, row["now_ms"])) for each in orjson.loads(row["nodes"])]
+        known_by = (row["roles"], {node.node_id: node.kinds for node in found})
+        if self._roles[0] != known_by:
+            roles = {node.node_id: role for node, role in await with_roles(self._mesh, found)}
+            self._roles = known_by, roles
+        views = [NodeView.of(node, self._roles[1][node.node_id]) for node in found]
+        return sorted(views, key=lambda each: (_GONE.get(State(each.state), 0), each.node_id))
+
+    async def _database(self, took_ms: float) -> DatabaseLine:
+        store = self._mesh.store
+        if self._address is None:
+            facts = (await store.status()).engine
+            self._address = None if facts is None else (facts.address, facts.server)
+        address, server = self._address or ("", "")
+        return DatabaseLine(
+            home=store.home.value,
+            address=address,
+            server=server,
+            circuit=store.circuit,
+            answered_ms=round(took_ms, 1),
+        )
+
+
+def _told(row: Row, nodes: Sequence[NodeView], database: DatabaseLine) -> Overview:
+    now_ms: int = row["now_ms"]
+    waiters = [_waiter(each, now_ms) for each in orjson.loads(row["waiters"])]
+    locks = tuple(_lock(each, waiters, now_ms) for each in orjson.loads(row["locks"]))
+    held = {lock.lock_key for lock in locks}
+    jobs = [_job(each, now_ms) for each in orjson.loads(row["jobs"])]
+    messages = [_message(each, now_ms) for each in orjson.loads(row["messages"])]
+    return Overview(
+        now_ms=now_ms,
+        nodes=tuple(nodes),
+        draining=tuple(orjson.loads(row["drains"])),
+        kinds=_kinds(row, now_ms),
+        jobs=tuple(sorted(jobs, key=lambda job: _JOBS_FIRST.index(JobState(job.state)))),
+        locks=locks,
+        waiters=tuple(each for each in waiters if each.lock_key not in held),
+        mail=Mail(*orjson.loads(row["mail"])),
+        messages=tuple(sorted(messages, key=lambda each: _MAIL_FIRST.index(each.standing))),
+        open_conflicts=row["open_conflicts"],
+        conflicts=tuple(_conflict(each, now_ms) for each in orjson.loads(row["conflicts"])),
+        last_op_id=row["last_op_id"] or 0,
+        database=database,
+    )
+
+
+def _kinds(row: Row, now_ms: int) -> tuple[KindLine, ...]:
+    counts: dict[str, dict[str, int]] = {}
+    for kind, state, jobs in orjson.loads(row["kinds"]):
+        counts.setdefault(kind, {})[state] = jobs
+    longest, paused = orjson.loads(row["longest"]), orjson.loads(row["paused"])
+    return tuple(
+        KindLine(
+            kind, jobs, max(0, now_ms - longest[kind]) if kind in longest else None, is_paused=kind in paused
+        )
+        for kind, jobs in sorted(counts.items())
+    )
+
+
+def _job(values: Sequence[Any], now_ms: int) -> JobLine:
+    job_id, kind, state, priority, waits, not_before_ms, claimer, lease_until_ms, *rest = values
+    attempts, max_attempts, created_ms, started_ms, ended_ms, exit_code, *said = rest
+    is_held = state in HELD
+    began_ms = ended_ms or (started_ms if is_held else None) or created_ms
+    due_ms = lease_until_ms if is_held else not_before_ms if state == JobState.PENDING else None
+    return JobLine(
+        *(job_id, kind, state, priority, waits, claimer, attempts, max_attempts),
+        max(0, now_ms - began_ms),
+        None if due_ms is None or due_ms <= now_ms else due_ms - now_ms,
+        exit_code,
+        *said,
+    )
+
+
+def _waiter(values: Sequence[Any], now_ms: int) -> WaiterLine:
+    lock_key, node_id, agent_id, is_shared, since = values
+    return WaiterLine(lock_key, node_id, agent_id, bool(is_shared), max(0, now_ms - milliseconds_at(since)))
+
+
+def _lock(values: Sequence[Any], waiters: Iterable[WaiterLine], now_ms: int) -> LockLine:
+    lock_key, token, node, agent, is_shared, acquired_at, expires_at = values
+    return LockLine(
+        *(lock_key, token, node, agent, bool(is_shared)),
+        max(0, now_ms - milliseconds_at(acquired_at)),
+        max(0, milliseconds_at(expires_at) - now_ms),
+        tuple(each for each in waiters if each.lock_key == lock_key),
+    )
+
+
+def _message(values: Sequence[Any], now_ms: int) -> MessageLine:
+    message_uuid, sender, receiver, msg_type, priority, state, created_at, ack_by_ms, *rest = values
+    if state == "dead":
+        standing = "dead"
+    elif ack_by_ms is not None and ack_by_ms <= now_ms:
+        standing = "overdue"
+    else:
+        standing = "unread" if state == "stored" else "claimed"
+    age_ms = max(0, now_ms - milliseconds_at(created_at))
+    return MessageLine(message_uuid, sender, receiver, msg_type, priority, standing, age_ms, *rest)
+
+
+def _conflict(values: Sequence[Any], now_ms: int) -> ConflictLine:
+    conflict_id, table_name, row_key, left_node, left_agent, right_node, deferred_to, created_at = values
+    age_ms = max(0, now_ms - milliseconds_at(created_at))
+    left_by = left_agent or left_node
+    return ConflictLine(conflict_id, table_name, row_key, left_by, right_node, deferred_to, age_ms)

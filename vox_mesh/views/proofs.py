@@ -1,0 +1,96 @@
+"""What can be said for what jobs did: proofs that hold or not, and the roster beside the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from vox_mesh.jobs.rebuild import Rebuild
+from vox_mesh.jobs.verify import Verifier
+from vox_mesh.model.proof import trailers
+from vox_mesh.planes import Planes
+
+
+@dataclass(frozen=True)
+class ProofView:
+    """Whether a job's proof holds, and what is wrong with it; without faults, its trailers."""
+
+    job_id: str
+    state: str
+    trailers: dict[str, str] | None
+    valid: bool
+    faults: list[str]
+    remarks: list[str]
+
+
+async def verified(mesh: Planes, reference: str) -> ProofView:
+    """Whether the proof of a job holds."""
+    job = await mesh.jobs.find(reference)
+    faults, remarks, proof = await _verifier(mesh).check(job)
+    told = None if faults or proof is None else trailers(proof)
+    return ProofView(job.job_id, job.state, told, not faults, faults, remarks)
+
+
+class Bundled(NamedTuple):
+    """All that is needed to check a job's proof elsewhere; with faults, there is no text."""
+
+    job_id: str
+    text: str
+    faults: list[str]
+
+
+async def bundled(mesh: Planes, reference: str) -> Bundled:
+    """The bundle of a job, if its proof holds."""
+    job = await mesh.jobs.find(reference)
+    verifier = _verifier(mesh)
+    faults, _, proof = await verifier.check(job)
+    text = "" if faults or proof is None else await verifier.bundle(job, proof)
+    return Bundled(job.job_id, text, faults)
+
+
+def _verifier(mesh: Planes) -> Verifier:
+    return Verifier(mesh.oplog, mesh.artifacts)
+
+
+# --- the roster and the log ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DifferenceView:
+    """A value that the roster has and the log does not say, or the other way round."""
+
+    job_id: str
+    column: str
+    in_roster: Any
+    by_log: Any
+
+
+@dataclass(frozen=True)
+class FindingView:
+    """Something in the log that the rules don't allow."""
+
+    entry_id: int
+    op_id: str
+    kind: str
+    job_id: str
+    what: str
+
+
+@dataclass(frozen=True)
+class RebuildView:
+    """How the roster differs from the log, and whether it was made the same."""
+
+    differences: list[DifferenceView]
+    findings: list[FindingView]
+    repaired: bool
+
+
+async def rebuilt(mesh: Planes, *, repair: bool = False) -> RebuildView:
+    """The roster compared with the log that it follows from, or made as the log has it."""
+    rebuild = Rebuild(mesh.store)
+    differences = await (rebuild.repair() if repair else rebuild.check())
+    return RebuildView(
+        [DifferenceView(*each) for each in differences],
+        [FindingView(*each) for each in rebuild.findings],
+        repair,
+    )

@@ -1,0 +1,59 @@
+"""Workers, as others see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from vox_mesh.coordination.nodes import Node
+from vox_mesh.errors import NotKnown
+from vox_mesh.jobs.roster import Situation
+from vox_mesh.model.liveness import State
+from vox_mesh.planes import Planes
+from vox_mesh.views.nodes import kinds_of
+
+_GONE: Final = (State.DEAD, State.LEFT)
+
+
+@dataclass(frozen=True)
+class WorkerView:
+    """A node that works on jobs: on which kinds, for how many it has room, and how many are in hand."""
+
+    node_id: str
+    state: str
+    kinds: list[str]
+    capacity: int
+    in_hand: int
+    draining: bool
+
+    @classmethod
+    def of(cls, node: Node, situation: Situation) -> WorkerView:
+        """A worker as things stand."""
+        return cls(
+            node_id=node.node_id,
+            state=node.state.value,
+            kinds=kinds_of(node),
+            capacity=node.capacity,
+            in_hand=situation.places.get(node.node_id, 0),
+            draining=node.node_id in situation.drains,
+        )
+
+
+async def workers(mesh: Planes) -> list[WorkerView]:
+    """All workers; nodes that are gone, as long as they have jobs in hand or are not to take any."""
+    situation = await mesh.jobs.roster.situation()
+    return [
+        WorkerView.of(node, situation)
+        for node in await mesh.nodes.all()
+        if (node.capacity and node.state not in _GONE)
+        or node.node_id in situation.places
+        or node.node_id in situation.drains
+    ]
+
+
+async def worker_named(mesh: Planes, node_id: str) -> WorkerView:
+    """A node, as a worker."""
+    node = await mesh.nodes.find(node_id)
+    if node is None:
+        raise NotKnown(f"no node {node_id!r} was ever here", hint="see `vox-mesh nodes --all`")
+    return WorkerView.of(node, await mesh.jobs.roster.situation())
