@@ -314,6 +314,10 @@ CREATE TABLE IF NOT EXISTS occ_conflicts (
     CHECK ((state = 'resolved') = (resolved_at IS NOT NULL AND resolution IS NOT NULL))
 ) WITHOUT ROWID;
 
+-- Those that somebody has to look at, among all that ever were.
+CREATE INDEX IF NOT EXISTS occ_conflicts_open ON occ_conflicts (scope_id, repository_id, conflict_id)
+WHERE state = 'open';
+
 -- Messages between agents: a row for each id, whoever wrote it first. What the sender wrote (up to `signature`)
 -- never changes; the rest says what became of it. `id` is the order of commits: the newest row is never removed.
 CREATE TABLE IF NOT EXISTS a2a_messages (

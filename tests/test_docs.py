@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -60,6 +63,17 @@ def run_plain(command: str, folder: Path, env: dict[str, str]) -> str:
     return forked(Program(tuple(typed[1:]), env, module="vox_mesh.cli", folder=str(folder)))
 
 
+@contextmanager
+def behind(command: str, folder: Path, env: dict[str, str]) -> Iterator[None]:
+    """Run one of ours in the background, as `&` does, until the page is at its end; it ends well then."""
+    arguments = tuple(shlex.split(command.removesuffix("&"))[1:])
+    with Process(Program(arguments, env, module="vox_mesh.cli", folder=str(folder))) as process:
+        yield
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(_TIMEOUT_S)
+    assert process.returncode == 0, f"{command}\n{err}"
+
+
 def forked(wanted: Program) -> str:
     """Run a program to its end, without loading Python anew, and return what it printed."""
     with Process(wanted) as process:
@@ -78,6 +92,12 @@ def shape(text: str) -> list[str]:
 def test_what_a_page_shows_still_works_in_the_order_shown(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    with ExitStack() as background:
+        follow(page, tmp_path, request, background)
+
+
+def follow(page: Path, tmp_path: Path, request: pytest.FixtureRequest, background: ExitStack) -> None:
+    """Do what a page shows."""
     env = environment(tmp_path)
     typed = _TYPED if page.name == "README.md" else 0
     for kind, text in blocks(page):
@@ -103,6 +123,8 @@ def test_what_a_page_shows_still_works_in_the_order_shown(
                 assert re.search(
                     rf"^{command.split()[1]}:.*##", (_ROOT / "Makefile").read_text(), re.MULTILINE
                 )
+            elif command.endswith(" &"):
+                background.enter_context(behind(command, tmp_path, env))
             else:
                 printed = (run if typed > 0 else run_plain)(command, tmp_path, env)
                 typed -= 1

@@ -21,7 +21,6 @@ from vox_mesh.cli.app import NAME, app
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 
 _JSON: Final = "as_json"
-_HELP: Final = {"help_option_names": ["-h", "--help"]}
 _EXAMPLE: Final = re.compile(r"^Examples?:\n((?:[ ]{2}.*(?:\n|$))+)", re.MULTILINE)
 _INDENTED: Final = re.compile(r"(?:^  .*(?:\n|$))+", re.MULTILINE)
 _HEAD: Final = """# The command line
@@ -100,7 +99,7 @@ class Listed:
 def listed(command: click.Command = app, parent: click.Context | None = None) -> Iterator[Listed]:
     """All commands, each noun before its verbs, in the order of their names."""
     name = NAME if parent is None else str(command.name)
-    context = click.Context(command, parent=parent, info_name=name, **(_HELP if parent is None else {}))
+    context = click.Context(command, parent=parent, info_name=name)
     yield Listed(tuple(context.command_path.split()[1:]), command, context)
     if isinstance(command, click.Group):
         for each in sorted(command.list_commands(context)):

@@ -71,8 +71,6 @@ class Health:
         name = "database"
         if self._heartbeat.fault:
             return Check(name, False, self._heartbeat.fault)
-        if not self._store.is_in_touch:
-            return Check(name, False, "it does not answer")
         silent_s = self._heartbeat.silent_s
         if silent_s is None:
             return Check(name, False, "it has not answered yet")

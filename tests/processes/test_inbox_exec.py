@@ -16,9 +16,9 @@ import pytest
 
 from tests.support.command_homes import on_file as on_file
 from tests.support.command_homes import settings as settings
-from tests.support.lengths import SOAK
+from tests.support.lengths import SOAK, cases_in_soak, in_soak
 from tests.support.lock_runs import FAMILY, PATIENCE_S, command_run
-from tools.homes import MESH
+from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
 from vox_mesh.jobs.process_group import members
@@ -59,8 +59,16 @@ async def _go_on(go: Path) -> None:
 # --- what ends it --------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    ("number", "more"), [(signal.SIGINT, ()), (signal.SIGTERM, ("--follow",))], ids=["once", "follow"]
+    ("settings", "number", "more"),
+    [
+        (FILE, signal.SIGINT, ()),
+        (MESH, signal.SIGTERM, ("--follow",)),
+        *in_soak((FILE, signal.SIGTERM, ("--follow",)), (MESH, signal.SIGINT, ())),
+    ],
+    indirect=["settings"],
+    ids=str,
 )
 async def test_a_signal_stops_the_whole_group_and_gives_the_message_back_at_once(
     settings: Settings, number: signal.Signals, more: tuple[str, ...]
@@ -79,6 +87,7 @@ async def test_a_signal_stops_the_whole_group_and_gives_the_message_back_at_once
         ]
 
 
+@pytest.mark.parametrize("settings", [FILE, *cases_in_soak(MESH)], indirect=True, ids=str)
 async def test_a_signal_while_it_waits_ends_it_with_nothing_claimed(settings: Settings) -> None:
     async with Mesh.open_command(settings) as mesh:
         sent = await mesh.bus.send("b", "hello", sender="a")
@@ -91,6 +100,7 @@ async def test_a_signal_while_it_waits_ends_it_with_nothing_claimed(settings: Se
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("settings", [MESH, *in_soak(FILE)], indirect=True, ids=str)
 async def test_a_signal_at_any_moment_leaves_nothing_claimed_and_nothing_lost(settings: Settings) -> None:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
@@ -145,6 +155,7 @@ async def test_kill_9_of_the_command_stops_its_children_and_counts_as_a_failure(
 # --- its lease -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("settings", [MESH, *cases_in_soak(FILE)], indirect=True, ids=str)
 async def test_the_lease_is_renewed_for_as_long_as_the_command_runs(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from vox_mesh.model.manifest import Manifest
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_500 if SOAK else 180)]
 
 _WORKERS: Final = 16 if SOAK else 4
-_JOBS: Final = 5_000 if SOAK else 150
+_JOBS: Final = 5_000 if SOAK else 100
 _FAULTS: Final = 40 if SOAK else 6
 _PLACES: Final = 4
 _LEASE_S: Final = 1.5

@@ -18,9 +18,9 @@ import pytest
 
 from tests.support.command_homes import on_file as on_file
 from tests.support.command_homes import settings as settings
-from tests.support.lengths import SOAK
+from tests.support.lengths import SOAK, cases_in_soak
 from tests.support.lock_runs import FAMILY, KEY, PATIENCE_S, lock_run
-from tools.homes import MESH
+from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
 from vox_mesh.jobs.process_group import GRACE_S, ProcessGroup, Start, members
@@ -39,6 +39,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 # --- what ends it --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("settings", [MESH, *cases_in_soak(FILE)], indirect=True, ids=str)
 async def test_kill_9_of_the_wrapper_leaves_no_process_and_the_lock_expires(settings: Settings) -> None:
     async with Mesh.open_command(settings) as mesh, lock_run(settings, KEY, *_SHORT, "--", *FAMILY) as run:
         await run.meet()
@@ -71,6 +72,7 @@ async def test_kill_9_of_the_wrapper_at_any_moment_leaves_no_process(on_file: Se
             assert len(told.split()) in (0, 2), f"seed {seed}, {number}, after {delay_s:.3f} s"
 
 
+@pytest.mark.parametrize("settings", [FILE, *cases_in_soak(MESH)], indirect=True, ids=str)
 async def test_kill_9_of_the_command_stops_its_children_and_releases_at_once(settings: Settings) -> None:
     async with Mesh.open_command(settings) as mesh, lock_run(settings, KEY, "--", *FAMILY) as run:
         await run.meet()
@@ -80,6 +82,7 @@ async def test_kill_9_of_the_command_stops_its_children_and_releases_at_once(set
         assert await mesh.locks.holders() == []
 
 
+@pytest.mark.parametrize("settings", [MESH, *cases_in_soak(FILE)], indirect=True, ids=str)
 async def test_a_broken_lock_stops_the_whole_group(settings: Settings) -> None:
     async with Mesh.open_command(settings) as mesh, lock_run(settings, KEY, *_SHORT, "--", *FAMILY) as run:
         await run.meet()

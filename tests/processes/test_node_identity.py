@@ -15,6 +15,7 @@ import pytest
 from tests.processes.conftest import StartWriter
 from tests.support.jobs import Job
 from tests.support.leftovers import descriptors, left_behind
+from tests.support.lengths import cases_in_soak
 from tests.support.processes import Report, Writer
 from tests.support.tables import make_table
 from tests.support.writers import COLUMNS
@@ -176,6 +177,7 @@ async def test_a_name_in_use_is_refused_and_the_holder_named_in_its_folder_and_e
     assert await _incarnation(settings) == 3
 
 
+@pytest.mark.parametrize("shared", [MESH, *cases_in_soak(FILE)], indirect=True, ids=str)
 async def test_after_a_kill_the_name_is_free_at_once_in_its_place_and_elsewhere_when_it_counts_as_dead(
     shared: Callable[..., Settings], tmp_path: Path, start_author: StartWriter
 ) -> None:

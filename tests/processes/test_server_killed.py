@@ -58,7 +58,7 @@ async def test_nothing_acknowledged_is_lost_and_nothing_is_applied_twice(
             assert_accounted_for(reports, await applied(store, table, writer.job.writer))
 
 
-@pytest.mark.parametrize("case", [MESH, MESH_HTTP], ids=str)
+@pytest.mark.parametrize("case", [MESH, *lengths.cases_in_soak(MESH_HTTP)], ids=str)
 async def test_a_script_of_unknown_outcome_sent_again_has_one_effect_and_a_definite_answer(
     case: HomeCase, tmp_path: Path, server: Server
 ) -> None:

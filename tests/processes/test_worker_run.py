@@ -16,9 +16,9 @@ import pytest
 from tests.support import example_handlers
 from tests.support.command_homes import on_file as on_file
 from tests.support.command_homes import settings as settings
-from tests.support.lengths import only_at_full_length
+from tests.support.lengths import cases_in_soak, in_soak, only_at_full_length
 from tests.support.lock_runs import PATIENCE_S, Run, command_run
-from tools.homes import MESH
+from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Job, Manifest, Mesh, Settings
 from vox_mesh.jobs.jobs import Scheduled
@@ -120,6 +120,7 @@ def _is_free(job: Job) -> bool:
 # --- what it works on ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("settings", [FILE, *cases_in_soak(MESH)], indirect=True, ids=str)
 async def test_handlers_come_from_the_folder_and_commands_are_run_only_with_exec(settings: Settings) -> None:
     async with Mesh.open_command(settings) as mesh:
         (command,) = await mesh.jobs.schedule_all([Manifest.of(command=["echo", "hello"], timeout=60)])
@@ -177,7 +178,17 @@ async def test_two_workers_in_a_folder_are_two_nodes_and_do_each_job_once(on_fil
 # --- how it ends ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("settings", "number"),
+    [
+        (FILE, signal.SIGINT),
+        (MESH, signal.SIGTERM),
+        *in_soak((FILE, signal.SIGTERM), (MESH, signal.SIGINT)),
+    ],
+    indirect=["settings"],
+    ids=str,
+)
+@pytest.mark.soak
 async def test_a_signal_under_load_leaves_every_job_ended_or_free(
     settings: Settings, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -9,8 +9,6 @@ import os
 import shutil
 import sqlite3
 import stat
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Final
 import pytest
 
 from tests.support.counting import WAL_LOG, counting
+from tests.support.disks import small_disk as small_disk
 from tests.support.programs import NODE, program
 from tests.support.standing import replica_file, standing, until
 from tests.support.tables import make_table
@@ -359,22 +358,6 @@ async def test_where_a_file_may_not_grow_the_replica_is_off_and_the_primary_answ
     assert "File too large" in error
     assert (age, value) == (0, 500)
     assert size == 0, "the room it took was not given back"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for one megabyte."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if sys.platform != "linux":
-        pytest.skip("a small disk is made of Linux's tmpfs")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("this user may not mount a file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 async def test_a_full_disk_turns_the_replica_off_with_a_warning(

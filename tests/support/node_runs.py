@@ -1,4 +1,4 @@
-"""Nodes as `vox-mesh up` runs them, in processes of their own: asked over HTTP, signalled, killed, begun again."""
+"""Nodes as `vox-mesh up` runs them, in processes of their own: asked over HTTP, signalled, begun again."""
 
 from __future__ import annotations
 
@@ -113,7 +113,11 @@ class UpNode:
 
     async def lives(self) -> bool:
         """Whether it says so."""
-        return bool((await self.client.get("/livez")).status_code == HTTPStatus.OK)
+        try:
+            answer = await self.client.get("/livez")
+        except httpx.TransportError as error:
+            raise AssertionError(f"{self.name} does not answer: {error!r}\n{self.said[-3_000:]}") from None
+        return bool(answer.status_code == HTTPStatus.OK)
 
     async def until_ready(self) -> None:
         """Wait until it is of use."""

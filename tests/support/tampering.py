@@ -270,7 +270,7 @@ async def commands_beside(node: MeshNode, settings: Settings) -> AsyncIterator[M
     clock = MeshClock(surroundings)
     author = Author(lambda: identity, tenant, clock)
     store = Store(settings.home, node.store._engine, tenant, timeout=_TIMEOUT_S, journal=author)
-    mesh = Mesh(store, author, clock, surroundings, None)
+    mesh = Mesh(store, author, clock, surroundings, None, node.artifacts)
     yield mesh
     await store.write(mesh.oplog.seal_script())
 

@@ -13,7 +13,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from vox_mesh.cli.exits import ExitCode, exit_code_of
-from vox_mesh.cli.logs import is_debugging
 from vox_mesh.errors import MeshError
 
 NAME: Final = "vox-mesh"
@@ -100,6 +99,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _ended(message: str, hint: str, code: ExitCode) -> int:
+    from vox_mesh.cli.logs import is_debugging  # which takes time, and completion needs none of it
+
     if is_debugging():
         traceback.print_exc()
     click.echo(" ".join(f"{NAME}: {message}; {hint}".split()), err=True)

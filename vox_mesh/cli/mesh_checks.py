@@ -35,20 +35,25 @@ async def nodes(patient: Patient) -> Finding:
 
 
 async def service(patient: Patient) -> Finding | None:
-    """Whether the nodes of this machine answer over HTTP, and are ready."""
+    """Whether the nodes of this machine answer over HTTP, and are ready.
+
+    One that is dead by the roster is asked as well: it may be that it only can't write.
+    """
     own = machine_id()
     here = [
         node
         for node in patient.scene.nodes
-        if node.state not in _GONE and node.machine_id == own and node.control_addr is not None
+        if node.state != State.LEFT and node.machine_id == own and node.control_addr is not None
     ]
-    if not here:
+    headers = _headers(patient.settings)
+    async with httpx.AsyncClient(timeout=_ASK_S, headers=headers, trust_env=False) as client:
+        answers = await asyncio.gather(*(_asked(client, node) for node in here))
+    said = {node.node_id: answer for node, answer in zip(here, answers, strict=True) if answer is not None}
+    if not said:
         return None
-    async with httpx.AsyncClient(timeout=_ASK_S, headers=_headers(patient.settings)) as client:
-        faults = [each for each in await asyncio.gather(*(_asked(client, node) for node in here)) if each]
-    if faults:
+    if faults := [f"{name}: {wrong}" for name, wrong in said.items() if wrong]:
         return fail("; ".join(faults), "see the log of that node")
-    return ok(", ".join(f"{node.node_id} at {node.control_addr}" for node in here))
+    return ok(", ".join(f"{node.node_id} at {node.control_addr}" for node in here if node.node_id in said))
 
 
 def _headers(settings: Settings) -> dict[str, str]:
@@ -56,17 +61,17 @@ def _headers(settings: Settings) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
 
 
-async def _asked(client: httpx.AsyncClient, node: NodeView) -> str:
-    """What is wrong with a node, by its own word."""
+async def _asked(client: httpx.AsyncClient, node: NodeView) -> str | None:
+    """What is wrong with a node, by its own word; `None`: it is gone, as everybody knows."""
     try:
         answer = await client.get(f"{node.control_addr}/readyz", params={"verbose": ""})
-        said = answer.json()
-    except (httpx.HTTPError, ValueError) as error:
-        return f"{node.node_id} does not answer at {node.control_addr}: {type(error).__name__}"
-    if answer.status_code == httpx.codes.UNAUTHORIZED:
-        return f"{node.node_id} has another VOX_MESH_TOKEN"
-    wrong = [f"{each['name']}: {each['detail']}" for each in said.get("checks", []) if not each["ok"]]
-    return f"{node.node_id}: {'; '.join(wrong)}" if wrong else ""
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            return "it has another VOX_MESH_TOKEN"
+        wrong = [f"{each['name']}: {each['detail']}" for each in answer.json()["checks"] if not each["ok"]]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:  # or somebody else answers there
+        is_known = node.state == State.DEAD
+        return None if is_known else f"it does not answer at {node.control_addr} ({type(error).__name__})"
+    return "; ".join(wrong)
 
 
 async def reach(patient: Patient) -> Finding | None:

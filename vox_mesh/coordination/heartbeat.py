@@ -10,7 +10,7 @@ from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock, Surroundings
 from vox_mesh.coordination.nodes import Nodes
 from vox_mesh.coordination.oplog import Heads, OpLog
 from vox_mesh.coordination.presence import Presence
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import MeshError, OutcomeUnknown
 from vox_mesh.store.script import Outcome, Script
 from vox_mesh.store.store import Store
 
@@ -62,6 +62,9 @@ class Heartbeat:
         """Tick; and when a minute has passed, vouch for what happened in it."""
         try:
             await self._tick()
+        except OutcomeUnknown:
+            self.fault = "it did not answer a tick in time"  # and nobody need send it again: the next comes
+            raise
         except MeshError as error:
             self.fault = error.line
             raise

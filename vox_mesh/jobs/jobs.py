@@ -28,6 +28,7 @@ from vox_mesh.store.store import Store
 MAX_AT_ONCE: Final = 500
 """So many jobs go into one op."""
 
+LONGEST_DELAY: Final = timedelta(days=365)
 _AGAIN_S: Final = 1.0
 _SEED_BYTES: Final = 32
 
@@ -217,6 +218,8 @@ class Jobs:
         self, reference: Reference, *, delay: timedelta = timedelta(0), reason: str = "given back by hand"
     ) -> Job:
         """Have a job that somebody works on go back to those that wait; whoever has it stops."""
+        if not timedelta(0) <= delay <= LONGEST_DELAY:
+            raise BadValue(f"{delay} is no time to wait", hint=f"at most {LONGEST_DELAY.days} days")
         job = await self.find(reference)
         if job.state not in HELD:
             raise IllegalTransition(IllegalTransition.code, statement=0)

@@ -15,6 +15,7 @@ from vox_mesh.views.overview import Lookout, Overview
 
 _LOOK_S: Final = 1.0
 _CALM_S: Final = 0.25
+_REST: Final = 4
 _AGAIN_S: Final = 1.0
 
 
@@ -47,22 +48,24 @@ class Feed:
     async def _look_on(
         self, mesh: Mesh, seen: Callable[[Overview], None], away: Callable[[MeshError], None]
     ) -> None:
-        lookout = Lookout(mesh)
+        lookout, loop = Lookout(mesh), asyncio.get_running_loop()
         while True:
-            count = mesh.store.change_count
+            count, started = mesh.store.change_count, loop.time()
             try:
                 seen(await lookout.look())
             except MeshError as fault:
                 away(fault)
             except Exception as error:  # whoever can write to the database can write anything
                 away(MeshError(f"what is there can't be read: {type(error).__name__}: {error}"))
-            await self._next_look(mesh, count)
+            await self._next_look(mesh, count, loop.time() - started)
 
-    async def _next_look(self, mesh: Mesh, count: int) -> None:
+    async def _next_look(self, mesh: Mesh, count: int, took_s: float) -> None:
         if self._interval is not None:
             await asyncio.sleep(self._interval)
             return
-        await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
+        # A busy mesh commits all the time, and to look at a large one takes its time, too.
+        calm_s = max(_CALM_S, _REST * took_s)
+        await asyncio.sleep(calm_s)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_S - _CALM_S):
+            async with asyncio.timeout(max(0.0, _LOOK_S - calm_s)):
                 await mesh.store.changed(count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -20,7 +20,7 @@ from vox_mesh.http.api.pages import Page
 from vox_mesh.http.api.streams import sent_as_it_comes
 from vox_mesh.http.api.table import ALL
 from vox_mesh.http.body import body_of
-from vox_mesh.http.problems import Problem
+from vox_mesh.http.problems import Handler, Problem
 from vox_mesh.planes import Planes
 
 DOCUMENT: Final = "/v1/openapi.json"
@@ -38,11 +38,16 @@ class Api:
 
     def add_to(self, app: web.Application) -> None:
         """Serve this."""
+        handlers: dict[str, dict[str, Handler]] = {DOCUMENT: {"GET": self._describe}}
         for operation in ALL:
-            app.router.add_route(operation.method, operation.path, self._handler(operation))
-        app.router.add_get(DOCUMENT, self._describe)
+            handlers.setdefault(operation.path, {})[operation.method] = self._handler(operation)
+        for path, by_method in handlers.items():
+            resource = app.router.add_resource(path)
+            for method, handler in by_method.items():
+                resource.add_route(method, handler)
+            resource.add_route("*", _refusing(by_method))
 
-    def _handler(self, operation: Operation) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _handler(self, operation: Operation) -> Handler:
         adapters = {name: TypeAdapter[Any](kind) for name, kind in operation.names.items()}
 
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -72,6 +77,15 @@ class Api:
         return _sent(request, self._document, HTTPStatus.OK)
 
 
+def _refusing(methods: Iterable[str]) -> Handler:
+    """Refuses all other methods: the name of something that is done is not the name of anything else."""
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPMethodNotAllowed(request.method, methods)
+
+    return refuse
+
+
 async def _asked(operation: Operation, request: web.Request) -> dict[str, BaseModel]:
     """What the query and the body ask for."""
     asked: dict[str, BaseModel] = {}
@@ -85,7 +99,7 @@ async def _asked(operation: Operation, request: web.Request) -> dict[str, BaseMo
             said = orjson.loads(await body_of(request))
         except orjson.JSONDecodeError as error:
             raise Problem(HTTPStatus.BAD_REQUEST, "not_json", f"the body is not JSON: {error}") from None
-        asked["body"] = _validated(operation.body, said, "body")
+        asked["body"] = _validated(operation.body, said, "body", strict=True)
     return asked
 
 
@@ -96,9 +110,10 @@ def _once_each(request: web.Request) -> dict[str, str]:
     return query
 
 
-def _validated(model: type[BaseModel], value: Any, where: str) -> BaseModel:
+def _validated(model: type[BaseModel], value: Any, where: str, *, strict: bool = False) -> BaseModel:
+    """What is asked; in JSON, which has types, nothing is taken for something else."""
     try:
-        return model.model_validate(value)
+        return model.model_validate(value, strict=strict)
     except ValidationError as error:
         raise _bad(where, _first_fault(error)) from None
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from vox_mesh.coordination.conflicts import Take
 from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Asked, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
@@ -25,7 +24,7 @@ class ConflictsAsked(PageAsked):
 class Resolving(Asked):
     """How a conflict is decided: by a side, the merge of both, or values; and on which version of the row."""
 
-    take: Take | None = None
+    take: Literal["left", "right", "merge"] | None = None
     value: dict[str, Any] | None = None
     reason: Text | None = None
     onto: Text | None = None

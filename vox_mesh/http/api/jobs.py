@@ -11,7 +11,7 @@ import orjson
 from pydantic import Field, WithJsonSchema
 
 from vox_mesh.http.api.manifests import GivenManifests
-from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
+from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, Text, Wait
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.jobs import JobState
@@ -34,19 +34,7 @@ JOBS: Final = Operations("jobs")
 JobName = Annotated[str, Field(pattern="^([0-9a-f]{6,64}|[0-7][0-9A-Za-z]{25})$")]
 """A job's id, at least the first 6 digits of it, or its ULID."""
 
-_MAX_WAIT_S: Final = 60
-_WAIT: Final = {
-    "anyOf": [
-        {"type": "integer", "minimum": 0, "maximum": _MAX_WAIT_S},
-        {"type": "string", "pattern": "^([0-9]{1,4}ms|[1-5]?[0-9]s)$"},
-    ],
-    "examples": ["30s", 30],
-}
-Wait = Annotated[Seconds, Field(le=_MAX_WAIT_S), WithJsonSchema(_WAIT)]
-"""How long to wait, a minute at the most."""
-
-_CALL_S: Final = 30.0
-_WAITING_S: Final = _MAX_WAIT_S + _CALL_S
+_WAITING_S: Final = MAX_WAIT_S + CALL_S
 _ALL_S: Final = 120.0
 """For what looks at all that there is."""
 

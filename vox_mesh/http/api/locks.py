@@ -11,7 +11,7 @@ from pydantic import Field
 from vox_mesh.coordination.locks.guarding import obstacles
 from vox_mesh.errors import NotKnown, StaleFence
 from vox_mesh.http.access import Scope
-from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
+from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, Seconds, Text, Wait
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.model.locks import Lock
 from vox_mesh.planes import Planes
@@ -19,7 +19,6 @@ from vox_mesh.views.locks import HoldView, LockView
 
 LOCKS: Final = Operations("locks")
 
-_MAX_WAIT_S: Final = 60.0
 _MAX_KEYS: Final = 100
 _Agent = Annotated[str, Field(min_length=1, max_length=128)]
 _Token = Annotated[int, Field(ge=1, lt=2**63)]
@@ -37,7 +36,7 @@ class Acquiring(Asked):
     keys: Annotated[list[Text], Field(min_length=1, max_length=_MAX_KEYS)]
     agent: _Agent
     ttl: Seconds | None = None
-    wait: Annotated[Seconds, Field(le=_MAX_WAIT_S)] = 0.0
+    wait: Wait = 0.0
     shared: bool = False
 
 
@@ -99,7 +98,7 @@ async def list_locks(mesh: Planes, query: LocksAsked) -> Page[HoldView]:
     return query.page_of(views, lambda view: f"{view.lock_key}\0{view.fence_token:020}\0{view.holder_agent}")
 
 
-@LOCKS.post("/v1/locks", status=HTTPStatus.CREATED, takes_s=_MAX_WAIT_S + 30)
+@LOCKS.post("/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S)
 async def acquire_lock(mesh: Planes, body: Acquiring) -> LockView:
     """Acquire all of the keys under one token, or none of them."""
     held = await mesh.locks.acquire(

@@ -20,8 +20,6 @@ from vox_mesh.views.messages import MessageView, ThreadView, found, held
 
 MESSAGES: Final = Operations("messages")
 
-_MAX_WAIT_S: Final = 60.0
-
 
 class MessagesAsked(PageAsked):
     """Which messages are asked for, the newest first."""
@@ -65,7 +63,7 @@ class Sending(Asked):
 class Claiming(Asked):
     """How many messages are claimed, for how long; of an agent, and of roles that it has."""
 
-    roles: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
+    roles: Annotated[list[Text], Field(max_length=100, default_factory=list)]
     limit: Annotated[int, Field(ge=1, le=MAX_CLAIMED)] = MAX_CLAIMED
     lease: Seconds = LEASE_S
 

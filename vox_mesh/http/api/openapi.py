@@ -32,12 +32,12 @@ _PROBLEM: Final = {
     "additionalProperties": True,
 }
 _LINES: Final = {"type": "string", "description": "A JSON document on each line."}
-_ALWAYS: Final = (
+ALWAYS: Final = (
     *(HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND),
     *(HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.TOO_MANY_REQUESTS),
     HTTPStatus.SERVICE_UNAVAILABLE,
 )
-_WITH_BODY: Final = (
+WITH_BODY: Final = (
     *(HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 )
@@ -123,6 +123,6 @@ def _responses(operation: Operation, answer: Any) -> dict[str, Any]:
     if operation.method == "GET" and operation.is_json:
         responses[str(HTTPStatus.NOT_MODIFIED.value)] = {"description": "It is as you have it."}
     problem = {CONTENT_TYPE: {"schema": {"$ref": _REFERENCE.format(model="Problem")}}}
-    for status in (*_ALWAYS, *(_WITH_BODY if operation.body is not None else ())):
+    for status in (*ALWAYS, *(WITH_BODY if operation.body is not None else ())):
         responses[str(status.value)] = {"description": status.phrase, "content": problem}
     return responses

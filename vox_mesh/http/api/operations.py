@@ -22,7 +22,7 @@ Work = Callable[..., Awaitable[Any]]
 Function = TypeVar("Function", bound=Work)
 
 _NAME: Final = re.compile(r"\{(\w+)\}")
-_CALL_S: Final = 30.0
+CALL_S: Final = 30.0
 _MAX_S: Final = 365 * 86_400
 
 
@@ -58,6 +58,22 @@ Seconds = Annotated[
     ),
 ]
 """A duration as people write it, in seconds."""
+
+MAX_WAIT_S: Final = 60
+Wait = Annotated[
+    Seconds,
+    Field(le=MAX_WAIT_S),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": MAX_WAIT_S},
+                {"type": "string", "pattern": "^([0-9]{1,4}ms|[1-5]?[0-9]s)$"},
+            ],
+            "examples": ["30s", 30],
+        }
+    ),
+]
+"""How long to wait, a minute at the most."""
 
 Text = Annotated[str, Field(min_length=1, max_length=1_024)]
 
@@ -108,7 +124,7 @@ class Operations:
         self.noun = noun
         self.all: list[Operation] = []
 
-    def get(self, path: str, *, takes_s: float = _CALL_S) -> Callable[[Function], Function]:
+    def get(self, path: str, *, takes_s: float = CALL_S) -> Callable[[Function], Function]:
         """Something that can be asked, and changes nothing."""
         return self._add("GET", path, Scope.READ, HTTPStatus.OK, takes_s)
 
@@ -118,22 +134,22 @@ class Operations:
         *,
         status: HTTPStatus = HTTPStatus.OK,
         scope: Scope = Scope.WRITE,
-        takes_s: float = _CALL_S,
+        takes_s: float = CALL_S,
     ) -> Callable[[Function], Function]:
         """Something that is done."""
         return self._add("POST", path, scope, status, takes_s)
 
     def put(self, path: str) -> Callable[[Function], Function]:
         """Something that is so from now on, however often it is said."""
-        return self._add("PUT", path, Scope.WRITE, HTTPStatus.OK, _CALL_S)
+        return self._add("PUT", path, Scope.WRITE, HTTPStatus.OK, CALL_S)
 
     def patch(self, path: str) -> Callable[[Function], Function]:
         """What is named changes, and the rest stays."""
-        return self._add("PATCH", path, Scope.WRITE, HTTPStatus.OK, _CALL_S)
+        return self._add("PATCH", path, Scope.WRITE, HTTPStatus.OK, CALL_S)
 
     def delete(self, path: str) -> Callable[[Function], Function]:
         """Something that is no more."""
-        return self._add("DELETE", path, Scope.WRITE, HTTPStatus.OK, _CALL_S)
+        return self._add("DELETE", path, Scope.WRITE, HTTPStatus.OK, CALL_S)
 
     def _add(
         self, method: str, path: str, scope: Scope, status: HTTPStatus, takes_s: float

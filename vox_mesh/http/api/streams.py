@@ -23,7 +23,7 @@ _TAKE_S: Final = 10.0
 
 
 async def sent_as_it_comes(request: web.Request, answer: JsonLines) -> web.StreamResponse:
-    """Send an answer. One that can't be ended as it should is broken off, so that nobody takes it for whole."""
+    """Send an answer; one that can't be sent to its end is broken off, so that nobody takes it for whole."""
     headers = {"Content-Type": JSON_LINES, "Cache-Control": "no-store"}
     response = web.StreamResponse(headers=headers)
     async with aclosing(answer.parts) as parts:

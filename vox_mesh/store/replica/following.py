@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import random
 import time
@@ -27,6 +28,9 @@ _log = logging.getLogger(__name__)
 _ASK_S: Final = 2.0
 _FLOOR_S: Final = 0.05
 """How long a read waits for what was seen before it; then the primary answers."""
+
+_MORE: Final = 1.05
+"""Times the room in which a copy had no place: then it may have."""
 
 _NEVER: Final = -float("inf")
 
@@ -72,6 +76,7 @@ class Following(ABC):
         self._error = ""
         self._fault: Exception | None = None
         self._as_of = _NEVER
+        self._cramped = 0  # how often there was no room on the disk, in a row
         self._progress = Changes()
         self._asked = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
@@ -169,29 +174,44 @@ class Following(ABC):
     # --- following -------------------------------------------------------------------------------
 
     async def _follow_for_ever(self) -> None:
-        failed = 0
         try:
-            await self._prepare()
             while True:
-                before = self._held.next_frame
                 try:
-                    await self._session()
-                except (Interrupted, DatabaseUnavailable, Unauthorized) as fault:
-                    got_on = self._state is State.IN_TOUCH or self._held.next_frame != before
-                    failed = 1 if got_on else failed + 1
-                    self._lose(fault)
-                    if failed > 1 or not isinstance(fault, Restarted):
-                        await asyncio.sleep(backoff_s(failed, random.random))
+                    await self._prepare()
+                    await self._follow_on()
+                except OSError as error:
+                    self._turn_off(ReplicaOff(f"its file can't be written: {error}"))
+                    with suppress(OSError):
+                        await self._discard()
+                    await self._more_room(self._mark.free_bytes if error.errno == errno.ENOSPC else 0)
         except SyncRefused as error:
             self._turn_off(error)
             self._refused(error)
-        except OSError as error:
-            self._turn_off(ReplicaOff(f"its file can't be written: {error}"))
-            with suppress(OSError):
-                await self._discard()
         except Exception as error:
             _log.exception("the replica failed")
             self._turn_off(error)
+
+    async def _follow_on(self) -> None:
+        """Follow the primary, one session after the other."""
+        failed = 0
+        while True:
+            before = self._held.next_frame
+            try:
+                await self._session()
+            except (Interrupted, DatabaseUnavailable, Unauthorized) as fault:
+                got_on = self._state is State.IN_TOUCH or self._held.next_frame != before
+                failed = 1 if got_on else failed + 1
+                self._lose(fault)
+                if failed > 1 or not isinstance(fault, Restarted):
+                    await asyncio.sleep(backoff_s(failed, random.random))
+
+    async def _more_room(self, too_little: int) -> None:
+        """Wait a while, and until there is more room on the disk: it is not to be filled again and again."""
+        self._cramped += 1
+        while True:
+            await asyncio.sleep(backoff_s(self._cramped, random.random))
+            if self._mark.free_bytes >= too_little * _MORE:
+                return
 
     async def _wait_to_ask(self) -> None:
         """Wait until it is time to ask the primary again, or a reader wants to know."""
@@ -205,6 +225,7 @@ class Following(ABC):
         if moment > self._as_of:
             self._as_of = moment
             self._mark.update(as_of_ms=round((time.time() - self._monotonic() + moment) * 1_000))
+            self._cramped = 0
             if self._state is not State.IN_TOUCH:
                 self._fault = None
                 self._enter(State.IN_TOUCH)
@@ -219,7 +240,8 @@ class Following(ABC):
         self._progress.bump()
 
     def _turn_off(self, error: Exception) -> None:
-        _log.warning("the replica is off, reads go to the primary: %s", error)
+        if self._state is not State.OFF:
+            _log.warning("the replica is off, reads go to the primary: %s", error)
         self._as_of = _NEVER
         with suppress(OSError):  # of a full disk, too
             self._enter(State.OFF, str(error))

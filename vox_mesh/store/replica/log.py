@@ -91,6 +91,8 @@ class PrimaryLog:
             raise NoAnswer("the primary did not answer in time") from None
         except aiohttp.ClientConnectorError as error:
             raise Unreachable(f"{self._endpoint} can't be reached: {error}") from None
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError):  # whose words are of no use
+            raise NoAnswer("the connection to the primary broke") from None
         except (aiohttp.ClientError, OSError) as error:
             raise NoAnswer(f"the connection to the primary broke: {error}") from None
         except wire.BadWire as error:

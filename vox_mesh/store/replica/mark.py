@@ -141,6 +141,12 @@ class Mark:
             self.record = replace(self.record, **changes)
             os.pwrite(self._descriptor, _encoded(self.record), 0)
 
+    @property
+    def free_bytes(self) -> int:
+        """How much room there is on the disk."""
+        disk = os.fstatvfs(self._descriptor)
+        return disk.f_bavail * disk.f_frsize
+
     def release(self) -> None:
         """Let another process own the replica."""
         os.close(self._descriptor)

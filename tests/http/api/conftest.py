@@ -1,0 +1,27 @@
+"""Fixtures: a node that is asked over HTTP, once for all tests of a file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.support.serving import Served, serving_api
+from tests.support.town import Town
+from tools.homes import FILE
+from vox_mesh.store import new_key
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """A node in a file, and a client of its API; tests name kinds of their own."""
+    town = Town(FILE, tmp_path_factory.mktemp("mesh"), None, new_key())
+    async with serving_api(town, worker_exec=True) as served:
+        yield served
+
+
+@pytest.fixture
+def kind() -> str:
+    """A kind of job that no other test has."""
+    return f"test.{new_key().lower()}"

@@ -1,0 +1,151 @@
+"""What is done to jobs over HTTP: one, or all that fit."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from tests.support.relaying import assert_problem
+from tests.support.serving import Served
+from tests.support.staging import brought, schedule
+from vox_mesh.model.jobs import ENDS, Job, JobState
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def job_in(served: Served, state: JobState, **more: Any) -> Job:
+    """A job in this state."""
+    job = await brought(served.node, state, **more)
+    assert job is not None
+    return job
+
+
+async def state_of(served: Served, job_id: str) -> str:
+    """Where a job stands."""
+    return (await served.node.jobs.find(job_id)).state
+
+
+@pytest.mark.parametrize("state", JobState)
+async def test_what_has_not_ended_is_aborted_and_what_has_stays(served: Served, state: JobState) -> None:
+    job = await job_in(served, state)
+    told = await served.post(f"/v1/jobs/{job.job_id[:16]}/abort", {"reason": "not\nneeded"})
+    assert told["job_id"] == job.job_id
+    if state in ENDS:
+        assert (told["aborted"], told["state"]) == (False, state)
+    else:
+        assert (told["aborted"], told["state"], told["reason"]) == (True, "aborted", "not\nneeded")
+
+
+@pytest.mark.parametrize("state", JobState)
+async def test_what_has_ended_is_retried_once(served: Served, state: JobState) -> None:
+    job = await job_in(served, state)
+    path = f"/v1/jobs/{job.job_id}/retry"
+    if state not in ENDS:
+        answer = await served.ask("POST", path)
+        assert_problem(answer, HTTPStatus.CONFLICT, "illegal_transition")
+        assert job.job_id in answer.json()["hint"]
+        return
+    told = await served.post(path)
+    assert (told["retry_of"], told["is_new"], told["kind"]) == (job.job_id, True, job.kind)
+    assert await state_of(served, told["job_id"]) == "pending"
+    assert await served.post(path) == {**told, "is_new": False}
+
+
+@pytest.mark.parametrize("state", JobState)
+async def test_what_is_in_hand_goes_back(served: Served, state: JobState) -> None:
+    job = await job_in(served, state)
+    path = f"/v1/jobs/{job.job_id}/yield"
+    for delay in ("9" * 400 + "d", "366d", 2**63, -1, 1.5, True, None):
+        assert_problem(await served.ask("POST", path, {"delay": delay}), 422, "bad_body")
+    answer = await served.ask("POST", path, {"delay": "1h", "reason": "later"})
+    if state not in (JobState.CLAIMED, JobState.RUNNING):
+        assert_problem(answer, HTTPStatus.CONFLICT, "illegal_transition")
+        return
+    told = answer.json()
+    assert (told["state"], told["reason"], told["failures"]) == ("pending", "later", 0)
+    assert told["not_before_ms"] > job.created_ms + 3_000_000
+
+
+# --- many ----------------------------------------------------------------------------------------
+
+
+async def test_all_that_fit_are_aborted_page_by_page_and_others_are_left_alone(
+    served: Served, kind: str
+) -> None:
+    other = await schedule(served.node, kind=f"{kind}.other")
+    pending = [await schedule(served.node, kind=f"{kind}.a") for _ in range(5)]
+    running = (await job_in(served, JobState.RUNNING, kind=f"{kind}.a")).job_id
+    wanted = {"kind": f"{kind}.a", "limit": 4}
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = await served.post("/v1/jobs/abort", {**wanted, "dry_run": True, "cursor": cursor})
+        seen += [each["job_id"] for each in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert seen == [*pending[::-1], running]
+    assert await state_of(served, running) == "running"
+    aborted: list[str] = []
+    while not aborted or cursor is not None:
+        page = await served.post("/v1/jobs/abort", {**wanted, "reason": "all", "cursor": cursor})
+        assert all(each["aborted"] and each["reason"] == "all" for each in page["items"])
+        aborted += [each["job_id"] for each in page["items"]]
+        cursor = page["next"]
+    assert aborted == seen
+    assert await served.post("/v1/jobs/abort", wanted) == {"items": [], "next": None}
+    assert await state_of(served, other) == "pending"
+
+
+async def test_all_that_failed_are_retried_and_nothing_else(served: Served, kind: str) -> None:
+    failed = [(await job_in(served, JobState.FAILED, kind=kind)).job_id for _ in range(3)]
+    aborted = (await job_in(served, JobState.ABORTED, kind=kind)).job_id
+    plan = await served.post("/v1/jobs/retry", {"kind": kind, "dry_run": True})
+    assert [each["job_id"] for each in plan["items"]] == failed[::-1]
+    first = await served.post("/v1/jobs/retry", {"kind": kind, "limit": 2})
+    rest = await served.post("/v1/jobs/retry", {"kind": kind, "limit": 2, "cursor": first["next"]})
+    told = [*first["items"], *rest["items"]]
+    assert [(each["retry_of"], each["is_new"]) for each in told] == [(job, True) for job in failed[::-1]]
+    assert rest["next"] is None
+    (again,) = (await served.post("/v1/jobs/retry", {"kind": kind, "state": "aborted"}))["items"]
+    assert again["retry_of"] == aborted
+
+
+async def test_jobs_are_named_and_those_that_had_ended_are_told(served: Served) -> None:
+    pending = (await job_in(served, JobState.PENDING)).job_id
+    ended = (await job_in(served, JobState.SUCCEEDED)).job_id
+    refused = await served.ask("POST", "/v1/jobs/retry", {"jobs": [ended, pending]})
+    assert_problem(refused, HTTPStatus.CONFLICT, "illegal_transition")
+    told = await served.post("/v1/jobs/abort", {"jobs": [ended, pending, pending[:20]]})
+    assert [(each["job_id"], each["aborted"]) for each in told["items"]] == [(ended, False), (pending, True)]
+    told = await served.post("/v1/jobs/retry", {"jobs": [ended, pending]})
+    assert [each["retry_of"] for each in told["items"]] == [ended, pending]
+    unknown = await served.ask("POST", "/v1/jobs/abort", {"jobs": [pending, "e" * 64]})
+    assert_problem(unknown, HTTPStatus.NOT_FOUND, "not_known")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"jobs": []},
+        {"jobs": ["nonsense"]},
+        {"jobs": ["e" * 64], "kind": "a"},
+        {"jobs": ["e" * 64] * 501},
+        {"jobs": ["e" * 64], "cursor": "WzFd"},
+        {"state": "succeeded"},
+        {"kind": "a", "limit": 2**63},
+        {"kind": "a", "reason": "a\0b"},
+        {"kind": "a", "reason": "x" * 2_000},
+    ],
+)
+async def test_a_choice_that_is_none_is_refused(served: Served, body: dict[str, Any]) -> None:
+    assert_problem(await served.ask("POST", "/v1/jobs/abort", body), 422, "bad_body")
+
+
+@pytest.mark.parametrize("cursor", ["nonsense", "MQ", "WyJmYWlsZWQiLDFd", "WyJwZW5kaW5nIiwtMV0", "W10"])
+async def test_a_cursor_of_no_page_is_refused(served: Served, cursor: str) -> None:
+    body = {"state": "pending", "cursor": cursor}
+    assert_problem(await served.ask("POST", "/v1/jobs/abort", body), 422, "bad_cursor")

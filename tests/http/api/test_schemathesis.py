@@ -1,0 +1,152 @@
+"""Whatever is sent to the running server, it answers as its own document says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from itertools import cycle
+from typing import Any, Final
+
+import pytest
+import requests
+import schemathesis
+from schemathesis.config import SchemathesisConfig
+
+from tests.support.api_scene import fill
+from tests.support.lengths import SOAK
+from tests.support.relaying import PATIENCE_S, TOKEN
+from tests.support.serving import serving_api
+from tests.support.town import Town
+from tools.homes import FILE
+from vox_mesh.http.api.openapi import ALWAYS, WITH_BODY, document_of
+from vox_mesh.http.api.table import ALL
+from vox_mesh.store import new_key
+
+_EXAMPLES: Final = 100 if SOAK else 6
+_SEED: Final = 8
+_WAITS: Final = ("timeout", "wait")
+_REFUSED: Final = [str(status.value) for status in (*ALWAYS, *WITH_BODY)]
+_OF_SHAPE: Final = ("bad_path", "bad_query", "bad_body")
+"""What is told of something that the document does not allow."""
+
+_RULED: Final = ("abort_jobs", "retry_jobs")
+"""Where one field rules out another, which the document does not say."""
+
+_config = SchemathesisConfig.from_dict(
+    {
+        "seed": _SEED,
+        "generation": {
+            "max-examples": _EXAMPLES,
+            "no-shrink": True,
+            "database": "none",
+            "deterministic": True,
+        },
+        "checks": {"positive_data_acceptance": {"expected-statuses": ["2xx", *_REFUSED]}},
+    }
+)
+schema = schemathesis.openapi.from_dict(document_of(ALL), config=_config)
+
+
+class _Faults(logging.Handler):
+    """Keeps what is logged of faults of ours."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(logging.Formatter().format(record))
+
+
+@dataclass
+class Running:
+    """A server, beside the test."""
+
+    url: str
+    names: dict[str, str]
+    turns: Iterator[bool] = field(default_factory=lambda: cycle((True, False)))
+    session: requests.Session = field(default_factory=requests.Session)
+    faults: _Faults = field(default_factory=_Faults)
+
+
+@contextmanager
+def _beside(town: Town) -> Iterator[Running]:
+    begun: Future[Running] = Future()
+    loop = asyncio.new_event_loop()
+    enough = asyncio.Event()
+
+    async def serve() -> None:
+        async with serving_api(town) as served:
+            begun.set_result(Running(str(served.client.base_url), await fill(served.node)))
+            await enough.wait()
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(serve())
+        except BaseException as error:
+            if begun.done():
+                raise
+            begun.set_exception(error)
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield begun.result(PATIENCE_S)
+    finally:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(enough.set)
+        thread.join(PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server with something of everything, in a thread of its own."""
+    with _beside(Town(FILE, tmp_path_factory.mktemp("mesh"), None, new_key())) as running:
+        logging.getLogger().addHandler(running.faults)
+        yield running
+        logging.getLogger().removeHandler(running.faults)
+        running.session.close()
+
+
+def named(case: Any, names: dict[str, str]) -> None:
+    """Have what is asked about be there, where the name of anything would do."""
+    if case.path_parameters and _is_allowed(case):
+        case.path_parameters.update({name: names[name] for name in case.path_parameters})
+
+
+def hurried(case: Any) -> None:
+    """Have nobody wait for what does not come."""
+    if not _is_allowed(case):
+        return
+    for name in _WAITS:
+        if any(each.name == name for each in case.operation.query):
+            case.query[name] = "1ms"
+        elif isinstance(case.body, dict) and name in case.body:
+            case.body[name] = "1ms"
+
+
+def _is_allowed(case: Any) -> bool:
+    return case.meta.generation.mode.is_positive
+
+
+@schema.parametrize()
+def test_every_operation_answers_as_the_document_says(case: Any, running: Running) -> None:
+    hurried(case)
+    if next(running.turns):
+        named(case, running.names)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    answer = case.call_and_validate(
+        base_url=running.url, session=running.session, headers=headers, timeout=PATIENCE_S
+    )
+    if answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY and _is_allowed(case):
+        is_ruled = case.operation.definition.raw["operationId"] in _RULED
+        assert is_ruled or answer.json()["code"] not in _OF_SHAPE, answer.text
+    assert running.faults.told == []
