@@ -135,3 +135,55 @@ async def test_no_part_outlives_it(supervisor: Supervisor) -> None:
     await supervisor.stop_all()
     assert sorted(ended) == ["a", "b", "c"]
     assert asyncio.all_tasks() == before
+
+
+async def test_a_part_that_fails_while_it_is_stopped_is_not_begun_again(supervisor: Supervisor) -> None:
+    begun = asyncio.Event()
+
+    async def fail_at_the_end() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("the disk is full")
+
+    supervisor.start("failing", fail_at_the_end)
+    await begun.wait()
+    async with asyncio.timeout(20):
+        await supervisor.stop("failing")
+    assert (supervisor.parts["failing"].state, supervisor.parts["failing"].restarts) == (PartState.ENDED, 0)
+
+
+async def test_a_part_that_cancels_itself_has_crashed(supervisor: Supervisor) -> None:
+    again = asyncio.Event()
+
+    async def cancel_itself() -> None:
+        if supervisor.parts["odd"].restarts:
+            again.set()
+            return
+        raise asyncio.CancelledError
+
+    supervisor.start("odd", cancel_itself)
+    async with asyncio.timeout(20):
+        await again.wait()
+
+
+async def test_a_part_that_does_not_end_is_left_behind(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("vox_mesh.supervisor._STOP_S", 0.01)
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def go_on() -> None:
+        begun.set()
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    supervisor.start("deaf", go_on)
+    await begun.wait()
+    await supervisor.stop_all()
+    assert "deaf does not end, and is left behind" in caplog.text
+    may_end.set()

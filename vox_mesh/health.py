@@ -9,6 +9,7 @@ from vox_mesh.coordination.heartbeat import Heartbeat
 from vox_mesh.jobs.worker import Worker
 from vox_mesh.model.health import Check, Vitals
 from vox_mesh.settings import Settings
+from vox_mesh.store.replica.replica import State as ReplicaState
 from vox_mesh.store.store import Store
 from vox_mesh.supervisor import PartState, Supervisor
 
@@ -39,8 +40,13 @@ class Health:
         self.is_to_work = False
         """Whether this node is meant to take jobs."""
 
+        self.is_leaving = False
+        """Whether it has been told to stop."""
+
     def checks(self) -> list[Check]:
         """All that must be so."""
+        if self.is_leaving:
+            return [Check("leaving", False, "it takes nothing more, and gives back what it has in hand")]
         checks = [self._database(), self._writes(), self._clock_check(), self._parts()]
         if self._store.replica_status is not None:
             checks.append(self._replica())
@@ -59,7 +65,7 @@ class Health:
         return Vitals(
             written=self._store.traffic.answered,
             waiting=self._store.scripts_waiting,
-            replica_lag_ms=None if replica is None else replica.age_ms or 0,
+            replica_lag_ms=None if replica is None else replica.lag_ms or 0,
             faults=tuple(self.faults),
         )
 
@@ -100,8 +106,7 @@ class Health:
     def _replica(self) -> Check:
         status = self._store.replica_status
         assert status is not None
-        most_ms = self._settings.db_max_stale_ms
-        if status.age_ms is not None and status.age_ms <= most_ms and not status.error:
+        if status.state is ReplicaState.IN_TOUCH:
             return Check("replica", True)
         age = "never up to date" if status.age_ms is None else f"{status.age_ms / 1_000:.1f} s behind"
         told = filter(None, (f"it is {age} ({status.state})", status.error))

@@ -247,8 +247,15 @@ class MeshNode(Mesh):
         await asyncio.sleep(self._tick_s * self._chance())  # those who begin together do not all look at once
         await self._job_keeper.run()
 
+    def begin_to_leave(self) -> None:
+        """Say that this node is of no use any more, and have nobody wait for what it would tell later."""
+        self.health.is_leaving = True
+        if self._front is not None:
+            self._front.end_waiting()
+
     async def close(self) -> None:
         """Leave the mesh, and let go of everything. What can't be said in time is left unsaid."""
+        self.begin_to_leave()
         try:
             await self.supervisor.stop_all()
             await self.worker.stop()

@@ -16,6 +16,9 @@ _log = logging.getLogger(__name__)
 
 _FIRST_S: Final = 0.5
 _LONGEST_S: Final = 30.0
+_STOP_S: Final = 60.0
+"""What a part still has to do has deadlines of its own, and those are shorter."""
+
 _SOUND_S: Final = 60.0
 """A part that has run for so long was begun well: the next pause is short again."""
 
@@ -73,12 +76,18 @@ class Supervisor:
             began = self.monotonic()
             try:
                 await part.run()
-            except self.fatal as error:
-                self._break(part, error)
-                return
+            except asyncio.CancelledError as cancelled:
+                if _is_to_stop():
+                    raise
+                self._crashed(part, cancelled)  # by something of its own
             except Exception as error:
-                _log.exception("%s crashed, and is begun again", part.name)
-                part.fault = f"{type(error).__name__}: {error}"
+                if _is_to_stop():
+                    _log.warning("%s did not end well: %s", part.name, error)
+                    return
+                if isinstance(error, self.fatal):
+                    self._break(part, error)
+                    return
+                self._crashed(part, error)
             else:
                 part.state = PartState.ENDED
                 return
@@ -89,6 +98,10 @@ class Supervisor:
             pause_s = min(2 * pause_s, _LONGEST_S)
             part.restarts += 1
             part.state = PartState.RUNNING
+
+    def _crashed(self, part: Part, error: BaseException) -> None:
+        _log.error("%s crashed, and is begun again", part.name, exc_info=error)
+        part.fault = f"{type(error).__name__}: {error}"
 
     def _break(self, part: Part, error: MeshError) -> None:
         _log.error("%s can't go on: %s", part.name, error.line)
@@ -106,17 +119,26 @@ class Supervisor:
         """Wait until a part can't go on; why."""
         return await asyncio.shield(self._end)
 
-    async def stop(self, name: str) -> None:
-        """Stop a part, to its very end."""
-        task = self._tasks.pop(name, None)
-        if task is not None:
+    async def stop(self, *names: str) -> None:
+        """Stop these parts, to their very end; one that does not end is left behind, and told of."""
+        stopping = {name: self._tasks.pop(name) for name in names if name in self._tasks}
+        for task in stopping.values():
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        if stopping:
+            await asyncio.wait(stopping.values(), timeout=_STOP_S)
+        for name, task in stopping.items():
             self.parts[name].state = PartState.ENDED
+            if not task.done():
+                _log.error("%s does not end, and is left behind", name)
+            elif not task.cancelled():
+                task.exception()  # it was told of
 
     async def stop_all(self) -> None:
         """Stop all parts, to their very end."""
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        self._tasks.clear()
+        await self.stop(*self._tasks)
+
+
+def _is_to_stop() -> bool:
+    """Whether somebody wants this task to end, and not only a part of its work."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -132,6 +132,26 @@ async def test_roles_and_conflicts_are_told_by_their_names(node: MeshNode) -> No
         assert (event.data["kind"], event.data["accepted"]) == ("RouteKind", True)
 
 
+async def test_whoever_is_ahead_of_the_log_is_told_where_it_ends_and_hears_what_comes(node: MeshNode) -> None:
+    last_id = await node.oplog.last_id()
+    async with _listening(node, **{events.LAST_ID: "5000"}) as listener:
+        assert (await listener.next("reset")).id == last_id
+        new = await node.jobs.schedule("a.kind")
+        event = await listener.next("job")
+    assert event.data["payload"]["jobs"][0]["job_id"] == new.job_id
+
+
+async def test_all_who_listen_are_told_by_one_look(node: MeshNode) -> None:
+    async with _listening(node) as first, _listening(node) as second:
+        await first.next("reset")
+        await second.next("reset")
+        looking = [task for task in asyncio.all_tasks() if task.get_name() == "vox-mesh-scenes"]
+        assert len(looking) == 1
+        await node.bus.send("ben", "hello", sender="ann")
+        assert (await first.next("messages")).data["unread"] == 1
+        assert (await second.next("messages")).data["unread"] == 1
+
+
 async def test_a_node_that_ends_ends_its_streams(village: Town) -> None:
     settings = village.settings("ann", token=TOKEN, read_token=READ_TOKEN)
     async with Mesh.open(settings) as node, _listening(node) as listener:
@@ -140,7 +160,7 @@ async def test_a_node_that_ends_ends_its_streams(village: Town) -> None:
         await listener.rest()
 
 
-@pytest.mark.parametrize("said", ["x", "-1", "9" * 19, "1.5", "٣"])
+@pytest.mark.parametrize("said", ["x", "-1", "9" * 19, "0" * 20 + "9" * 5_000, "1.5", "٣"])
 async def test_an_id_that_is_none_is_refused(node: MeshNode, said: str) -> None:
     headers = {"Authorization": f"Bearer {READ_TOKEN}", events.LAST_ID: said.encode()}
     async with httpx.AsyncClient(base_url=address_of(node)) as client:

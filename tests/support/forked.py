@@ -139,7 +139,7 @@ def _pipe_from() -> tuple[TextIO, int]:
 
 
 class AsyncProcess:
-    """A running program, to be used as `asyncio.subprocess.Process`; its stderr goes to a file."""
+    """A running program, to be used as `asyncio.subprocess.Process`; its stderr may go to a file."""
 
     def __init__(
         self,
@@ -147,26 +147,30 @@ class AsyncProcess:
         told: asyncio.StreamReader,
         stdin: asyncio.WriteTransport,
         stdout: asyncio.StreamReader,
+        stderr: asyncio.StreamReader | None,
     ) -> None:
         self.pid = pid
         self.stdin = stdin
         self.stdout = stdout
+        self.stderr = stderr
         self.returncode: int | None = None
         self._ending = asyncio.create_task(self._hear_end(told))
 
     @classmethod
-    async def start(cls, wanted: Program, stderr: int) -> Self:
+    async def start(cls, wanted: Program, stderr: int | None = None) -> Self:
         """Have it forked."""
         given, stdin = os.pipe()
         stdout, out = os.pipe()
-        told = _fork(wanted, given, out, stderr)
-        for file in (given, out):
+        said, err = os.pipe() if stderr is None else (None, os.dup(stderr))
+        told = _fork(wanted, given, out, err)
+        for file in (given, out, err):
             os.close(file)
         loop = asyncio.get_running_loop()
         writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(stdin, "wb", 0))
         telling = await _reader(told)
         pid = int(await telling.readline())
-        return cls(pid, telling, writing, await _reader(stdout))
+        saying = None if said is None else await _reader(said)
+        return cls(pid, telling, writing, await _reader(stdout), saying)
 
     async def _hear_end(self, told: asyncio.StreamReader) -> int:
         self.returncode = int(await told.readline())
@@ -177,6 +181,14 @@ class AsyncProcess:
     async def wait(self) -> int:
         """Wait for its end; the exit code."""
         return await asyncio.shield(self._ending)
+
+    async def communicate(self) -> None:
+        """End its input, and wait until it and all who have its output have ended."""
+        self.stdin.close()
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                await stream.read()
+        await self.wait()
 
     def send_signal(self, number: int) -> None:
         """Send a signal, if it has not ended."""

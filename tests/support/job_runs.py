@@ -220,7 +220,7 @@ class History:
 
     def _add(self, entry: Entry, payload: dict[str, Any], item: dict[str, Any]) -> None:
         if entry.kind == SCHEDULE:
-            self.stories[item["job_id"]] = Story(item["max_attempts"])
+            self.stories.setdefault(item["job_id"], Story(item["max_attempts"]))  # again, it is the same job
             return
         story, node, token = self.stories[item["job_id"]], entry.node_id, item.get("claim_token", 0)
         if entry.kind == CLAIM:

@@ -11,6 +11,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.support.fork_server import Program
+from tests.support.forked import AsyncProcess
 from tests.support.processes import environment
 from vox_mesh import Settings
 from vox_mesh.jobs.process_group import members
@@ -27,7 +29,7 @@ _LOOK_S: Final = 0.01
 class Run:
     """A wrapper that has been started."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | AsyncProcess) -> None:
         self.process = process
         self.command = self.grandchild = self.group = 0
 
@@ -80,15 +82,19 @@ async def command_run(
 ) -> AsyncIterator[Run]:
     """Start `vox-mesh` with these arguments; with `terminal`, in a session that has it."""
     inherited = {**os.environ, "PYTHONPATH": str(_ROOT), "VOX_AGENT_ID": "coder"}
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *(*prefix, sys.executable, "-m", "vox_mesh.cli", *arguments),
-        stdin=pipe if terminal is None else terminal,
-        stdout=pipe if terminal is None else terminal,
-        stderr=pipe,
-        env={**inherited, **environment(settings)},
-        start_new_session=terminal is not None,
-    )
+    variables = {**inherited, **environment(settings)}
+    process: asyncio.subprocess.Process | AsyncProcess
+    if terminal is None:
+        process = await AsyncProcess.start(Program(arguments, variables, module="vox_mesh.cli"))
+    else:
+        process = await asyncio.create_subprocess_exec(
+            *(*prefix, sys.executable, "-m", "vox_mesh.cli", *arguments),
+            stdin=terminal,
+            stdout=terminal,
+            stderr=asyncio.subprocess.PIPE,
+            env=variables,
+            start_new_session=True,
+        )
     run = Run(process)
     try:
         yield run

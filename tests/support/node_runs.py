@@ -77,6 +77,7 @@ class UpNode:
         self.settings = settings
         self.name = settings.node_id
         self.process = process
+        self.is_told_to_end = False
         self._log = log
         headers = {"Authorization": f"Bearer {TOKEN}"}
         self.client = httpx.AsyncClient(
@@ -169,6 +170,7 @@ class UpNode:
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
         """Send it a signal, and wait for its end."""
+        self.is_told_to_end = True
         self.process.send_signal(number)
         return await self.ended()
 

@@ -28,6 +28,7 @@ class Served:
 
     node: MeshNode
     client: httpx.AsyncClient
+    town: Town
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, token: str | None = TOKEN, **more: Any
@@ -52,7 +53,7 @@ class Served:
         items: list[Any] = []
         cursor: dict[str, str] = {}
         while True:
-            page = await self.get(path, **query, **cursor)
+            page = await self.get(path, **(query | cursor))
             items += page["items"]
             if page["next"] is None:
                 return items
@@ -74,6 +75,6 @@ async def serving_api(town: Town, name: str = "ann", **more: Any) -> AsyncIterat
         try:
             url = await service.start()
             async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) as client:
-                yield Served(node, client)
+                yield Served(node, client, town)
         finally:
             await service.stop()

@@ -72,6 +72,7 @@ class NodeRun:
                 self._say_ready(mesh)
                 await self._until_over(mesh)
                 self._manager.stopping()
+                mesh.begin_to_leave()
                 await mesh.supervisor.stop(_WORKER)
         except asyncio.CancelledError:
             if not self._is_to_stop.is_set():

@@ -74,7 +74,11 @@ class Access:
 
 def _refuse_from_pages(request: web.Request) -> None:
     """Raise 403 for what a page of some site makes a browser on this machine send: it has no token either."""
-    if "Origin" in request.headers or not is_loopback(urlsplit(f"//{request.host}").hostname or ""):
+    try:
+        host = urlsplit(f"//{request.host}").hostname or ""
+    except ValueError:
+        host = ""
+    if "Origin" in request.headers or not is_loopback(host):
         raise Problem(
             HTTPStatus.FORBIDDEN,
             "not_local",

@@ -164,6 +164,8 @@ class Connections:
         """Hang up on those who took too long."""
         now = asyncio.get_running_loop().time()
         for each in self.open_ones:
+            if each.under_way:
+                continue  # every call has a time of its own
             if now - each.since > (self._patience.kept_s if each.has_asked else self._patience.first_s):
                 each.hang_up()
 
@@ -178,3 +180,5 @@ class Connections:
             return await handler(request)
         finally:
             connection.under_way -= 1
+            touched(request)
+            touched(request)  # from now on it is for them to take the answer

@@ -18,13 +18,13 @@ import orjson
 from aiohttp import web
 
 from vox_mesh.coordination.export import record_of
-from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.connections import lost, touched
 from vox_mesh.http.problems import Problem
+from vox_mesh.http.scenes import Scenes
 from vox_mesh.planes import Planes
 from vox_mesh.views.oplog import topic_of
-from vox_mesh.views.overview import Lookout, Overview
+from vox_mesh.views.overview import Overview
 
 PATH: Final = "/v1/events"
 LAST_ID: Final = "Last-Event-ID"
@@ -33,9 +33,7 @@ _MOST: Final = 64
 _WAITING: Final = 16
 _QUIET_S: Final = 15.0
 _TAKE_S: Final = 10.0
-_CALM_S: Final = 1.0
-_AGAIN_S: Final = 2.0
-_MAX_ID: Final = 2**63 - 1
+_MAX_DIGITS: Final = 18
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +55,10 @@ class Events:
     def __init__(self, mesh: Planes, access: Access) -> None:
         self._mesh = mesh
         self._access = access
+        self._scenes = Scenes(mesh)
+        self._places = 0
         self._streams: set[asyncio.Task[Any]] = set()
+        self._is_over = False
 
     def add_to(self, app: web.Application) -> None:
         """Serve this."""
@@ -65,18 +66,27 @@ class Events:
 
     def end(self) -> None:
         """Tell nobody any more."""
+        self._is_over = True
         for stream in self._streams:
             stream.cancel()
 
     async def _listen(self, request: web.Request) -> web.StreamResponse:
         self._access.check(request, Scope.READ)
-        after_id = _last_id(request)
-        if len(self._streams) >= _MOST:
-            raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", f"more than {_MOST} listen at the same time"
-            )
-        if after_id is None:
-            after_id = await self._mesh.oplog.last_id()
+        asked = _last_id(request)
+        if self._is_over or self._places >= _MOST:
+            detail = "this node leaves" if self._is_over else f"more than {_MOST} listen at the same time"
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail)
+        self._places += 1
+        try:
+            return await self._serve(request, asked)
+        finally:
+            self._places -= 1
+
+    async def _serve(self, request: web.Request, asked: int | None) -> web.StreamResponse:
+        last_id = await self._mesh.oplog.last_id()
+        # An id that the log has not come to is of another database, or of one that was restored since.
+        is_ahead = asked is not None and asked > last_id
+        after_id = last_id if asked is None or is_ahead else asked
         response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream",
@@ -84,7 +94,8 @@ class Events:
                 "X-Accel-Buffering": "no",
             }
         )
-        stream = asyncio.create_task(self._send(request, response, after_id), name="vox-mesh-stream")
+        sending = self._send(request, response, after_id, last_id if is_ahead else None)
+        stream = asyncio.create_task(sending, name="vox-mesh-stream")
         gone = asyncio.create_task(lost(request), name="vox-mesh-listener-gone")
         self._streams.add(stream)
         try:
@@ -99,13 +110,15 @@ class Events:
             self._streams.discard(stream)
         return response
 
-    async def _send(self, request: web.Request, response: web.StreamResponse, after_id: int) -> None:
+    async def _send(
+        self, request: web.Request, response: web.StreamResponse, after_id: int, new_id: int | None
+    ) -> None:
         """Send what comes to one listener; whoever does not take it in time is hung up on."""
         await response.prepare(request)
         coming: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
         async with asyncio.TaskGroup() as parts:
             parts.create_task(_pour(self._entries(after_id), coming), name="vox-mesh-events-of-log")
-            parts.create_task(_pour(self._scenes(), coming), name="vox-mesh-events")
+            parts.create_task(_pour(self._states(new_id), coming), name="vox-mesh-events")
             while True:
                 event = b": still here\n\n"
                 with suppress(TimeoutError):
@@ -120,30 +133,18 @@ class Events:
             async for entry in entries:
                 yield _event(topic_of(entry), record_of(entry), entry.id)
 
-    async def _scenes(self) -> AsyncGenerator[bytes, None]:
-        lookout, store = Lookout(self._mesh), self._mesh.store
+    async def _states(self, new_id: int | None) -> AsyncGenerator[bytes, None]:
         told: dict[str, Any] | None = None
-        while True:
-            seen = store.change_count
-            pause_s: float | None = None
-            try:
-                scene = await lookout.look()
-            except MeshError as error:
-                _log.info("no events for now: %s", error.line)
-                pause_s = _AGAIN_S
-            else:
+        async with aclosing(self._scenes.watch()) as scenes:
+            async for scene in scenes:
                 now = {name: part(scene) for name, part in _PARTS.items()}
                 if told is None:
-                    yield _event("reset", {name: _part(scene, name) for name in _PARTS})
+                    yield _event("reset", {name: _part(scene, name) for name in _PARTS}, new_id)
                 else:
                     for name in _PARTS:
                         if now[name] != told[name]:
                             yield _event(name, _part(scene, name))
                 told = now
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await store.changed(seen)
-            await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
 
 
 def _last_id(request: web.Request) -> int | None:
@@ -151,7 +152,7 @@ def _last_id(request: web.Request) -> int | None:
     said = request.headers.get(LAST_ID) or request.query.get("after")
     if said is None:
         return None
-    if not (said.isascii() and said.isdigit() and int(said[:20]) <= _MAX_ID):
+    if not (said.isascii() and said.isdigit() and len(said) <= _MAX_DIGITS):
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY, "bad_event_id", f"{LAST_ID} is the id of an entry of the log"
         )

@@ -302,9 +302,7 @@ class Families:
 
 
 def _lag_s(status: ReplicaStatus) -> float | None:
-    if status.state is ReplicaState.IN_TOUCH and status.lag_frames == 0:
-        return 0.0
-    return None if status.age_ms is None else status.age_ms / 1_000
+    return None if status.lag_ms is None else status.lag_ms / 1_000
 
 
 def _gauge(name: str, told: str, value: float | None) -> Metric:

@@ -40,6 +40,7 @@ class Front:
         window_ms = min(WINDOW_MS, round(settings.message_retention * 1_000))
         reception = Reception(store, bus, mesh.clock, window_ms, monotonic)
         self._events = Events(mesh, access)
+        self._api = Api(mesh, access)
         self.service = Service(
             address,
             [
@@ -47,7 +48,7 @@ class Front:
                 HealthPages(checks, access).add_to,
                 Metrics(measured, access, is_ready=lambda: all(check.is_ok for check in checks())).add_to,
                 self._events.add_to,
-                Api(mesh, access).add_to,
+                self._api.add_to,
             ],
         )
         self._outbox = Outbox(
@@ -64,12 +65,17 @@ class Front:
         """Listen; the address that others are told."""
         return await self.service.start()
 
+    def end_waiting(self) -> None:
+        """Have nobody wait for what this node would tell later."""
+        self._events.end()
+        self._api.end_waiting()
+
     async def stop(self) -> None:
         """Take and bring nothing more; what is under way here is finished."""
         try:
             await self._outbox.close()
         finally:
-            self._events.end()
+            self.end_waiting()
             await self.service.stop()
 
 

@@ -38,7 +38,8 @@ class Service:
         )
         for add_to in parts:
             add_to(app)
-        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=patience.stop_s)
+        # It waits for so long twice: for requests to end, and then for those that it has cancelled.
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=patience.stop_s / 2)
         self._listening: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._watching: asyncio.Task[None] | None = None

@@ -249,7 +249,7 @@ class Worker:
             self._tasks = []
         if self._store.is_spooling:
             return  # nobody would hear it, and that takes a while
-        with suppress(StaleIncarnation, StoreClosed):  # then others know
+        with suppress(MeshError):  # then others know, or find out
             await self._say()
 
     # --- taking ----------------------------------------------------------------------------------

@@ -386,6 +386,10 @@ class Bus:
         if is_brought(message) and not self.arrivals.is_handed_out(message):
             raise self.stats.refuse(message)
 
+    async def put_back(self, messages: Sequence[Message]) -> None:
+        """Give back messages that were claimed together, and that nobody has looked at: it is no attempt."""
+        await self._claims.release(messages, firsts_of_pairs(messages))
+
     def hand_over(self, message: Message) -> None:
         """Have no more to do with a message: it stays claimed, for whoever knows the name of its claim."""
         self._claims.hand_over(message)

@@ -153,6 +153,9 @@ class AgentQueue:
         await self.stop_replaying()
         if self._keeping:
             await asyncio.wait(self._keeping)  # not `gather`: cancelled, that would cancel them too
+        left = (await self.status()).depth
+        if left:
+            _log.warning("%d writes stay in the spool: whoever starts here next makes them", left)
         await self._disk.do(self._spool.close)
         await self._disk.stop()
 

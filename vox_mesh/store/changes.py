@@ -21,6 +21,8 @@ class Changes:
 
     def __init__(self) -> None:
         self.count = 0
+        self.watches = 0
+        """How many are to know within 5 s when the database is away."""
         self._next = asyncio.Event()
         self._waiting = 0
 

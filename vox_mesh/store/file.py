@@ -7,8 +7,9 @@ import fcntl
 import os
 import re
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +30,24 @@ _PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_lim
 _DATA_VERSION: Final = Statement("PRAGMA data_version")
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 
+_looking: Final = threading.Lock()
+"""For looking into a file before it is opened, and for opening it first."""
+
 
 def refuse_unless_ours(path: Path) -> None:
-    """Raise `WrongHome` for a replica, and for what is no database at all."""
+    """Raise `WrongHome` for a replica, and for what is no database at all.
+
+    Not in a process that has the file open: closing it here would end the locks that SQLite holds on it for
+    the whole process, and whoever else closes the file would take its log away with it.
+    """
+    _refuse_replica(path)
+    if path.exists() and path.stat().st_size > 0:
+        with path.open("rb") as file:
+            if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
+                raise _no_database(path)
+
+
+def _refuse_replica(path: Path) -> None:
     if mark_of(path).exists() or _REPLICA_NAME.fullmatch(path.name):
         raise WrongHome(
             f"{path} is a replica of another database",
@@ -39,10 +55,10 @@ def refuse_unless_ours(path: Path) -> None:
         )
     if path.is_dir():
         raise WrongHome(f"{path} is a folder", hint="set VOX_DB_PATH to a file")
-    if path.exists() and path.stat().st_size > 0:
-        with path.open("rb") as file:
-            if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
-                raise WrongHome(f"{path} is not a SQLite database", hint="set VOX_DB_PATH to another file")
+
+
+def _no_database(path: Path) -> WrongHome:
+    return WrongHome(f"{path} is not a SQLite database", hint="set VOX_DB_PATH to another file")
 
 
 class Turn:
@@ -94,7 +110,10 @@ class FileEngine:
     @classmethod
     async def open(cls, path: Path) -> FileEngine:
         """Open the database file, or create it, readable by its owner alone."""
-        refuse_unless_ours(path)
+        _refuse_replica(path)
+        with _looking:
+            if not _turn_of(path).exists():  # nobody has it open
+                refuse_unless_ours(path)
         writer = SerialThread("vox-mesh-writer")
         opened: list[_Opened] = []
         try:
@@ -160,6 +179,8 @@ def _not_opened(path: Path, error: BaseException) -> BaseException:
             f"another process has kept {path} from being opened for {_OPEN_S:g} s",
             hint="is a process that writes to it stopped or hanging?",
         )
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+        return _no_database(path)
     if isinstance(error, OSError | sqlite3.Error):
         return DatabaseFault(
             f"{path} can't be opened: {error}", hint="check VOX_DB_PATH and the folder's permissions"
@@ -167,13 +188,19 @@ def _not_opened(path: Path, error: BaseException) -> BaseException:
     return error
 
 
+def _turn_of(path: Path) -> Path:
+    return Path(f"{path}.turn")
+
+
 def _open_file(path: Path) -> _Opened:
     make_private(path.parent)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     with ExitStack() as undoing:
-        turn = undoing.enter_context(closing(Turn(Path(f"{path}.turn"))))
+        with _looking:
+            turn = undoing.enter_context(closing(Turn(_turn_of(path))))
         # Switching a new file to WAL needs it alone: processes that start together take turns at that too.
         with turn:
+            with suppress(FileExistsError):  # and then it may not be opened here: SQLite's locks would end
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             writing = undoing.enter_context(closing(_connect(path)))
             for pragma in _PRAGMAS:
                 writing.execute(f"PRAGMA {pragma}")

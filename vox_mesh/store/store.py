@@ -81,7 +81,11 @@ class Store:
         self.tenant = tenant
         self.traffic = Traffic() if traffic is None else traffic
         if home is Home.MESH:
-            engine = CountedEngine(engine, self.traffic.requests)
+            engine = CountedEngine(
+                engine, self.traffic.requests, monotonic if floor is None else floor.monotonic
+            )
+            if replica is not None:
+                engine.wrote = replica.written
         self._engine = engine
         self._monotonic = monotonic
         self._timeout = timeout
@@ -247,18 +251,22 @@ class Store:
         there is no new answer; the watch goes on when it is back.
         """
         last: Change | None = None
-        while True:
-            seen = self._changes.count
-            now = last if self._is_away else await self._look(sql, params)
-            is_away = now is None or self._is_away
-            if is_away and last is not None:
-                now = Change(last.rows, in_touch=False)
-            if now is not None and now != last:
-                last = now
-                yield now
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN_S if is_away else None):
-                    await self.changed(seen)
+        self._changes.watches += 1
+        try:
+            while True:
+                seen = self._changes.count
+                now = last if self._is_away else await self._look(sql, params)
+                is_away = now is None or self._is_away
+                if is_away and last is not None:
+                    now = Change(last.rows, in_touch=False)
+                if now is not None and now != last:
+                    last = now
+                    yield now
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_AGAIN_S if is_away else None):
+                        await self.changed(seen)
+        finally:
+            self._changes.watches -= 1
 
     async def _look(self, sql: str, params: Sequence[Value]) -> Change | None:
         """The query's answer now; `None` while the database is away."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final
@@ -46,15 +47,23 @@ class Traffic:
 class CountedEngine:
     """A server's engine, with a count of all that is sent to it."""
 
-    def __init__(self, engine: Engine, requests: Counts) -> None:
+    def __init__(
+        self, engine: Engine, requests: Counts, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self.max_scripts = engine.max_scripts
         self._engine = engine
         self._requests = requests
+        self._monotonic = monotonic
+        self.wrote: Callable[[float], None] = lambda asked_at: None
+        """Is told when a write that was answered had been sent."""
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
         self._requests.add("write")
-        return await self._engine.run(batch)
+        asked_at = self._monotonic()
+        result = await self._engine.run(batch)
+        self.wrote(asked_at)
+        return result
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -20,12 +20,14 @@ from vox_mesh.http.api.pages import Page
 from vox_mesh.http.api.streams import sent_as_it_comes
 from vox_mesh.http.api.table import ALL
 from vox_mesh.http.body import body_of
+from vox_mesh.http.calls import Calls
 from vox_mesh.http.problems import Handler, Problem
 from vox_mesh.planes import Planes
 
 DOCUMENT: Final = "/v1/openapi.json"
 
 _JSON: Final = "application/json"
+_EXACT: Final = 2**53
 
 
 class Api:
@@ -34,6 +36,7 @@ class Api:
     def __init__(self, mesh: Planes, access: Access) -> None:
         self._mesh = mesh
         self._access = access
+        self._calls = Calls()
         self._document: bytes | None = None
 
     def add_to(self, app: web.Application) -> None:
@@ -47,6 +50,10 @@ class Api:
                 resource.add_route(method, handler)
             resource.add_route("*", _refusing(by_method))
 
+    def end_waiting(self) -> None:
+        """Have nobody wait any more for what may never happen."""
+        self._calls.end_waiting()
+
     def _handler(self, operation: Operation) -> Handler:
         adapters = {name: TypeAdapter[Any](kind) for name, kind in operation.names.items()}
 
@@ -54,16 +61,9 @@ class Api:
             self._access.check(request, operation.scope)
             values = {name: _checked(adapters[name], request.match_info[name], name) for name in adapters}
             values |= await _asked(operation, request)
-            try:
-                async with asyncio.timeout(operation.takes_s):
-                    answer = await operation.work(self._mesh, **values)
-            except TimeoutError:
-                raise Problem(
-                    HTTPStatus.SERVICE_UNAVAILABLE,
-                    "no_answer",
-                    f"there was no answer within {operation.takes_s:g} s",
-                    "whether anything was changed is not known: look, before you ask again",
-                ) from None
+            undo = None if operation.undo is None else partial(operation.undo, self._mesh)
+            work = operation.work(self._mesh, **values)
+            answer = await self._calls.do(request, work, operation.takes_s, waits=operation.waits, undo=undo)
             if isinstance(answer, JsonLines):
                 return await sent_as_it_comes(request, answer)
             return _answered(request, answer, operation.status)
@@ -99,7 +99,7 @@ async def _asked(operation: Operation, request: web.Request) -> dict[str, BaseMo
             said = orjson.loads(await body_of(request))
         except orjson.JSONDecodeError as error:
             raise Problem(HTTPStatus.BAD_REQUEST, "not_json", f"the body is not JSON: {error}") from None
-        asked["body"] = _validated(operation.body, said, "body", strict=True)
+        asked["body"] = _validated(operation.body, _with_whole_numbers(said), "body", strict=True)
     return asked
 
 
@@ -108,6 +108,17 @@ def _once_each(request: web.Request) -> dict[str, str]:
     if len(query) < len(request.query):
         raise _bad("query", "something is asked twice")
     return query
+
+
+def _with_whole_numbers(said: Any) -> Any:
+    """The same, where 1.0 is 1: to JSON that makes no difference, and to our models it does."""
+    if not isinstance(said, dict):
+        return said
+    return {name: int(value) if _is_whole(value) else value for name, value in said.items()}
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and abs(value) <= _EXACT and value.is_integer()
 
 
 def _validated(model: type[BaseModel], value: Any, where: str, *, strict: bool = False) -> BaseModel:

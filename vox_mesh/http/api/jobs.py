@@ -35,6 +35,9 @@ JobName = Annotated[str, Field(pattern="^([0-9a-f]{6,64}|[0-7][0-9A-Za-z]{25})$"
 """A job's id, at least the first 6 digits of it, or its ULID."""
 
 _WAITING_S: Final = MAX_WAIT_S + CALL_S
+_PIECES: Final = 200
+"""So many pieces of a job's log are on a page: each may have 16 KiB."""
+
 _ALL_S: Final = 120.0
 """For what looks at all that there is."""
 
@@ -143,7 +146,7 @@ class WaitAsked(Asked):
     timeout: Wait = 30.0
 
 
-@JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAITING_S)
+@JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAITING_S, waits=True)
 async def wait_for_job(mesh: Planes, job: JobName, query: WaitAsked) -> JobView:
     """Wait until a job has ended, or the time is over; the job as it is then."""
     found = await mesh.jobs.find(job)
@@ -158,21 +161,23 @@ class LogsAsked(PageAsked):
     wait: Wait = 0.0
 
 
-@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAITING_S)
+@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAITING_S, waits=True)
 async def read_job_logs(mesh: Planes, job: JobName, query: LogsAsked) -> Page[PieceView]:
     """Read what a job has printed and logged; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)
     job_id, notes, after = found.job_id, mesh.jobs.notes, query.number or 0
-    pieces = await notes.logged(job_id, after=after, limit=query.limit)
+    limit = min(query.limit, _PIECES)
+    pieces = await notes.logged(job_id, after=after, limit=limit)
     if not pieces and query.wait and not found.has_ended:
         with suppress(TimeoutError):
             async with timeout(query.wait), aclosing(notes.follow(job_id, after=after)) as coming:
                 async for _ in coming:
                     break
         found = await mesh.jobs.find(job_id)
-        pieces = await notes.logged(job_id, after=after, limit=query.limit)
+        pieces = await notes.logged(job_id, after=after, limit=limit)
     views = [PieceView.of(piece) for piece in pieces]
-    return query.page(views, lambda piece: piece.n, goes_on=not found.has_ended)
+    goes_on = not found.has_ended or len(pieces) == limit
+    return query.page(views, lambda piece: piece.n, goes_on=goes_on)
 
 
 @JOBS.get("/v1/jobs/{job}/graph")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Final
@@ -9,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from vox_mesh.coordination.locks.guarding import obstacles
-from vox_mesh.errors import NotKnown, StaleFence
+from vox_mesh.errors import MeshError, NotKnown, StaleFence
 from vox_mesh.http.access import Scope
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, Seconds, Text, Wait
 from vox_mesh.http.api.pages import Page, PageAsked
@@ -98,7 +99,12 @@ async def list_locks(mesh: Planes, query: LocksAsked) -> Page[HoldView]:
     return query.page_of(views, lambda view: f"{view.lock_key}\0{view.fence_token:020}\0{view.holder_agent}")
 
 
-@LOCKS.post("/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S)
+async def _let_go(mesh: Planes, held: LockView) -> None:
+    with suppress(MeshError):  # what can't be said is left to its time
+        await mesh.locks.release(await mesh.locks.find(held.lock_keys[0], held.fence_token))
+
+
+@LOCKS.post("/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S, waits=True, undo=_let_go)
 async def acquire_lock(mesh: Planes, body: Acquiring) -> LockView:
     """Acquire all of the keys under one token, or none of them."""
     held = await mesh.locks.acquire(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from vox_mesh.errors import BadValue
+from vox_mesh.errors import BadValue, MeshError, TooLarge
 from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.messages.bus import DEFAULT_PRIORITY, DEFAULT_TYPE
@@ -19,6 +22,12 @@ from vox_mesh.store.thread import to_the_end
 from vox_mesh.views.messages import MessageView, ThreadView, found, held
 
 MESSAGES: Final = Operations("messages")
+
+Read = Callable[[int | None, int], Awaitable[list[Message]]]
+"""Reads messages from a position on, so many at the most."""
+
+_AT_A_TIME: Final = 16
+_PAGE_BYTES: Final = 4 * 2**20
 
 
 class MessagesAsked(PageAsked):
@@ -86,15 +95,39 @@ async def list_messages(mesh: Planes, query: MessagesAsked) -> Page[MessageView]
     """List messages, the newest first; dead letters with `state=dead`."""
     if query.state is MessageState.SPOOLED:
         raise BadValue("spooled messages are in the spool of a node", hint="GET /v1/db says how many")
-    listed = await mesh.bus.letters.listed(
+    wanted = partial(
+        mesh.bus.letters.listed,
         state=query.state,
         sender=query.sender,
         receiver=query.receiver,
         thread=query.thread,
-        limit=query.limit,
-        before=query.number,
     )
-    return query.page([MessageView.of(each) for each in listed], lambda view: view.position)
+    return await _page(query, lambda position, limit: wanted(before=position, limit=limit))
+
+
+async def _page(query: PageAsked, read: Read) -> Page[MessageView]:
+    """A page of messages; of large ones it has fewer, and no more are read at a time than anyone can hold."""
+    found: list[Message] = []
+    most, size, position = _AT_A_TIME, 0, query.number
+    while len(found) < query.limit and size < _PAGE_BYTES:
+        wanted = min(most, query.limit - len(found))
+        try:
+            some = await read(position, wanted)
+        except TooLarge:
+            if most == 1:
+                raise
+            most //= 2
+            continue
+        found += some
+        if len(some) < wanted:
+            return query.page([MessageView.of(each) for each in found], _position)
+        position = found[-1].position
+        size += sum(len(each.payload) for each in some)
+    return query.page([MessageView.of(each) for each in found], _position, goes_on=True)
+
+
+def _position(view: MessageView) -> int:
+    return view.position
 
 
 @MESSAGES.post("/v1/messages", status=HTTPStatus.CREATED)
@@ -159,11 +192,18 @@ async def _as_it_is(mesh: Planes, message: Message) -> MessageView:
 async def look_into_inbox(mesh: Planes, agent: Text, query: InboxAsked) -> Page[MessageView]:
     """Show what waits for an agent, and claim nothing."""
     names = inbox_names(agent, query.roles.split(",") if query.roles else ())
-    waiting = await mesh.bus.letters.peek(names, after=query.number or 0, limit=query.limit)
-    return query.page([MessageView.of(each) for each in waiting], lambda view: view.position)
+    peek = mesh.bus.letters.peek
+    return await _page(query, lambda position, limit: peek(names, after=position or 0, limit=limit))
 
 
-@MESSAGES.post("/v1/inbox/{agent}/claim")
+async def _put_back(mesh: Planes, claimed: list[MessageView]) -> None:
+    with suppress(MeshError):  # what can't be said is left to its lease
+        await mesh.bus.put_back(
+            [await held(mesh, each.message_uuid, each.claim_owner or "") for each in claimed]
+        )
+
+
+@MESSAGES.post("/v1/inbox/{agent}/claim", undo=_put_back)
 async def claim_messages(mesh: Planes, agent: Text, body: Claiming) -> list[MessageView]:
     """Claim what waits for an agent: nobody else's until the lease is over. Say what became of each."""
     claiming = mesh.bus.poll_inbox_from_db(agent, roles=body.roles, limit=body.limit, lease=body.lease)

@@ -34,13 +34,10 @@ _PROBLEM: Final = {
 _LINES: Final = {"type": "string", "description": "A JSON document on each line."}
 ALWAYS: Final = (
     *(HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND),
-    *(HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.TOO_MANY_REQUESTS),
-    HTTPStatus.SERVICE_UNAVAILABLE,
+    *(HTTPStatus.CONFLICT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY),
+    *(HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE),
 )
-WITH_BODY: Final = (
-    *(HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
-    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-)
+WITH_BODY: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
 
 
 def document_of(operations: Sequence[Operation]) -> dict[str, Any]:

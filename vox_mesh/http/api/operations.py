@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
@@ -17,8 +17,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from vox_mesh.http.access import Scope
 from vox_mesh.model.durations import milliseconds
+from vox_mesh.planes import Planes
 
-Work = Callable[..., Awaitable[Any]]
+Work = Callable[..., Coroutine[Any, Any, Any]]
+Undo = Callable[[Planes, Any], Awaitable[None]]
 Function = TypeVar("Function", bound=Work)
 
 _NAME: Final = re.compile(r"\{(\w+)\}")
@@ -100,6 +102,11 @@ class Operation:
     answer: Any
     status: HTTPStatus
     takes_s: float
+    waits: bool = False
+    """Whether it may take long for no other reason than that nothing happens."""
+
+    undo: Undo | None = None
+    """What is done with an answer that nobody is there to have."""
 
     @property
     def name(self) -> str:
@@ -124,9 +131,11 @@ class Operations:
         self.noun = noun
         self.all: list[Operation] = []
 
-    def get(self, path: str, *, takes_s: float = CALL_S) -> Callable[[Function], Function]:
+    def get(
+        self, path: str, *, takes_s: float = CALL_S, waits: bool = False
+    ) -> Callable[[Function], Function]:
         """Something that can be asked, and changes nothing."""
-        return self._add("GET", path, Scope.READ, HTTPStatus.OK, takes_s)
+        return self._add("GET", path, Scope.READ, HTTPStatus.OK, takes_s, waits)
 
     def post(
         self,
@@ -135,9 +144,11 @@ class Operations:
         status: HTTPStatus = HTTPStatus.OK,
         scope: Scope = Scope.WRITE,
         takes_s: float = CALL_S,
+        waits: bool = False,
+        undo: Undo | None = None,
     ) -> Callable[[Function], Function]:
         """Something that is done."""
-        return self._add("POST", path, scope, status, takes_s)
+        return self._add("POST", path, scope, status, takes_s, waits, undo)
 
     def put(self, path: str) -> Callable[[Function], Function]:
         """Something that is so from now on, however often it is said."""
@@ -152,7 +163,14 @@ class Operations:
         return self._add("DELETE", path, Scope.WRITE, HTTPStatus.OK, CALL_S)
 
     def _add(
-        self, method: str, path: str, scope: Scope, status: HTTPStatus, takes_s: float
+        self,
+        method: str,
+        path: str,
+        scope: Scope,
+        status: HTTPStatus,
+        takes_s: float,
+        waits: bool = False,
+        undo: Undo | None = None,
     ) -> Callable[[Function], Function]:
         def add(work: Function) -> Function:
             hints = get_type_hints(work, include_extras=True)
@@ -161,7 +179,10 @@ class Operations:
             query, body = hints.pop("query", None), hints.pop("body", None)
             assert list(hints) == _NAME.findall(path), f"{work.__name__} takes other names than {path}"
             self.all.append(
-                Operation(method, path, self.noun, scope, work, hints, query, body, answer, status, takes_s)
+                Operation(
+                    *(method, path, self.noun, scope, work, hints, query, body, answer, status),
+                    *(takes_s, waits, undo),
+                )
             )
             return work
 

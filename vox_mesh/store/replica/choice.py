@@ -129,6 +129,10 @@ class AutoReplica:
         """Answer a query, if the chosen one can."""
         return await self._chosen.answer(statement)
 
+    def written(self, asked_at: float) -> None:
+        """The primary has answered a write."""
+        self._chosen.written(asked_at)
+
     async def caught_up(self, progress: Progress, patience_s: float) -> None:
         """Wait until the chosen one holds all that was committed before now."""
         first = self._chosen

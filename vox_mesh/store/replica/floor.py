@@ -50,6 +50,11 @@ class Floor:
             # The higher frame may be a dead server's, met by a hello since; this answer is seen only now.
             self._position = Position(log_id, max(frame, self._position.frame), now)
 
+    @property
+    def highest(self) -> tuple[str, int] | None:
+        """The log that was last seen, and its highest frame that was; `None`: no answer had a place yet."""
+        return None if self._position is None else self._position[:2]
+
     def place(self, log_id: str, asked_at: float) -> None:
         """The primary said hello to a question of that moment: connections known before then are its own."""
         for connection in [key for key, seen_at in self._unknown.items() if seen_at < asked_at]:

@@ -26,8 +26,14 @@ from vox_mesh.store.values import Rows
 _log = logging.getLogger(__name__)
 
 _ASK_S: Final = 2.0
+_UNWATCHED_ASK_S: Final = 6.0
+"""The same where nobody watches: longer than from one tick of a node to the next, which are answered."""
+
 _FLOOR_S: Final = 0.05
 """How long a read waits for what was seen before it; then the primary answers."""
+
+_EARLY_S: Final = 0.1
+"""It is asked so much earlier rather than a whole turn later."""
 
 _MORE: Final = 1.05
 """Times the room in which a copy had no place: then it may have."""
@@ -70,6 +76,7 @@ class Following(ABC):
         self._changes = changes
         self._max_stale_s = max_stale_s
         self._ask_s = min(_ASK_S, max(max_stale_s / 2, _FLOOR_S)) if max_stale_s else _ASK_S
+        self._unwatched_ask_s = _UNWATCHED_ASK_S if self._ask_s == _ASK_S else self._ask_s
         self._refused = refused
         self._monotonic = floor.monotonic  # what the floor has seen is compared with it
         self._state = State.CATCHING_UP
@@ -213,12 +220,20 @@ class Following(ABC):
             if self._mark.free_bytes >= too_little * _MORE:
                 return
 
-    async def _wait_to_ask(self) -> None:
-        """Wait until it is time to ask the primary again, or a reader wants to know."""
+    async def _wait_to_ask(self) -> bool:
+        """Wait until it may be time to ask the primary again; whether a reader wants to know."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._ask_s):
                 await self._asked.wait()
+        is_asked = self._asked.is_set()
         self._asked.clear()
+        return is_asked
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether it is too long since we knew how far the primary was."""
+        limit_s = self._ask_s if self._changes.watches else self._unwatched_ask_s
+        return self._monotonic() - self._as_of >= limit_s - _EARLY_S
 
     def _hold_all_until(self, moment: float) -> None:
         """The copy has come as far as the primary was at that moment."""

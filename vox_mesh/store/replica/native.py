@@ -116,6 +116,9 @@ class NativeReplica(Following):
             self._asked.set()  # for the task to see it now
         return rows
 
+    def written(self, asked_at: float) -> None:
+        """It counts no frames: that the primary has answered tells nothing of the copy."""
+
     async def _discard(self) -> None:
         self._remove()
 

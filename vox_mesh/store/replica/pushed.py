@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 _HELLO_S: Final = 2.0
 """How long a hello may stay unanswered, and a frame that it named not come."""
 
+_NOW_AND_THEN_S: Final = 0.5
 _SNAPSHOT_S: Final = 0.02
 _SNAPSHOT_TRIES: Final = 50
 _MAX_PROMISES: Final = 64
@@ -53,6 +54,8 @@ class PushedReplica(Following):
         self._log = log
         self._heard_at = _NEVER
         self._promises: deque[tuple[float, int]] = deque()  # hellos, and the frames they named
+        self._wrote_at = _NEVER  # when the last write was sent that counts as a hello
+        self._wrote: tuple[str, int] | None = None  # and what its answer named
         self._end = 0
 
     @property
@@ -148,24 +151,42 @@ class PushedReplica(Following):
 
     async def _keep_in_touch(self) -> None:
         while True:
-            await self._wait_to_ask()
+            is_asked = await self._wait_to_ask()
             self._copy.check()
             if self._copy.is_damaged:
                 raise Restarted("the file was changed by somebody else")
             asked_at, held = self._monotonic(), self._copy.next_frame
-            self._hear(asked_at, held, await self._log.hello(_HELLO_S))
+            if is_asked or self._is_silent or self._is_overdue(asked_at):
+                self._hear(asked_at, held, await self._log.hello(_HELLO_S))
 
     def _hear(self, asked_at: float, held: int, hello: Hello) -> None:
         """What a hello tells: which log it is, and how far it went when we asked and held so many frames."""
         self._floor.place(hello.log_id, asked_at)
         if hello.log_id != self._copy.log_id or hello.next_frame < held:
             raise Restarted("the primary has begun another log")
-        if self._promises and asked_at - max(self._promises[0][0], self._heard_at) > _HELLO_S:
+        if self._is_overdue(asked_at):
             raise NoAnswer("the push stream is stuck")
         if len(self._promises) < _MAX_PROMISES:
             self._promises.append((asked_at, hello.next_frame))
         self._end = hello.next_frame
         self._redeem()
+
+    def _is_overdue(self, now: float) -> bool:
+        """Whether a frame that was named has not come in its time, and nothing else has."""
+        return bool(self._promises) and now - max(self._promises[0][0], self._heard_at) > _HELLO_S
+
+    def written(self, asked_at: float) -> None:
+        """The primary has answered a write, and named the last frame: as good as a hello, now and then."""
+        highest = self._floor.highest
+        if highest is None or asked_at < self._wrote_at + _NOW_AND_THEN_S or not self.is_in_touch:
+            return
+        log_id, frame = highest
+        # One that was waited for in vain may be of a server that died with it: not that again.
+        is_new = highest != self._wrote or frame < self._copy.next_frame
+        if log_id == self._copy.log_id and is_new and len(self._promises) < _MAX_PROMISES:
+            self._wrote_at, self._wrote = asked_at, highest
+            self._promises.append((asked_at, frame + 1))
+            self._redeem()
 
     def _received(self) -> None:
         """Something has come in, if only a part of a transaction."""

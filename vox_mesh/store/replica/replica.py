@@ -35,6 +35,11 @@ class ReplicaStatus:
     bytes: int
     error: str
 
+    @property
+    def lag_ms(self) -> int | None:
+        """How far behind it is: not at all, while it is in touch and nothing is known that it lacks."""
+        return 0 if self.state is State.IN_TOUCH and self.lag_frames == 0 else self.age_ms
+
 
 class Replica(Protocol):
     """A local copy of the primary. It begins to follow when it is made, and until it is closed."""
@@ -52,6 +57,9 @@ class Replica(Protocol):
 
     async def answer(self, statement: Statement) -> Rows | None:
         """Answer a query, no less than this process has seen before; `None`: ask the primary."""
+
+    def written(self, asked_at: float) -> None:
+        """The primary has answered a write that was sent at that moment."""
 
     async def caught_up(self, progress: Progress, patience_s: float) -> None:
         """Wait until it holds all that was committed before now; raise if it stands still for so long."""

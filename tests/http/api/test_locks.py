@@ -1,0 +1,163 @@
+"""Locks over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.printing import printed, timeless
+from tests.support.relaying import PATIENCE_S, assert_problem
+from tests.support.serving import Served
+from vox_mesh.store.script import new_key
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture
+def key() -> str:
+    """A key that no other test has."""
+    return f"task:{new_key()}"
+
+
+async def wanted(served: Served, *keys: str, agent: str = "coder", **more: Any) -> httpx.Response:
+    """What is answered to one who wants a lock."""
+    return await served.ask("POST", "/v1/locks", {"keys": keys, "agent": agent, **more})
+
+
+async def acquired(served: Served, *keys: str, **more: Any) -> Any:
+    """A lock that is free."""
+    answer = await wanted(served, *keys, **more)
+    assert answer.status_code == HTTPStatus.CREATED, answer.text
+    return answer.json()
+
+
+def hold(key: str, token: int) -> dict[str, Any]:
+    """What names a hold."""
+    return {"lock_key": key, "fence_token": token}
+
+
+async def test_a_lock_is_had_renewed_and_let_go_and_its_token_rises(served: Served, key: str) -> None:
+    first = await acquired(served, key, f"{key}/more", ttl="30s")
+    assert first["lock_keys"] == [key, f"{key}/more"]
+    assert (first["holder_node"], first["holder_agent"], first["is_shared"]) == ("ann", "coder", False)
+    token = first["fence_token"]
+    renewed = await served.post("/v1/locks/renew", {**hold(key, token), "ttl": "10m"})
+    assert (renewed["fence_token"], renewed["expires_at"] > first["expires_at"]) == (token, True)
+    released = await served.post("/v1/locks/release", hold(key, token))
+    assert released["lock_keys"] == [key, f"{key}/more"]
+    for path in ("release", "renew"):
+        late = await served.ask("POST", f"/v1/locks/{path}", hold(key, token))
+        assert_problem(late, HTTPStatus.NOT_FOUND, "not_known")
+    again = await acquired(served, key)
+    assert again["fence_token"] > token
+    wrong = await served.ask("POST", "/v1/locks/release", hold(key, token))
+    assert_problem(wrong, HTTPStatus.NOT_FOUND, "not_known")
+    await served.post("/v1/locks/release", hold(key, again["fence_token"]))
+
+
+async def test_whoever_comes_second_is_told_who_holds_it(served: Served, key: str) -> None:
+    held = await acquired(served, key)
+    refused = await wanted(served, key, agent="other")
+    assert_problem(refused, HTTPStatus.CONFLICT, "lock_held")
+    (holder,) = refused.json()["holders"]
+    assert (holder["lock_key"], holder["fence_token"]) == (key, held["fence_token"])
+    (listed,) = await served.all("/v1/locks", key=key)
+    assert timeless(listed) == timeless(holder)
+    assert timeless(await printed(served, "lock", "acquire", key, "--agent", "other")) == [timeless(holder)]
+
+
+async def test_locks_are_listed_and_let_go_by_commands_too(served: Served, key: str) -> None:
+    held = await acquired(served, key)
+    assert timeless(await served.all("/v1/locks")) == timeless(await printed(served, "lock", "list"))
+    token = held["fence_token"]
+    (name,) = held.pop("lock_keys")
+    assert await printed(served, "lock", "release", key, "--token", str(token)) == {"lock_key": name, **held}
+    taken = await printed(served, "lock", "acquire", key, "--agent", "other")
+    assert taken["fence_token"] > token
+    assert (await served.post("/v1/locks/release", hold(key, taken["fence_token"])))["lock_keys"] == [key]
+
+
+async def test_whoever_can_wait_gets_it_once_it_is_let_go(served: Served, key: str) -> None:
+    held = await acquired(served, key)
+    async with asyncio.timeout(PATIENCE_S):
+        waiting = asyncio.create_task(acquired(served, key, agent="other", wait="30s"))
+        while not (await served.all("/v1/locks", key=key))[0]["waiting"]:
+            await served.node.store.changed(served.node.store.change_count)
+        await served.post("/v1/locks/release", hold(key, held["fence_token"]))
+        assert (await waiting)["fence_token"] > held["fence_token"]
+
+
+async def test_shared_holds_share(served: Served, key: str) -> None:
+    tokens = [
+        (await acquired(served, key, agent=agent, shared=True))["fence_token"] for agent in ("one", "two")
+    ]
+    holders = await served.all("/v1/locks", key=key, limit=1)
+    assert [(each["holder_agent"], each["is_shared"]) for each in holders] == [("one", True), ("two", True)]
+    refused = await wanted(served, key)
+    assert_problem(refused, HTTPStatus.CONFLICT, "lock_held")
+    assert len(refused.json()["holders"]) == 2
+    for token in tokens:
+        await served.post("/v1/locks/release", hold(key, token))
+
+
+async def test_a_broken_lock_is_in_the_log(served: Served, key: str) -> None:
+    held = await acquired(served, key)
+    told = await served.post("/v1/locks/break", {"lock_key": key, "reason": "its agent hangs"})
+    assert [each["fence_token"] for each in told["broken"]] == [held["fence_token"]]
+    assert (await served.get(f"/v1/oplog/{told['op_id']}"))["payload"]["reason"] == "its agent hangs"
+    nobody = await served.ask("POST", "/v1/locks/break", {"lock_key": key, "reason": "again"})
+    assert_problem(nobody, HTTPStatus.NOT_FOUND, "not_known")
+
+
+async def test_what_is_in_the_way_of_a_path_is_told_and_nothing_is_of_ones_own(served: Served) -> None:
+    folder = new_key()
+    held = await acquired(served, f"file:{folder}/*.py")
+    paths = [f"{folder}/a.py", f"{folder}/a.md"]
+    (told,) = await served.post("/v1/locks/check", {"paths": paths, "agent": "other"})
+    assert (told["path"], told["holder"]["fence_token"]) == (paths[0], held["fence_token"])
+    assert await served.post("/v1/locks/check", {"paths": paths, "agent": "coder"}) == []
+
+
+async def test_pages_have_every_hold_once_while_others_come_and_go(served: Served, key: str) -> None:
+    there = [f"{key}:{number}" for number in range(5)]
+    tokens = {each: (await acquired(served, each))["fence_token"] for each in there}
+    seen: list[str] = []
+    answer = await served.ask("GET", "/v1/locks", params={"limit": 2})
+    for round_ in range(100):
+        seen += [each["lock_key"] for each in answer.json()["items"]]
+        if "next" not in answer.links:
+            break
+        if round_ == 0:
+            await acquired(served, f"{key}:2b")
+            await served.post("/v1/locks/release", hold(there[0], tokens[there[0]]))
+        answer = await served.ask("GET", answer.links["next"]["url"])
+    assert answer.json()["next"] is None
+    assert seen == sorted(set(seen))
+    assert {*there[1:]} <= {*seen}
+
+
+async def test_what_has_expired_is_swept_as_the_command_does(served: Served) -> None:
+    assert set(await served.post("/v1/locks/sweep")) == set(await printed(served, "lock", "sweep"))
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"ttl": "1ms"}, "bad_value"),
+        ({"wait": "61s"}, "bad_body"),
+        ({"wait": 1.5}, "bad_body"),
+        ({"shared": 1}, "bad_body"),
+        ({"keys": []}, "bad_body"),
+        ({"keys": ["a\0b"]}, "bad_value"),
+        ({"agent": ""}, "bad_body"),
+    ],
+)
+async def test_a_lock_that_nobody_can_have_is_refused(
+    served: Served, more: dict[str, Any], code: str
+) -> None:
+    answer = await served.ask("POST", "/v1/locks", {"keys": ["a"], "agent": "coder", **more})
+    assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, code)

@@ -1,0 +1,43 @@
+"""Nodes over HTTP."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import pytest
+
+from tests.support.printing import printed, timeless
+from tests.support.relaying import assert_problem
+from tests.support.serving import Served
+from tests.support.town import come_and_go
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_the_live_ones_are_told_as_the_command_tells_them(served: Served) -> None:
+    (told,) = await served.all("/v1/nodes")
+    assert (told["node_id"], told["state"], told["role"]) == ("ann", "alive", "owner")
+    assert timeless([told]) == timeless(await printed(served, "nodes"))
+    assert timeless(await served.get("/v1/nodes/ann")) == timeless(told)
+
+
+async def test_those_that_have_left_are_told_if_they_are_asked_for(served: Served) -> None:
+    for name in ("ben", "cas"):
+        await come_and_go(served.town, name)
+    assert [each["node_id"] for each in await served.all("/v1/nodes")] == ["ann"]
+    told = await served.all("/v1/nodes", all="true", limit=1)
+    assert [(each["node_id"], each["state"]) for each in told] == [
+        *(("ann", "alive"), ("ben", "left"), ("cas", "left"))
+    ]
+    assert timeless(told) == timeless(await printed(served, "nodes", "--all"))
+
+
+async def test_one_that_never_was_here_is_not_known(served: Served) -> None:
+    assert_problem(await served.ask("GET", "/v1/nodes/nobody"), HTTPStatus.NOT_FOUND, "not_known")
+
+
+@pytest.mark.parametrize("said", ["-1", "x", str(2**53 + 1), "1.5"])
+async def test_a_time_that_is_none_is_refused(served: Served, said: str) -> None:
+    answer = await served.ask("GET", "/v1/nodes", params={"stale_ms": said})
+    assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_query")
+    assert "stale_ms" in answer.json()["detail"]

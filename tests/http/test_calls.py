@@ -1,0 +1,160 @@
+"""Calls: none outlives whoever asked, nor the node; and what nobody is there to have is given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.support.relaying import address_of, assert_problem, until
+from tests.support.town import Town
+from vox_mesh.http import calls
+from vox_mesh.http.connections import Connections, Patience
+from vox_mesh.http.problems import Problem
+from vox_mesh.mesh import Mesh, MeshNode
+
+_PATIENCE_S: Final = 30.0
+
+
+@pytest.fixture
+async def node(village: Town) -> AsyncIterator[MeshNode]:
+    """A node that serves, and ticks only when it is asked to."""
+    async with Mesh.open(village.settings("ann")) as node:
+        yield node
+
+
+@pytest.fixture
+async def client(node: MeshNode) -> AsyncIterator[httpx.AsyncClient]:
+    """Somebody who asks it."""
+    async with httpx.AsyncClient(base_url=address_of(node), timeout=_PATIENCE_S) as client:
+        yield client
+
+
+async def _until(node: MeshNode, holds: Callable[[], Any]) -> None:
+    """Wait for what a commit makes true."""
+    async with asyncio.timeout(_PATIENCE_S):
+        while True:
+            seen = node.store.change_count
+            if await holds():
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await node.store.changed(seen)
+
+
+def _waiting(node: MeshNode) -> int:
+    front = node._front
+    assert front is not None
+    return len(front._api._calls._waiting)
+
+
+async def test_who_hangs_up_while_waiting_for_a_lock_does_not_get_it(
+    node: MeshNode, client: httpx.AsyncClient
+) -> None:
+    held = await node.locks.acquire("task:1", agent="ann")
+    asked = {"keys": ["task:1"], "agent": "ben", "wait": "60s", "ttl": "1h"}
+    waiting = asyncio.create_task(client.post("/v1/locks", json=asked))
+
+    async def waits() -> bool:
+        return (await node.locks.holders())[0].waiting == 1
+
+    await _until(node, waits)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+    async def waits_no_more() -> bool:
+        return (await node.locks.holders())[0].waiting == 0
+
+    await _until(node, waits_no_more)
+    await node.locks.release(held)
+    assert await node.locks.holders() == []
+
+
+async def test_what_was_granted_to_one_who_is_gone_is_given_back() -> None:
+    undone: list[str] = []
+
+    async def undo(answer: str) -> None:
+        undone.append(answer)
+
+    async def granted() -> str:
+        return "a lock"
+
+    request: Any = _Gone()
+    assert await calls.Calls().do(request, granted(), 5.0, undo=undo) == "a lock"
+    assert undone == ["a lock"]
+
+
+class _Gone:
+    """A request whose connection is lost."""
+
+    def __init__(self) -> None:
+        self.protocol = self
+        self.lost = asyncio.Event()
+        self.lost.set()
+
+
+async def test_a_node_that_leaves_lets_nobody_wait(node: MeshNode, client: httpx.AsyncClient) -> None:
+    job = await node.jobs.schedule("a.kind")
+    polling = asyncio.create_task(client.get(f"/v1/jobs/{job.job_id}/wait", params={"timeout": "60s"}))
+    await until(lambda: _waiting(node) == 1)
+    node.begin_to_leave()
+    assert_problem(await polling, 503, "leaving")
+    assert_problem(await client.get(f"/v1/jobs/{job.job_id}/wait"), 503, "leaving")
+    ready = await client.get("/readyz", params={"verbose": ""})
+    assert (ready.status_code, ready.json()["checks"][0]["name"]) == (503, "leaving")
+    assert (await client.get("/livez")).status_code == 200
+
+
+async def test_more_who_wait_than_there_is_room_for_are_told_so(
+    node: MeshNode, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_MOST_WAITING", 0)
+    job = await node.jobs.schedule("a.kind")
+    assert_problem(await client.get(f"/v1/jobs/{job.job_id}/wait"), 503, "overloaded")
+
+
+async def test_a_call_that_takes_too_long_is_cancelled_and_told_so() -> None:
+    cancelled = asyncio.Event()
+
+    async def for_ever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    request: Any = _Gone()
+    request.lost.clear()
+    with pytest.raises(Problem, match=r"no answer within 0\.01 s"):
+        await calls.Calls().do(request, for_ever(), 0.01)
+    assert cancelled.is_set()
+
+
+async def test_a_connection_on_which_something_is_under_way_is_not_idle(node: MeshNode) -> None:
+    front = node._front
+    assert front is not None
+    connections: Connections = front.service.connections
+    connections._patience = Patience(first_s=0.0, kept_s=0.0)
+    async with httpx.AsyncClient(base_url=address_of(node), timeout=_PATIENCE_S) as client:
+        job = await node.jobs.schedule("a.kind")
+        polling = asyncio.create_task(client.get(f"/v1/jobs/{job.job_id}/wait", params={"timeout": "60s"}))
+        await until(lambda: _waiting(node) == 1)
+        connections.run_once()
+        await node.jobs.abort(job)
+        assert (await polling).json()["state"] == "aborted"
+
+
+@pytest.mark.parametrize("host", ["[", "[::1", "evil.example", "127.0.0.1.evil.example", ""])
+async def test_without_a_token_only_this_machine_by_its_own_name_is_let_in(
+    client: httpx.AsyncClient, host: str
+) -> None:
+    assert_problem(await client.get("/v1/nodes", headers={"Host": host}), 403, "not_local")
+
+
+async def test_without_a_token_pages_of_other_sites_are_refused(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v1/locks/sweep", headers={"Origin": "https://evil.example"})
+    assert_problem(answer, 403, "not_local")
+    assert "access-control-allow-origin" not in answer.headers

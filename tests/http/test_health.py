@@ -1,0 +1,81 @@
+"""Whether a node lives and is ready: anyone may ask, and whoever may read is told why."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.support.relaying import TOKEN, address_of, assert_problem
+from tests.support.town import Town
+from vox_mesh.http.health import LIVE, READY
+from vox_mesh.mesh import Mesh, MeshNode
+
+_READ_TOKEN: Final = "a-token-for-those-who-look"
+
+
+@pytest.fixture
+async def node(village: Town) -> AsyncIterator[MeshNode]:
+    """A node that serves."""
+    async with Mesh.open(village.settings("ann", token=TOKEN, read_token=_READ_TOKEN)) as node:
+        yield node
+
+
+@pytest.fixture
+async def client(node: MeshNode) -> AsyncIterator[httpx.AsyncClient]:
+    """Somebody without a token."""
+    async with httpx.AsyncClient(base_url=address_of(node), trust_env=False) as client:
+        yield client
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def test_anyone_is_told_whether_it_lives_and_is_ready_and_nothing_else(
+    client: httpx.AsyncClient,
+) -> None:
+    for path, told in ((LIVE, {"live": True}), (READY, {"ready": True})):
+        answer = await client.get(path)
+        assert (answer.status_code, answer.json()) == (HTTPStatus.OK, told)
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert (await client.head(path)).status_code == HTTPStatus.OK
+        refused = await client.post(path)
+        assert_problem(refused, HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed")
+
+
+async def test_why_is_told_to_whoever_may_read(client: httpx.AsyncClient, node: MeshNode) -> None:
+    asked = {"verbose": ""}
+    for token in (TOKEN, _READ_TOKEN):
+        answer = await client.get(READY, params=asked, headers=_bearer(token))
+        assert answer.status_code == HTTPStatus.OK
+        told = answer.json()
+        assert told["ready"] is True
+        assert [(each["name"], each["ok"]) for each in told["checks"]] == [
+            (check.name, True) for check in node.health.checks()
+        ]
+        assert told["checks"]
+    assert_problem(await client.get(READY, params=asked), HTTPStatus.UNAUTHORIZED, "token_missing")
+    wrong = await client.get(READY, params=asked, headers=_bearer("other"))
+    assert_problem(wrong, HTTPStatus.UNAUTHORIZED, "token_wrong")
+
+
+async def test_without_a_token_whoever_is_on_this_machine_is_told_all(village: Town) -> None:
+    async with (
+        Mesh.open(village.settings("ann")) as node,
+        httpx.AsyncClient(base_url=address_of(node), trust_env=False) as client,
+    ):
+        assert (await client.get(READY, params={"verbose": "1"})).json()["checks"]
+        page = await client.get(READY, params={"verbose": "1"}, headers={"Origin": "http://a.site"})
+        assert_problem(page, HTTPStatus.FORBIDDEN, "not_local")
+        assert (await client.get(READY, headers={"Origin": "http://a.site"})).json() == {"ready": True}
+
+
+async def test_a_node_that_ends_says_nothing_any_more(node: MeshNode, client: httpx.AsyncClient) -> None:
+    assert (await client.get(LIVE)).status_code == HTTPStatus.OK
+    await node.close()
+    with pytest.raises(httpx.TransportError):
+        await client.get(LIVE)

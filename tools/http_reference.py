@@ -1,0 +1,61 @@
+"""Writes the table of all operations in docs/http.md, from the operations themselves.
+
+`python -m tools.http_reference` writes it; with `--check` it only says whether the page is up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from vox_mesh.http.api.operations import Operation
+from vox_mesh.http.api.table import ALL
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "http.md"
+
+_BEGIN: Final = "<!-- operations: written by `python -m tools.http_reference` -->\n"
+_END: Final = "<!-- end of operations -->\n"
+_TABLE: Final = re.compile(f"{re.escape(_BEGIN)}.*{re.escape(_END)}", re.DOTALL)
+
+
+def table() -> str:
+    """The operations, noun by noun."""
+    lines: list[str] = []
+    for noun, operations in groupby(ALL, key=lambda each: each.noun):
+        lines += ["", f"### {noun}", "", "| | asks for | |", "| --- | --- | --- |"]
+        lines += map(_row, operations)
+    return "\n".join((*lines, "", ""))
+
+
+def _row(operation: Operation) -> str:
+    asked = [f"`{name}`" for name in operation.query.model_fields] if operation.query else []
+    if operation.body is not None:
+        fields = operation.body.model_fields.items()
+        asked += [f"**`{name}`**" if field.is_required() else f"`{name}`" for name, field in fields]
+    needs = "" if operation.scope == "read" else " ✎"
+    return f"| `{operation.method} {operation.path}`{needs} | {', '.join(asked)} | {operation.summary} |"
+
+
+def page() -> str:
+    """The page, with the table as it should be."""
+    return _TABLE.sub(lambda _: f"{_BEGIN}{table()}{_END}", PAGE.read_text())
+
+
+def main() -> int:
+    """Write the page, or say that it is out of date."""
+    parser = argparse.ArgumentParser(prog="python -m tools.http_reference", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if it is out of date")
+    text = page()
+    if not parser.parse_args().check:
+        PAGE.write_text(text)
+    elif PAGE.read_text() != text:
+        print("docs/http.md is out of date: run `python -m tools.http_reference`")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

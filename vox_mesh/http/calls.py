@@ -1,0 +1,86 @@
+"""Calls: what is done for somebody who waits for the answer, and for no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from http import HTTPStatus
+from typing import Any, Final
+
+from aiohttp import web
+
+from vox_mesh.http.connections import lost
+from vox_mesh.http.problems import Problem
+
+Undo = Callable[[Any], Awaitable[None]]
+
+_MOST_WAITING: Final = 256
+
+
+class Calls:
+    """All that is under way for those who ask. None outlives its caller, its time, or the service."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._is_over = False
+
+    async def do(
+        self,
+        request: web.Request,
+        work: Coroutine[Any, Any, Any],
+        takes_s: float,
+        *,
+        waits: bool = False,
+        undo: Undo | None = None,
+    ) -> Any:
+        """Do it, within this time; `waits`: it may take long for no other reason than that nothing happens.
+
+        `undo` is what becomes of the answer if nobody is there to have it.
+        """
+        if waits and (self._is_over or len(self._waiting) >= _MOST_WAITING):
+            work.close()
+            raise _over() if self._is_over else _too_many()
+        task = asyncio.create_task(work, name="vox-mesh-call")
+        gone = asyncio.create_task(lost(request), name="vox-mesh-caller-gone")
+        if waits:
+            self._waiting.add(task)
+        try:
+            await asyncio.wait([task, gone], timeout=takes_s, return_when=asyncio.FIRST_COMPLETED)
+            is_gone, is_late = gone.done(), not task.done()
+            if is_late:
+                task.cancel()
+                await asyncio.wait([task])
+            if task.cancelled():
+                raise _over() if self._is_over and not is_late else _no_answer(takes_s)
+            answer = task.result()
+            if is_gone and undo is not None:
+                await undo(answer)
+            return answer
+        finally:
+            self._waiting.discard(task)
+            gone.cancel()
+            task.cancel()
+
+    def end_waiting(self) -> None:
+        """Have nobody wait any more: all are told that it is over."""
+        self._is_over = True
+        for task in self._waiting:
+            task.cancel()
+
+
+def _no_answer(takes_s: float) -> Problem:
+    return Problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "no_answer",
+        f"there was no answer within {takes_s:g} s",
+        "whether anything was changed is not known: look, before you ask again",
+    )
+
+
+def _over() -> Problem:
+    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "leaving", "this node leaves", "ask another one, or again")
+
+
+def _too_many() -> Problem:
+    detail = f"more than {_MOST_WAITING} wait here at the same time"
+    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail)

@@ -1,0 +1,69 @@
+"""Scenes: the mesh as it is, looked at once for all who listen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Final
+
+from vox_mesh.errors import MeshError
+from vox_mesh.planes import Planes
+from vox_mesh.views.overview import Lookout, Overview
+
+_log = logging.getLogger(__name__)
+
+_CALM_S: Final = 1.0
+_AGAIN_S: Final = 2.0
+
+
+class Scenes:
+    """Looks at the mesh after every change, at most once a second, while anybody listens."""
+
+    def __init__(self, mesh: Planes) -> None:
+        self._store = mesh.store
+        self._lookout = Lookout(mesh)
+        self._listeners = 0
+        self._looking: asyncio.Task[None] | None = None
+        self._latest: Overview | None = None
+        self._changed = asyncio.Event()
+
+    async def watch(self) -> AsyncGenerator[Overview, None]:
+        """The mesh as it is, and again after changes; who takes long sees the latest next."""
+        self._listeners += 1
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(), name="vox-mesh-scenes")
+        seen: Overview | None = None
+        try:
+            while True:
+                changed = self._changed
+                if self._latest is not None and self._latest is not seen:
+                    seen = self._latest
+                    yield seen
+                else:
+                    await changed.wait()
+        finally:
+            self._listeners -= 1
+            if not self._listeners:
+                self._looking.cancel()
+                self._looking = self._latest = None
+
+    async def _look(self) -> None:
+        while True:
+            seen = self._store.change_count
+            pause_s: float | None = None
+            try:
+                self._latest = await self._lookout.look()
+            except MeshError as error:
+                _log.info("no events for now: %s", error.line)
+                pause_s = _AGAIN_S
+            except Exception:
+                _log.exception("the mesh could not be looked at")
+                pause_s = _AGAIN_S
+            self._changed.set()
+            self._changed = asyncio.Event()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._store.changed(seen)
+            await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
