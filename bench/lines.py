@@ -15,6 +15,7 @@ from bench import (
     node_lines,
     oplog_lines,
     replica_lines,
+    service_lines,
     watch_lines,
     workload,
 )
@@ -238,6 +239,9 @@ LINES: Final = (
     Line("job-roster", "questions to a large roster", job_lines.roster),
     Line("job-crowded-sqld", "among many that are finished", job_lines.crowded_sqld, needs_server=True),
     Line("job-crowded-file", "among many that are finished, in a file", job_lines.crowded_file),
+    Line("service-up", "from nothing to ready", service_lines.up, needs_server=True),
+    Line("service-command", "a command beside a node", service_lines.command),
+    Line("service-idle", "a node that has nothing to do", service_lines.idle, needs_server=True),
 )
 
 

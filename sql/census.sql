@@ -10,11 +10,21 @@ SELECT kind FROM job_counts WHERE OF_MESH GROUP BY kind ORDER BY sum(jobs) DESC,
 
 -- name: take
 -- A copy of the database can't be asked the time, so that comes from outside: ?3 in milliseconds, ?6 as text.
--- Of messages, ?5 are counted at the most: what is told of more than that is no less of a warning.
+-- Of messages, ?5 are counted at the most, and of the jobs of a kind that could be claimed, ?7: what is told of more
+-- than that is no less of a warning.
 SELECT
     (SELECT json_group_array(json_array(kind, state, jobs)) FROM (
         SELECT iif(kind IN (KINDS), kind, NULL) AS kind, state, sum(jobs) AS jobs
         FROM job_counts WHERE OF_MESH GROUP BY 1, 2)) AS jobs,
+    (SELECT json_group_array(json_array(kind, jobs)) FROM (
+        SELECT iif(k.kind IN (KINDS), k.kind, NULL) AS kind, sum((
+            SELECT count(*) FROM (
+                SELECT 1 FROM jobs AS r INDEXED BY jobs_ready
+                WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.kind AND r.priority IN (0, 1, 2, 3)
+                  AND r.state = 'pending' AND r.waits = 0 AND r.not_before_ms <= ?3 LIMIT ?7))) AS jobs
+        FROM job_counts AS k
+        WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.state = 'pending' AND k.jobs > 0
+        GROUP BY 1)) AS jobs_ready,
     (SELECT json_group_array(json_array(node_id, last_seen_ms, tick_ms)) FROM mesh_heartbeats
         WHERE OF_MESH AND left_ms IS NULL) AS nodes,
     (SELECT count(*) FROM mesh_heartbeats WHERE OF_MESH AND left_ms IS NOT NULL) AS nodes_left,

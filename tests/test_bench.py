@@ -109,8 +109,10 @@ _JOBS_WITHOUT_RATIO: Final = {
     "job-roster-oldest",
     "job-roster-failed",
 }
+_IDLE_SERVICE: Final = {"service-idle-memory", "service-idle-cpu", "service-idle-requests"}
+_SERVICE_WITHOUT_RATIO: Final = _IDLE_SERVICE | {"service-up-file", "service-up-sqld", "service-command"}
 _FULL: Final = pytest.mark.skipif(not SOAK, reason="all lines take long: part of `make soak`")
-_ONCE: Final = {"idle-mesh", "idle-file", "oplog-verify-growth", "nodes-writes"}
+_ONCE: Final = _IDLE_SERVICE | {"idle-mesh", "idle-file", "oplog-verify-growth", "nodes-writes"}
 """Nothing happens, or grows, only once, and for longer."""
 
 
@@ -168,8 +170,18 @@ def _check_record(record: dict[str, Any]) -> None:
             _JOBS_WITHOUT_RATIO,
             marks=_FULL,
         ),
+        pytest.param(("service",), set(), _SERVICE_WITHOUT_RATIO, marks=_FULL),
     ],
-    ids=["some of all", "memory and file", "replica", "log and nodes", "locks", "messages", "jobs"],
+    ids=[
+        "some of all",
+        "memory and file",
+        "replica",
+        "log and nodes",
+        "locks",
+        "messages",
+        "jobs",
+        "service",
+    ],
 )
 def test_a_quick_run_keeps_well_formed_json_lines(
     names: tuple[str, ...], with_ratio: set[str], without_ratio: set[str], tmp_path: Path

@@ -208,6 +208,31 @@ def test_ctrl_c_in_the_middle_leaves_no_process_and_a_usable_terminal(tmp_path: 
     assert_gone(pids)
 
 
+@pytest.mark.parametrize("module", ["tools.demo.performance", "rich.console"])
+def test_ctrl_c_while_the_demo_still_loads_says_nothing(module: str, tmp_path: Path) -> None:
+    interrupted = f"""
+import runpy, signal, sys
+
+class Impatient:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Impatient())
+runpy.run_module("tools.demo", run_name="__main__", alter_sys=True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", interrupted],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert not (tmp_path / FOLDER).exists()
+
+
 def test_a_demo_that_is_killed_leaves_no_orchestrator_behind(tmp_path: Path) -> None:
     with subprocess.Popen(
         _COMMAND, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -202,6 +204,54 @@ def test_what_outlives_a_job_does_not_speak_for_it(job: Job) -> None:
     assert log_fields() == {}
     with of_job(job):
         assert apart().run(log_fields) == {}
+
+
+async def test_lines_are_about_no_message_that_was_acknowledged_in_whatever_order(mesh: Mesh) -> None:
+    for agent in "abab":
+        await mesh.bus.send(agent, "look", sender="other")
+    with telling(agent="outer"):
+        inboxes = [mesh.bus.receive(agent) for agent in "ab"]
+        for _ in range(2):
+            messages = [await anext(inbox) for inbox in inboxes]
+            assert log_fields()["message_uuid"] == messages[1].message_uuid
+            for message in messages:
+                await mesh.bus.ack(message)
+            assert log_fields() == {"agent": "outer"}
+        for inbox in inboxes:
+            await inbox.aclose()
+        assert log_fields() == {"agent": "outer"}
+    assert log_fields() == {}
+
+
+async def test_lines_are_about_no_message_of_a_loop_that_was_left_but_what_it_began_goes_on(
+    mesh: Mesh,
+) -> None:
+    sent, goes_on = await mesh.bus.send("a", "look", sender="other"), asyncio.Event()
+
+    async def said() -> object:
+        await goes_on.wait()
+        return log_fields().get("message_uuid")
+
+    inbox = mesh.bus.receive("a")
+    async for _ in inbox:
+        task = asyncio.create_task(said())
+        break
+    await asyncio.create_task(aclose(inbox))  # as the loop does when nobody else has it any more
+    assert log_fields() == {}
+    goes_on.set()
+    assert await task == sent.message_uuid
+
+
+async def aclose(generator: AsyncGenerator[Any, None]) -> None:
+    """Close a generator."""
+    await generator.aclose()
+
+
+@pytest.fixture
+async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
+    """A node in memory."""
+    async with Mesh.open(MEMORY.settings(tmp_path, None)) as mesh:
+        yield mesh
 
 
 @pytest.fixture

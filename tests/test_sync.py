@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.support.forked import Process
 from tools.sync_stub import STUB, written
 from vox_mesh import JobContext, Script, Statement, load_settings
 from vox_mesh.errors import BadValue, LockHeld, LockLost, StoreClosed, WrongThread
-from vox_mesh.sync import Mesh, MeshNode, Town, timeout
+from vox_mesh.sync import Mesh, MeshNode, Town, TownClock, timeout
 
 _PATIENCE_S: Final = 30.0
 _SHORT_S: Final = 0.05
@@ -112,6 +113,51 @@ def test_a_block_that_can_not_be_entered_raises_why(mesh: MeshNode) -> None:
         raise AssertionError("there are no handlers")
 
 
+def test_a_block_is_entered_once(mesh: MeshNode) -> None:
+    block, inside, together = mesh.locks.hold("release"), [], threading.Barrier(2)
+
+    def work() -> None:
+        with block:
+            inside.append(mesh.locks.holders())
+
+    def work_together() -> None:
+        together.wait(_PATIENCE_S)
+        work()
+
+    with ThreadPoolExecutor(2) as threads:
+        ended = [threads.submit(work_together).exception for _ in range(2)]
+        errors = [error for each in ended if (error := each(_PATIENCE_S)) is not None]
+    assert [(type(error), str(error)) for error in errors] == [(BadValue, "a block is entered once")]
+    with pytest.raises(BadValue, match="entered once"):
+        work()
+    assert [len(holders) for holders in inside] == [1]
+    assert mesh.locks.holders() == []
+
+
+def test_whatever_ends_a_block_comes_out_of_it_as_it_is(mesh: MeshNode) -> None:
+    for kind in (StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError):
+        with pytest.raises(kind, match="mine"), mesh.locks.hold("release"):
+            raise kind("mine")
+        assert mesh.locks.holders() == []
+
+
+def test_a_block_that_is_left_in_the_loop_as_by_the_garbage_collector_is_left(mesh: MeshNode) -> None:
+    mesh.store.write(Script(Statement("CREATE TABLE pages (name TEXT PRIMARY KEY, written_at TEXT)")))
+
+    def held() -> Generator[None, None, None]:
+        with mesh.locks.hold("release", agent="a"):
+            yield
+
+    def collect(_: object) -> dict[str, str]:
+        left_over.close()
+        return {"name": "a"}
+
+    left_over = held()
+    next(left_over)
+    mesh.occ.update("pages", {"name": "a"}, collect)
+    assert mesh.locks.acquire("release", agent="b", wait=_PATIENCE_S).holder_agent == "b"
+
+
 def test_what_a_call_raises_says_where_it_came_from(mesh: MeshNode) -> None:
     with pytest.raises(BadValue) as raised:
         mesh.jobs.schedule("no such kind!")
@@ -152,12 +198,44 @@ def test_the_next_call_under_a_lost_lock_says_so(vox_town: Town) -> None:
         with node.locks.hold("release"):
             vox_town.kill("a")
             reached.append("a call")
-            vox_town.node("b")
+            node.nodes.all()
             reached.append("the end")
 
     with pytest.raises(LockLost):
         work()
     assert reached == ["a call"]
+
+
+def test_who_has_lost_a_lock_of_one_node_may_still_call_others(vox_town: Town, vox_clock: TownClock) -> None:
+    first, reached = vox_town.node("a"), []
+
+    def work() -> None:
+        with first.locks.hold("release"):
+            vox_town.kill("a")
+            vox_clock.turn("10m")
+            second = vox_town.node("b")
+            with second.locks.hold("release") as lock:
+                assert next(second.locks.watch())[0].fence_token == lock.fence_token
+            reached.append("the end")
+
+    with pytest.raises(LockLost):
+        work()
+    assert reached == ["the end"]
+
+
+def test_a_lock_that_was_over_before_the_block_is_told_of_at_its_end(
+    vox_town: Town, vox_clock: TownClock
+) -> None:
+    first, second = vox_town.node("a"), vox_town.node("b")
+
+    def work() -> None:
+        with first.locks.hold("release", ttl=60):
+            vox_clock.turn("2h")
+            second.locks.acquire("release")
+
+    with pytest.raises(LockLost):
+        work()
+    assert [holder.holder_node for holder in second.locks.holders()] == ["b"]
 
 
 def test_the_end_of_a_block_says_that_its_lock_was_lost(vox_town: Town) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock
@@ -17,6 +18,7 @@ _SLACK_S: Final = 5.0
 """On top of a few ticks, for a machine that is busy."""
 
 _TICKS: Final = 3
+_DATABASE: Final = "database"
 
 
 class Health:
@@ -57,7 +59,7 @@ class Health:
     @property
     def faults(self) -> list[str]:
         """What is in the way, in a line each; nothing: this node is ready."""
-        return [f"{check.name}: {check.detail}" for check in self.checks() if not check.is_ok]
+        return _told(self.checks())
 
     def vitals(self) -> Vitals:
         """What the next tick tells the others."""
@@ -66,7 +68,8 @@ class Health:
             written=self._store.traffic.answered,
             waiting=self._store.scripts_waiting,
             replica_lag_ms=None if replica is None else replica.lag_ms or 0,
-            faults=tuple(self.faults),
+            # Where a tick is read the database has answered it, whatever was the matter before.
+            faults=tuple(_told(check for check in self.checks() if check.name != _DATABASE)),
         )
 
     @property
@@ -74,7 +77,7 @@ class Health:
         return _TICKS * self._settings.tick + _SLACK_S
 
     def _database(self) -> Check:
-        name = "database"
+        name = _DATABASE
         if self._heartbeat.fault:
             return Check(name, False, self._heartbeat.fault)
         silent_s = self._heartbeat.silent_s
@@ -115,3 +118,7 @@ class Health:
     def _work(self) -> Check:
         fault = self._worker.fault(self._patience_s)
         return Check("worker", not fault, fault)
+
+
+def _told(checks: Iterable[Check]) -> list[str]:
+    return [f"{check.name}: {check.detail}" for check in checks if not check.is_ok]

@@ -210,6 +210,7 @@ class MeshNode(Mesh):
 
     async def catch_up(self) -> None:
         """Beside the tick, do now what has come due: after the clock was turned, no timer of ours rings."""
+        await self.locks.catch_up()
         await self.locks.sweep_expired_distributed_locks()
         await self._keeper.run_once()
         await self._job_keeper.run_once()

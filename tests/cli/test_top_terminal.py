@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -22,22 +23,38 @@ from tests.support.fork_server import Program
 from tests.support.forked import _fork
 from tests.support.messaging import write
 from vox_mesh import Mesh, load_settings
+from vox_mesh.cli.exits import ExitCode
 
 _PATIENCE_S: Final = 60.0
 _ALTERNATE: Final = b"\x1b[?1049h"
 _BACK: Final = b"\x1b[?1049l"
 _CURSOR: Final = b"\x1b[?25h"
+_COLOURED: Final = re.compile(rb"\x1b\[(?:\d+;)*(?:3|4|9|10)[0-8][;m]")
+_ESCAPES: Final = re.compile(r"\x1b\[[?>=<]?[\d;]*[A-Za-z]")
 _EVIL: Final = "task:\x1b]0;pwned\x07[bold red]x"
+_BROKEN: Final = """
+import sys
+from vox_mesh.cli.app import run
+from vox_mesh.top.app import TopApp
+
+def explain(self):
+    secret = "a value nobody is to see"
+    return 1 / 0
+
+TopApp.action_explain = explain
+sys.exit(run(["top"]))
+"""
 
 
 class Terminal:
     """A terminal of 80 columns and 24 lines in which a command runs."""
 
-    def __init__(self, vox: Vox, *arguments: str) -> None:
+    def __init__(self, vox: Vox, *arguments: str, code: str = "") -> None:
         self._ours, self._theirs = pty.openpty()
         ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.modes = termios.tcgetattr(self._theirs)
-        program = Program(arguments, vox.environment, module="vox_mesh.cli", folder=str(vox.folder))
+        module = "" if code else "vox_mesh.cli"
+        program = Program(arguments, vox.environment, module=module, code=code, folder=str(vox.folder))
         told = _fork(program, self._theirs, self._theirs, self._theirs)
         self._told = os.fdopen(told, buffering=1)
         self.pid = int(self._told.readline())
@@ -96,9 +113,9 @@ class Terminal:
 
 
 @contextmanager
-def terminal(vox: Vox, *arguments: str, term: str = "xterm") -> Iterator[Terminal]:
-    """The command in a terminal of this sort."""
-    opened = Terminal(vox.having(TERM=term), *arguments)
+def terminal(vox: Vox, *arguments: str, term: str = "xterm", code: str = "") -> Iterator[Terminal]:
+    """The command, or a program, in a terminal of this sort."""
+    opened = Terminal(vox.having(TERM=term), *arguments, code=code)
     try:
         yield opened
     finally:
@@ -138,6 +155,38 @@ def test_it_draws_and_reacts_and_leaves_the_terminal_as_it_was(busy: Vox) -> Non
         assert screen.modes_now == screen.modes
         assert _BACK in screen.shown
         assert _CURSOR in screen.shown
+
+
+def test_it_draws_without_colours_where_none_are_wanted(busy: Vox) -> None:
+    with terminal(busy.having(NO_COLOR="1"), "top") as screen:
+        everything = screen.shows("Nodes", "site.deploy", "1 held", " quit ")
+        for keys, words in (
+            ("?", "break the lock; asks why"),
+            ("\x1b", "1 pending"),
+            ("a", "Abort job"),
+            ("\x1b", "1 pending"),
+            ("4", " break "),
+            ("b", "it is kept in the log"),
+        ):
+            screen.type(keys)
+            everything += screen.shows(words)
+        screen.type("\x03")
+        assert screen.ended() == 0
+        assert not _COLOURED.search(everything + screen.shown)
+
+
+def test_a_bug_is_one_line_and_its_exit_code_and_the_terminal_is_as_it_was(busy: Vox) -> None:
+    with terminal(busy, code=_BROKEN) as screen:
+        screen.shows("site.deploy")
+        screen.type("?")
+        assert screen.ended() == ExitCode.BUG
+        assert screen.modes_now == screen.modes
+        said = screen.shows("what VOX_DEBUG=1 shows\r\n").rpartition(_BACK)[2].decode()
+        assert _ESCAPES.sub("", said).splitlines() == [
+            "vox-mesh: this is a bug: ZeroDivisionError: division by zero; "
+            "please report it with what VOX_DEBUG=1 shows"
+        ]
+        assert b"nobody is to see" not in screen.shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -36,8 +36,8 @@ COMPOSE: Final = _object(
                     "read_only": _exactly(True),
                     "cap_drop": _exactly(["ALL"]),
                     "security_opt": _exactly(["no-new-privileges:true"]),
-                    "volumes": _TEXTS,
                 },
+                volumes=_TEXTS,
                 build=_object({"context": _TEXT, "dockerfile": _TEXT}),
                 # To other machines nothing is open.
                 ports={"type": "array", "items": {"pattern": r"^127\.0\.0\.1:\d+:\d+$"}},
@@ -45,15 +45,34 @@ COMPOSE: Final = _object(
             ),
         },
         "volumes": {"type": "object"},
-        "secrets": {"type": "object"},
+        # Compose gives a container that is read_only nothing but files.
+        "secrets": {
+            "type": "object",
+            "additionalProperties": {**_object({"file": _TEXT}), "additionalProperties": False},
+        },
     }
 )
 
+_CLOSED_POD: Final = _object(
+    {
+        "runAsNonRoot": _exactly(True),
+        "runAsUser": {"type": "integer", "minimum": 1},
+        "seccompProfile": _exactly({"type": "RuntimeDefault"}),
+    }
+)
+_CLOSED: Final = _object(
+    {
+        "allowPrivilegeEscalation": _exactly(False),
+        "readOnlyRootFilesystem": _exactly(True),
+        "capabilities": _exactly({"drop": ["ALL"]}),
+    }
+)
+_IMAGE: Final = {"type": "string", "pattern": "^[a-z-]+$"}  # the tag is kustomize's to set
 _PROBE: Final = _object({"httpGet": _object({"path": _TEXT, "port": _exactly("http")})})
 _CONTAINER: Final = _object(
     {
         "name": _TEXT,
-        "image": {"type": "string", "pattern": "^[a-z-]+$"},  # the tag is kustomize's to set
+        "image": _IMAGE,
         "env": {
             "type": "array",
             "items": {
@@ -66,13 +85,7 @@ _CONTAINER: Final = _object(
         "livenessProbe": _PROBE,
         "readinessProbe": _PROBE,
         "resources": _object({"requests": _object({"cpu": _TEXT, "memory": _TEXT})}),
-        "securityContext": _object(
-            {
-                "allowPrivilegeEscalation": _exactly(False),
-                "readOnlyRootFilesystem": _exactly(True),
-                "capabilities": _exactly({"drop": ["ALL"]}),
-            }
-        ),
+        "securityContext": _CLOSED,
         "volumeMounts": {"type": "array", "items": _object({"name": _TEXT, "mountPath": _TEXT})},
     }
 )
@@ -93,13 +106,7 @@ STATEFUL_SET: Final = _object(
                                 "automountServiceAccountToken": _exactly(False),
                                 "enableServiceLinks": _exactly(False),
                                 "terminationGracePeriodSeconds": {"type": "integer", "minimum": 11},
-                                "securityContext": _object(
-                                    {
-                                        "runAsNonRoot": _exactly(True),
-                                        "runAsUser": {"type": "integer", "minimum": 1},
-                                        "seccompProfile": _exactly({"type": "RuntimeDefault"}),
-                                    }
-                                ),
+                                "securityContext": _CLOSED_POD,
                                 "containers": {"type": "array", "items": _CONTAINER, "minItems": 1},
                                 "volumes": {"type": "array", "items": _object({"name": _TEXT})},
                             }
@@ -116,6 +123,40 @@ STATEFUL_SET: Final = _object(
                         }
                     ),
                 },
+            }
+        ),
+    }
+)
+
+_JOB_POD: Final = _object(
+    {
+        "restartPolicy": _exactly("Never"),
+        "automountServiceAccountToken": _exactly(False),
+        "enableServiceLinks": _exactly(False),
+        "securityContext": _CLOSED_POD,
+        "containers": {
+            "type": "array",
+            "items": _object({"image": _IMAGE, "command": _TEXTS, "securityContext": _CLOSED}),
+        },
+    }
+)
+CRON_JOB: Final = _object(
+    {
+        "apiVersion": _exactly("batch/v1"),
+        "spec": _object(
+            {
+                "schedule": {"type": "string", "pattern": r"^\S+( \S+){4}$"},
+                "concurrencyPolicy": _exactly("Forbid"),
+                "jobTemplate": _object(
+                    {
+                        "spec": _object(
+                            {
+                                "activeDeadlineSeconds": {"type": "integer", "minimum": 1},
+                                "template": _object({"spec": _JOB_POD}),
+                            }
+                        )
+                    }
+                ),
             }
         ),
     }

@@ -21,6 +21,7 @@ from tests.deploy import command_lines, schemas
 from tests.deploy.files import DEPLOY, DOCKERFILES, ROOT, documents, instructions, texts, variables
 from tools.homes import FILE
 from vox_mesh import Mesh, load_settings
+from vox_mesh.mesh import MeshNode
 from vox_mesh.settings import EXAMPLES
 
 _COMPOSE: Final = DEPLOY / "compose.yaml"
@@ -37,6 +38,13 @@ def compose() -> dict[str, Any]:
 def version() -> str:
     """The package's."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+
+
+async def control_address(mesh: MeshNode) -> str:
+    """Where the only node of a mesh answers."""
+    [node] = await mesh.nodes.all()
+    assert node.control_addr is not None
+    return node.control_addr
 
 
 @pytest.mark.parametrize("path", [*texts()], ids=lambda path: str(path.relative_to(DEPLOY)))
@@ -105,8 +113,7 @@ async def test_the_health_check_tells_a_node_that_lives_from_one_that_does_not(t
         return await asyncio.wait_for(process.wait(), 60)
 
     async with Mesh.open(FILE.settings(tmp_path, None, http=True)) as mesh:
-        [node] = await mesh.nodes.all()
-        port = urlsplit(node.control_addr or "").port
+        port = urlsplit(await control_address(mesh)).port
         assert port is not None
         assert await ended(port) == 0
     assert await ended(port) != 0
@@ -115,11 +122,11 @@ async def test_the_health_check_tells_a_node_that_lives_from_one_that_does_not(t
 def test_the_project_has_what_it_needs() -> None:
     project = compose()
     schemas.check(project, schemas.COMPOSE)
-    assert {"sqld", *_NODES, "prometheus", "grafana"} == set(project["services"])
+    assert {"sqld", *_NODES, "verify", "prometheus", "grafana"} == set(project["services"])
     for name, service in project["services"].items():
         for secret in service.get("secrets", []):
             assert secret in project["secrets"], name
-        for volume in service["volumes"]:
+        for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             there = (DEPLOY / source).exists() if source.startswith(".") else source in project["volumes"]
             assert there, f"{name}: {volume}"
@@ -158,6 +165,29 @@ def test_the_server_of_the_project_has_the_public_key_and_not_the_private_one() 
     project = compose()
     assert project["services"]["sqld"]["environment"]["SQLD_KEY"] == "/run/secrets/sqld_key"
     assert project["secrets"]["sqld_key"]["file"].endswith(".pub.pem")
+
+
+def test_the_page_makes_every_secret_of_the_project(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    [recipe] = re.findall(r"^```sh\n([^`]*?)^docker compose ", page, re.MULTILINE)
+    (tmp_path / "deploy" / "secrets").mkdir(parents=True)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["bash", "-euc", recipe], cwd=tmp_path, env={"PATH": path}, check=True, timeout=60)
+    folder = tmp_path / "deploy"
+    assert [mode(folder / name) for name in ("secrets", ".env")] == [0o700, 0o600]
+    for secret in compose()["secrets"].values():
+        made = folder / secret["file"]
+        assert made.read_text().strip()
+        assert mode(made) == 0o644, "users of the containers read it"
+    given = dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines())
+    assert set(re.findall(r"\$\{(\w+):", _COMPOSE.read_text())) == set(given)
+    assert all(given.values())
+    assert given["VOX_MESH_READ_TOKEN"] == (folder / "secrets" / "read_token").read_text().strip()
+
+
+def mode(path: Path) -> int:
+    """Who may do what with a file."""
+    return path.stat().st_mode & 0o777
 
 
 def test_every_command_that_a_file_tells_its_reader_to_use_is_there() -> None:

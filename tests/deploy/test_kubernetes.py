@@ -12,6 +12,7 @@ import pytest
 from tests.deploy import command_lines, schemas
 from tests.deploy.files import DEPLOY, DOCKERFILES, ROOT, documents, instructions
 from tests.deploy.test_containers import version
+from tests.deploy.test_verify import verify_command
 from vox_mesh import load_settings
 
 _FOLDER: Final = DEPLOY / "kubernetes"
@@ -72,6 +73,22 @@ def test_a_set_is_whole_and_its_parts_agree(name: str) -> None:
     assert str(pod(name)["securityContext"]["runAsUser"]) == image["USER"]
     kept = {each["mountPath"] for each in container["volumeMounts"] if each["name"] in claims}
     assert kept == {image["VOLUME"]}
+
+
+def test_the_log_is_verified_every_night_by_a_node_that_there_is() -> None:
+    job = objects()["CronJob", "vox-mesh-verify"]
+    schemas.check(job, schemas.CRON_JOB)
+    spec = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    assert container["image"] == pod("vox-mesh")["containers"][0]["image"]
+    assert container["command"][-1] in verify_command()
+    assert str(spec["securityContext"]["runAsUser"]) == dict(instructions(DOCKERFILES[0]))["USER"]
+    given = {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+    nodes = environment("vox-mesh")
+    assert given["VOX_MESH_CONTROL_ADDR"] == nodes["VOX_MESH_CONTROL_ADDR"].replace(
+        "$(POD_NAME)", "vox-mesh-0"
+    )
+    assert given["VOX_MESH_READ_TOKEN"] == nodes["VOX_MESH_READ_TOKEN"]
 
 
 def test_the_images_are_those_of_this_version() -> None:

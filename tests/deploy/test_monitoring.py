@@ -11,29 +11,33 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import promql_parser
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.deploy import schemas
 from tests.deploy.files import DEPLOY, ROOT, documents
-from tests.deploy.test_containers import compose
+from tests.deploy.test_containers import compose, control_address
+from tests.support.scraping import Scrape
 from tools.homes import FILE
 from vox_mesh import Mesh
-from vox_mesh.http.access import Access
-from vox_mesh.http.metrics import Metrics
+from vox_mesh.coordination.census import MAX_MESSAGES
+from vox_mesh.model.liveness import State, state_of
 
 _ALERTS: Final = DEPLOY / "prometheus" / "alerts.yaml"
 _PROMETHEUS: Final = DEPLOY / "prometheus" / "prometheus.yaml"
 _GRAFANA: Final = DEPLOY / "grafana"
 _DASHBOARD: Final = _GRAFANA / "dashboards" / "vox-mesh.json"
 _OPERATIONS: Final = ROOT / "docs" / "operations.md"
+_METRICS: Final = ROOT / "docs" / "metrics.md"
 _WIDTH: Final = 24
+_TIMEOUT_S: Final = 60.0
 _THEIRS: Final = {"up", "ALERTS"}
 """What Prometheus itself knows."""
 
 _LABELS: Final[dict[str, set[str]]] = {
     "vox_jobs": {"state", "kind"},
+    "vox_jobs_ready": {"kind"},
     "vox_job_queued_to_started_seconds": set(),
     "vox_job_run_seconds": set(),
     "vox_jobs_in_hand": set(),
@@ -44,6 +48,7 @@ _LABELS: Final[dict[str, set[str]]] = {
     "vox_locks_held": set(),
     "vox_lock_waiters": set(),
     "vox_heartbeat_age_seconds": {"node"},
+    "vox_heartbeat_missed_ticks": {"node"},
     "vox_nodes": {"state"},
     "vox_messages_unacked": set(),
     "vox_messages_overdue": set(),
@@ -55,6 +60,7 @@ _LABELS: Final[dict[str, set[str]]] = {
     "vox_write_failures_total": set(),
     "vox_spooled_scripts": set(),
     "vox_spooled_bytes": set(),
+    "vox_spool_refused_scripts": set(),
     "vox_circuit_state": {"state"},
     "vox_replica_lag_seconds": set(),
     "vox_primary_requests_total": set(),
@@ -80,6 +86,12 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in found["groups"] for rule in group["rules"]]
 
 
+def expression(alert: str) -> str:
+    """The query of an alert."""
+    [found] = [rule["expr"] for rule in rules() if rule["alert"] == alert]
+    return str(found)
+
+
 def dashboard() -> dict[str, Any]:
     """The dashboard."""
     found: dict[str, Any] = json.loads(_DASHBOARD.read_text())
@@ -95,6 +107,8 @@ def queries() -> Iterator[tuple[str, str]]:
             yield f"{panel['title']} {target['refId']}", target["expr"].replace("$__rate_interval", "1m")
     for annotation in dashboard()["annotations"]["list"]:
         yield annotation["name"], annotation["expr"]
+    _, _, questions = _METRICS.read_text().partition("## Questions worth asking")
+    yield from re.findall(r"^\| (.*\?) \| `(.*)` \|$", questions, re.MULTILINE)
 
 
 def selectors(query: str) -> list[promql_parser.VectorSelector]:
@@ -141,16 +155,49 @@ def test_a_query_that_names_no_metric_of_ours_would_be_seen() -> None:
         promql_parser.parse("sum by (vox_ready")
 
 
+def test_who_is_silent_is_asked_of_whoever_heard_of_them_last() -> None:
+    asked = [query for _, query in QUERIES if "vox_heartbeat_" in query]
+    assert len(asked) > 2
+    for query in asked:
+        assert query.count("vox_heartbeat_") == len(re.findall(r"min by \(node\) \(vox_heartbeat_", query)), (
+            query
+        )
+
+
+def test_a_node_is_told_of_when_it_is_dead_however_long_its_ticks_are() -> None:
+    [bound] = re.findall(r"vox_heartbeat_missed_ticks\) >= (\d+)", expression("VoxNodeSilent"))
+    tick_ms = 1_000
+    silent_ms = int(bound) * tick_ms + tick_ms // 2
+    states = [state_of(silent_ms - early, tick_ms, has_left=False) for early in (1, 0)]
+    assert states == [State.CRITICAL, State.DEAD]
+
+
+def test_messages_are_told_of_also_where_no_more_of_them_are_counted() -> None:
+    counted = f"max(vox_messages_unacked) >= {MAX_MESSAGES}"
+    whole = promql_parser.parse(expression("VoxMessagesUnackedGrowing"))
+    assert isinstance(whole, promql_parser.BinaryExpr)
+    assert isinstance(whole.rhs, promql_parser.ParenExpr)
+    assert isinstance(whole.rhs.expr, promql_parser.BinaryExpr)
+    assert whole.rhs.expr.rhs.prettify() == promql_parser.parse(counted).prettify()
+
+
+def test_jobs_that_wait_for_their_time_or_for_others_are_not_stuck() -> None:
+    asked = {selector.name for selector in selectors(expression("VoxJobsStuck"))}
+    assert asked == {"vox_jobs_ready", "vox_job_queued_to_started_seconds_count"}
+
+
 def test_the_dashboard_shows_every_metric() -> None:
     shown = {metric_of(selector.name or "") for _, query in QUERIES for selector in selectors(query)}
     assert set(_LABELS) - shown == {"vox_node_info"}
 
 
 async def test_a_real_node_tells_all_that_is_asked_for(tmp_path: Path) -> None:
-    async with Mesh.open(FILE.settings(tmp_path, None)) as mesh:
+    async with Mesh.open(FILE.settings(tmp_path, None, http=True)) as mesh:
         await mesh.jobs.schedule("example")
-        told = await Metrics(mesh, Access(None), is_ready=lambda: True).exposition()
-    families = {family.name: family for family in text_string_to_metric_families(told.decode())}
+        address = await control_address(mesh)
+        async with httpx.AsyncClient(base_url=address, timeout=_TIMEOUT_S, trust_env=False) as client:
+            told = (await client.get("/metrics")).raise_for_status()
+    families = {family.name: family for family in Scrape(told.text).families}
     for metric, labels in _LABELS.items():
         samples = families[metric.removesuffix("_total")].samples
         given = {label for sample in samples for label in sample.labels} - {"le"}
@@ -188,7 +235,7 @@ def test_prometheus_asks_the_nodes_of_the_project_with_the_token_that_only_reads
     targets = [target for each in scrape["static_configs"] for target in each["targets"]]
     assert targets == [f"{name}:7400" for name in services if name.startswith("node-")]
     assert scrape["authorization"]["credentials_file"] == "/run/secrets/read_token"
-    assert compose()["secrets"]["read_token"] == {"environment": "VOX_MESH_READ_TOKEN"}
+    assert compose()["secrets"]["read_token"] == {"file": "./secrets/read_token"}
     assert services["prometheus"]["secrets"] == ["read_token"]
     mounted = {volume.split(":")[1] for volume in services["prometheus"]["volumes"]}
     assert {f"/etc/prometheus/{name}" for name in config["rule_files"]} <= mounted

@@ -12,13 +12,16 @@ from typing import Final
 import pytest
 
 from tests.deploy import command_lines
-from tests.deploy.files import DEPLOY
+from tests.deploy.files import DEPLOY, ROOT
 
 _NODE: Final = DEPLOY / "systemd" / "vox-mesh@.service"
 _SERVER: Final = DEPLOY / "sqld" / "sqld.service"
+_VERIFY: Final = DEPLOY / "systemd" / "vox-mesh-verify@.service"
+_TIMER: Final = DEPLOY / "systemd" / "vox-mesh-verify@.timer"
 _UNITS: Final = (_NODE, _SERVER)
 _PROGRAMS: Final = {
     "/opt/vox-mesh/bin/vox-mesh": str(Path(sys.executable).with_name("vox-mesh")),
+    "/opt/vox-mesh/bin/python": sys.executable,
     "/usr/local/lib/sqld/start.sh": str(DEPLOY / "sqld" / "start.sh"),
 }
 _EXPOSURE: Final = 20
@@ -49,7 +52,7 @@ def installed(unit: Path, folder: Path) -> Path:
 
 
 @with_systemd
-@pytest.mark.parametrize("unit", _UNITS, ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", [*_UNITS, _VERIFY], ids=lambda unit: unit.name)
 def test_systemd_has_nothing_to_say_against_a_unit(unit: Path, tmp_path: Path) -> None:
     path = installed(unit, tmp_path)
     done = subprocess.run(
@@ -65,7 +68,7 @@ def test_systemd_has_nothing_to_say_against_a_unit(unit: Path, tmp_path: Path) -
 
 
 @with_systemd
-@pytest.mark.parametrize("unit", _UNITS, ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", [*_UNITS, _VERIFY], ids=lambda unit: unit.name)
 def test_a_unit_is_well_closed(unit: Path) -> None:
     command = ["systemd-analyze", "security", "--offline=yes", f"--threshold={_EXPOSURE}", "--no-pager"]
     done = subprocess.run([*command, unit], capture_output=True, text=True, timeout=_TIMEOUT_S)
@@ -98,6 +101,31 @@ def test_the_unit_of_a_node_runs_a_command_that_there_is() -> None:
     program, *arguments = line.removesuffix(" $OPTIONS").split()
     assert program in _PROGRAMS
     command_lines.check(arguments)
+
+
+def test_the_timer_runs_the_script_of_the_page_every_night() -> None:
+    [line] = options(_VERIFY)["ExecStart"]
+    program, script = line.split()
+    assert program in _PROGRAMS
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert f" deploy/verify_log.py {script}\n" in page
+    assert f"enable --now {_TIMER.name.replace('@', '@builder-1')}" in page
+    assert _TIMER.stem == _VERIFY.stem
+    assert options(_TIMER)["OnCalendar"] == ["*-*-* 03:30:00"]
+    assert options(_TIMER)["Persistent"] == ["yes"]
+    assert options(_VERIFY)["DynamicUser"] == ["yes"]
+
+
+@with_systemd
+def test_systemd_has_nothing_to_say_against_the_timer(tmp_path: Path) -> None:
+    installed(_VERIFY, tmp_path)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", installed(_TIMER, tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_server_is_told_by_its_environment_file_what_the_script_reads() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.finishing import Ended
 from vox_mesh.mesh import MeshNode
 from vox_mesh.model.jobs import JobState
+from vox_mesh.store.statements import named
 
 _OF_MESH: Final = "WHERE scope_id = ?1 AND repository_id = ?2"
 _COUNT: Final = "vox_{}_seconds_count"
@@ -77,6 +79,27 @@ async def test_jobs_are_told_by_kind_and_state_and_how_long_they_took(
         assert after.get(_COUNT.format(name)) == 3
         assert after.get(f"vox_{name}_seconds_bucket", le="+Inf") == 3
     assert after.get("vox_job_attempts_total", outcome="succeeded") == 3
+
+
+async def test_jobs_are_ready_once_nothing_but_a_worker_is_missing(node: MeshNode, metrics: Metrics) -> None:
+    later = datetime.now(UTC) + timedelta(days=1)
+    await node.jobs.schedule("idle", run_at=later)
+    first = await node.jobs.schedule("chain", run_at=later)
+    await node.jobs.schedule("chain", after=[first.job_id])
+    assert (await scraped(metrics)).all("vox_jobs_ready") == {("idle",): 0, ("chain",): 0}
+    for priority in range(4):
+        await node.jobs.schedule("work", priority=priority)
+    await claim(node, await node.jobs.schedule("work"))
+    await write(node, f"UPDATE jobs SET not_before_ms = 1 {_OF_MESH} AND kind = 'chain'")
+    now = await scraped(metrics)
+    assert now.all("vox_jobs_ready") == {("idle",): 0, ("chain",): 1, ("work",): 4}
+    assert now.get("vox_jobs", kind="chain", state="pending") == 2
+
+
+async def test_jobs_for_later_cost_a_scrape_nothing(node: MeshNode) -> None:
+    plan = await node.store.read(f"EXPLAIN QUERY PLAN {named('census')['take']}", ["[]"] * 7)
+    (ready,) = (row[3] for row in plan if "jobs_ready" in row[3])
+    assert "kind=? AND priority=? AND not_before_ms<?" in ready
 
 
 async def test_an_attempt_that_failed_is_told_as_such(node: MeshNode, metrics: Metrics) -> None:
@@ -189,6 +212,7 @@ async def test_nodes_tell_their_silence_and_those_that_left_are_only_counted(
     assert ages.keys() == {("ann",), ("bob",)}
     assert ages[("bob",)] >= 7_200
     assert ages[("ann",)] < 3_600
+    assert during.all("vox_heartbeat_missed_ticks") == {("ann",): 0, ("bob",): 1}
     assert during.all("vox_nodes") == {
         (state,): float(state in ("alive", "warn"))
         for state in ("alive", "warn", "alert", "critical", "dead", "left")
@@ -322,6 +346,10 @@ async def test_however_many_kinds_and_nodes_there_are_the_answer_is_bounded(
     assert len(ages) == 201
     assert ("ann",) in ages
     assert ages[("other",)] == max(ages.values())
+    missed = now.all("vox_heartbeat_missed_ticks")
+    assert missed.keys() == ages.keys()
+    assert missed[("other",)] == max(missed.values()) > 0
+    assert len(now.all("vox_jobs_ready")) == 51
     assert sum(now.all("vox_nodes").values()) == 301
     assert len(now.text) < 100_000
 

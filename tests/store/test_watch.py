@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import lengths
 from tests.support.counting import HELLO, WAL_LOG, CountingGateway, counting
+from tests.support.standing import standing
 from tests.support.tables import make_table
 from tools.homes import MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, MESH_REPLICA, HomeCase
 from tools.sqld import Server
@@ -339,6 +340,42 @@ async def test_an_idle_watch_costs_the_primary_nothing_with_a_replica_and_little
     assert len(called) == 1
     assert seconds / 2 <= sum(called.values()) <= seconds + 3
     assert not any(path.startswith(WAL_LOG) for path in called)
+
+
+async def test_an_answer_to_a_write_tells_as_much_as_a_hello(tmp_path: Path, shared_server: Server) -> None:
+    async with (
+        counting(shared_server) as gate,
+        await open_store(MESH_REPLICA.settings(tmp_path, shared_server, db_url=gate.url)) as store,
+    ):
+        await store.write(Script(Statement("SELECT 1")))
+        await store.synced()  # by a hello, which also shows in which log the answers are
+        hellos, known = gate.calls[HELLO], standing(store).age_ms
+        assert known is not None
+        async with asyncio.timeout(_PATIENCE_S):
+            while True:
+                await store.write(Script(Statement("SELECT 1")))
+                before, known = known, standing(store).age_ms
+                assert known is not None
+                if known < before:  # it knows of a later moment than before
+                    break
+        assert gate.calls[HELLO] == hellos
+
+
+async def test_who_watches_has_the_primary_asked_more_often(shared_server: Server, tmp_path: Path) -> None:
+    async with await open_store(MESH_REPLICA.settings(tmp_path, shared_server)) as store:
+        await store.synced()
+        replica: Any = store._replica
+        following = replica._chosen
+
+        def is_to_ask_after(seconds: float) -> bool:
+            following._as_of = following._monotonic() - seconds
+            return bool(following._is_silent)
+
+        watch = _watch(store, "SELECT 1")
+        await _next(watch)
+        assert (is_to_ask_after(1.0), is_to_ask_after(3.0)) == (False, True)
+        await watch.aclose()
+        assert (is_to_ask_after(3.0), is_to_ask_after(7.0)) == (False, True)
 
 
 async def _idle(case: HomeCase, gate: CountingGateway, folder: Path, server: Server) -> dict[str, int]:

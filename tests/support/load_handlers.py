@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
+from pathlib import Path
 from typing import Any
 
-from vox_mesh import HandlerSet, JobContext
+from vox_mesh import HandlerSet, Job, JobContext
 
 handlers = HandlerSet()
-_BEGUN = os.open("begun", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
 @handlers.handles("load.*", lease=1.5)
 async def work(context: JobContext) -> Any:
     """Take as long as it is told to."""
-    job = context.job
-    os.write(_BEGUN, f"{job.job_id} {job.claim_token} {job.claimer}\n".encode())
+    _note(context.job)
     await asyncio.sleep(context.payload["seconds"])
     return {"attempt": context.attempt}
+
+
+def _note(job: Job) -> None:
+    with Path("begun").open("a") as begun:
+        begun.write(f"{job.job_id} {job.claim_token} {job.claimer}\n")

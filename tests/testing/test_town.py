@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from vox_mesh import JobContext, MeshError
-from vox_mesh.errors import BadValue, LockHeld, NotKnown, StaleFence
+from vox_mesh.errors import BadValue, LockHeld, LockLost, NotKnown, StaleFence
 from vox_mesh.mesh import MeshNode
 from vox_mesh.model.liveness import State
 from vox_mesh.store.memory import MemoryEngine, SharedMemory
@@ -75,6 +75,29 @@ async def test_a_lock_that_nobody_renews_is_over_when_its_time_is(town: Town) ->
     assert (await two.locks.acquire("release")).fence_token > lock.fence_token
     with pytest.raises(StaleFence):
         await one.locks.renew(lock)
+
+
+async def test_work_under_a_lock_is_stopped_when_the_clock_is_turned_beyond_its_time(town: Town) -> None:
+    one, two = await town.node("one"), await town.node("two")
+
+    async def work() -> None:
+        async with one.locks.hold("release", ttl=60):
+            await town.clock.turn("2h")
+            raise AssertionError("it goes on without a lock")
+
+    with pytest.raises(LockLost):
+        await work()
+    assert await states(one) == {"one": State.ALIVE, "two": State.ALIVE}, "the turn was made to its end"
+    assert (await two.locks.acquire("release")).holder_node == "two"
+
+
+async def test_a_lock_that_is_held_for_a_body_is_renewed_when_the_clock_is_turned(town: Town) -> None:
+    one, two = await town.node("one"), await town.node("two")
+    async with one.locks.hold("release", ttl=60):
+        for _ in range(3):
+            await town.clock.turn("45s")
+        with pytest.raises(LockHeld):
+            await two.locks.acquire("release")
 
 
 async def test_who_lives_ticks_when_the_clock_is_turned_and_who_died_is_seen_to_be_dead(town: Town) -> None:

@@ -24,7 +24,7 @@ async def nodes(patient: Patient) -> Finding:
     """Who is here, and how each of them says it is."""
     there = [node for node in patient.scene.nodes if node.state not in _GONE]
     if not there:
-        return warn("none is here", "run `vox-mesh up`")
+        return ok("none is here: `vox-mesh up` starts one")
     ill = [f"{node.node_id}: {fault}" for node in there for fault in node.faults]
     if ill:
         return fail("; ".join(ill), "see the log of that node, and docs/operations.md")

@@ -78,25 +78,37 @@ def create(read_only: bool, ttl: int, key_file: Path | None, as_json: bool) -> N
 
 def _kept(key_file: Path) -> tuple[SigningKey, Path]:
     """The key, and the file with its public half."""
+    public = key_file.with_name(f"{key_file.stem}.pub.pem")
     try:
         make_private(key_file.absolute().parent)
+        if public.exists() and not key_file.exists():
+            raise _taken(public, key_file)
         key = kept_key(key_file, hint="name another file with --key: there a new key is made")
-        return key, _published(public_pem(key), key_file.with_name(f"{key_file.stem}.pub.pem"))
+        if not public.exists():
+            _publish(public_pem(key), public)
+        elif public_pem(key) not in public.read_bytes():  # there may be others beside it, for the server
+            raise _taken(public, key_file)
+        return key, public
     except OSError as error:
         raise BadSettings(
             f"--key: {key_file} can't be used: {error.strerror}", hint="for example --key sqld.pem"
         ) from None
 
 
-def _published(pem: bytes, path: Path) -> Path:
-    """The public half in its file, which the server's user may read."""
-    if not path.exists() or path.read_bytes() != pem:
-        descriptor, draft = tempfile.mkstemp(".new", f"{path.name}.", path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(pem)
-            os.fchmod(descriptor, _READABLE)
-        publish(Path(draft), path)
-    return path
+def _taken(public: Path, key_file: Path) -> BadSettings:
+    return BadSettings(
+        f"{public} is of another key than {key_file}",
+        hint="name another file with --key, or move that one away",
+    )
+
+
+def _publish(pem: bytes, path: Path) -> None:
+    """Write the public half to its file, which the server's user may read."""
+    descriptor, draft = tempfile.mkstemp(".new", f"{path.name}.", path.parent)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(pem)
+        os.fchmod(descriptor, _READABLE)
+    publish(Path(draft), path)
 
 
 @token.command()

@@ -65,8 +65,8 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
     """Be a node of the mesh, until SIGINT or SIGTERM: tick, sweep, deliver, take jobs, and serve HTTP.
 
     It takes jobs if it has something to work with: handlers, or commands with --worker-exec. A part that
-    crashes is begun again. On a signal it gives back what it has in hand, releases what it holds and leaves, with
-    0 and within 10 s; a second one ends it at once.
+    crashes is begun again. On a signal it gives back what it has in hand, lets go of what it holds and
+    leaves, with 0 and within 10 s; a second one ends it at once.
 
     Every setting is an option, too, and then counts more than its variable; secrets are variables only.
 

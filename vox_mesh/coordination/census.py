@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final, NamedTuple
 
 import orjson
 
 from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.model.liveness import State, state_of
+from vox_mesh.model.liveness import State, missed_ticks, state_of
 from vox_mesh.model.locks import iso_of
 from vox_mesh.model.tally import OTHER
 from vox_mesh.store.statements import named
@@ -15,6 +16,9 @@ from vox_mesh.store.store import Store
 
 MAX_MESSAGES: Final = 100_000
 """So many messages are counted, at the most."""
+
+MAX_READY: Final = 10_000
+"""So many jobs of a kind that could be claimed are counted, at the most."""
 
 _SQL: Final = named("census")
 
@@ -24,6 +28,7 @@ class Ticking(NamedTuple):
 
     node_id: str
     silent_s: float
+    missed_ticks: int
     state: State
 
 
@@ -32,6 +37,8 @@ class Census(NamedTuple):
 
     jobs: dict[str, dict[str, int]]
     """By kind and state; all but the most frequent kinds together, as `other`."""
+    jobs_ready: dict[str, int]
+    """Those that could be claimed now, by kind: neither for later, nor waiting for others. None: no entry."""
     nodes: list[Ticking]
     """Those that have not left, the one that was heard of last first."""
     nodes_left: int
@@ -49,18 +56,22 @@ async def take_census(store: Store, clock: MeshClock, *, kinds: int, timeout: fl
     The replica answers where there is one, otherwise it is one request.
     """
     now_ms = clock.now_ms
-    values = (*store.tenant[:2], now_ms, kinds, MAX_MESSAGES, iso_of(now_ms))
+    values = (*store.tenant[:2], now_ms, kinds, MAX_MESSAGES, iso_of(now_ms), MAX_READY)
     rows = await store.read(_SQL["take"], values, timeout=timeout)
-    jobs, nodes, *counts = rows[0]
+    jobs, jobs_ready, nodes, *counts = rows[0]
     by_kind: dict[str, dict[str, int]] = {}
     for kind, state, count in orjson.loads(jobs):
         of_kind = by_kind.setdefault(OTHER if kind is None else kind, {})
         of_kind[state] = of_kind.get(state, 0) + count
+    ready: Counter[str] = Counter()
+    for kind, count in orjson.loads(jobs_ready):
+        ready[OTHER if kind is None else kind] += count
     if not store.is_in_touch:  # that nobody is heard is no sign of anybody's death then
         now_ms -= round(rows.age_s * 1_000)
     ticking = []
     for node_id, seen_ms, tick_ms in orjson.loads(nodes):
         silent_ms = max(0, now_ms - seen_ms)
-        ticking.append(Ticking(node_id, silent_ms / 1_000, state_of(silent_ms, tick_ms, has_left=False)))
+        missed, state = missed_ticks(silent_ms, tick_ms), state_of(silent_ms, tick_ms, has_left=False)
+        ticking.append(Ticking(node_id, silent_ms / 1_000, missed, state))
     ticking.sort(key=lambda node: (node.silent_s, node.node_id))
-    return Census(by_kind, ticking, *counts)
+    return Census(by_kind, ready, ticking, *counts)

@@ -1,16 +1,19 @@
 """What log lines are about: the job that is worked on, the lock that is held, the message in hand.
 
-It is kept in the context of the running task, and whatever the work starts inherits it. Nothing of logging
-itself is changed: whoever formats lines asks for `log_fields()`.
+It is kept in the context of the running task, and whatever the work starts inherits it. It need not end in
+the order in which it began, nor in the same task: a loop over messages that is left is closed by others.
+Nothing of logging itself is changed: whoever formats lines asks for `log_fields()`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from contextvars import Context, ContextVar, Token, copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
+from weakref import ref
 
 from vox_mesh.model.jobs import Job
 from vox_mesh.model.locks import Lock
@@ -19,25 +22,33 @@ from vox_mesh.model.traces import Trace
 
 _Fields = Mapping[str, Any]
 
-_told: ContextVar[_Fields] = ContextVar("vox_mesh_log_fields", default={})  # noqa: B039 - never changed
-
 
 class Telling:
     """For as long as the block runs, lines tell this too: `with telling(node="builder-1"):`."""
 
-    __slots__ = ("_before", "_fields")
+    __slots__ = ("_is_left", "_task", "fields")
 
     def __init__(self, fields: _Fields) -> None:
-        self._fields = fields
-        self._before: Token[_Fields] | None = None
+        self.fields = fields
+        self._task: ref[asyncio.Task[Any]] | None = None
+        self._is_left = False
 
     def __enter__(self) -> None:
-        self._before = _told.set({**_told.get(), **self._fields})
+        task = _current_task()
+        self._task = None if task is None else ref(task)
+        _told.set((*(each for each in _told.get() if not each.is_over()), self))
 
     def __exit__(self, *_: object) -> None:
-        assert self._before is not None
-        with suppress(ValueError):  # a generator that another task closes: it is not said there
-            _told.reset(self._before)
+        self._is_left = True
+        _told.set(tuple(each for each in _told.get() if each is not self))
+
+    def is_over(self) -> bool:
+        """Whether the block has been left, if this is its task: what was started in it goes on telling."""
+        task = self._task() if self._is_left and self._task is not None else None
+        return task is not None and task is _current_task()
+
+
+_told: ContextVar[tuple[Telling, ...]] = ContextVar("vox_mesh_log_fields", default=())
 
 
 def telling(**fields: Any) -> Telling:
@@ -53,7 +64,7 @@ def of_job(job: Job) -> Telling:
 def job_context(job: Job) -> Context:
     """A context of its own for the work on a job, in which lines tell which one it is."""
     context = copy_context()
-    context.run(lambda: _told.set({**_told.get(), **_fields_of_job(job)}))
+    context.run(_told.set, (*_told.get(), of_job(job)))
     return context
 
 
@@ -80,12 +91,8 @@ def of_lock(lock: Lock) -> Telling:
 
 def of_message(message: Message) -> Telling:
     """Have lines tell which message they are about."""
-    return Telling(_fields_of_message(message))
-
-
-def _fields_of_message(message: Message) -> _Fields:
     trace = of_trace(Trace.read(message.traceparent))
-    return {"agent": message.receiver_agent, "message_uuid": message.message_uuid, **trace}
+    return telling(agent=message.receiver_agent, message_uuid=message.message_uuid, **trace)
 
 
 def of_trace(trace: Trace | None) -> dict[str, str]:
@@ -96,22 +103,30 @@ def of_trace(trace: Trace | None) -> dict[str, str]:
 def done_with(message: Message) -> None:
     """From now on, lines are not about this message any more, also if its generator is left as it is."""
     told = _told.get()
-    if told.get("message_uuid") == message.message_uuid:
-        over = _fields_of_message(message)
-        _told.set({name: value for name, value in told.items() if name not in over})
+    _told.set(tuple(each for each in told if each.fields.get("message_uuid") != message.message_uuid))
 
 
 def apart() -> Context:
     """A context for what outlives the work that happens to begin it: only the node is the same."""
-    context, node = Context(), _told.get().get("node")
+    context, node = Context(), _fields_told().get("node")
     if node is not None:
-        context.run(_told.set, {"node": node})
+        context.run(_told.set, (telling(node=node),))
     return context
 
 
 def log_fields() -> dict[str, Any]:
     """What a line that is written here and now is about; its trace is that of the current span, if any."""
-    return {**_told.get(), **_current_span()}
+    return {**_fields_told(), **_current_span()}
+
+
+def _fields_told() -> dict[str, Any]:
+    return {name: value for each in _told.get() if not each.is_over() for name, value in each.fields.items()}
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    with suppress(RuntimeError):  # this thread has no loop
+        return asyncio.current_task()
+    return None
 
 
 def _current_span() -> dict[str, str]:

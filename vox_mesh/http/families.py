@@ -120,11 +120,16 @@ class Families:
 
     def _jobs(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("vox_jobs", "Jobs in the mesh.", labels=("state", "kind"))
-        counted = {} if self.seen.census is None else self.seen.census.jobs
-        for kind, by_state in counted.items():
-            for state in JobState:
-                jobs.add_metric((state.value, kind), by_state.get(state, 0))
+        ready = GaugeMetricFamily(
+            "vox_jobs_ready", "Jobs in the mesh that could be claimed now.", labels=("kind",)
+        )
+        if (census := self.seen.census) is not None:
+            for kind, by_state in census.jobs.items():
+                for state in JobState:
+                    jobs.add_metric((state.value, kind), by_state.get(state, 0))
+                ready.add_metric((kind,), census.jobs_ready.get(kind, 0))
         yield jobs
+        yield ready
         worker, stats = self._node.worker, self._node.worker.stats
         yield _histogram(
             "vox_job_queued_to_started_seconds",
@@ -177,17 +182,25 @@ class Families:
             "How long ago each node ticked that has not left.",
             labels=("node",),
         )
+        missed = GaugeMetricFamily(
+            "vox_heartbeat_missed_ticks",
+            "How many ticks should have come since, and did not.",
+            labels=("node",),
+        )
         states = GaugeMetricFamily("vox_nodes", "Nodes by their state.", labels=("state",))
         if (census := self.seen.census) is not None:
             for each in census.nodes[:MAX_NODES]:
                 ages.add_metric((each.node_id,), each.silent_s)
+                missed.add_metric((each.node_id,), each.missed_ticks)
             if others := census.nodes[MAX_NODES:]:
                 ages.add_metric((OTHER,), max(each.silent_s for each in others))
+                missed.add_metric((OTHER,), max(each.missed_ticks for each in others))
             counted = Counter(each.state for each in census.nodes)
             counted[State.LEFT] = census.nodes_left
             for state in State:
                 states.add_metric((state.value,), counted[state])
         yield ages
+        yield missed
         yield states
         clock = self._node.clock
         yield _gauge(

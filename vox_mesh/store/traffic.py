@@ -54,16 +54,20 @@ class CountedEngine:
         self._engine = engine
         self._requests = requests
         self._monotonic = monotonic
-        self.wrote: Callable[[float], None] = lambda asked_at: None
-        """Is told when a write that was answered had been sent."""
+        self.wrote: Callable[[float | None], None] = lambda asked_at: None
+        """Is told when a write had been sent that was answered; `None`: one was not."""
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
         self._requests.add("write")
-        asked_at = self._monotonic()
-        result = await self._engine.run(batch)
-        self.wrote(asked_at)
-        return result
+        asked_at: float | None = self._monotonic()
+        try:
+            return await self._engine.run(batch)
+        except BaseException:  # given up when its time was over, say
+            asked_at = None
+            raise
+        finally:
+            self.wrote(asked_at)
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""

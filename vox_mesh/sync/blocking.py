@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -11,28 +12,33 @@ from functools import cache, wraps
 from types import TracebackType
 from typing import Any, Final
 
+from vox_mesh.errors import BadValue
+from vox_mesh.planes import Planes
 from vox_mesh.sync.loop_thread import Call, LoopThread
 
 _PACKAGE: Final = "vox_mesh."
 
 
 class Blocking:
-    """Stands for an object that lives in the loop."""
+    """Stands for an object that lives in the loop; `node` is the one that it is a part of, if any."""
 
-    __slots__ = ("_loop", "_target")
+    __slots__ = ("_loop", "_node", "_target")
 
     _loop: LoopThread
     _target: Any
+    _node: Planes | None
 
-    def __init__(self, loop: LoopThread, target: Any) -> None:
+    def __init__(self, loop: LoopThread, target: Any, node: Planes | None) -> None:
         object.__setattr__(self, "_loop", loop)
         object.__setattr__(self, "_target", target)
+        object.__setattr__(self, "_node", target if isinstance(target, Planes) else node)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self._target).__name__} keeps {name!r} to itself")
         value = getattr(self._target, name)
-        return _calling(self._loop, value) if inspect.isroutine(value) else _as_seen(self._loop, value)
+        seen = _calling if inspect.isroutine(value) else _as_seen
+        return seen(self._loop, value, self._node)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._target, name, value)
@@ -50,7 +56,7 @@ class Blocking:
         return id(self._target)
 
 
-def _calling(loop: LoopThread, function: Callable[..., Any]) -> Callable[..., Any]:
+def _calling(loop: LoopThread, function: Callable[..., Any], node: Planes | None) -> Callable[..., Any]:
     """The function, called in the loop whether it is async or not: nothing there expects other threads."""
 
     @wraps(function)
@@ -59,7 +65,7 @@ def _calling(loop: LoopThread, function: Callable[..., Any]) -> Callable[..., An
             result = function(*map(_bare, args), **{name: _bare(each) for name, each in options.items()})
             return await result if isinstance(result, Awaitable) else result
 
-        return _as_seen(loop, loop.run(work))
+        return _as_seen(loop, loop.run(work, node), node)
 
     return call
 
@@ -68,14 +74,14 @@ def _bare(value: Any) -> Any:
     return object.__getattribute__(value, "_target") if isinstance(value, Blocking) else value
 
 
-def _as_seen(loop: LoopThread, value: Any) -> Any:
+def _as_seen(loop: LoopThread, value: Any, node: Planes | None) -> Any:
     """A value of the loop, as the outside may use it."""
     if is_service(value):
-        return Blocking(loop, value)
+        return Blocking(loop, value, node)
     if isinstance(value, AbstractAsyncContextManager):
-        return Block(loop, value)
+        return Block(loop, value, node)
     if hasattr(value, "__anext__"):
-        return loop.iterate(value)
+        return loop.iterate(value, node)
     return value
 
 
@@ -96,31 +102,48 @@ class Block(AbstractContextManager[Any]):
     """An async context manager as a `with` block.
 
     A task of its own is inside for as long as the block runs. Should that be ended from within, as when a
-    lock is lost, the next call of the thread raises why, or at the latest the end of the block.
+    lock is lost, the thread's next call to this `node` raises why, or at the latest the end of the block.
     """
 
-    def __init__(self, loop: LoopThread, manager: AbstractAsyncContextManager[Any]) -> None:
+    def __init__(
+        self, loop: LoopThread, manager: AbstractAsyncContextManager[Any], node: Planes | None = None
+    ) -> None:
         self._loop = loop
         self._manager = manager
+        self._node = node
+        self._entering = threading.Lock()
         self._entered: Future[Any] = Future()
         self._call: Call | None = None
+        self._among: list[Any] = []
 
-    async def _inside(self) -> None:
-        async with self._manager as value:
-            self._left: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-            self._entered.set_result(value)
-            error = await self._left
-            if error is not None:
-                raise error
+    async def _inside(self) -> BaseException | None:
+        """Be inside until the block is left; what that ended in, unless it ends here."""
+        error: BaseException | None = None
+        try:
+            async with self._manager as value:
+                self._left: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+                self._entered.set_result(value)
+                error = await self._left
+                if error is not None:
+                    raise error
+        except BaseException as raised:
+            if raised is not error:
+                raise
+            return error  # not raised: a coroutine may not end in whatever a block may
+        return None
 
     def __enter__(self) -> Any:
         """Enter, in the loop."""
-        self._call = call = self._loop.begin(self._inside)
+        with self._entering:
+            if self._call is not None:
+                raise BadValue("a block is entered once", hint="ask for another one, as with `hold(...)`")
+            self._call = call = self._loop.begin(self._inside, self._node)
         call.wait_for(self._entered)
         if not self._entered.done():
             call.result()
-        self._loop.blocks.append(self)
-        return _as_seen(self._loop, self._entered.result())
+        self._among = self._loop.blocks
+        self._among.append(self)
+        return _as_seen(self._loop, self._entered.result(), self._node)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -128,29 +151,29 @@ class Block(AbstractContextManager[Any]):
         """Leave, in the loop, with whatever the block ended in."""
         call = self._call
         assert call is not None
-        if self in self._loop.blocks:
-            self._loop.blocks.remove(self)
+        if self in self._among:
+            self._among.remove(self)  # of the thread that entered, which need not be the one that leaves
         is_over = call.ended.done()
-        if not (is_over or self._loop.is_usable) or (is_over and error is not None):
-            return False  # it is not ours to leave, or over already: what the block has come to stands
+        if is_over and error is not None:
+            return False  # what the block has come to stands
         if not is_over:
-            self._loop.soon(lambda: self._leave(error))
+            if self._loop.is_ours:
+                self._loop.soon(lambda: self._leave(error))
+            if not self._loop.is_usable:
+                return False  # a fork; or the loop itself, as in a garbage collection: nobody can wait
             call.wait_for(limited=False)
         try:
-            if call.error is not error:
-                call.result()
-                return True
+            return call.result() is not error
         finally:
             if error is not None:
                 error.__traceback__ = traceback  # without the way that it took through the loop
-        return False
 
     def _leave(self, error: BaseException | None) -> None:
         if not self._left.done():
             self._left.set_result(error)
 
-    def refuse_if_lost(self) -> None:
-        """Raise why the block is over, if it is."""
+    def refuse_if_lost(self, node: object) -> None:
+        """Raise why the block is over, if it is, and if it concerns who calls this node."""
         call = self._call
-        if call is not None and call.ended.done():
+        if call is not None and call.ended.done() and self._node in (None, node):
             call.result()

@@ -161,23 +161,27 @@ class LoopThread:
     # --- calls -----------------------------------------------------------------------------------
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it runs, and in this process."""
+        return self._is_open and self._process == os.getpid()
+
+    @property
     def is_usable(self) -> bool:
         """Whether this thread may wait for a call."""
-        is_ours = self._is_open and self._process == os.getpid()
-        return is_ours and threading.current_thread() is not self._thread
+        return self.is_ours and threading.current_thread() is not self._thread
 
-    def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Have the loop do it, and wait for what it comes to."""
-        call = self.begin(work)
+    def run(self, work: Callable[[], Awaitable[T]], node: object) -> T:
+        """Have the loop do it, and wait for what it comes to; it is a call to this node."""
+        call = self.begin(work, node)
         call.wait_for()
         result: T = call.result()
         return result
 
-    def begin(self, work: Callable[[], Awaitable[Any]]) -> Call:
+    def begin(self, work: Callable[[], Awaitable[Any]], node: object) -> Call:
         """Have the loop do it, without waiting."""
         self._refuse_unless_usable()
-        for block in self.blocks:
-            block.refuse_if_lost()
+        for block in tuple(self.blocks):
+            block.refuse_if_lost(node)
         return self._begun(work)
 
     def _begun(self, work: Callable[[], Awaitable[Any]]) -> Call:
@@ -202,12 +206,12 @@ class LoopThread:
         found: list[Any] = self._blocks.open
         return found
 
-    def iterate(self, items: Any) -> Generator[Any, None, None]:
+    def iterate(self, items: Any, node: object) -> Generator[Any, None, None]:
         """An async generator as a generator; it is closed with it."""
         try:
             while True:
                 try:
-                    item = self.run(items.__anext__)
+                    item = self.run(items.__anext__, node)
                 except StopAsyncIteration:
                     return
                 yield item
@@ -222,7 +226,7 @@ class LoopThread:
             call = self._begun(close)
             call.wait_for(limited=False)
             call.result()
-        elif self._is_open and self._process == os.getpid():
+        elif self.is_ours:
             self._begun(close)
 
     def _refuse_unless_usable(self) -> None:

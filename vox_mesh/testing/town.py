@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from vox_mesh.mesh import Mesh, MeshNode
 from vox_mesh.model import durations
 from vox_mesh.settings import Settings
 from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.thread import to_the_end
 
 _DEFAULT_NAME: Final = "local"
 
@@ -38,7 +40,7 @@ class TownSettings(Settings):
 class TownClock:
     """The time of a town's nodes and of its database. It goes on by itself, and can be turned on."""
 
-    def __init__(self, turned: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, turned: Callable[[], Coroutine[None, None, None]]) -> None:
         self._turned = turned
         self._ahead_ms = 0
 
@@ -55,7 +57,7 @@ class TownClock:
         """Let so much time pass at once (`"5m"`), as if everybody had been asleep; then those who live tick.
 
         Leases, holds and messages that nobody has renewed in that time are over, and what was to come later
-        is due.
+        is due. Whoever works in a `hold` that is over by now is told as ever, with `LockLost`.
         """
         if isinstance(duration, timedelta):
             passed_ms = round(duration.total_seconds() * 1_000)
@@ -64,7 +66,8 @@ class TownClock:
         if passed_ms < 0:
             raise BadValue("time does not go back")
         self._ahead_ms += passed_ms
-        await self._turned()
+        # A lock that is lost by this cancels its body, which may be who turns the clock.
+        await to_the_end(asyncio.create_task(self._turned(), name="vox-mesh-town-clock"))
 
 
 class Town:

@@ -81,7 +81,7 @@ class TopApp(App[None]):
     ]
 
     def __init__(self, settings: Settings, feed: Feed) -> None:
-        super().__init__()
+        super().__init__(ansi_color=True)  # said now: else NO_COLOR would make all that has a colour black
         self.theme = next(name for name in _THEMES if name in self.available_themes)
         self._feed = feed
         self._mesh_name = "/".join(filter(None, (settings.scope_id, settings.repository_id)))
@@ -93,6 +93,17 @@ class TopApp(App[None]):
         self._filter = ""
         self._filtered_from: Table | None = None
         self._arranged = (0, "")
+
+    # --- how it ends -----------------------------------------------------------------------------
+
+    @property
+    def bug(self) -> Exception | None:
+        """What ended it, if that was a mistake of ours."""
+        return self._exception
+
+    def _fatal_error(self) -> None:
+        """End because of a bug. Whoever runs it tells it: Textual would show all values, also secret ones."""
+        self._close_messages_no_wait()
 
     # --- what the feed tells ---------------------------------------------------------------------
 

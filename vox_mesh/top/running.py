@@ -23,7 +23,7 @@ _OUTPUTS: Final = (1, 2)
 
 
 async def full_screen(settings: Settings, interval: float | None) -> int:
-    """Show the view; its exit code: 128 and its number, if a signal ended it."""
+    """Show the view; its exit code: 128 and its number, if a signal ended it. A bug is raised."""
     feed = Feed(settings, interval)
     app = TopApp(settings, feed)
     stopped_by: list[int] = []
@@ -41,14 +41,18 @@ async def full_screen(settings: Settings, interval: float | None) -> int:
                 watching.cancel()
     if not os.isatty(_INPUT) or _has_ended(_INPUT):
         _say_no_more()
-    return KILLED + stopped_by[0] if stopped_by else app.return_code or ExitCode.DONE
+    if stopped_by:
+        return KILLED + stopped_by[0]
+    if app.bug is not None:
+        raise app.bug
+    return app.return_code or ExitCode.DONE
 
 
 @asynccontextmanager
 async def fed(app: TopApp, feed: Feed) -> AsyncIterator[None]:
     """Have the feed tell the app what it sees. If it can't go on, the app ends, and the reason is raised."""
     feeding = asyncio.create_task(feed.run(app.see, app.lose_sight), name="vox-mesh-feed")
-    feeding.add_done_callback(lambda _: app.exit())
+    feeding.add_done_callback(lambda task: None if task.cancelled() else app.exit())
     try:
         yield
     finally:

@@ -18,6 +18,9 @@ from vox_mesh.top.fitting import GAP, cut, widths
 from vox_mesh.top.headline import Words
 from vox_mesh.top.panels import Column, Line, Panel
 
+_PLAIN: Final = Style.null()
+"""Of what is empty. Without any style it can't be drawn where colours are taken out (`NO_COLOR`)."""
+
 _TITLE: Final = 1
 _HEADED_FROM: Final = 4
 """So high a table must be to have its headings shown while it has no focus."""
@@ -186,13 +189,13 @@ class Table(Widget, can_focus=True):
         """A line as it was prepared."""
         width = self.size.width
         if y >= len(self._drawn):
-            return Strip.blank(width)
+            return Strip.blank(width, _PLAIN)
         return _strip(self._drawn[y], width)
 
 
 def _strip(line: Words, width: int) -> Strip:
     segments = [Segment(text, Style.parse(style)) for text, style in line if text]
-    return Strip(segments).adjust_cell_length(width)
+    return Strip(segments).adjust_cell_length(width, _PLAIN)
 
 
 def _row(

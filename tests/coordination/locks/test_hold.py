@@ -247,6 +247,53 @@ async def test_a_loss_that_comes_as_the_body_ends_cancels_nobody(there: Scene) -
         await there.gate.arrival()
         ended.set_result(None)
         there.gate.release()  # the renewal learns that it is too late, one step after the body has ended
+        with pytest.raises(LockLost):
+            await task
+        assert task.cancelling() == 0
+
+
+async def test_a_body_that_never_waited_is_told_at_its_end_that_its_time_is_over(there: Scene) -> None:
+    clock = Clock()
+    async with there.node(surroundings=Surroundings(monotonic=clock)) as mesh:
+
+        async def work() -> None:
+            async with mesh.locks.hold("a", ttl=60):
+                clock.now += 61  # no timer has had its turn
+
+        with pytest.raises(LockLost, match="lock on a was lost"):
+            await work()
+        assert await is_free(mesh, "a"), "whatever is left of it is let go of"
+
+
+@pytest.mark.parametrize("keys", ["a", ["a", "b"]], ids=["one key", "several keys"])
+async def test_a_body_whose_lock_was_broken_is_told_at_its_end(there: Scene, keys: str | list[str]) -> None:
+    async with there.node("one") as one, there.node("two") as two:
+        taken: list[Lock] = []
+
+        async def work() -> None:
+            async with one.locks.hold(keys):
+                await two.locks.break_lock("a", "a test")
+                taken.append(await two.locks.acquire(keys))
+
+        with pytest.raises(LockLost):
+            await work()
+        assert await is_held(two, taken[0])
+
+
+async def test_a_body_that_ended_in_time_is_not_told_of_a_release_that_did_not(there: Scene) -> None:
+    clock = Clock()
+    async with there.node(surroundings=Surroundings(monotonic=clock)) as mesh:
+
+        async def work() -> str:
+            async with mesh.locks.hold("a", ttl=60) as lock:
+                await expire(mesh, lock)
+                there.gate.hold()
+            return "done"
+
+        task = asyncio.create_task(work())
+        await there.gate.arrival()
+        clock.now += 61
+        there.gate.release()
         assert await task == "done"
 
 

@@ -16,14 +16,15 @@ _log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.5
 
-Call = Callable[[Lock], Awaitable[object]]
+Renew = Callable[[Lock], Awaitable[object]]
+LetGo = Callable[[Lock], Awaitable[bool]]
 
 
 class Lease:
     """Renews at a third of the time that a lock has; tries again after a fault, until the lock is over."""
 
     def __init__(
-        self, lock: Lock, renew: Call, lost: Callable[[], object], monotonic: Callable[[], float]
+        self, lock: Lock, renew: Renew, lost: Callable[[], object], monotonic: Callable[[], float]
     ) -> None:
         self.lock = lock
         self._renew = renew
@@ -40,30 +41,42 @@ class Lease:
         self._renewing = self._loop.create_task(self._keep(), name=f"vox-mesh-lease-{self.lock.fence_token}")
 
     async def _keep(self) -> None:
-        while True:
-            token = self.lock.fence_token
-            try:
+        pause = await self.run_once()
+        while pause is not None:
+            await asyncio.sleep(min(pause, max(0.0, self._left_s)))
+            pause = await self.run_once()
+
+    async def run_once(self) -> float | None:
+        """Renew; in how many seconds it is to be done again. `None`: the lock is over, and lost."""
+        token = self.lock.fence_token
+        pause: float | None = None
+        try:
+            if not self.is_past:
                 async with asyncio.timeout(self._left_s):
                     await self._renew(self.lock)
-            except TimeoutError:
-                break
-            except StaleFence:
-                if self.lock.fence_token == token:
-                    break
-                pause = 0.0  # it was upgraded or downgraded meanwhile
-            except Exception as error:  # whatever it was, it must not end in silence
-                _log.warning("the lock on %s was not renewed: %s", ", ".join(self.lock.keys), error)
-                pause = min(_AGAIN_S, self.lock.ttl / 10)
-            else:
                 pause = self.lock.ttl / 3
-            await asyncio.sleep(min(pause, max(0.0, self._left_s)))
-        self.lose()
+        except TimeoutError:
+            pass
+        except StaleFence:
+            if self.lock.fence_token != token:
+                pause = 0.0  # it was upgraded or downgraded meanwhile
+        except Exception as error:  # whatever it was, it must not end in silence
+            _log.warning("the lock on %s was not renewed: %s", ", ".join(self.lock.keys), error)
+            pause = min(_AGAIN_S, self.lock.ttl / 10)
+        if pause is None:
+            self.lose()
+        return pause
 
     def lose(self) -> None:
         """The work under it has to stop."""
-        if not self._is_over:
+        if not (self._is_over or self.is_lost):
             self.is_lost = True
             self._lost()
+
+    @property
+    def is_past(self) -> bool:
+        """Whether its time is over by our own clock, whether or not a timer has had its turn since."""
+        return self._left_s <= 0
 
     @property
     def _left_s(self) -> float:
@@ -83,11 +96,12 @@ class Lease:
 
 @asynccontextmanager
 async def leased(
-    lock: Lock, renew: Call, release: Call, monotonic: Callable[[], float], leases: set[Lease]
+    lock: Lock, renew: Renew, let_go: LetGo, monotonic: Callable[[], float], leases: set[Lease]
 ) -> AsyncIterator[Lock]:
     """Hold the lock for as long as the body runs; the body is cancelled, with `LockLost`, if it is lost.
 
-    `release` must let go of it even if it is cancelled. It is among the `leases` for as long.
+    A body that could not be, as it never waited, is told so at its end. `let_go` must release it even if that
+    is cancelled, and answers whether it was held until then. It is among the `leases` for as long.
     """
     body = asyncio.current_task()
     assert body is not None
@@ -108,13 +122,15 @@ async def leased(
         else:
             if lease.is_lost:
                 body.uncancel()
+            if lease.is_lost or lease.is_past:
                 raise _lost(lock)
         finally:
             leases.discard(lease)
             lease.stop()
             await lease.end()
-            if not lease.is_lost:
-                await release(lock)
+            was_held = not lease.is_lost and await let_go(lock)
+        if not was_held:
+            raise _lost(lock)
 
 
 def _lost(lock: Lock) -> LockLost:

@@ -30,7 +30,7 @@ from vox_mesh.coordination.locks.request import (
 from vox_mesh.coordination.locks.watching import watched
 from vox_mesh.errors import BadValue, LockHeld, MeshError, NotKnown, Overloaded, Refused, StaleFence
 from vox_mesh.model.canonical import canonical
-from vox_mesh.model.locks import Holder, Lock, milliseconds_at
+from vox_mesh.model.locks import Holder, Lock
 from vox_mesh.model.pattern_index import PatternIndex
 from vox_mesh.model.patterns import normalised
 from vox_mesh.model.tally import QUICK_S, Spread
@@ -72,7 +72,7 @@ class Locks:
         self._leases: set[Lease] = set()
         self.waited = Spread(QUICK_S)
         """How long it took those who acquired something to have it."""
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[object]] = set()
 
     # --- acquiring -------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class Locks:
     ) -> AbstractAsyncContextManager[Lock]:
         """Acquire for as long as the body runs: renewed in the background, released at its end.
 
-        When the lock is lost, the body is cancelled and `LockLost` raised.
+        When the lock is lost, the body is cancelled and `LockLost` raised; at the latest at its end.
         """
         return self._held(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
 
@@ -122,15 +122,19 @@ class Locks:
         async with leased(lock, self.renew, self._let_go, self._monotonic, self._leases):
             yield lock
 
-    async def _let_go(self, lock: Lock) -> None:
-        """Release at the end of a hold: what its body came to stands, whatever becomes of this."""
+    async def _let_go(self, lock: Lock) -> bool:
+        """Release at the end of a hold; `False` if it was over before its time.
+
+        What cannot be told to the database in that time changes nothing: the body had ended within it.
+        """
         try:
-            await self.release(lock)
+            return await self.release(lock) or self._monotonic() >= lock.deadline
         except asyncio.CancelledError:
             self._in_background(self._let_go(lock))  # it may have been cut off on its way
             raise
         except MeshError as error:
             _log.warning("the lock on %s is left to expire: %s", ", ".join(lock.keys), error.line)
+            return True
 
     def _request(
         self, keys: str | Sequence[str], agent: str | None, ttl: float | None, shared: bool
@@ -183,7 +187,7 @@ class Locks:
             holders = await self.holders(request.keys)
             # One of them may be us: granted, but the answer got lost, and then a pattern was announced.
             if holders and all(holder.request_id != request.id for holder in holders):
-                raise _refused(request, holders, 0.0)
+                raise request.refusal(holders)
         return None
 
     async def _long(
@@ -204,7 +208,7 @@ class Locks:
                     raise
                 await self._patterns.learn(request.keys)
             else:
-                return _standing(request, outcome, sent)
+                return request.standing(outcome, sent)
         raise Overloaded(
             "new patterns were locked each time this was tried", hint="try again, or lock fewer patterns"
         )
@@ -224,13 +228,13 @@ class Locks:
             waiter.serve(lock)
 
     async def _refusal(self, request: LockRequest, *, waited: float = 0.0) -> LockHeld:
-        return _refused(request, await self.in_the_way(request.keys), waited)
+        return request.refusal(await self.in_the_way(request.keys), waited)
 
     def _abandon(self, request: LockRequest) -> None:
         """Take a request back, in the background: it may still be under way."""
         self._in_background(self._leave(request))
 
-    def _in_background(self, leaving: Coroutine[None, None, None]) -> None:
+    def _in_background(self, leaving: Coroutine[None, None, object]) -> None:
         task = asyncio.create_task(leaving, name="vox-mesh-lock-leaving")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -334,7 +338,7 @@ class Locks:
                 raise
             in_the_way = await self.in_the_way(lock.keys)
             others = [h for h in in_the_way if (h.lock_key, h.fence_token) not in _holds(lock)]
-            raise _refused(request, others, 0.0) from None
+            raise request.refusal(others) from None
         except BaseException:
             self._abandon(request)  # it may have been granted without our knowing
             raise
@@ -452,6 +456,11 @@ class Locks:
             raise NotKnown(f"{key} has just changed hands", hint="look again: `vox-mesh lock list`") from None
         return broken.key, holders
 
+    async def catch_up(self) -> None:
+        """Renew what is held for as long as a body runs, or have it be lost, as the clock says now."""
+        for lease in tuple(self._leases):
+            await lease.run_once()
+
     async def close(self) -> None:
         """Stop waiting, let go of what is still held here, and finish taking back what nobody wants."""
         await self._queue.close()
@@ -462,20 +471,11 @@ class Locks:
             await asyncio.gather(*self._leaving, return_exceptions=True)
 
 
-def _standing(request: LockRequest, outcome: Outcome, sent: float) -> tuple[Lock | None, int | None]:
-    """What a request has come to: a lock, or a place in the queue, or neither."""
-    token, expires_at, ticket, now = outcome.rows[0]
-    if token is None:
-        return None, ticket
-    left = (milliseconds_at(expires_at) - milliseconds_at(now)) / 1_000
-    return request.granted(token, expires_at, sent, left), None
-
-
 def _serve(waiter: Waiter, verdict: Verdict, sent: float) -> bool:
     """Give a waiter its lock, if that is what became of its request; whether it is."""
     if isinstance(verdict, MeshError) or not verdict.rows:
         return False
-    lock, _ = _standing(waiter.request, verdict, sent)
+    lock, _ = waiter.request.standing(verdict, sent)
     if lock is not None:
         waiter.serve(lock)
     return lock is not None
@@ -483,10 +483,3 @@ def _serve(waiter: Waiter, verdict: Verdict, sent: float) -> bool:
 
 def _holds(lock: Lock) -> set[tuple[str, int]]:
     return {(key, lock.fence_token) for key in lock.keys}
-
-
-def _refused(request: LockRequest, holders: Sequence[Holder], waited: float) -> LockHeld:
-    after = f" after {waited:g} s" if waited else ""
-    who = "; ".join(map(str, holders)) if holders else "others wait for it before you"
-    message = f"{', '.join(request.keys)} was not acquired{after}: {who}"
-    return LockHeld(message, holders, hint="wait for it, or try later")

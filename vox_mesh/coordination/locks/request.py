@@ -15,9 +15,9 @@ from typing import Final
 import orjson
 
 from vox_mesh.errors import BadValue, LockHeld, StaleFence
-from vox_mesh.model.locks import Lock
+from vox_mesh.model.locks import Holder, Lock, milliseconds_at
 from vox_mesh.model.patterns import FILE, normalised
-from vox_mesh.store.script import Answer, Item, Script, Shape, Statement, new_key
+from vox_mesh.store.script import Answer, Item, Outcome, Script, Shape, Statement, new_key
 from vox_mesh.store.statements import named
 from vox_mesh.store.values import Value
 
@@ -106,6 +106,21 @@ class LockRequest:
         """
         deadline = sent + (self.ttl if left is None else min(left, self.ttl))
         return Lock(self.keys, token, self.node, self.agent, self.is_shared, self.ttl, expires_at, deadline)
+
+    def standing(self, outcome: Outcome, sent: float) -> tuple[Lock | None, int | None]:
+        """What a long script of it has come to: a lock, or a place in the queue, or neither."""
+        token, expires_at, ticket, now = outcome.rows[0]
+        if token is None:
+            return None, ticket
+        left = (milliseconds_at(expires_at) - milliseconds_at(now)) / 1_000
+        return self.granted(token, expires_at, sent, left), None
+
+    def refusal(self, holders: Sequence[Holder], waited: float = 0.0) -> LockHeld:
+        """Why it is not granted."""
+        after = f" after {waited:g} s" if waited else ""
+        who = "; ".join(map(str, holders)) if holders else "others wait for it before you"
+        message = f"{', '.join(self.keys)} was not acquired{after}: {who}"
+        return LockHeld(message, holders, hint="wait for it, or try later")
 
     # --- scripts ---------------------------------------------------------------------------------
 

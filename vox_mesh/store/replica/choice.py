@@ -129,8 +129,8 @@ class AutoReplica:
         """Answer a query, if the chosen one can."""
         return await self._chosen.answer(statement)
 
-    def written(self, asked_at: float) -> None:
-        """The primary has answered a write."""
+    def written(self, asked_at: float | None) -> None:
+        """The primary has answered a write, or not."""
         self._chosen.written(asked_at)
 
     async def caught_up(self, progress: Progress, patience_s: float) -> None:

@@ -101,6 +101,11 @@ class Following(ABC):
         """How many frames have come in, applied or not."""
         return self._held.next_frame
 
+    @property
+    def _is_promised(self) -> bool:
+        """Whether it is about to know that it has come further."""
+        return False
+
     @abstractmethod
     async def _prepare(self) -> None:
         """Look at what there is, before the first session."""
@@ -149,9 +154,7 @@ class Following(ABC):
 
     async def answer(self, statement: Statement) -> Rows | None:
         """Answer a query, no less than this process has seen before; `None`: ask the primary."""
-        if self._monotonic() - self._as_of > self._max_stale_s:
-            return None
-        if not self._meets(self._floor) and not await self._reach_floor():
+        if (self._is_stale or not self._meets(self._floor)) and not await self._reach_floor():
             return None
         as_of = self._as_of  # it may rise while we read, and what we read would not have that
         rows = await self._read(statement)
@@ -159,20 +162,24 @@ class Following(ABC):
             rows.age_s = self._monotonic() - as_of
         return rows
 
+    @property
+    def _is_stale(self) -> bool:
+        return self._monotonic() - self._as_of > self._max_stale_s
+
     def _meets(self, floor: Floor) -> bool:
         record = self._mark.record
         return floor.is_met_by(record.log_id, record.next_frame, self._as_of)
 
     async def _reach_floor(self) -> bool:
-        """Wait for what has been seen elsewhere, but not for long."""
-        if self._state is not State.IN_TOUCH:
+        """Wait for what has been seen elsewhere, but not for long; nor for what nobody has told us of."""
+        if self._state is not State.IN_TOUCH or (self._is_stale and not self._is_promised):
             return False
         floor = copy(self._floor)  # as it is now: what others see while this read waits need not be in it
         if floor.needs_hello(self._held.log_id, self._as_of):
             self._asked.set()
         try:
             async with asyncio.timeout(_FLOOR_S):
-                while not self._meets(floor):
+                while self._is_stale or not self._meets(floor):
                     await self._progress.after(self._progress.count)
         except TimeoutError:
             return False

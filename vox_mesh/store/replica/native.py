@@ -116,7 +116,7 @@ class NativeReplica(Following):
             self._asked.set()  # for the task to see it now
         return rows
 
-    def written(self, asked_at: float) -> None:
+    def written(self, asked_at: float | None) -> None:
         """It counts no frames: that the primary has answered tells nothing of the copy."""
 
     async def _discard(self) -> None:

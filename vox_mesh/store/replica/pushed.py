@@ -72,6 +72,10 @@ class PushedReplica(Following):
     def _arrived(self) -> int:
         return self._copy.arrived
 
+    @property
+    def _is_promised(self) -> bool:
+        return bool(self._promises)
+
     def _read_now(self, statement: Statement) -> Rows | None:
         return self._copy.read_now(statement)
 
@@ -175,8 +179,11 @@ class PushedReplica(Following):
         """Whether a frame that was named has not come in its time, and nothing else has."""
         return bool(self._promises) and now - max(self._promises[0][0], self._heard_at) > _HELLO_S
 
-    def written(self, asked_at: float) -> None:
-        """The primary has answered a write, and named the last frame: as good as a hello, now and then."""
+    def written(self, asked_at: float | None) -> None:
+        """The answer to a write names the last frame: as good as a hello, now and then. `None`: time to ask."""
+        if asked_at is None:
+            self._asked.set()
+            return
         highest = self._floor.highest
         if highest is None or asked_at < self._wrote_at + _NOW_AND_THEN_S or not self.is_in_touch:
             return

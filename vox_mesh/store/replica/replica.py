@@ -58,8 +58,8 @@ class Replica(Protocol):
     async def answer(self, statement: Statement) -> Rows | None:
         """Answer a query, no less than this process has seen before; `None`: ask the primary."""
 
-    def written(self, asked_at: float) -> None:
-        """The primary has answered a write that was sent at that moment."""
+    def written(self, asked_at: float | None) -> None:
+        """The primary has answered a write that was sent at that moment; `None`: it has not."""
 
     async def caught_up(self, progress: Progress, patience_s: float) -> None:
         """Wait until it holds all that was committed before now; raise if it stands still for so long."""
