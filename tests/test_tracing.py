@@ -377,3 +377,114 @@ def test_which_jobs_are_traced_is_decided_as_if_their_traces_began_here(vox: Vox
     expected = {job_id[:32] for job_id in many["jobs"][:100] if int(job_id[16:32], 16) < bound}
     assert 0 < len(expected) < 100
     assert set(many["traces"]) & {job_id[:32] for job_id in many["jobs"]} == expected
+
+
+# --- where they can't be taken -------------------------------------------------------------------
+
+_FAULTY: Final = """
+import asyncio, json
+from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
+from vox_mesh import Mesh, load_settings
+from vox_mesh.cli.logs import set_up_logs
+from vox_mesh.coordination import tracing
+from vox_mesh.errors import BadValue
+
+faulty = ""
+
+def fail_at(place):
+    if place == faulty:
+        raise RuntimeError("no traces today")
+
+class Processor(SpanProcessor):
+    def on_start(self, span, parent_context=None):
+        fail_at("on_start")
+        if faulty == "set_attribute":
+            span.set_attribute = lambda *_: fail_at("set_attribute")
+
+    def on_end(self, span):
+        fail_at("on_end")
+
+class Moody(Sampler):
+    def should_sample(self, *args, **kwargs):
+        fail_at("should_sample")
+        return ALWAYS_ON.should_sample(*args, **kwargs)
+
+    def get_description(self):
+        return "moody"
+
+class Provider(TracerProvider):
+    def get_tracer(self, *args, **kwargs):
+        fail_at("get_tracer")
+        return super().get_tracer(*args, **kwargs)
+
+provider = Provider(sampler=Moody())
+provider.add_span_processor(Processor())
+trace.set_tracer_provider(provider)
+
+async def main():
+    global faulty
+    set_up_logs("text")
+    faulty, told = "get_tracer", {}
+    assert not tracing.is_on()
+    faulty = ""
+    assert tracing.is_on()
+    async with Mesh.open(load_settings()) as mesh:
+
+        @mesh.worker.handles("example.echo")
+        async def echo(context):
+            return 1
+
+        @mesh.worker.handles("example.wrong")
+        async def wrong(context):
+            raise ValueError("no")
+
+        for faulty in ("on_start", "on_end", "should_sample", "set_attribute"):
+            told[faulty] = await told_of(mesh)
+    print(json.dumps(told))
+
+async def told_of(mesh):
+    told = []
+    async with mesh.worker.running():
+        for kind in ("example.echo", "example.wrong"):
+            job = await mesh.jobs.schedule(kind, faulty, max_attempts=1)
+            ended = await mesh.jobs.wait(job, timeout=30)
+            told.append([ended.state, ended.attempts, ended.reason])
+    await mesh.bus.send("reviewer", faulty)
+    received = await mesh.bus.inbox("reviewer")
+    await mesh.bus.ack(*received)
+    told.append([each.body for each in received])
+    try:
+        await mesh.bus.send("reviewer", faulty, msg_type="")
+    except BadValue:
+        told.append("refused")
+    error = asyncio.CancelledError()
+    try:
+        with tracing.serving("00-" + "1" * 32 + "-" + "2" * 16 + "-01", "GET", "/") as span:
+            if span is not None:
+                span.answered(200)
+            raise error
+    except asyncio.CancelledError as raised:
+        told.append(raised is error)
+    return [*told, trace.get_current_span() is trace.INVALID_SPAN]
+
+asyncio.run(main())
+"""
+
+
+def test_a_tracer_that_fails_is_told_once_and_changes_nothing_else(vox: Vox) -> None:
+    ended = _run(vox.having(VOX_MESH_ENABLED="0"), _FAULTY)
+    assert ended.code == 0, ended.err
+    succeeded, failed = ["succeeded", 1, None], ["failed", 1, "ValueError: no"]
+    assert json.loads(ended.out) == {
+        place: [succeeded, failed, [place], "refused", True, True]
+        for place in ("on_start", "on_end", "should_sample", "set_attribute")
+    }
+    lines = ended.err.splitlines()
+    calls = ("listening", "of_jobs", "running", "came_to", "sending", "received", "serving", "answered")
+    assert sorted(lines) == sorted(
+        f"warning: a trace has gaps ({call}), because OpenTelemetry failed: "
+        "RuntimeError: no traces today; this is said once"
+        for call in calls
+    )

@@ -166,7 +166,7 @@ def test_it_draws_without_colours_where_none_are_wanted(busy: Vox) -> None:
             ("a", "Abort job"),
             ("\x1b", "1 pending"),
             ("4", " break "),
-            ("b", "it is kept in the log"),
+            ("b", "Break the lock"),
         ):
             screen.type(keys)
             everything += screen.shows(words)

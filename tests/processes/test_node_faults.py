@@ -41,12 +41,18 @@ async def here(tmp_path: Path) -> AsyncIterator[Machines]:
         yield here
 
 
-async def _works(node: UpNode, payload: str = "hello") -> None:
-    """It takes what it is told over HTTP, and works on it."""
-    manifest = {"kind": "example.echo", "payload": payload}
+async def _schedule(node: UpNode, kind: str, payload: str) -> str:
+    """Have it take a job over HTTP; the job's id."""
+    manifest = {"kind": kind, "payload": payload}
     scheduled = await node.post("/v1/jobs", {"manifests": [manifest], "new": True})
-    assert scheduled.status_code == HTTPStatus.OK, scheduled.text
-    job_id = scheduled.json()[0]["job_id"]
+    assert scheduled.status_code == HTTPStatus.OK, scheduled.text[:1_000]
+    job_id: str = scheduled.json()[0]["job_id"]
+    return job_id
+
+
+async def _works(node: UpNode) -> None:
+    """It takes what it is told over HTTP, and works on it."""
+    job_id = await _schedule(node, "example.echo", "hello")
     ended = await node.client.get(f"/v1/jobs/{job_id}/wait")
     assert ended.json()["state"] == "succeeded", ended.text
 
@@ -140,7 +146,7 @@ async def test_a_full_disk_is_told_within_a_tick_and_it_goes_on_when_there_is_ro
     await _works(node)
     disk.fill(node.process.pid)
     if server is not None:
-        await _works(node, _LONG)  # which it is to have a copy of
+        await _schedule(node, "nobodys.job", _LONG)  # which it is to have a copy of
     faults = await node.until_ill(check)
     assert list(faults) == [check]
     assert any(words in faults[check] for words in _NO_ROOM), faults

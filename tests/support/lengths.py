@@ -86,5 +86,5 @@ MESSAGE_WALKS: Final = 500 if SOAK else 12
 JOB_WALKS: Final = 500 if SOAK else 12
 """Walks of nodes over a handful of jobs that are compared with what the rules say."""
 
-NODE_ROUNDS: Final = 12 if SOAK else 1
+NODE_ROUNDS: Final = 30 if SOAK else 1
 """Rounds in which nodes under load are ended and begun again in turn."""

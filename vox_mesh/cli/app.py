@@ -103,7 +103,7 @@ def _ended(message: str, hint: str, code: ExitCode) -> int:
 
     if is_debugging():
         traceback.print_exc()
-    click.echo(" ".join(f"{NAME}: {message}; {hint}".split()), err=True)
+    click.echo(printable(" ".join(f"{NAME}: {message}; {hint}".split())), err=True)
     return code
 
 

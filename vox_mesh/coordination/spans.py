@@ -1,13 +1,20 @@
-"""Spans, as OpenTelemetry has them. Loaded only where it is in use: go through `tracing`."""
+"""Spans, as OpenTelemetry has them. Loaded only where it is in use: go through `tracing`.
+
+A sampler or a processor of spans may be anybody's, and OpenTelemetry lets through what it raises. Whatever
+that is, jobs and messages go their way: it is logged once, and the span is lost.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
 from importlib.metadata import version
 from itertools import islice
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, ParamSpec, TypeVar
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
@@ -34,18 +41,93 @@ from vox_mesh.model.traces import Trace
 MAX_SPANS: Final = 100
 """So many jobs of one call have a span of their own."""
 
+_log = logging.getLogger(__name__)
+
 _NAME: Final = "vox-mesh"
 _MAX_REASON: Final = 300
 _SERVER_ERROR: Final = 500
 _KINDS: Final = {"job schedule": SpanKind.PRODUCER, "job run": SpanKind.CONSUMER}
 
 _Job = tuple[str, Mapping[str, Any]]
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_told: set[tuple[str, str]] = set()
 
 
-def listening_provider() -> TracerProvider | None:
-    """The provider that somebody has set up."""
+# --- faults of others ----------------------------------------------------------------------------
+
+
+def _tell(where: str, fault: Exception) -> None:
+    kind = type(fault).__name__
+    if (where, kind) not in _told:
+        _told.add((where, kind))
+        _log.warning(
+            "a trace has gaps (%s), because OpenTelemetry failed: %s: %s; this is said once",
+            *(where, kind, fault),
+            exc_info=fault,
+        )
+
+
+def _harmless(call: Callable[_P, _T]) -> Callable[_P, _T | None]:
+    """A call that gives nothing where it would raise."""
+
+    @wraps(call)
+    def harmless(*args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+        try:
+            return call(*args, **kwargs)
+        except Exception as fault:
+            _tell(call.__name__, fault)
+            return None
+
+    return harmless
+
+
+def _harmless_block(
+    block: Callable[_P, AbstractContextManager[_T]],
+) -> Callable[_P, AbstractContextManager[_T | None]]:
+    """A block that can be entered and left, whatever is wrong; what its body raises is raised."""
+
+    @wraps(block)
+    def harmless(*args: _P.args, **kwargs: _P.kwargs) -> _HarmlessBlock[_T]:
+        return _HarmlessBlock(block.__name__, block(*args, **kwargs))
+
+    return harmless
+
+
+class _HarmlessBlock(AbstractContextManager[_T | None]):
+    def __init__(self, name: str, block: AbstractContextManager[_T]) -> None:
+        self._name = name
+        self._block = block
+        self._is_entered = False
+
+    def __enter__(self) -> _T | None:
+        try:
+            entered = self._block.__enter__()
+        except Exception as fault:
+            _tell(self._name, fault)
+            return None
+        self._is_entered = True
+        return entered
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_entered:
+            try:
+                self._block.__exit__(kind, error, trace)
+            except Exception as fault:
+                _tell(self._name, fault)
+
+
+# --- spans ---------------------------------------------------------------------------------------
+
+
+@_harmless
+def listening() -> Spans | None:
+    """Who makes spans for the provider that somebody has set up, if anybody has."""
     provider = get_tracer_provider()
-    return None if isinstance(provider, ProxyTracerProvider) else provider
+    return None if isinstance(provider, ProxyTracerProvider) else Spans(provider)
 
 
 class Spans:
@@ -57,6 +139,7 @@ class Spans:
 
     # --- jobs ------------------------------------------------------------------------------------
 
+    @_harmless
     def of_jobs(self, name: str, jobs: Iterable[_Job], since: int) -> None:
         """Spans that began then and end now; see `tracing.tell_of_jobs`."""
         now, caller = time.time_ns(), get_current_span().get_span_context()
@@ -96,6 +179,7 @@ class Spans:
         is_sampled: bool = self._sampler.should_sample(Context(), trace_id, name).decision.is_sampled()
         return is_sampled
 
+    @_harmless_block
     @contextmanager
     def running(self, job_id: str, attributes: Mapping[str, Any]) -> Iterator[Span]:
         """The span of the work on a job, which is the current one meanwhile."""
@@ -103,6 +187,7 @@ class Spans:
         with use_span(span, end_on_exit=True, record_exception=False):
             yield span
 
+    @_harmless
     def came_to(self, run: Span, state: str, reason: str | None) -> None:
         """How the work ended; what goes back to those that wait is no error."""
         run.set_attribute("vox.job.state", state)
@@ -111,6 +196,7 @@ class Spans:
 
     # --- messages and requests -------------------------------------------------------------------
 
+    @_harmless_block
     @contextmanager
     def sending(self, traceparent: str | None, to: str) -> Iterator[str | None]:
         """The span of a message being sent, below the one it names or else the current one."""
@@ -124,6 +210,7 @@ class Spans:
         with use_span(span, end_on_exit=True, record_exception=False):
             yield _written(span) if traceparent is None else None
 
+    @_harmless
     def received(self, message: Message) -> None:
         """A short span: how long it is worked on is up to whoever has it now."""
         named = Trace.read(message.traceparent)
@@ -139,6 +226,7 @@ class Spans:
             },
         ).end()
 
+    @_harmless_block
     @contextmanager
     def serving(self, traceparent: str, method: str, route: str) -> Iterator[ServedSpan | None]:
         """The span of a request; none, if it names no trace after all."""
@@ -162,6 +250,7 @@ class ServedSpan:
     def __init__(self, span: Span) -> None:
         self._span = span
 
+    @_harmless
     def answered(self, status: int) -> None:
         """It was answered so."""
         self._span.set_attribute("http.response.status_code", status)

@@ -1,7 +1,7 @@
 """Traces of jobs and messages, for OpenTelemetry; where nobody has set that up, nothing happens here.
 
 OpenTelemetry is never loaded by this: whoever sets it up has done so. Until then, each of these calls costs
-a look into a dictionary.
+a look into a dictionary. None of them ever raises what OpenTelemetry does.
 """
 
 from __future__ import annotations
@@ -44,11 +44,9 @@ def _find_listener() -> Spans | None:
     _look_at = time.monotonic() + _AGAIN_S  # to ask takes longer than all else here
     try:
         from vox_mesh.coordination import spans
-    except ImportError:  # another thread is just loading it, or it is only there in part
+    except Exception:  # another thread is just loading it, or it is only there in part
         return None
-    provider = spans.listening_provider()
-    if provider is not None:
-        _spans = spans.Spans(provider)
+    _spans = spans.listening()
     return _spans
 
 

@@ -180,7 +180,7 @@ class PushedReplica(Following):
         return bool(self._promises) and now - max(self._promises[0][0], self._heard_at) > _HELLO_S
 
     def written(self, asked_at: float | None) -> None:
-        """The answer to a write names the last frame: as good as a hello, now and then. `None`: time to ask."""
+        """What answers a write names the last frame, which is as good as a hello. No answer: time for one."""
         if asked_at is None:
             self._asked.set()
             return
