@@ -108,7 +108,7 @@ async def test_whatever_happens_to_workers_each_job_ends_once_and_no_two_have_it
         print(f"{history.expired} leases ran out; refused: {dict(history.refused)}")
         ends = Counter(story.end for story in history.stories.values())
         bad = sum(manifest.payload["failures"] > 1 for manifest in manifests)
-        assert ends == {"succeeded": _JOBS - bad, "failed": bad}
+        assert ends == Counter(succeeded=_JOBS - bad, failed=bad)
 
 
 async def test_who_wakes_while_its_successor_works_is_refused(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _ended(message: str, hint: str, code: ExitCode) -> int:
     from vox_mesh.cli.logs import is_debugging  # which takes time, and completion needs none of it
+    from vox_mesh.cli.output import printable
 
     if is_debugging():
         traceback.print_exc()
