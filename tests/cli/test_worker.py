@@ -124,9 +124,9 @@ def test_handlers_of_several_objects_are_one_set(modules: Path) -> None:
 
 
 def test_the_folder_that_it_is_started_in_comes_before_what_is_installed(modules: Path) -> None:
-    (modules / "wsgiref").mkdir()
-    (modules / "wsgiref" / "__init__.py").write_text("from example import handlers\n")
-    assert load_handlers(["wsgiref:handlers"]).of("example.echo") is not None
+    (modules / "pyclbr").mkdir()
+    (modules / "pyclbr" / "__init__.py").write_text("from example import handlers\n")
+    assert load_handlers(["pyclbr:handlers"]).of("example.echo") is not None
 
 
 @pytest.mark.parametrize(

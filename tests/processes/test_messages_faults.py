@@ -123,7 +123,9 @@ async def test_wherever_the_sender_is_killed_what_it_sends_again_is_the_same_mes
         random.shuffle(faults)
         step = _MESSAGES // (len(faults) + 1)
         for number, (proxy, fault) in zip(range(step, _MESSAGES, step), faults, strict=False):
-            sender = await run.sender(settings=settings, messages=_MESSAGES, halts=(number,))
+            # However late it is killed, something is left to be sent.
+            halts = (number, number + step // 2)
+            sender = await run.sender(settings=settings, messages=_MESSAGES, halts=halts)
             await sender.until_sent(number - 1)
             proxy.spoil(fault)
             sender.go_on()
