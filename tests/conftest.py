@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import hypothesis
 import pytest
 
+from tests.support.lengths import SOAK
 from tools.homes import ALL_HOMES, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, Store, open_store
@@ -17,6 +19,10 @@ _MUCH_BYTES = 10_000_000
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and the processes of a test inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+hypothesis.settings.register_profile("vox-mesh", max_examples=200 if SOAK else 30, deadline=None)
+hypothesis.settings.load_profile("vox-mesh")
 
 
 @pytest.fixture(autouse=True)

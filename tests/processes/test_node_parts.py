@@ -114,7 +114,7 @@ async def test_a_worker_whose_parts_crash_is_begun_again_and_takes_jobs(
     await asked.begin_work()
     assert await asked.until(lambda faults: "parts" in faults) == {
         "parts": "worker crashed: ZeroDivisionError: a bug of ours",
-        "worker": "it has stopped",
+        "worker": "it does not run",
     }
     await asked.until_ready()
     assert await asked.restarts("worker") == 1

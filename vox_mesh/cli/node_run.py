@@ -97,8 +97,8 @@ class NodeRun:
             finally:
                 await worker.stop(work.grace_s)
 
+        mesh.health.is_to_work = True  # so that it is not ready before it takes jobs
         await worker.start(concurrency=work.concurrency)
-        mesh.health.is_to_work = True
         mesh.supervisor.start(_WORKER, run)
         kinds = ", ".join(worker.kinds)
         _log.info("%s works on %s, up to %d at a time", mesh.identity.node_id, kinds, work.concurrency)

@@ -17,8 +17,6 @@ from vox_mesh.errors import (
     BadValue,
     DatabaseUnavailable,
     MeshError,
-    OutcomeUnknown,
-    Overloaded,
     StaleIncarnation,
     StoreClosed,
 )
@@ -186,7 +184,7 @@ class Worker:
     def fault(self, patience_s: float) -> str:
         """Why no jobs are taken, though they are meant to be; empty if they are."""
         if not self.is_running or any(task.done() for task in self._tasks):
-            return "it has stopped"
+            return "it does not run"
         if len(self._running) + self._lingering >= self._capacity:
             return ""  # it has its hands full
         consuming_ms = self._presence.activity.consuming_ms
@@ -209,10 +207,14 @@ class Worker:
                     await self._store.changed(seen)
 
     async def _say(self) -> None:
-        """Have the others know what we work on."""
+        """Have the others know what we work on; if that can't be said now, the next tick does."""
         self._tell()
-        with suppress(DatabaseUnavailable, OutcomeUnknown, Overloaded):
+        try:
             await self._beat()
+        except (StaleIncarnation, StoreClosed):
+            raise
+        except MeshError as error:
+            _log.warning("nobody could be told what is worked on here: %s", error.line)
 
     def _tell(self) -> None:
         """What the next tick says of our work."""

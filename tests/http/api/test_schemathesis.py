@@ -28,7 +28,7 @@ from vox_mesh.http.api.openapi import ALWAYS, WITH_BODY, document_of
 from vox_mesh.http.api.table import ALL
 from vox_mesh.store import new_key
 
-_EXAMPLES: Final = 100 if SOAK else 4
+_EXAMPLES: Final = 100 if SOAK else 2
 _SEED: Final = 8
 _WAITS: Final = ("timeout", "wait")
 _REFUSED: Final = [str(status.value) for status in (*ALWAYS, *WITH_BODY)]
