@@ -20,9 +20,9 @@ from bench.measure import alternate, median_us, p99
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Statement
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.jobs import JobState
 from vox_mesh.model.manifest import Manifest
+from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
 
 _AT_ONCE: Final = 100

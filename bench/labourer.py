@@ -17,7 +17,7 @@ import orjson
 
 from bench.companion import add_primary, node_settings
 from vox_mesh import JobContext, Mesh, Settings
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 
 SCOPE: Final = "bench"
 FOLLOW: Final = "follow"

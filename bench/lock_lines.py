@@ -30,8 +30,8 @@ from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings, open_store
 from vox_mesh.coordination.locks.guarding import obstacles
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.locks import Holder
+from vox_mesh.node import MeshNode
 
 _CALLERS: Final = 64
 _RIVALS: Final = 8

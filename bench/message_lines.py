@@ -21,7 +21,7 @@ from bench.recipient import FOLLOW, INBOX, RECEIVE, SCOPE, stamped
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 
 _FOLLOWED: Final = 200  # messages for each second of a round
 _SENDERS: Final = 16

@@ -19,7 +19,7 @@ import orjson
 
 from bench.companion import add_primary, node_settings
 from vox_mesh import Mesh, Settings
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 
 SCOPE: Final = "bench"
 FOLLOW: Final = "follow"

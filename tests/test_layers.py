@@ -14,7 +14,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 _PLANES = ("messages", "jobs", "rhythm")
 _BELOW_ROOT = ("errors", "model", "store", "coordination", *_PLANES)
-_ROOT = (*_BELOW_ROOT, "settings", "opening", "planes", "mesh", "supervisor", "health")
+_ROOT = (*_BELOW_ROOT, "settings", "opening", "planes", "mesh", "node", "supervisor", "health")
 _FACES_USE = (*_BELOW_ROOT, "settings", "planes", "views")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
@@ -29,7 +29,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "health": (*_BELOW_ROOT, "settings", "supervisor"),
     "views": (*_BELOW_ROOT, "planes", "views"),
     "http": (*_FACES_USE, "http"),
-    "mesh": (*_ROOT, "http"),
+    "mesh": _ROOT,
+    "node": (*_ROOT, "http"),
     "": _ROOT,
     "cli": (*_ROOT, "", "views", "top", "cli"),
     "top": (*_ROOT, "", "views", "top", "cli"),

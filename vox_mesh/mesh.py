@@ -1,70 +1,33 @@
-"""The one place that puts the parts together."""
+"""The mesh as a program opens it: as a node, or beside one."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.heartbeat import Heartbeat
-from vox_mesh.coordination.identity import (
-    Identity,
-    command_identity,
-    node_identity,
-    passing_identity,
-    place_of,
-)
-from vox_mesh.coordination.log_context import telling
-from vox_mesh.coordination.presence import Activity, Presence
-from vox_mesh.errors import (
-    DatabaseUnavailable,
-    MeshError,
-    OutcomeUnknown,
-    Overloaded,
-    Refused,
-    ScriptFailed,
-    StaleIncarnation,
-    StoreClosed,
-)
-from vox_mesh.health import Health
+from vox_mesh.coordination.identity import Identity, command_identity, passing_identity
+from vox_mesh.errors import MeshError, ScriptFailed
 from vox_mesh.jobs.artifacts import Artifacts
-from vox_mesh.jobs.choosing import Chooser
-from vox_mesh.jobs.claiming import Claiming
-from vox_mesh.jobs.exec_policy import ExecPolicy
-from vox_mesh.jobs.finishing import Finisher
-from vox_mesh.jobs.keeper import JobKeeper
-from vox_mesh.jobs.leases import Leases
-from vox_mesh.jobs.worker import Worker
-from vox_mesh.messages.keeper import Keeper
 from vox_mesh.model.homes import Home
-from vox_mesh.opening import Role, open_store_of, slot_of, tenant_of
+from vox_mesh.opening import Role, open_store_of, tenant_of
 from vox_mesh.planes import Planes
 from vox_mesh.settings import Settings, load_settings
-from vox_mesh.store.script import new_key
 from vox_mesh.store.slots import slot_folder
-from vox_mesh.store.store import Store
-from vox_mesh.store.thread import to_the_end
-from vox_mesh.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from vox_mesh.http.front import Front
+    from vox_mesh.node import MeshNode
 
 _log = logging.getLogger(__name__)
 
-_FATAL: Final = (StaleIncarnation, StoreClosed)
-"""After these there is nothing that a node could still do."""
+ARTIFACTS: Final = "artifacts"
+"""The folder of them, in the home of a node."""
 
-_ARTIFACTS: Final = "artifacts"
-_LOCAL: Final = "local"  # a node that nobody else can see needs no better name
-_CALM_S: Final = 0.05
-_AGAIN_S: Final = 1.0
-_SWEEP_S: Final = 60.0
-_ANNOUNCED_EVERY: Final = 100
-"""So many ticks pass before a node says again who receives there."""
+LOCAL: Final = "local"
+"""A node that nobody else can see needs no better name."""
 
 
 class Mesh(Planes):
@@ -76,9 +39,11 @@ class Mesh(Planes):
         cls, settings: Settings | None = None, surroundings: Surroundings | None = None
     ) -> AsyncIterator[MeshNode]:
         """Join the mesh that the settings choose, as a node that ticks until the end."""
+        from vox_mesh.node import open_node  # most commands need nothing of it
+
         settings = load_settings() if settings is None else settings
         surroundings = Surroundings() if surroundings is None else surroundings
-        node = await _open_node(settings, surroundings)
+        node = await open_node(settings, surroundings)
         try:
             yield node
         finally:
@@ -96,7 +61,7 @@ class Mesh(Planes):
         author = Author(lambda: _command_identity(settings), tenant, clock)
         store = await open_store_of(settings, Role.COMMAND, None, tenant, author, surroundings.memory)
         # Who we are is of no matter to those who only look, and nobody makes a key for that.
-        artifacts = Artifacts(store, settings.home_dir / _ARTIFACTS, lambda: "")
+        artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: "")
         mesh = cls(store, author, clock, surroundings, settings.agent_id, artifacts)
         try:
             await mesh.nodes.now_ms()  # before any time is merged, or made, by a clock of our own
@@ -120,201 +85,7 @@ class Mesh(Planes):
                 _log.warning("could not seal the log, the next command will: %s", error.line)
 
 
-class MeshNode(Mesh):
-    """A node: it makes itself known, ticks, vouches for its log, and applies what has waited."""
-
-    def __init__(
-        self,
-        store: Store,
-        author: Author,
-        clock: MeshClock,
-        presence: Presence,
-        settings: Settings,
-        surroundings: Surroundings,
-    ) -> None:
-        artifacts = Artifacts(store, settings.home_dir / _ARTIFACTS, lambda: author.identity.node_id)
-        super().__init__(store, author, clock, surroundings, settings.agent_id, artifacts)
-        self.presence = presence
-        self._monotonic = surroundings.monotonic
-        self._heartbeat = Heartbeat(
-            store, presence, self.oplog, self.nodes, clock, surroundings, tick_s=settings.tick
-        )
-        # Commands act for the first slot: of nodes that begin together in a folder, it should be the owner.
-        self._may_own = settings.node_id is not None or store.slot_name in (None, "1")
-        self._is_owned = False
-        self._chance = surroundings.chance
-        self._tick_s = settings.tick
-        self._keeper = Keeper(store, clock, self.bus, settings.message_retention)
-        self.worker = self._worker_of(settings)
-        self._job_keeper = JobKeeper(
-            store, clock, self.jobs, self.crons, chance=surroundings.chance, tick_s=settings.tick
-        )
-        self.supervisor = Supervisor(surroundings.chance, _FATAL, surroundings.monotonic)
-        self.health = Health(settings, store, clock, self._heartbeat, self.worker, self.supervisor)
-        presence.vitals = self.health.vitals
-        self._front = None if settings.home is Home.MEMORY or not settings.http else self._front_of(settings)
-
-    def _worker_of(self, settings: Settings) -> Worker:
-        own, jobs, store = self.identity.node_id, self.jobs, self.store
-        chooser = Chooser(own, jobs.roster, self.nodes, self.roles, self.clock, self._monotonic)
-        return Worker(
-            store,
-            jobs,
-            chooser,
-            Claiming(store, jobs.moves, chooser, self.clock, own, self._monotonic),
-            Leases(store, jobs.moves, jobs.roster, own, self._monotonic),
-            Finisher(store, jobs.moves, jobs.roster, self.artifacts, self._author, self.clock, self._chance),
-            self.artifacts,
-            self.presence,
-            self._heartbeat.run_once,
-            ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
-        )
-
-    def _front_of(self, settings: Settings) -> Front:
-        from vox_mesh.http.front import Front  # where nothing listens, nothing need be loaded
-
-        return Front(settings, self, self, self.health.checks, self._monotonic)
-
-    async def start(self) -> None:
-        """Make the node known, and begin to tick; while the database is away, in the background."""
-        if self._front is not None:
-            self.presence.activity.control_addr = await self._front.start()
-        if self.store.is_prepared:
-            with suppress(DatabaseUnavailable, OutcomeUnknown, Overloaded):
-                await self.run_once()
-            if self._author.broken is not None:
-                raise self._author.broken
-        for name, run in (
-            ("heartbeat", self._tick),
-            ("deferral", self._apply_deferred),
-            ("sweeper", self._sweep),
-            ("keeper", self._keep_messages),
-            ("job-keeper", self._keep_jobs),
-        ):
-            self.supervisor.start(name, run)
-
-    async def broken(self) -> MeshError:
-        """Wait until this node can't go on; why."""
-        return await self.supervisor.broken()
-
-    async def run_once(self) -> None:
-        """Tick; and, when the mesh has no owner yet, become it."""
-        await self._heartbeat.run_once()
-        await self.deferral.look()
-        if not self._is_owned and not self.clock.is_off:
-            self._is_owned = await self.roles.owner() is not None
-            if not self._is_owned and self._may_own:
-                with suppress(Refused):  # another node was quicker
-                    await self.roles.initialise()
-            self._may_own = True  # with the next tick, if by then nobody else did
-
-    async def catch_up(self) -> None:
-        """Beside the tick, do now what has come due: after the clock was turned, no timer of ours rings."""
-        await self.locks.catch_up()
-        await self.locks.sweep_expired_distributed_locks()
-        await self._keeper.run_once()
-        await self._job_keeper.run_once()
-
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(self._heartbeat.pause_s)
-            await _told(self.run_once, "the heartbeat failed")
-
-    async def _apply_deferred(self) -> None:
-        while True:
-            await self.deferral.someone_waits()
-            seen = self.store.change_count
-            await _told(self.deferral.run_once, "ops that had waited could not be applied")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN_S):  # also if it failed, and nothing else happens
-                    await self.store.changed(seen)
-            await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP_S * (0.9 + 0.2 * self._chance()))
-            await _told(lambda: self.locks.sweep_once(0.9 * _SWEEP_S), "the sweep of locks failed")
-
-    async def _keep_messages(self) -> None:
-        ticks = 0
-        while True:
-            await asyncio.sleep(self._tick_s * (0.9 + 0.2 * self._chance()))
-            await _told(self._keeper.run_once, "the messages could not be kept in order")
-            ticks += 1
-            if ticks % _ANNOUNCED_EVERY == 0:
-                await self.bus.announce()
-
-    async def _keep_jobs(self) -> None:
-        await asyncio.sleep(self._tick_s * self._chance())  # those who begin together do not all look at once
-        await self._job_keeper.run()
-
-    def begin_to_leave(self) -> None:
-        """Say that this node is of no use any more, and have nobody wait for what it would tell later."""
-        self.health.is_leaving = True
-        if self._front is not None:
-            self._front.end_waiting()
-
-    async def close(self) -> None:
-        """Leave the mesh, and let go of everything. What can't be said in time is left unsaid."""
-        self.begin_to_leave()
-        try:
-            await self.supervisor.stop_all()
-            await self.worker.stop()
-            await self.bus.close()
-            await self.locks.close()
-            if self.incarnation is not None:
-                await self._heartbeat.leave()
-        except MeshError as error:
-            _log.warning("could not say that this node leaves: %s", error.line)
-        finally:
-            try:
-                if self._front is not None:
-                    await to_the_end(asyncio.create_task(self._front.stop(), name="vox-mesh-front-stop"))
-            finally:
-                await self.store.close()
-
-
-async def _told(run_once: Callable[[], Awaitable[object]], failure: str) -> None:
-    """Do it; an error of the mesh after which it can be tried again is told, and that is all."""
-    try:
-        await run_once()
-    except _FATAL:
-        raise
-    except MeshError as error:
-        _log.warning("%s: %s", failure, error.line)
-
-
-async def _open_node(settings: Settings, surroundings: Surroundings) -> MeshNode:
-    slot = slot_of(settings, Role.NODE)
-    tenant = tenant_of(settings, slot)
-    clock = MeshClock(surroundings)
-    try:
-        if slot is None:
-            shared = surroundings.memory
-            identity = passing_identity(settings.node_id or _LOCAL, None if shared is None else shared.keys)
-            place = f"{_LOCAL}:{new_key()}"
-        else:
-            identity = node_identity(slot.folder, settings.node_id)
-            place = place_of(slot.folder)
-    except BaseException:
-        if slot is not None:
-            slot.release()
-        raise
-    activity = Activity(agent_id=settings.agent_id)
-    presence = Presence(identity, tenant, clock, place=place, tick_s=settings.tick, activity=activity)
-    author = Author(lambda: identity, tenant, clock, presence)
-    with telling(node=identity.node_id):  # and so does all that is begun here
-        store = await open_store_of(settings, Role.NODE, slot, tenant, author, surroundings.memory)
-        node = MeshNode(store, author, clock, presence, settings, surroundings)
-        try:
-            await node.start()
-        except BaseException:
-            await node.close()
-            raise
-    return node
-
-
 def _command_identity(settings: Settings) -> Identity:
     if settings.home is Home.MEMORY:
-        return passing_identity(settings.node_id or _LOCAL)
+        return passing_identity(settings.node_id or LOCAL)
     return command_identity(slot_folder(settings.home_dir, settings.node_id), settings.node_id)

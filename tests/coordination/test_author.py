@@ -13,10 +13,11 @@ from tests.support.authoring import NOTE, assert_sound, ids, noted, notes, own_c
 from tests.support.tables import make_table
 from vox_mesh import Answer, Outcome, Script, Settings, Statement, Store, guard
 from vox_mesh.errors import BadStatement, BadValue, ChainBroken, ConstraintFailed, MeshError, Refused
-from vox_mesh.mesh import Mesh, MeshNode
+from vox_mesh.mesh import Mesh
 from vox_mesh.model.chain import NO_HASH, hash_of
 from vox_mesh.model.hlc import Hlc
 from vox_mesh.model.homes import Home
+from vox_mesh.node import MeshNode
 from vox_mesh.store.script import Op, Shape, new_key
 
 CLOSED: Final = guard("0", refusal="closed")

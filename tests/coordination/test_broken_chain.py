@@ -8,8 +8,8 @@ from tests.support.authoring import NOTE, noted
 from tests.support.tables import make_table
 from vox_mesh import Outcome, Script, Statement
 from vox_mesh.errors import ChainBroken
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.liveness import State
+from vox_mesh.node import MeshNode
 
 
 async def test_writes_and_ticks_go_on_beside_a_log_that_lost_acknowledged_entries(mesh: MeshNode) -> None:

@@ -10,8 +10,8 @@ from tools.homes import FILE
 from vox_mesh import Mesh, Settings
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import ClockOff, Refused
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.chain import SEAL
+from vox_mesh.node import MeshNode
 
 
 @pytest.mark.parametrize("off_s", [-3_600, 3_600])

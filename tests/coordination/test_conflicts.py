@@ -20,8 +20,8 @@ from vox_mesh.coordination import conflicts
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.coordination.conflicts import GONE
 from vox_mesh.errors import AlreadyResolved, BadValue, ClockOff, MergeClash, NotKnown, RowMoved
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.chain import Entry
+from vox_mesh.node import MeshNode
 
 _RESOLVE: Final = "ResolveConflict"
 _SOON_S: Final = 30.0

@@ -19,7 +19,8 @@ from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.coordination.deferral import Waiting
 from vox_mesh.coordination.kinds import APPLY, DROP, Authored, OpKind
 from vox_mesh.errors import BadValue, NotKnown, Refused
-from vox_mesh.mesh import Mesh, MeshNode
+from vox_mesh.mesh import Mesh
+from vox_mesh.node import MeshNode
 from vox_mesh.store.file import FileEngine
 from vox_mesh.store.script import new_key
 

@@ -11,7 +11,7 @@ from tests.support.town import Town, assert_whole, come_and_go
 from vox_mesh import Mesh
 from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.errors import KeyRefused, NotKnown, Refused, StaleIncarnation
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 
 
 async def test_a_node_with_a_new_key_waits_for_the_owner_to_accept_it(town: Town, owner: MeshNode) -> None:

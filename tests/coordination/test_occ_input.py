@@ -13,7 +13,7 @@ from tests.support.tables import make_table
 from tools.homes import MEMORY
 from vox_mesh import DeferToAgent, Merge, Mesh, Script, Statement, TakeRight, Written
 from vox_mesh.errors import BadStatement, BadValue
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 from vox_mesh.store.statements import ddl
 from vox_mesh.store.tables import mesh_tables
 

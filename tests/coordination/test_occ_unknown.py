@@ -11,7 +11,7 @@ from tests.support.authoring import Scene, scene
 from tests.support.rivals import MEMORIES, at, memory, overtaken, row
 from vox_mesh import ConflictRecorded, Manual, Merge, Merged, TakeLeft, Written
 from vox_mesh.errors import NoAnswer, OutcomeUnknown
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 
 _SOON_S: Final = 0.1
 

@@ -28,7 +28,8 @@ from vox_mesh.errors import (
     StaleIncarnation,
     Unreachable,
 )
-from vox_mesh.mesh import Mesh, MeshNode
+from vox_mesh.mesh import Mesh
+from vox_mesh.node import MeshNode
 from vox_mesh.store.breaker import Breaker
 from vox_mesh.store.file import FileEngine
 from vox_mesh.store.script import Op, new_key

@@ -13,9 +13,9 @@ from vox_mesh import Mesh, Op, Script
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.errors import Refused
-from vox_mesh.mesh import MeshNode, _open_node
 from vox_mesh.model.liveness import State
 from vox_mesh.model.verification import DESIGNATE, INITIALISE, REKEY, ROUTE
+from vox_mesh.node import MeshNode, open_node
 
 # --- the owner ------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ async def test_a_coordinator_that_died_is_reported_and_not_replaced(town: Town) 
     passed_s = 0.0
     times = Surroundings(monotonic=lambda: passed_s)
     async with Mesh.open(town.settings("owner"), times) as owner:
-        worker = await _open_node(town.settings("worker", tick="5s"), Surroundings())
+        worker = await open_node(town.settings("worker", tick="5s"), Surroundings())
         await worker.supervisor.stop_all()
         await worker.store.close()  # as if it had been killed: it has not said that it ends
         await owner.roles.designate_coordinator("worker")

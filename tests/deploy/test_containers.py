@@ -21,7 +21,7 @@ from tests.deploy import command_lines, schemas
 from tests.deploy.files import DEPLOY, DOCKERFILES, ROOT, documents, instructions, texts, variables
 from tools.homes import FILE
 from vox_mesh import Mesh, load_settings
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 from vox_mesh.settings import EXAMPLES
 
 _COMPOSE: Final = DEPLOY / "compose.yaml"

@@ -15,7 +15,8 @@ from tests.support.town import Town
 from vox_mesh.http import calls
 from vox_mesh.http.connections import Connections, Patience
 from vox_mesh.http.problems import Problem
-from vox_mesh.mesh import Mesh, MeshNode
+from vox_mesh.mesh import Mesh
+from vox_mesh.node import MeshNode
 
 _PATIENCE_S: Final = 30.0
 

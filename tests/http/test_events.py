@@ -14,7 +14,8 @@ import pytest
 from tests.support.relaying import TOKEN, address_of, assert_problem, until
 from tests.support.town import Town
 from vox_mesh.http import events
-from vox_mesh.mesh import Mesh, MeshNode
+from vox_mesh.mesh import Mesh
+from vox_mesh.node import MeshNode
 
 READ_TOKEN: Final = "a-token-for-those-who-look"
 _PATIENCE_S: Final = 30.0

@@ -12,7 +12,8 @@ import pytest
 from tests.support.relaying import TOKEN, address_of, assert_problem
 from tests.support.town import Town
 from vox_mesh.http.health import LIVE, READY
-from vox_mesh.mesh import Mesh, MeshNode
+from vox_mesh.mesh import Mesh
+from vox_mesh.node import MeshNode
 
 _READ_TOKEN: Final = "a-token-for-those-who-look"
 

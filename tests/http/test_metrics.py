@@ -25,8 +25,8 @@ from vox_mesh.http.access import Access
 from vox_mesh.http.metrics import CONTENT_TYPE, Metrics
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.finishing import Ended
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.jobs import JobState
+from vox_mesh.node import MeshNode
 from vox_mesh.store.statements import named
 
 _OF_MESH: Final = "WHERE scope_id = ?1 AND repository_id = ?2"

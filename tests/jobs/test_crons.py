@@ -19,10 +19,10 @@ from tests.support.messaging import Crowd, write
 from vox_mesh import Mesh
 from vox_mesh.errors import BadManifest, BadValue, NotKnown, Refused
 from vox_mesh.jobs.crons import FIRED, CronJob, Crons
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.cron import NICKNAMES, Cron, iso, zone_named
 from vox_mesh.model.jobs import SCHEDULE, Job
 from vox_mesh.model.manifest import Manifest
+from vox_mesh.node import MeshNode
 
 _HOUR_MS = 3_600_000
 BERLIN = "Europe/Berlin"

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from vox_mesh.errors import BadManifest, BadValue, IllegalTransition, NotKnown
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.canonical import content_id
 from vox_mesh.model.jobs import JobState
 from vox_mesh.model.manifest import Manifest, parse_manifests
+from vox_mesh.node import MeshNode
 
 _A = "01M7FQ2ZC4T6V8X0Y2Z4A6B8C0"
 _B = "01M7FQ2ZC4T6V8X0Y2Z4A6B8C1"

@@ -19,8 +19,8 @@ from tools.sqld import Server
 from vox_mesh import Mesh, Settings
 from vox_mesh.errors import Unreachable
 from vox_mesh.jobs.context import JobContext
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.jobs import CLAIM, COMPLETE, EXPIRE
+from vox_mesh.node import MeshNode
 
 _LEASE_S: Final = 0.6
 _SHORT: Final = {"db_deadline": 1.0, "db_request_timeout": 0.5, "tick": 0.5, "db_max_stale_ms": 500}

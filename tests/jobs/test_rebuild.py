@@ -15,10 +15,10 @@ from vox_mesh import MeshError
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs import rebuild as of_rebuild
 from vox_mesh.jobs.rebuild import Difference, Rebuild
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.chain import Entry
 from vox_mesh.model.jobs import JobState
 from vox_mesh.model.roster import COLUMNS, Replay
+from vox_mesh.node import MeshNode
 
 _OF_JOB = "scope_id = ?1 AND repository_id = ?2 AND job_id = ?3"
 _OTHER: dict[str, Any] = {

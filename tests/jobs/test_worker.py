@@ -21,9 +21,9 @@ from tools.homes import FILE, MESH_REPLICA
 from vox_mesh import Mesh
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs.context import JobContext
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.jobs import CLAIM, Job
 from vox_mesh.model.manifest import Manifest
+from vox_mesh.node import MeshNode
 
 _ROUNDS: Final = 20 if SOAK else 1
 

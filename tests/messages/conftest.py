@@ -13,7 +13,7 @@ from tests.support.messaging import Crowd, crowd_on
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 
 
 def _server(request: pytest.FixtureRequest, case: HomeCase) -> Server | None:

@@ -14,10 +14,10 @@ from tests.support.clocks import Clock
 from tests.support.messaging import PATIENCE_S, bodies, found, next_of, settled
 from vox_mesh import Message
 from vox_mesh.errors import Unreachable
-from vox_mesh.mesh import MeshNode
 from vox_mesh.messages.arrivals import MAX_KEPT, Arrivals
 from vox_mesh.messages.claims import is_brought
 from vox_mesh.model.messages import MessageState
+from vox_mesh.node import MeshNode
 from vox_mesh.store.breaker import Breaker
 
 _TRIES = 10_000

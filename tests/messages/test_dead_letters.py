@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.messaging import bodies, come_due, database_ms, found, lapse, row_of, take
 from vox_mesh.errors import BadValue, NotHolder, NotKnown
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.messages import MAX_ATTEMPTS, MessageState
+from vox_mesh.node import MeshNode
 
 
 async def test_poison_ends_there_after_its_attempts_and_then_its_successors_flow(any_node: MeshNode) -> None:

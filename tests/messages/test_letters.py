@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.messaging import PATIENCE_S, bodies, found, ids
 from vox_mesh.errors import BadValue
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.messages import MessageState
+from vox_mesh.node import MeshNode
 
 
 async def test_looking_claims_nothing_and_goes_on_from_a_position(any_node: MeshNode) -> None:

@@ -18,8 +18,8 @@ from tests.support.messaging import (
     take,
 )
 from vox_mesh.errors import NotHolder
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.messages import MessageState
+from vox_mesh.node import MeshNode
 
 
 async def test_a_senders_messages_come_in_the_order_they_were_sent(any_node: MeshNode) -> None:

@@ -23,8 +23,8 @@ from tests.support.messaging import (
 from vox_mesh import Message
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import NotHolder, StoreClosed
-from vox_mesh.mesh import MeshNode
 from vox_mesh.messages.consumer import Consumer
+from vox_mesh.node import MeshNode
 
 _LEASE_S = 100.0
 

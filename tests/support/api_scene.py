@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.support.rivals import MEMORIES, at, overtaken
 from tests.support.staging import brought
 from vox_mesh import ConflictRecorded, DeferToAgent
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.jobs import JobState
 from vox_mesh.model.manifest import Manifest
+from vox_mesh.node import MeshNode
 
 AGENT = "reviewer"
 KIND = "test.scene"

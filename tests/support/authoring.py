@@ -15,9 +15,10 @@ from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.coordination.identity import Identity, passing_identity
 from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.coordination.presence import Activity, Presence
-from vox_mesh.mesh import Mesh, MeshNode
+from vox_mesh.mesh import Mesh
 from vox_mesh.model.chain import Entry
 from vox_mesh.model.homes import Home
+from vox_mesh.node import MeshNode
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.breaker import Breaker

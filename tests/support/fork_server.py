@@ -24,7 +24,7 @@ FILES: Final = 4
 
 _LENGTH: Final = 4
 _LOADED: Final = (
-    *("vox_mesh.cli.app", "vox_mesh.cli.job", "vox_mesh.mesh", "vox_mesh.http.service"),
+    *("vox_mesh.cli.app", "vox_mesh.cli.job", "vox_mesh.node", "vox_mesh.http.service"),
     *("aiohttp", "click", "httpx", "orjson"),
     *("tests.support.jobs", "tests.support.tally", "tests.support.lock_history", "tests.support.rivals"),
 )

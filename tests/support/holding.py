@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from vox_mesh import Mesh, MeshError, Script, Settings, Statement
 from vox_mesh.errors import LockHeld
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.locks import Lock
+from vox_mesh.node import MeshNode
 
 PATIENCE_S: Final = 20.0
 LONG_AGO: Final = "2000-01-01T00:00:00.000Z"

@@ -10,7 +10,7 @@ from tests.support.staging import held
 from vox_mesh import Mesh, load_settings
 from vox_mesh.jobs.attempt import GiveUp
 from vox_mesh.jobs.context import JobContext
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 
 T = TypeVar("T")
 

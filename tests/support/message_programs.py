@@ -21,9 +21,9 @@ from tests.support.jobs import report
 from tests.support.lock_programs import orders
 from vox_mesh import Mesh
 from vox_mesh.errors import NotHolder
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.messages import Message, MessageState
 from vox_mesh.model.ulid import derived
+from vox_mesh.node import MeshNode
 
 Facts = dict[str, Any]
 

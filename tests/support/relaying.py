@@ -19,10 +19,11 @@ from vox_mesh.http.address import Address
 from vox_mesh.http.connections import Patience
 from vox_mesh.http.deliver import FROM, NODE, PATH, STORED, Delivery, Limits, wire
 from vox_mesh.http.service import Service
-from vox_mesh.mesh import Mesh, MeshNode
+from vox_mesh.mesh import Mesh
 from vox_mesh.messages.reception import Reception
 from vox_mesh.model.keys import SigningKey
 from vox_mesh.model.messages import Message
+from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
 
 SENDER: Final = "ann"

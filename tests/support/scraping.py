@@ -14,7 +14,7 @@ from vox_mesh.http.access import Access
 from vox_mesh.http.address import Address
 from vox_mesh.http.metrics import Metrics
 from vox_mesh.http.service import Service
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 
 
 class Scrape:

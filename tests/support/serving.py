@@ -17,7 +17,8 @@ from vox_mesh.http.access import Access
 from vox_mesh.http.address import Address
 from vox_mesh.http.api.api import Api
 from vox_mesh.http.service import Service
-from vox_mesh.mesh import Mesh, MeshNode
+from vox_mesh.mesh import Mesh
+from vox_mesh.node import MeshNode
 
 READ_TOKEN: Final = "a-token-for-those-who-only-look"
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from tools.demo.board import Board, TooLate
 from tools.demo.cast import CAST, CHANGELOG, EDIT_STEPS, NOTES, PLAN, README, other_than
 from vox_mesh import ConflictRecorded, JobContext, Manual, Mesh, MeshError, Message
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 
 _PLACES: Final = 2
 _LOCK_S: Final = 2.0

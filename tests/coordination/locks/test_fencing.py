@@ -11,7 +11,7 @@ from tests.support.holding import expire, is_free, is_held
 from tests.support.tables import make_table
 from vox_mesh import Mesh, Script, Statement
 from vox_mesh.errors import Refused, StaleFence
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 
 
 async def _count(mesh: Mesh, table: str) -> int:

@@ -26,9 +26,9 @@ from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh.coordination.locks import queue, request
 from vox_mesh.errors import LockHeld, StaleFence
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.locks import Lock
 from vox_mesh.model.patterns import overlap
+from vox_mesh.node import MeshNode
 
 T = TypeVar("T")
 Open = Callable[[], AbstractAsyncContextManager[list[MeshNode]]]

@@ -9,8 +9,8 @@ import pytest
 from tests.support.authoring import Scene, assert_sound
 from tests.support.holding import expire, is_held, refused
 from vox_mesh.errors import NoAnswer, NotKnown, StaleFence
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.locks import Lock
+from vox_mesh.node import MeshNode
 
 
 async def test_a_renewed_hold_lasts_for_its_time_from_then_on_under_the_same_token(mesh: MeshNode) -> None:

@@ -12,7 +12,8 @@ from tests.support.holding import expire, held_keys, is_free, keys_in, refused
 from vox_mesh import Settings
 from vox_mesh.coordination.locks.request import MAX_KEYS
 from vox_mesh.errors import BadValue
-from vox_mesh.mesh import Mesh, MeshNode
+from vox_mesh.mesh import Mesh
+from vox_mesh.node import MeshNode
 
 
 async def test_several_keys_are_taken_under_one_token_or_not_at_all(mesh: MeshNode) -> None:

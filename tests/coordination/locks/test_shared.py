@@ -18,8 +18,8 @@ from tests.support.holding import (
     until_waiting,
 )
 from vox_mesh.errors import LockHeld, LockLost, NoAnswer, StaleFence
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.locks import Lock
+from vox_mesh.node import MeshNode
 
 
 async def test_any_number_share_a_key_and_nobody_has_it_alone_meanwhile(mesh: MeshNode) -> None:

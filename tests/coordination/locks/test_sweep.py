@@ -21,7 +21,7 @@ from tests.support.holding import (
 from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Settings, Statement
-from vox_mesh.mesh import MeshNode
+from vox_mesh.node import MeshNode
 
 
 async def test_a_sweep_removes_what_has_expired_and_nothing_else(mesh: MeshNode) -> None:

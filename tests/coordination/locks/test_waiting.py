@@ -24,8 +24,8 @@ from tests.support.holding import (
 )
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import LockHeld, StoreClosed
-from vox_mesh.mesh import MeshNode
 from vox_mesh.model.locks import Lock, milliseconds_at
+from vox_mesh.node import MeshNode
 
 
 async def _queue(mesh: Mesh, asked: Sequence[tuple[str, bool]]) -> list[asyncio.Task[Lock]]:
