@@ -19,6 +19,7 @@ _SLACK_S: Final = 5.0
 
 _TICKS: Final = 3
 _DATABASE: Final = "database"
+_START: Final = "start"
 
 
 class Health:
@@ -42,6 +43,9 @@ class Health:
         self.is_to_work = False
         """Whether this node is meant to take jobs."""
 
+        self.is_beginning = False
+        """Whether it is about to take jobs."""
+
         self.is_leaving = False
         """Whether it has been told to stop."""
 
@@ -52,7 +56,9 @@ class Health:
         checks = [self._database(), self._writes(), self._clock_check(), self._parts()]
         if self._store.replica_status is not None:
             checks.append(self._replica())
-        if self.is_to_work:
+        if self.is_beginning:
+            checks.append(Check(_START, False, "it does not take jobs yet"))
+        elif self.is_to_work:
             checks.append(self._work())
         return checks
 
@@ -68,8 +74,8 @@ class Health:
             written=self._store.traffic.answered,
             waiting=self._store.scripts_waiting,
             replica_lag_ms=None if replica is None else replica.lag_ms or 0,
-            # Where a tick is read the database has answered it, whatever was the matter before.
-            faults=tuple(_told(check for check in self.checks() if check.name != _DATABASE)),
+            # Where a tick is read the database has answered it, and it may be read long after the start.
+            faults=tuple(_told(check for check in self.checks() if check.name not in (_DATABASE, _START))),
         )
 
     @property

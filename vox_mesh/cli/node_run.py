@@ -98,8 +98,9 @@ class NodeRun:
             finally:
                 await worker.stop(work.grace_s)
 
-        mesh.health.is_to_work = True  # so that it is not ready before it takes jobs
+        mesh.health.is_beginning = True
         await worker.start(concurrency=work.concurrency)
+        mesh.health.is_beginning, mesh.health.is_to_work = False, True
         mesh.supervisor.start(_WORKER, run)
         kinds = ", ".join(worker.kinds)
         _log.info("%s works on %s, up to %d at a time", mesh.identity.node_id, kinds, work.concurrency)
