@@ -26,12 +26,17 @@ _Fields = Mapping[str, Any]
 class Telling:
     """For as long as the block runs, lines tell this too: `with telling(node="builder-1"):`."""
 
-    __slots__ = ("_is_left", "_task", "fields")
+    __slots__ = ("_fields", "_is_left", "_task")
 
-    def __init__(self, fields: _Fields) -> None:
-        self.fields = fields
+    def __init__(self, fields: _Fields | None) -> None:
+        self._fields = fields
         self._task: ref[asyncio.Task[Any]] | None = None
         self._is_left = False
+
+    @property
+    def fields(self) -> _Fields:
+        """What is told."""
+        return self._fields or {}
 
     def __enter__(self) -> None:
         task = _current_task()
@@ -56,9 +61,26 @@ def telling(**fields: Any) -> Telling:
     return Telling(fields)
 
 
+class _TellingOfJob(Telling):
+    """The same of a job: most are worked on without a word, so that what it is is found when it is told."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(None)
+        self._job = job
+
+    @property
+    def fields(self) -> _Fields:
+        """What is told."""
+        if self._fields is None:
+            self._fields = _fields_of_job(self._job)
+        return self._fields
+
+
 def of_job(job: Job) -> Telling:
     """Have lines tell which job they are about."""
-    return Telling(_fields_of_job(job))
+    return _TellingOfJob(job)
 
 
 def job_context(job: Job) -> Context:
