@@ -51,6 +51,27 @@ ttl_option: Final = click.option(
 )
 
 
+handlers_option: Final = click.option(
+    "--handlers",
+    "names",
+    metavar="MODULE:OBJECT",
+    multiple=True,
+    help="A HandlerSet, or a function that registers handlers in the one it is given; repeatable.",
+)
+
+
+def grace_option(default: str) -> Callable[[Function], Function]:
+    """How long jobs in hand may go on when a node is to stop."""
+    return click.option(
+        "--grace",
+        type=seconds,
+        metavar="DURATION",
+        default=default,
+        show_default=True,
+        help="How long jobs in hand may go on when it is to stop.",
+    )
+
+
 class Wanted(NamedTuple):
     """A lock as the command line asks for it."""
 

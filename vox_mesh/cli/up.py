@@ -11,7 +11,7 @@ import click
 
 from vox_mesh.cli.logs import set_up_logs
 from vox_mesh.cli.node_run import NodeRun, Work
-from vox_mesh.cli.options import seconds
+from vox_mesh.cli.options import grace_option, handlers_option
 from vox_mesh.jobs.exec_policy import ExecPolicy
 from vox_mesh.jobs.handlers import HandlerSet
 from vox_mesh.jobs.loading import load_handlers
@@ -43,22 +43,9 @@ def _mirrored(function: Function) -> Function:
 
 
 @click.command()
-@click.option(
-    "--handlers",
-    "names",
-    metavar="MODULE:OBJECT",
-    multiple=True,
-    help="A HandlerSet, or a function that registers handlers in the one it is given; repeatable.",
-)
+@handlers_option
 @click.option("--no-worker", is_flag=True, help="Take no jobs, whatever else is set.")
-@click.option(
-    "--grace",
-    type=seconds,
-    metavar="DURATION",
-    default="4s",
-    show_default=True,
-    help="How long jobs in hand may go on when it is to stop.",
-)
+@grace_option("4s")
 @click.option("--once", is_flag=True, help="Do what there is to do, and end.")
 @_mirrored
 def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **options: Any) -> int:

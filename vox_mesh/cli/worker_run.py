@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from vox_mesh.cli.node_run import NodeRun, Work
-from vox_mesh.cli.options import seconds
+from vox_mesh.cli.options import grace_option, handlers_option
 from vox_mesh.cli.start import start_shared
 from vox_mesh.errors import BadSettings
 from vox_mesh.jobs.exec_policy import ExecPolicy
@@ -31,13 +31,7 @@ def _programs(context: click.Context, option: click.Parameter, given: tuple[str,
 
 
 @click.command()
-@click.option(
-    "--handlers",
-    "names",
-    metavar="MODULE:OBJECT",
-    multiple=True,
-    help="A HandlerSet, or a function that registers handlers in the one it is given; repeatable.",
-)
+@handlers_option
 @click.option("--kinds", "kinds", metavar="KIND", multiple=True, help="Only these kinds; repeatable.")
 @click.option("--exec", "runs_commands", is_flag=True, help="Run commands, too, as VOX_WORKER_EXEC=1.")
 @click.option(
@@ -54,14 +48,7 @@ def _programs(context: click.Context, option: click.Parameter, given: tuple[str,
     metavar="N",
     help="So many jobs at a time; by default VOX_WORKER_CONCURRENCY.",
 )
-@click.option(
-    "--grace",
-    type=seconds,
-    metavar="DURATION",
-    default="5s",
-    show_default=True,
-    help="How long jobs in hand may go on when it is to stop.",
-)
+@grace_option("5s")
 @click.option("--until-idle", is_flag=True, help="End when no job of its kinds is left to be done.")
 def run(
     names: tuple[str, ...],
