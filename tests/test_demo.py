@@ -233,6 +233,8 @@ runpy.run_module("tools.demo", run_name="__main__", alter_sys=True)
     assert not (tmp_path / FOLDER).exists()
 
 
+@pytest.mark.soak
+@only_at_full_length
 def test_a_demo_that_is_killed_leaves_no_orchestrator_behind(tmp_path: Path) -> None:
     with subprocess.Popen(
         _COMMAND, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.authoring import NOTE, NOTE_KIND, Scene, assert_sound, ids, noted, notes, scene
 from tests.support.clocks import Clock
-from tests.support.lengths import SOAK
+from tests.support.lengths import SOAK, in_soak
 from tests.support.proxy import Fault, Proxy
 from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
@@ -220,7 +220,8 @@ async def test_an_op_that_went_to_the_spool_and_had_landed_is_there_once(tmp_pat
         await assert_sound(node)
 
 
-@pytest.mark.parametrize("case", [MESH, MESH_HTTP], ids=str)
+@pytest.mark.soak
+@pytest.mark.parametrize("case", [MESH, *in_soak(MESH_HTTP)], ids=str)
 async def test_answers_lost_by_a_network_lose_and_double_nothing(
     case: HomeCase, tmp_path: Path, shared_server: Server
 ) -> None:
