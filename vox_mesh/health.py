@@ -62,11 +62,6 @@ class Health:
             checks.append(self._work())
         return checks
 
-    @property
-    def faults(self) -> list[str]:
-        """What is in the way, in a line each; nothing: this node is ready."""
-        return _told(self.checks())
-
     def vitals(self) -> Vitals:
         """What the next tick tells the others."""
         replica = self._store.replica_status

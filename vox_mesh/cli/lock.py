@@ -14,11 +14,11 @@ from vox_mesh.cli.lock_run import run
 from vox_mesh.cli.options import Wanted, lock_options, ttl_option
 from vox_mesh.cli.output import Record, json_option, show_lines, show_next, show_one, show_several, table
 from vox_mesh.cli.start import start_shared
-from vox_mesh.errors import LockHeld, NotKnown, StaleFence
+from vox_mesh.errors import LockHeld
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks import Holder, Lock
 from vox_mesh.settings import Settings
-from vox_mesh.views.locks import HoldView, LockView
+from vox_mesh.views.locks import HoldView, LockView, held_under, let_go
 
 _KEY: Final = click.argument("key")
 _TOKEN: Final = click.option(
@@ -91,7 +91,7 @@ def renew(key: str, token: int, ttl: float | None, as_json: bool) -> None:
 
 async def _renew(settings: Settings, key: str, token: int, ttl: float | None) -> Lock:
     async with Mesh.open_command(settings) as mesh:
-        return await mesh.locks.renew(await _found(mesh, key, token), ttl=ttl)
+        return await mesh.locks.renew(await held_under(mesh, key, token), ttl=ttl)
 
 
 @lock.command()
@@ -110,21 +110,7 @@ def release(key: str, token: int, as_json: bool) -> None:
 
 async def _release(settings: Settings, key: str, token: int) -> Lock:
     async with Mesh.open_command(settings) as mesh:
-        held = await _found(mesh, key, token)
-        if not await mesh.locks.release(held):
-            raise _not_held(key, token)
-        return held
-
-
-async def _found(mesh: Mesh, key: str, token: int) -> Lock:
-    try:
-        return await mesh.locks.find(key, token)
-    except StaleFence:
-        raise _not_held(key, token) from None
-
-
-def _not_held(key: str, token: int) -> NotKnown:
-    return NotKnown(f"{key} is not held under token {token}", hint="see `vox-mesh lock list`")
+        return await let_go(mesh, key, token)
 
 
 def _show_lock(held: Lock, *, as_json: bool) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vox_mesh.errors import NotKnown, StaleFence
 from vox_mesh.model.locks import Holder, Lock
+from vox_mesh.planes import Planes
 
 
 @dataclass(frozen=True)
@@ -49,3 +51,23 @@ class LockView:
             *(held.keys, held.fence_token, held.holder_node, held.holder_agent),
             *(held.is_shared, held.expires_at),
         )
+
+
+async def held_under(mesh: Planes, key: str, token: int) -> Lock:
+    """The lock that is held on a key under this token."""
+    try:
+        return await mesh.locks.find(key, token)
+    except StaleFence:
+        raise _not_held(key, token) from None
+
+
+async def let_go(mesh: Planes, key: str, token: int) -> Lock:
+    """Release the lock that is held on a key under this token, with all of its keys."""
+    held = await held_under(mesh, key, token)
+    if not await mesh.locks.release(held):
+        raise _not_held(key, token)
+    return held
+
+
+def _not_held(key: str, token: int) -> NotKnown:
+    return NotKnown(f"{key} is not held under token {token}", hint="see `vox-mesh lock list`")

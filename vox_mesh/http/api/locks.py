@@ -10,13 +10,12 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from vox_mesh.coordination.locks.guarding import obstacles
-from vox_mesh.errors import MeshError, NotKnown, StaleFence
+from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Scope
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, Seconds, Text, Wait
 from vox_mesh.http.api.pages import Page, PageAsked
-from vox_mesh.model.locks import Lock
 from vox_mesh.planes import Planes
-from vox_mesh.views.locks import HoldView, LockView
+from vox_mesh.views.locks import HoldView, LockView, held_under, let_go
 
 LOCKS: Final = Operations("locks")
 
@@ -101,7 +100,7 @@ async def list_locks(mesh: Planes, query: LocksAsked) -> Page[HoldView]:
 
 async def _let_go(mesh: Planes, held: LockView) -> None:
     with suppress(MeshError):  # what can't be said is left to its time
-        await mesh.locks.release(await mesh.locks.find(held.lock_keys[0], held.fence_token))
+        await let_go(mesh, held.lock_keys[0], held.fence_token)
 
 
 @LOCKS.post("/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S, waits=True, undo=_let_go)
@@ -116,27 +115,15 @@ async def acquire_lock(mesh: Planes, body: Acquiring) -> LockView:
 @LOCKS.post("/v1/locks/renew")
 async def renew_lock(mesh: Planes, body: Renewing) -> LockView:
     """Hold a lock again, from now on, with all of its keys."""
-    return LockView.of(await mesh.locks.renew(await _found(mesh, body), ttl=body.ttl))
+    return LockView.of(
+        await mesh.locks.renew(await held_under(mesh, body.lock_key, body.fence_token), ttl=body.ttl)
+    )
 
 
 @LOCKS.post("/v1/locks/release")
 async def release_lock(mesh: Planes, body: Held) -> LockView:
     """Let go of a lock, with all of its keys."""
-    held = await _found(mesh, body)
-    if not await mesh.locks.release(held):
-        raise _not_held(body)
-    return LockView.of(held)
-
-
-async def _found(mesh: Planes, named: Held) -> Lock:
-    try:
-        return await mesh.locks.find(named.lock_key, named.fence_token)
-    except StaleFence:
-        raise _not_held(named) from None
-
-
-def _not_held(named: Held) -> NotKnown:
-    return NotKnown(f"{named.lock_key} is not held under token {named.fence_token}")
+    return LockView.of(await let_go(mesh, body.lock_key, body.fence_token))
 
 
 @LOCKS.post("/v1/locks/break")
