@@ -8,7 +8,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from tools.sync_stub import STUB, written
 from vox_mesh import JobContext, Script, Statement, load_settings
 from vox_mesh.errors import BadValue, LockHeld, LockLost, StoreClosed, WrongThread
 from vox_mesh.sync import Mesh, MeshNode, Town, TownClock, timeout
+from vox_mesh.sync.loop_thread import Call
 
 _PATIENCE_S: Final = 30.0
 _SHORT_S: Final = 0.05
@@ -315,6 +316,26 @@ def test_a_call_of_another_thread_ends_with_the_mesh() -> None:
             mesh.nodes.all()
         with pytest.raises(StoreClosed):
             waiting.result(_PATIENCE_S)
+
+
+def test_ctrl_c_before_a_call_waits_cancels_what_has_begun(
+    mesh: MeshNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = mesh.bus.receive("nobody-writes-to")
+    waiting = Call.wait_for
+
+    def interrupted(call: Call, *events: Future[object], limited: bool = True) -> None:
+        monkeypatch.setattr(Call, "wait_for", waiting)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Call, "wait_for", interrupted)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        next(messages)
+    assert raised.value.__context__ is None  # the messages were closed, and that was no error
+    monkeypatch.setattr(Call, "wait_for", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mesh.locks.acquire("x", wait=_PATIENCE_S)
+    assert mesh.locks.holders() == []
 
 
 def in_process(verb: str, folder: Path) -> Process:

@@ -137,8 +137,8 @@ class Block(AbstractContextManager[Any]):
         with self._entering:
             if self._call is not None:
                 raise BadValue("a block is entered once", hint="ask for another one, as with `hold(...)`")
-            self._call = call = self._loop.begin(self._inside, self._node)
-        call.wait_for(self._entered)
+            self._call = call = self._loop.call(self._inside, self._node)
+        call.run(self._entered)
         if not self._entered.done():
             call.result()
         self._among = self._loop.blocks

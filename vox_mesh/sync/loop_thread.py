@@ -50,8 +50,11 @@ class Call:
         self.ended: Future[_Ended] = Future()
 
     def begin(self) -> None:
-        """Have the loop begin with it; `RuntimeError` if that is closed."""
-        self._loop.call_soon_threadsafe(self._start)
+        """Have the loop begin with it, without waiting."""
+        try:
+            self._loop.call_soon_threadsafe(self._start)
+        except RuntimeError:  # the loop is closed
+            self.abandon()
 
     def _start(self) -> None:
         self._task = self._loop.create_task(self._run(), name="vox-mesh-call")
@@ -78,13 +81,26 @@ class Call:
 
     def cancel(self) -> None:
         """Cancel it, and wait until it has ended."""
-        with suppress(RuntimeError):  # the loop is closed, and with it every call has ended
+        try:
             self._loop.call_soon_threadsafe(self._cancel)
+        except RuntimeError:  # the loop is closed, and with it every call has ended
+            self.abandon()
         wait((self.ended,))
 
     def _cancel(self) -> None:
-        if self._task is not None:
+        if self._task is None:
+            self.abandon()  # it was interrupted before it began
+        else:
             self._task.cancel()
+
+    def run(self, *events: Future[Any], limited: bool = True) -> None:
+        """Have the loop begin with it, and wait as `wait_for` does; Ctrl-C cancels it from the beginning."""
+        try:
+            self.begin()
+            self.wait_for(*events, limited=limited)
+        except BaseException:
+            self.cancel()
+            raise
 
     def wait_for(self, *events: Future[Any], limited: bool = True) -> None:
         """Wait for its end, or for one of the events; Ctrl-C, and the limit of the thread, cancel it.
@@ -120,6 +136,29 @@ class Call:
             raise error
         finally:
             del error  # it knows this frame, which must not know it
+
+
+class _Stream:
+    """An async iterator, as calls of a thread see it; all of it runs in the loop."""
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+        self._asking: asyncio.Task[Any] | None = None
+
+    async def next(self) -> Any:
+        self._asking = asyncio.current_task()
+        try:
+            return await self._items.__anext__()
+        finally:
+            self._asking = None
+
+    async def close(self) -> None:
+        """Close it; Ctrl-C may have left a call for the next item under way."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait((self._asking,))
+        if hasattr(self._items, "aclose"):
+            await self._items.aclose()
 
 
 class LoopThread:
@@ -172,25 +211,21 @@ class LoopThread:
 
     def run(self, work: Callable[[], Awaitable[T]], node: object) -> T:
         """Have the loop do it, and wait for what it comes to; it is a call to this node."""
-        call = self.begin(work, node)
-        call.wait_for()
+        call = self.call(work, node)
+        call.run()
         result: T = call.result()
         return result
 
-    def begin(self, work: Callable[[], Awaitable[Any]], node: object) -> Call:
-        """Have the loop do it, without waiting."""
+    def call(self, work: Callable[[], Awaitable[Any]], node: object) -> Call:
+        """A call to this node, which has not begun."""
         self._refuse_unless_usable()
         for block in tuple(self.blocks):
             block.refuse_if_lost(node)
-        return self._begun(work)
+        return self._call(work)
 
-    def _begun(self, work: Callable[[], Awaitable[Any]]) -> Call:
+    def _call(self, work: Callable[[], Awaitable[Any]]) -> Call:
         call = Call(self._loop, work)
         self._calls.add(call)  # before it begins: whoever ends the loop must know of it
-        try:
-            call.begin()
-        except RuntimeError:
-            call.abandon()
         return call
 
     def soon(self, what: Callable[[], object]) -> None:
@@ -208,26 +243,25 @@ class LoopThread:
 
     def iterate(self, items: Any, node: object) -> Generator[Any, None, None]:
         """An async generator as a generator; it is closed with it."""
+        stream = _Stream(items)
         try:
             while True:
                 try:
-                    item = self.run(items.__anext__, node)
+                    item = self.run(stream.next, node)
                 except StopAsyncIteration:
                     return
                 yield item
         finally:
-            close = getattr(items, "aclose", None)
-            if close is not None:
-                self._finish(close)
+            self._finish(stream.close)
 
     def _finish(self, close: Callable[[], Awaitable[Any]]) -> None:
         """Close something; where nobody can wait for it, as in a garbage collection, without waiting."""
         if self.is_usable:
-            call = self._begun(close)
-            call.wait_for(limited=False)
+            call = self._call(close)
+            call.run(limited=False)
             call.result()
         elif self.is_ours:
-            self._begun(close)
+            self._call(close).begin()
 
     def _refuse_unless_usable(self) -> None:
         if self._process != os.getpid():
