@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -132,7 +133,7 @@ class Oracle:
         taken: list[Task] = []
         for task in allowed:
             busy[task.kind] += 1  # also when it is named twice
-            if busy[task.kind] <= self._limits.get(task.kind, len(self.tasks)) and task not in taken:
+            if busy[task.kind] <= self._limits.get(task.kind, math.inf) and task not in taken:
                 taken.append(task)
         if not taken:
             return "routed_elsewhere" if len(allowed) < len(ready) else "held_back" if ready else ILLEGAL
