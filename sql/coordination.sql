@@ -617,3 +617,172 @@ CREATE TABLE IF NOT EXISTS job_artifacts (
     created_ms    INTEGER NOT NULL,
     UNIQUE (scope_id, repository_id, hash)
 );
+
+-- --- the rhythm ------------------------------------------------------------------------------------
+
+-- The tempos of the mesh: each holds from its anchor, which is a downbeat of the one before, until the next.
+-- The first of all, of which there is no row, is the built-in one with the anchor 0.
+CREATE TABLE IF NOT EXISTS tempo_policies (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    anchor_ms     INTEGER NOT NULL,  -- its first downbeat
+    policy_hash   TEXT    NOT NULL,
+    cluster_id    TEXT    NOT NULL,
+    tempo_bpm     REAL    NOT NULL,
+    bar_len_beats INTEGER NOT NULL,
+    first_bar     INTEGER NOT NULL,  -- how many bars there were before the anchor
+    document      TEXT    NOT NULL,  -- the policy, as it was written
+    reason        TEXT    NOT NULL,
+    op_id         TEXT    NOT NULL,
+    hlc           TEXT    NOT NULL,
+    announced_ms  INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, anchor_ms)
+) WITHOUT ROWID;
+
+-- What was decided of the tempo: whoever leads next goes on from the last of it.
+CREATE INDEX IF NOT EXISTS agent_oplog_of_tempo ON agent_oplog (scope_id, repository_id, id)
+WHERE kind = 'TempoDecision';
+
+-- By which tempo each node goes: one row for each, written when that changes.
+CREATE TABLE IF NOT EXISTS beat_pulses (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    node_id       TEXT    NOT NULL,
+    document      TEXT    NOT NULL,  -- its policy
+    tempo_bpm     REAL    NOT NULL,
+    bar_len_beats INTEGER NOT NULL,
+    anchor_ms     INTEGER NOT NULL,
+    hlc           TEXT    NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, node_id)
+) WITHOUT ROWID;
+
+-- What agents said of their tasks: the last of each beat. `serial` rises with every change, over all rows.
+CREATE TABLE IF NOT EXISTS status_claims (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    window_ms     INTEGER NOT NULL,  -- when the bar began
+    agent_id      TEXT    NOT NULL,
+    task_id       TEXT    NOT NULL,
+    epoch_ms      INTEGER NOT NULL,  -- when the beat began
+    beat_index    INTEGER NOT NULL,
+    state         TEXT    NOT NULL CHECK (
+        state IN ('planning', 'executing', 'waiting', 'review', 'done', 'failed')
+    ),
+    wait_for      TEXT    NOT NULL DEFAULT '[]',
+    beats_left    INTEGER,
+    progress      REAL,
+    notes         TEXT    NOT NULL DEFAULT '',
+    overran       INTEGER NOT NULL DEFAULT 0,
+    began_ms      INTEGER NOT NULL,  -- when the agent first spoke of the task
+    useful_ms     INTEGER,           -- when something first came of it
+    node_id       TEXT    NOT NULL,
+    hlc           TEXT    NOT NULL,
+    serial        INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, window_ms, agent_id, task_id, epoch_ms)
+) WITHOUT ROWID;
+
+CREATE UNIQUE INDEX IF NOT EXISTS status_claims_serial ON status_claims (scope_id, repository_id, serial);
+
+-- What became of each bar. A later revision takes in what came late; a row may stand for many missing bars.
+CREATE TABLE IF NOT EXISTS bar_reports (
+    scope_id       TEXT    NOT NULL,
+    repository_id  TEXT    NOT NULL,
+    window_ms      INTEGER NOT NULL,
+    revision       INTEGER NOT NULL,
+    window_id      TEXT    NOT NULL,
+    until_ms       INTEGER NOT NULL,
+    is_missing     INTEGER NOT NULL DEFAULT 0,
+    document       TEXT    NOT NULL,
+    through_serial INTEGER NOT NULL,  -- no claim up to this one is missing in it, nor in any report before it
+    phrases        INTEGER NOT NULL,  -- how many that have ended are in it
+    node_id        TEXT    NOT NULL,
+    hlc            TEXT    NOT NULL,
+    reported_ms    INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, window_ms, revision)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS bar_reports_through ON bar_reports (scope_id, repository_id, through_serial);
+
+-- Who asked whom for help, what was promised, and what came of it. Times are those that the beats led to.
+CREATE TABLE IF NOT EXISTS help_threads (
+    scope_id         TEXT    NOT NULL,
+    repository_id    TEXT    NOT NULL,
+    thread_id        TEXT    NOT NULL,
+    asker            TEXT    NOT NULL,
+    helper           TEXT,
+    task_id          TEXT    NOT NULL DEFAULT '',
+    state            TEXT    NOT NULL CHECK (
+        state IN ('asked', 'promised', 'kept', 'broken', 'expired', 'unanswered')
+    ),
+    promise_beats    INTEGER,
+    confidence       REAL,
+    fail_after_beats INTEGER,
+    on_fail          TEXT    NOT NULL DEFAULT '',
+    asked_ms         INTEGER NOT NULL,
+    promised_ms      INTEGER,
+    due_ms           INTEGER,          -- until then it is kept
+    closes_ms        INTEGER NOT NULL, -- after that nothing is said in it any more
+    ended_ms         INTEGER,
+    answer_id        TEXT,             -- the message with the answer
+    PRIMARY KEY (scope_id, repository_id, thread_id)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS help_threads_open ON help_threads (scope_id, repository_id, closes_ms)
+    WHERE ended_ms IS NULL;
+CREATE INDEX IF NOT EXISTS help_threads_ended ON help_threads (scope_id, repository_id, ended_ms)
+    WHERE ended_ms IS NOT NULL;
+
+-- Phrases that have ended, and what they cost.
+CREATE TABLE IF NOT EXISTS phrase_ends (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    phrase_id     TEXT    NOT NULL,  -- a ULID
+    agent_id      TEXT    NOT NULL,
+    task_id       TEXT    NOT NULL,
+    job_id        TEXT,
+    account       TEXT    NOT NULL DEFAULT '',
+    attempt       INTEGER NOT NULL,
+    outcome       TEXT    NOT NULL CHECK (outcome IN ('done', 'degraded', 'deferred', 'failed')),
+    beats         TEXT    NOT NULL,  -- JSON: how many were used, by phase
+    waited        TEXT    NOT NULL,  -- JSON: how many of them were waited, by budget
+    overruns      INTEGER NOT NULL,
+    first_useful_ms INTEGER,
+    resources     TEXT    NOT NULL,  -- JSON
+    bu            REAL    NOT NULL,
+    cost          REAL    NOT NULL,
+    note          TEXT    NOT NULL DEFAULT '',
+    window_ms     INTEGER NOT NULL,  -- the bar in which it ended
+    began_ms      INTEGER NOT NULL,
+    ended_ms      INTEGER NOT NULL,
+    node_id       TEXT    NOT NULL,
+    hlc           TEXT    NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, phrase_id)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS phrase_ends_of_window ON phrase_ends (scope_id, repository_id, window_ms);
+CREATE INDEX IF NOT EXISTS phrase_ends_of_account ON phrase_ends (scope_id, repository_id, account, ended_ms, bu);
+CREATE INDEX IF NOT EXISTS phrase_ends_of_agent ON phrase_ends (scope_id, repository_id, agent_id, ended_ms, bu);
+CREATE INDEX IF NOT EXISTS phrase_ends_of_job ON phrase_ends (scope_id, repository_id, job_id, began_ms, bu);
+
+-- The last checkpoint of a task, taken on a downbeat.
+CREATE TABLE IF NOT EXISTS phrase_checkpoints (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    agent_id      TEXT    NOT NULL,
+    task_id       TEXT    NOT NULL,
+    window_ms     INTEGER NOT NULL,
+    value         TEXT    NOT NULL,
+    hlc           TEXT    NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, agent_id, task_id)
+) WITHOUT ROWID;
+
+-- How much an agent or an account may spend.
+CREATE TABLE IF NOT EXISTS budgets (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    subject       TEXT    NOT NULL,  -- agent:NAME or account:NAME
+    document      TEXT    NOT NULL,
+    since_ms      INTEGER NOT NULL,  -- what was spent before does not count
+    hlc           TEXT    NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, subject)
+) WITHOUT ROWID;

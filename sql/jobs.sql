@@ -399,17 +399,25 @@ SELECT
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority those that have waited longest.
-json_each(?3) AS k
-CROSS JOIN PRIORITIES
-CROSS JOIN jobs AS j ON j.id IN (
-    SELECT r.id FROM jobs AS r INDEXED BY jobs_ready
-    WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.value AND r.priority = p.priority
-      AND r.state = 'pending' AND r.waits = 0 AND r.not_before_ms <= ?4
-    ORDER BY r.not_before_ms LIMIT ?5)
+SELECT r.id FROM jobs AS r INDEXED BY jobs_ready
+WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.value AND r.priority = p.priority
+  AND r.state = 'pending' AND r.waits = 0 AND r.not_before_ms <= ?4
 
 -- name: ready
 SELECT RECORD FROM jobs WHERE id IN (
-    SELECT j.id FROM READY ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5
+    SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
+    CROSS JOIN jobs AS j ON j.id IN (READY ORDER BY r.not_before_ms LIMIT ?5)
+    ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5
+) ORDER BY priority DESC, not_before_ms, id
+
+-- name: ready_but
+-- The same without those that are charged to some accounts, ?6.
+SELECT RECORD FROM jobs WHERE id IN (
+    SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
+    CROSS JOIN jobs AS j ON j.id IN (
+        READY AND coalesce(r.manifest ->> '$.budget.charge_to', '') NOT IN (SELECT value FROM json_each(?6))
+        ORDER BY r.not_before_ms LIMIT ?5)
+    ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5
 ) ORDER BY priority DESC, not_before_ms, id
 
 -- name: next_due

@@ -310,7 +310,7 @@ UPDATE lock_patterns SET is_compared = 1 WHERE scope_id = ?1 AND repository_id =
 -- --- looking, and tidying up -----------------------------------------------------------------------
 
 -- name: holders
--- Live holds; of these keys (?3), or of all.
+-- Live holds; of these keys (?3), or of all but those of the mesh itself.
 SELECT h.lock_key, h.fence_token, h.holder_node, h.holder_agent, h.is_shared, h.acquired_at, h.expires_at,
     h.request_id, (
     SELECT count(*) FROM lock_waiters AS w
@@ -318,7 +318,8 @@ SELECT h.lock_key, h.fence_token, h.holder_node, h.holder_agent, h.is_shared, h.
 ) AS waiting, NOW_MS AS now_ms
 FROM lock_holds AS h
 WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.expires_at > NOW_ISO
-  AND (?3 IS NULL OR h.lock_key IN (SELECT value FROM json_each(?3)))
+  AND CASE WHEN ?3 IS NULL THEN substr(h.lock_key, 1, 5) <> 'mesh:'
+      ELSE h.lock_key IN (SELECT value FROM json_each(?3)) END
 ORDER BY h.lock_key, h.fence_token
 
 -- name: sweepable

@@ -41,6 +41,12 @@ WHERE IS_CURRENT
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
 
+-- name: refuse_unless_ours
+-- After a message was stored together with other changes: another one may have had its id. ?4: its signature.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM a2a_messages
+    WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND signature = ?4)
+
 -- name: refuse_other_key
 -- A command writes for a node: it has to come with the key that is known for it.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (

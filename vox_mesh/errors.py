@@ -35,14 +35,54 @@ class BadValue(MeshError):
     code = "bad_value"
 
 
-class BadManifest(BadValue):
-    """A job's manifest can't be used. `faults` are all that is wrong with it, each on a line."""
+class BadDocument(BadValue):
+    """What somebody wrote can't be used. `faults` are all that is wrong with it, each on a line."""
 
-    code = "bad_manifest"
+    code = "bad_document"
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("; ".join(faults))
         self.faults = tuple(faults)
+
+
+class BadManifest(BadDocument):
+    """A job's manifest can't be used."""
+
+    code = "bad_manifest"
+
+
+class BadPolicy(BadDocument):
+    """A tempo policy can't be used."""
+
+    code = "bad_policy"
+
+
+class BadScore(BadDocument):
+    """A task's score can't be used."""
+
+    code = "bad_score"
+
+
+class BadAddress(BadValue):
+    """An address can't be read. `position` is the offset of what is wrong, or the text's length: its end."""
+
+    code = "bad_address"
+
+    def __init__(self, message: str, *, position: int, hint: str) -> None:
+        super().__init__(f"{message}, at offset {position}", hint=hint)
+        self.position = position
+
+
+class BadBudget(BadDocument):
+    """A budget can't be used."""
+
+    code = "bad_budget"
+
+
+class BadRates(BadDocument):
+    """A file of rates can't be used."""
+
+    code = "bad_rates"
 
 
 # --- what a script can end in -------------------------------------------------------------------
@@ -362,6 +402,65 @@ class MessageExpired(MeshError):
     """A message came when it was of no use any more: its time is over, or it was sent long ago."""
 
     code = "message_expired"
+
+
+class ThreadClosed(MeshError):
+    """Nothing more is said in a thread of help. `state` is what came of it; `on_fail` what to do instead."""
+
+    code = "thread_closed"
+
+    def __init__(self, message: str, *, state: str, on_fail: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.state = state
+        self.on_fail = on_fail
+
+
+class NotHelper(MeshError):
+    """Who speaks is not who has promised help in this thread. `helper` is, if anybody."""
+
+    code = "not_helper"
+
+    def __init__(self, message: str, *, helper: str | None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.helper = helper
+
+
+class WaitExhausted(MeshError):
+    """A phrase has waited all the beats that it may. `fallback` is what its score says to do instead."""
+
+    code = "wait_exhausted"
+
+    def __init__(self, message: str, *, budget: str, fallback: str | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.budget = budget
+        self.fallback = fallback
+
+
+class PhaseOverrun(MeshError):
+    """A phase has taken all its beats, and there is no other phrase to go on in."""
+
+    code = "phase_overrun"
+
+    def __init__(self, message: str, *, phase: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.phase = phase
+
+
+class PhraseDeferred(MeshError):
+    """A phase has taken all its beats: the task goes on in another phrase."""
+
+    code = "phrase_deferred"
+    retryable = True
+
+    def __init__(self, message: str, *, phase: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.phase = phase
+
+
+class OverBudget(MeshError):
+    """The work has used all that its budget allows."""
+
+    code = "over_budget"
 
 
 class RelayFailed(MeshError):

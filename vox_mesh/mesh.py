@@ -15,6 +15,7 @@ from vox_mesh.jobs.artifacts import Artifacts
 from vox_mesh.model.homes import Home
 from vox_mesh.opening import Role, open_store_of, tenant_of
 from vox_mesh.planes import Planes
+from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.store.slots import slot_folder
 
@@ -62,7 +63,8 @@ class Mesh(Planes):
         store = await open_store_of(settings, Role.COMMAND, None, tenant, author, surroundings.memory)
         # Who we are is of no matter to those who only look, and nobody makes a key for that.
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: "")
-        mesh = cls(store, author, clock, surroundings, settings.agent_id, artifacts)
+        files = RhythmFiles(settings.tempo_policy, settings.rates)
+        mesh = cls(store, author, clock, surroundings, settings.agent_id, artifacts, files)
         try:
             await mesh.nodes.now_ms()  # before any time is merged, or made, by a clock of our own
             try:

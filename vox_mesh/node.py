@@ -29,6 +29,7 @@ from vox_mesh.errors import (
 )
 from vox_mesh.health import Health
 from vox_mesh.jobs.artifacts import Artifacts
+from vox_mesh.jobs.bounds import Bounds
 from vox_mesh.jobs.choosing import Chooser
 from vox_mesh.jobs.claiming import Claiming
 from vox_mesh.jobs.exec_policy import ExecPolicy
@@ -40,6 +41,8 @@ from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
 from vox_mesh.messages.keeper import Keeper
 from vox_mesh.model.homes import Home
 from vox_mesh.opening import Role, open_store_of, slot_of, tenant_of
+from vox_mesh.rhythm.conductor import Conductor
+from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.settings import Settings
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
@@ -74,7 +77,8 @@ class MeshNode(Mesh):
         surroundings: Surroundings,
     ) -> None:
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: author.identity.node_id)
-        super().__init__(store, author, clock, surroundings, settings.agent_id, artifacts)
+        files = RhythmFiles(settings.tempo_policy, settings.rates)
+        super().__init__(store, author, clock, surroundings, settings.agent_id, artifacts, files)
         self.presence = presence
         self._monotonic = surroundings.monotonic
         self._heartbeat = Heartbeat(
@@ -93,6 +97,11 @@ class MeshNode(Mesh):
         self.supervisor = Supervisor(surroundings.chance, _FATAL, surroundings.monotonic)
         self.health = Health(settings, store, clock, self._heartbeat, self.worker, self.supervisor)
         presence.vitals = self.health.vitals
+        rhythm = self.rhythm
+        self._conductor = Conductor(
+            *(rhythm.ground, rhythm.policies, rhythm.pulse, rhythm.leadership),
+            *(rhythm.reverb, rhythm.controller, rhythm.help, self.nodes),
+        )
         self._front = None if settings.home is Home.MEMORY or not settings.http else self._front_of(settings)
 
     def _worker_of(self, settings: Settings) -> Worker:
@@ -103,12 +112,16 @@ class MeshNode(Mesh):
             jobs,
             chooser,
             Claiming(store, jobs.moves, chooser, self.clock, own, self._monotonic),
-            Leases(store, jobs.moves, jobs.roster, own, self._monotonic),
+            Leases(
+                *(store, jobs.moves, jobs.roster, own, self._monotonic),
+                lambda until, following: self.rhythm.holds.lease_ms(until, following),
+            ),
             Finisher(store, jobs.moves, jobs.roster, self.artifacts, self._author, self.clock, self._chance),
             self.artifacts,
             self.presence,
             self._heartbeat.run_once,
             ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
+            Bounds(self.rhythm.ground, self.rhythm.budgets),
         )
 
     def _front_of(self, settings: Settings) -> Front:
@@ -125,12 +138,16 @@ class MeshNode(Mesh):
                 await self.run_once()
             if self._author.broken is not None:
                 raise self._author.broken
+            with suppress(DatabaseUnavailable):
+                await self.rhythm.look()
         for name, run in (
             ("heartbeat", self._tick),
             ("deferral", self._apply_deferred),
             ("sweeper", self._sweep),
             ("keeper", self._keep_messages),
             ("job-keeper", self._keep_jobs),
+            ("rhythm", self._conductor.run),
+            ("status", self.rhythm.status.run),
         ):
             self.supervisor.start(name, run)
 
@@ -155,6 +172,8 @@ class MeshNode(Mesh):
         await self.locks.sweep_expired_distributed_locks()
         await self._keeper.run_once()
         await self._job_keeper.run_once()
+        self.rhythm.times.turned()
+        await self._conductor.catch_up()
 
     async def _tick(self) -> None:
         while True:
@@ -201,6 +220,7 @@ class MeshNode(Mesh):
         try:
             await self.supervisor.stop_all()
             await self.worker.stop()
+            await self.rhythm.close()
             await self.bus.close()
             await self.locks.close()
             if self.incarnation is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock, Surroundings
@@ -22,7 +24,11 @@ from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.kinds import JobKinds
 from vox_mesh.messages.bus import Bus
+from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store.store import Store
+
+if TYPE_CHECKING:
+    from vox_mesh.rhythm.rhythm import Rhythm
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +44,7 @@ class Planes:
         surroundings: Surroundings,
         agent: str | None,
         artifacts: Artifacts,
+        files: RhythmFiles,
     ) -> None:
         kinds = Kinds()
         self.store = store
@@ -57,6 +64,19 @@ class Planes:
         self.artifacts = artifacts
         self.occ.notify = self._tell_of_conflict
         self._author = author
+        self._surroundings = surroundings
+        self._agent = agent
+        self._files = files
+
+    @cached_property
+    def rhythm(self) -> Rhythm:
+        """Beats, and what is measured in them."""
+        from vox_mesh.rhythm.rhythm import Rhythm  # most commands need nothing of it
+
+        return Rhythm(
+            *(self.store, self._author, self.clock, self._surroundings, self._agent),
+            *(self.locks, self.bus, self._files),
+        )
 
     async def _tell_of_conflict(self, conflict: Conflict) -> None:
         """Have the agent know that a conflict waits for it; it is recorded, also if this fails."""

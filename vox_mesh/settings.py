@@ -117,6 +117,8 @@ class Settings(BaseSettings):
     worker_exec: bool = Field(False, validation_alias="VOX_WORKER_EXEC")
     worker_exec_allow: str | None = Field(None, validation_alias="VOX_WORKER_EXEC_ALLOW")
     worker_concurrency: int = Field(8, validation_alias="VOX_WORKER_CONCURRENCY", ge=1, le=1_000)
+    tempo_policy: Path | None = Field(None, validation_alias="VOX_MESH_TEMPO_POLICY")
+    rates: Path | None = Field(None, validation_alias="VOX_MESH_RATES")
     scope_id: str = Field("", validation_alias="VOX_MESH_SCOPE_ID", max_length=64)
     repository_id: Name = Field("default", validation_alias="VOX_MESH_REPOSITORY_ID")
     token: Token | None = Field(None, validation_alias="VOX_MESH_TOKEN")
@@ -181,6 +183,8 @@ EXAMPLES: Final = {
     "VOX_WORKER_EXEC": "1",
     "VOX_WORKER_EXEC_ALLOW": "python3,/opt/tools/convert",
     "VOX_WORKER_CONCURRENCY": "8",
+    "VOX_MESH_TEMPO_POLICY": "tempo.yaml",
+    "VOX_MESH_RATES": "rates.yaml",
     "VOX_MESH_SCOPE_ID": "acme",
     "VOX_MESH_REPOSITORY_ID": "website",
     "VOX_MESH_TOKEN": "a-long-random-string",

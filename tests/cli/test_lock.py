@@ -66,6 +66,18 @@ def test_a_lock_is_acquired_renewed_and_released_by_its_token_alone(coder: Vox) 
     assert again["fence_token"] > held["fence_token"]
 
 
+def test_a_lock_may_be_until_the_phase_or_the_bar_ends(coder: Vox) -> None:
+    policy = coder.folder / "fast.yaml"
+    policy.write_text("cluster_id: c\ninitial_bpm: 600\nbar_len_beats: 4\n")
+    in_time = coder.having(VOX_MESH_TEMPO_POLICY=str(policy))
+    assert in_time("lock", "acquire", _KEY, "--until", "bar").code == 0
+    assert in_time("lock", "acquire", _KEY, "--until", "phase", "--wait", "30s").code == 0, "a bar is short"
+    command = ("lock", "run", "k", "--wait", "30s", "--until", "bar", "--", "sleep", "600")
+    assert (in_time(*command).code, coder("lock", "list", "--json").document) == (1, [])
+    both = coder("lock", "acquire", _KEY, "--until", "bar", "--ttl", "5s")
+    assert (both.code, "--ttl or --until" in both.err) == (2, True)
+
+
 def test_several_keys_are_taken_together_and_shared(vox: Vox) -> None:
     held = vox("lock", "acquire", "b", "a", "--shared", "--agent", "reader", "--json").document
     assert (held["lock_keys"], held["is_shared"]) == (["b", "a"], True)

@@ -19,6 +19,7 @@ from vox_mesh.errors import BadSettings, RelayFailed, RelayRefused
 from vox_mesh.http import access
 from vox_mesh.http.courier import HttpCourier
 from vox_mesh.http.deliver import wire
+from vox_mesh.http.front import relay_keys_of
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.whereabouts import Peer
 
@@ -141,7 +142,7 @@ def _answer(status: bytes, body: bytes) -> bytes:
 
 
 async def _brought(pair: Pair, answer: Callable[[bytes], bytes]) -> str:
-    courier = HttpCourier("ann", TOKEN)
+    courier = HttpCourier("ann", relay_keys_of(pair.sender, TOKEN))
     async with _answering(answer) as url:
         try:
             with pytest.raises((RelayFailed, RelayRefused)) as raised:
@@ -197,8 +198,8 @@ async def test_a_trace_is_told_in_a_header_too(village: Town) -> None:
         return _answer(b"200 OK", b"{}")
 
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    courier = HttpCourier("ann", TOKEN)
     async with open_pair(village) as pair, _answering(note) as url:
+        courier = HttpCourier("ann", relay_keys_of(pair.sender, TOKEN))
         try:
             message = letter(pair.sender, traceparent=trace)
             await courier.deliver(Peer("ben", url), [message], stored=True)

@@ -18,6 +18,7 @@ from vox_mesh.http.access import Access
 from vox_mesh.http.address import Address
 from vox_mesh.http.connections import Patience
 from vox_mesh.http.deliver import FROM, NODE, PATH, STORED, Delivery, Limits, wire
+from vox_mesh.http.relay_keys import RelayKeys
 from vox_mesh.http.service import Service
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.reception import Reception
@@ -176,12 +177,15 @@ async def open_pair(town: Town, **more: Any) -> AsyncIterator[Pair]:
 
 @asynccontextmanager
 async def serving(
-    node: MeshNode, *, patience: Patience | None = None, limits: Limits | None = None
+    node: MeshNode,
+    *,
+    patience: Patience | None = None,
+    limits: Limits | None = None,
+    keys: RelayKeys | None = None,
 ) -> AsyncIterator[tuple[Service, str]]:
-    """A second service of a node, with less patience or other limits; and its address."""
-    delivery = Delivery(
-        node.identity.node_id, Reception(node.store, node.bus, node.clock), Access(TOKEN), limits
-    )
+    """A second service of a node, with less patience, other limits or keys of its own; and its address."""
+    access = Access(TOKEN, relay_keys=keys)
+    delivery = Delivery(node.identity.node_id, Reception(node.store, node.bus, node.clock), access, limits)
     service = Service(Address("127.0.0.1", 0, None, "VOX_MESH_BIND"), [delivery.add_to], patience)
     try:
         yield service, await service.start()

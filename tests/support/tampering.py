@@ -21,6 +21,7 @@ from vox_mesh.model.hlc import Hlc
 from vox_mesh.model.homes import Home
 from vox_mesh.model.keys import SigningKey
 from vox_mesh.node import MeshNode
+from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store import Value, new_key
 from vox_mesh.store.request import Tenant
 
@@ -270,7 +271,7 @@ async def commands_beside(node: MeshNode, settings: Settings) -> AsyncIterator[M
     clock = MeshClock(surroundings)
     author = Author(lambda: identity, tenant, clock)
     store = Store(settings.home, node.store._engine, tenant, timeout=_TIMEOUT_S, journal=author)
-    mesh = Mesh(store, author, clock, surroundings, None, node.artifacts)
+    mesh = Mesh(store, author, clock, surroundings, None, node.artifacts, RhythmFiles())
     yield mesh
     await store.write(mesh.oplog.seal_script())
 

@@ -19,6 +19,8 @@ NAME: Final = "vox-mesh"
 """What people type."""
 
 _COMMANDS: Final = {
+    "beat": "vox_mesh.cli.beat:beat",
+    "budget": "vox_mesh.cli.budget:budget",
     "completion": "vox_mesh.cli.completion:completion",
     "conflicts": "vox_mesh.cli.conflicts:conflicts",
     "cron": "vox_mesh.cli.crons:cron",
@@ -32,11 +34,14 @@ _COMMANDS: Final = {
     "messages": "vox_mesh.cli.messages:messages",
     "nodes": "vox_mesh.cli.nodes:nodes",
     "oplog": "vox_mesh.cli.oplog:oplog",
+    "rhythm": "vox_mesh.cli.rhythm:rhythm",
     "roles": "vox_mesh.cli.roles:roles",
     "route": "vox_mesh.cli.routes:route",
+    "score": "vox_mesh.cli.score:score",
     "send": "vox_mesh.cli.send:send",
     "top": "vox_mesh.cli.top:top",
     "token": "vox_mesh.cli.token:token",
+    "ucxl": "vox_mesh.cli.ucxl:ucxl",
     "up": "vox_mesh.cli.up:up",
     "worker": "vox_mesh.cli.worker:worker",
 }

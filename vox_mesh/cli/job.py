@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from vox_mesh.cli.beside import run_beside
+from vox_mesh.cli.documents import tell_faults
 from vox_mesh.cli.exits import ExitCode
 from vox_mesh.cli.job_actions import abort, retry, yield_
 from vox_mesh.cli.job_choice import job_argument, kind_option, limit_option
@@ -47,7 +48,9 @@ for _command in (abort, retry, yield_, logs, graph, ready, dead, verify, bundle,
 def _scheduling_options(function: Function) -> Function:
     for option in (
         click.option("--ulid", help="A name of your own for it."),
-        click.option("--lease", metavar="DURATION", help="How long a claim of it holds."),
+        click.option(
+            "--lease", metavar="DURATION|phase|bar", help="How long a claim of it holds, or until what ends."
+        ),
         click.option("--backoff", metavar="DURATION", help="How long a failed attempt holds back the next."),
         click.option("--max-attempts", type=int, metavar="N", help="After so many failures it has failed."),
         click.option("--run-at", metavar="TIME", help="Not before that, such as 2030-01-31T08:00:00Z."),
@@ -106,7 +109,7 @@ def schedule(
         if file is None:
             bad.hint = "see `vox-mesh job schedule --help`"
             raise
-        _tell_faults(bad, "stdin" if file == "-" else file)
+        tell_faults(bad, file)
         return ExitCode.USAGE
     if as_json and waits:
         told = [
@@ -140,12 +143,6 @@ def _variable(text: str) -> tuple[str, str]:
     if not found:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--env")
     return name, value
-
-
-def _tell_faults(bad: BadManifest, name: str) -> None:
-    """What is wrong with the manifests of a file, each on a line."""
-    for fault in bad.faults:
-        click.echo(fault if fault.startswith(f"{name}:") else f"{name}: {fault}", err=True)
 
 
 async def _schedule(

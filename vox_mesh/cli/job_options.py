@@ -7,12 +7,10 @@ from typing import Any, Final, NamedTuple
 import click
 import orjson
 
+from vox_mesh.cli.documents import read_file
 from vox_mesh.cli.options import Function, seconds
-from vox_mesh.errors import BadValue
 from vox_mesh.model.manifest import Manifest, parse_manifests
-from vox_mesh.model.yaml_text import MAX_BYTES
 
-_STDIN: Final = "-"
 _TIMEOUT: Final = "1h"
 
 
@@ -35,7 +33,7 @@ class AskedJob(NamedTuple):
         if self.file is not None:
             if self.timeout is not None:
                 raise click.UsageError("--timeout goes with --kind or a command; a file has its own")
-            return _read(self.file)
+            return parse_manifests(*read_file(self.file))
         if self.timeout is not None:
             if self.timeout % 1:
                 raise click.UsageError("--timeout is in whole seconds")
@@ -61,16 +59,6 @@ def job_options(function: Function) -> Function:
     ):
         function = option(function)
     return function
-
-
-def _read(name: str) -> list[Manifest]:
-    shown = "stdin" if name == _STDIN else name
-    try:
-        with click.open_file(name, "rb") as file:
-            text = file.read(MAX_BYTES + 1)  # more than may be is told, and need not be read
-    except OSError as error:
-        raise BadValue(f"{shown} can't be read: {error.strerror}", hint="name another file") from None
-    return parse_manifests(text, shown)
 
 
 def _json(text: str) -> Any:

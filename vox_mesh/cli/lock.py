@@ -18,7 +18,7 @@ from vox_mesh.errors import LockHeld
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks import Holder, Lock
 from vox_mesh.settings import Settings
-from vox_mesh.views.locks import HoldView, LockView, held_under, let_go
+from vox_mesh.views.locks import HoldView, LockView, held_under, let_go, lock_desk
 
 _KEY: Final = click.argument("key")
 _TOKEN: Final = click.option(
@@ -46,7 +46,13 @@ lock.add_command(run)
 @lock_options
 @json_option
 def acquire(
-    keys: tuple[str, ...], agent: str | None, ttl: float | None, wait: float, shared: bool, as_json: bool
+    keys: tuple[str, ...],
+    agent: str | None,
+    ttl: float | None,
+    until: str | None,
+    wait: float,
+    shared: bool,
+    as_json: bool,
 ) -> None:
     """Acquire all of the keys under one token, or none of them.
 
@@ -57,7 +63,7 @@ def acquire(
       vox-mesh lock acquire file:src/lib.rs --agent coder --wait 10s
     """
     settings = start_shared("lock acquire")
-    wanted = Wanted(keys, agent, ttl, wait, shared).asked(settings)
+    wanted = Wanted(keys, agent, ttl, wait, shared, until).asked(settings)
     try:
         held = asyncio.run(_acquire(settings, wanted))
     except LockHeld as refused:
@@ -69,7 +75,8 @@ def acquire(
 
 async def _acquire(settings: Settings, wanted: dict[str, Any]) -> Lock:
     async with Mesh.open_command(settings) as mesh:
-        return await mesh.locks.acquire(**wanted)
+        desk, asked = await lock_desk(mesh, **wanted)
+        return await desk.acquire(**asked)
 
 
 @lock.command()

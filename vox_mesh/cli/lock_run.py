@@ -19,6 +19,7 @@ from vox_mesh.jobs.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks import Lock
 from vox_mesh.settings import Settings
+from vox_mesh.views.locks import lock_desk
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ def run(
     keys: tuple[str, ...],
     agent: str | None,
     ttl: float | None,
+    until: str | None,
     wait: float,
     shared: bool,
     command: list[str],
@@ -52,7 +54,7 @@ def run(
     if not command:
         raise click.UsageError("no command is given: write it after `--`", click.get_current_context())
     settings = start_shared("lock run")
-    wanted = Wanted(keys, agent, ttl, wait, shared).asked(settings)
+    wanted = Wanted(keys, agent, ttl, wait, shared, until).asked(settings)
     return asyncio.run(_UnderLock(settings, wanted, command).run())
 
 
@@ -75,8 +77,10 @@ class _UnderLock:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup, and shells in the background, want
                 loop.add_signal_handler(number, self._pass_on, number, task)
         try:
-            async with Mesh.open_command(self._settings) as mesh, mesh.locks.hold(**self._wanted) as lock:
-                self._code = await self._run(lock)
+            async with Mesh.open_command(self._settings) as mesh:
+                desk, asked = await lock_desk(mesh, **self._wanted)
+                async with desk.hold(**asked) as lock:
+                    self._code = await self._run(lock)
         except asyncio.CancelledError:
             if self._stopped_by is None:
                 raise

@@ -80,9 +80,12 @@ class Wanted(NamedTuple):
     ttl: float | None
     wait: float
     shared: bool
+    until: str | None = None
 
     def asked(self, settings: Settings) -> dict[str, Any]:
         """What to ask of the mesh: who holds a lock is never left open."""
+        if self.ttl is not None and self.until is not None:
+            raise click.UsageError("a lock is either for a time or until something ends: --ttl or --until")
         return {**self._asdict(), "agent": acting_agent(self.agent, settings, "hold the lock", "--agent")}
 
 
@@ -92,6 +95,11 @@ def lock_options(function: Function) -> Function:
         click.option("--shared", is_flag=True, help="Share the keys with others who do so too."),
         click.option(
             "--wait", type=seconds, metavar="DURATION", default="0s", help="How long to wait for the keys."
+        ),
+        click.option(
+            "--until",
+            type=click.Choice(["phase", "bar"]),
+            help="Hold it until this phase or bar ends, and no longer; instead of --ttl.",
         ),
         ttl_option,
         click.option("--agent", help="Who holds it; by default VOX_AGENT_ID."),

@@ -18,6 +18,9 @@ BREAK: Final = "BreakLock"
 APPLY: Final = "ApplyDeferred"
 DROP: Final = "DropDeferred"
 RESOLVE: Final = "ResolveConflict"
+SET_TEMPO: Final = "SetTempo"
+TEMPO_DECISION: Final = "TempoDecision"
+END_PHRASE: Final = "EndPhrase"
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -74,10 +77,16 @@ _BUILT_IN: Final = (
         OpKind(name)
         for name in (ANCHOR, INITIALISE, RESTORE, BREAK, APPLY, DROP, RESOLVE, DESIGNATE, ROUTE, REKEY)
     ),
-    *(OpKind(name) for name in JOB_OPS),
+    *(OpKind(name) for name in (SET_TEMPO, TEMPO_DECISION, *JOB_OPS)),
+    OpKind(END_PHRASE, ends_something=True),
 )
 
-_BY_THE_MESH_ITSELF: Final = frozenset({SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE, *JOB_OPS})
+_BY_THE_MESH_ITSELF: Final = frozenset(
+    {
+        *(SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE),
+        *(SET_TEMPO, TEMPO_DECISION, END_PHRASE, *JOB_OPS),
+    }
+)
 
 
 class Kinds:

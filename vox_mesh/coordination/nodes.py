@@ -147,10 +147,14 @@ class Nodes:
     async def now_ms(self) -> int:
         """The database's time; asked for once, and told from then on."""
         if not self._clock.is_set:
-            started = self._clock.started()
-            rows = await self._store.read(_SQL["now"], fresh=True)
-            self._clock.heard(rows.value, started)
+            await self.look_at_clock()
         return self._clock.now_ms
+
+    async def look_at_clock(self) -> None:
+        """Ask the database for its time, also if it was told before: ours may have stood still since."""
+        started = self._clock.started()
+        rows = await self._store.read(_SQL["now"], fresh=True)
+        self._clock.heard(rows.value, started)
 
 
 def _standing(node: Node) -> tuple[Any, ...]:

@@ -7,15 +7,17 @@ import logging
 from collections.abc import Callable
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NoReturn
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from vox_mesh.http.problems import Problem
+from vox_mesh.http.relay_keys import RelayKeys
 from vox_mesh.messages.sparing import Sparing
 from vox_mesh.model.addresses import is_loopback
 from vox_mesh.model.recent import Recent
+from vox_mesh.model.rhythm.window_keys import MARK, Fault
 
 _log = logging.getLogger(__name__)
 
@@ -29,14 +31,19 @@ class Scope(StrEnum):
 
     READ = "read"
     WRITE = "write"
+    RELAY = "relay"
+    """To bring messages, which a key of the relay allows too."""
 
 
 class Access:
     """Lets in whoever names a token; without one, whoever is on this machine."""
 
-    def __init__(self, token: str | None, read_token: str | None = None) -> None:
+    def __init__(
+        self, token: str | None, read_token: str | None = None, relay_keys: RelayKeys | None = None
+    ) -> None:
         self._token = None if token is None else token.encode()
         self._read_token = None if read_token is None else read_token.encode()
+        self._relay_keys = relay_keys
         self._say = Sparing(_log)
 
     def check(self, request: web.Request, scope: Scope = Scope.WRITE) -> None:
@@ -58,6 +65,15 @@ class Access:
                 "this token is for reading only",
                 "use the one of VOX_MESH_TOKEN",
             )
+        if self._relay_keys is not None and given.startswith(MARK.encode()):
+            fault = self._relay_keys.fault(given.decode(errors="replace"))
+            if fault is None and scope is Scope.RELAY:
+                return
+            if fault is None or fault in _KEYS_REFUSED:
+                raise _refused_key(fault)
+        self._refuse_stranger(request, is_bearer=is_bearer)
+
+    def _refuse_stranger(self, request: web.Request, *, is_bearer: bool) -> NoReturn:
         fault = "its token is another one" if is_bearer else "it came without a token"
         self._say(
             logging.WARNING,
@@ -70,6 +86,33 @@ class Access:
             "the token is not the one of this node" if is_bearer else "no token was given",
             "set VOX_MESH_TOKEN to the same value on all nodes",
         )
+
+
+_KEYS_REFUSED: Final = {
+    Fault.STALE: (
+        "token_stale",
+        "the bar of this key is over",
+        "make one of this bar; the clock may be behind",
+    ),
+    Fault.EARLY: (
+        "token_early",
+        "the bar of this key is to come",
+        "make one of this bar; the clock may be ahead",
+    ),
+    Fault.PROJECT: ("token_of_other_project", "this key is for another scope or repository", ""),
+}
+
+
+def _refused_key(fault: Fault | None) -> Problem:
+    """Why a key of the relay, made by somebody who knows the token, does not open this."""
+    if fault is None:
+        return Problem(
+            HTTPStatus.FORBIDDEN,
+            "relay_only",
+            "this key is for bringing messages only",
+            "use the token of VOX_MESH_TOKEN",
+        )
+    return Problem(HTTPStatus.UNAUTHORIZED, *_KEYS_REFUSED[fault])
 
 
 def _refuse_from_pages(request: web.Request) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import orjson
 
 from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.http.deliver import FROM, NODE, PATH, STORED, wire
+from vox_mesh.http.relay_keys import RelayKeys
 from vox_mesh.messages.whereabouts import Peer
 from vox_mesh.model.messages import Message
+from vox_mesh.model.rhythm.window_keys import MARK
 
 _TIMEOUT_S: Final = 3.0
 _CONNECT_S: Final = 1.0
@@ -22,6 +25,8 @@ _KEPT_S: Final = 30.0
 _MAX_CONNECTIONS: Final = 64
 _MAX_ANSWER_BYTES: Final = 2**16
 _MAX_TOLD: Final = 300
+_KEY: Final = re.compile(rf"{re.escape(MARK)}[\w.-]*", re.ASCII)
+_OUT_OF_TIME: Final = ("token_stale", "token_early")
 _TOLD_STRANGER: Final = "VOX_MESH_TOKEN must be the same on both nodes"
 _AGAIN: Final = (
     HTTPStatus.REQUEST_TIMEOUT,
@@ -33,11 +38,9 @@ _AGAIN: Final = (
 class HttpCourier:
     """Posts to `/v1/a2a/deliver` of the node that messages are for."""
 
-    def __init__(self, node_id: str, token: str | None) -> None:
+    def __init__(self, node_id: str, keys: RelayKeys | None) -> None:
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", FROM: node_id}
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
-        self._token = token
+        self._keys = keys
         self._clients: dict[bool, httpx.AsyncClient] = {}
 
     def _client(self, url: str) -> httpx.AsyncClient:
@@ -64,6 +67,26 @@ class HttpCourier:
         if len(messages) == 1 and messages[0].traceparent is not None:
             headers["traceparent"] = messages[0].traceparent
         body = orjson.dumps([wire(message) for message in messages])
+        key = None if self._keys is None else self._keys.current()
+        status, document = await self._posted(peer, headers, body, key)
+        if self._keys is not None and key is not None and document.get("code") in _OUT_OF_TIME:
+            status, document = await self._posted(peer, headers, body, await self._keys.instead_of(key))
+        if status == HTTPStatus.OK:
+            return
+        detail = f"{status} {self._told(document.get('detail')) or _phrase_of(status)}"
+        hint = self._told(document.get("hint"))
+        if document.get("code") in _OUT_OF_TIME:
+            raise RelayFailed(detail, hint=hint)
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _AGAIN:
+            raise RelayFailed(detail)
+        raise RelayRefused(detail, hint=_TOLD_STRANGER if status == HTTPStatus.UNAUTHORIZED else hint)
+
+    async def _posted(
+        self, peer: Peer, headers: dict[str, str], body: bytes, key: str | None
+    ) -> tuple[int, dict[str, Any]]:
+        """The status, and the document if there is one."""
+        if key is not None:
+            headers = {**headers, "Authorization": f"Bearer {key}"}
         try:
             client = self._client(peer.url or "")
             request = client.build_request("POST", f"{peer.url}{PATH}", content=body, headers=headers)
@@ -75,20 +98,13 @@ class HttpCourier:
             raise RelayRefused(f"{peer.url} is no address: {self._told(str(error))}") from None
         except httpx.HTTPError as error:
             raise RelayFailed(f"{peer.url}: {self._told(str(error)) or type(error).__name__}") from None
-        if status == HTTPStatus.OK:
-            return
-        document = _document(answer)
-        detail = f"{status} {self._told(document.get('detail')) or _phrase_of(status)}"
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _AGAIN:
-            raise RelayFailed(detail)
-        is_stranger = status == HTTPStatus.UNAUTHORIZED
-        raise RelayRefused(detail, hint=_TOLD_STRANGER if is_stranger else self._told(document.get("hint")))
+        return status, {} if status == HTTPStatus.OK else _document(answer)
 
     def _told(self, text: object) -> str:
-        """What another says, as it may stand in a log: on one line, short, and without our token."""
+        """What another says, as it may stand in a log: on one line, short, and without our token and keys."""
         said = text if isinstance(text, str) else ""
-        if self._token is not None:
-            said = said.replace(self._token, "***")
+        if self._keys is not None:
+            said = _KEY.sub("***", said.replace(self._keys.secret, "***"))
         return "".join(each if each.isprintable() else "?" for each in " ".join(said.split())[:_MAX_TOLD])
 
     async def close(self) -> None:
@@ -116,7 +132,7 @@ def _phrase_of(status: int) -> str:
     return HTTPStatus(status).phrase if status in set(HTTPStatus) else "an unknown status"
 
 
-def _document(answer: bytes) -> dict[str, object]:
+def _document(answer: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(answer)
     except orjson.JSONDecodeError:

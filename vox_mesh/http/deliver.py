@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from vox_mesh.http.access import Access, Rates
+from vox_mesh.http.access import Access, Rates, Scope
 from vox_mesh.http.body import READ_S, body_of
 from vox_mesh.http.problems import Problem
 from vox_mesh.messages.reception import Reception
@@ -97,7 +97,7 @@ class Delivery:
         app.router.add_post(PATH, self._deliver)
 
     async def _deliver(self, request: web.Request) -> web.Response:
-        self._access.check(request)
+        self._access.check(request, Scope.RELAY)
         self._rates.check(request.remote, request.headers.get(FROM, "")[:MAX_NAME])
         self._refuse_misdirected(request)
         if self._at_once >= self._limits.at_once:

@@ -14,6 +14,7 @@ from vox_mesh.http.events import Events
 from vox_mesh.http.families import Measured
 from vox_mesh.http.health import Checks, HealthPages
 from vox_mesh.http.metrics import Metrics
+from vox_mesh.http.relay_keys import RelayKeys
 from vox_mesh.http.service import Service
 from vox_mesh.messages.outbox import Outbox
 from vox_mesh.messages.reception import WINDOW_MS, Reception
@@ -35,7 +36,8 @@ class Front:
         token, read_token = _tokens(settings)
         own, store, bus = mesh.identity.node_id, mesh.store, mesh.bus
         address = Address.chosen(settings.control_addr, settings.bind, has_token=token is not None)
-        access = Access(token, read_token)
+        keys = None if token is None else relay_keys_of(mesh, token)
+        access = Access(token, read_token, keys)
         # What is forgotten by then can't be told from what never came.
         window_ms = min(WINDOW_MS, round(settings.message_retention * 1_000))
         reception = Reception(store, bus, mesh.clock, window_ms, monotonic)
@@ -52,7 +54,7 @@ class Front:
             ],
         )
         self._outbox = Outbox(
-            HttpCourier(own, token),
+            HttpCourier(own, keys),
             bus.whereabouts,
             bus.arrivals,
             monotonic=monotonic,
@@ -77,6 +79,19 @@ class Front:
         finally:
             self.end_waiting()
             await self.service.stop()
+
+
+def relay_keys_of(mesh: Planes, token: str) -> RelayKeys:
+    """The keys of a mesh, by its own rhythm."""
+    scope_id, repository_id, _ = mesh.store.tenant
+    return RelayKeys(
+        token,
+        (scope_id, repository_id),
+        now_ms=lambda: mesh.clock.now_ms,
+        window_at=lambda at_ms: mesh.rhythm.timeline.window_at(at_ms),
+        revoke_after_bars=lambda: mesh.rhythm.policy.security.revoke_after_bars,
+        look_at_clock=mesh.nodes.look_at_clock,
+    )
 
 
 def _tokens(settings: Settings) -> tuple[str | None, str | None]:

@@ -14,7 +14,7 @@ from vox_mesh.errors import (
     AlreadyResolved,
     ArtifactDamaged,
     ArtifactNotKept,
-    BadManifest,
+    BadDocument,
     BadStatement,
     BadValue,
     ChainBroken,
@@ -123,7 +123,7 @@ def problem_of(error: MeshError) -> Problem:
         more["reason"] = error.reason
         if error.reason in _NOT_ALLOWED:
             status = HTTPStatus.FORBIDDEN
-    if isinstance(error, BadManifest):
+    if isinstance(error, BadDocument):
         more["faults"] = error.faults
     if isinstance(error, LockHeld):
         more["holders"] = [HoldView.of(holder) for holder in error.holders]

@@ -103,7 +103,10 @@ async def handled(context: JobContext, handler: Handler) -> Ended:
         result = await handler.function(context)
     else:
         thread = SerialThread("vox-mesh-handler")  # one that does not end must not keep the process from it
-        context.thread = thread.do(partial(copy_context().run, _called, handler.function, context))
+        call = partial(copy_context().run, _called, handler.function, context)
+        if context.bound is not None:
+            call = partial(context.bound.meter.timed, call)
+        context.thread = thread.do(call)
         thread.finish()
         result = await asyncio.shield(context.thread)
     if result is not None:
@@ -132,6 +135,7 @@ async def executed(context: JobContext, artifacts: Artifacts, policy: ExecPolicy
             on_output=lambda stream, piece: context.output(stream, texts[stream].decode(piece)),
             stdout=stdout,
             stderr=stderr,
+            on_group=None if context.bound is None else context.bound.take,
         )
         context.kept += [await stdout.finish(), await stderr.finish()]
     state = JobState.SUCCEEDED if result.is_success else JobState.FAILED

@@ -101,14 +101,18 @@ async def run_command(
     stdout: Sink | None = None,
     stderr: Sink | None = None,
     grace_s: float = GRACE_S,
+    on_group: Callable[[ProcessGroup], None] | None = None,
 ) -> CommandResult:
     """Run a command to its end, or to that of its time, with all the processes that it has started.
 
     Its output goes to the sinks and to `on_output` as it comes; if one of those fails, it is stopped.
     Cancelled, it is stopped too, and gone when this is left. Refused by the policy, it is not begun.
+    `on_group` is given its processes before they begin: to look at them, or to end them.
     """
     thread = SerialThread("vox-mesh-command")
     group = ProcessGroup(grace_s=grace_s)
+    if on_group is not None:
+        on_group(group)
     try:
         async with (
             _Place(thread, command, policy) as place,

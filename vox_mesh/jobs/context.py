@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import BadValue
@@ -16,8 +16,12 @@ from vox_mesh.jobs.notes import Notebook
 from vox_mesh.model.canonical import canonical
 from vox_mesh.model.inference import SNAPSHOT, inference_snapshot
 from vox_mesh.model.jobs import Job
+from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.store.script import Statement, guard
 from vox_mesh.store.store import Store
+
+if TYPE_CHECKING:
+    from vox_mesh.jobs.bounds import Bound
 
 T = TypeVar("T")
 
@@ -47,6 +51,8 @@ class JobContext:
         self._artifacts = artifacts
         self._notebook = Notebook(store, job)
         self._loop = asyncio.get_running_loop()
+        self.bound: Bound | None = None
+        """What bounds it: its score, and budgets."""
         self._is_cancelled = False
         self._cancellation: threading.Event | None = None  # if a thread waits for it
         self.thread: asyncio.Future[Any] | None = None
@@ -76,6 +82,25 @@ class JobContext:
     async def checkpoint(self, value: Any) -> None:
         """Keep where another attempt may go on: any JSON value. It is durable when this returns."""
         await self._notebook.checkpoint(value)
+
+    # --- its bounds ------------------------------------------------------------------------------
+
+    @property
+    def phrase_beats(self) -> float | None:
+        """How many beats this attempt may take; `None`: its job has no score."""
+        return None if self.bound is None else self.bound.phrase_beats
+
+    @property
+    def beats_left(self) -> float | None:
+        """How many of them are left."""
+        beats = self.phrase_beats
+        return None if beats is None or self.bound is None else max(0.0, beats - self.bound.beats)
+
+    def charge(self, **amounts: float | Mapping[str, float]) -> None:
+        """Report what was used beside what the worker measures, such as `gpu_sec={"A100": 3.2}`."""
+        more = Resources.of(amounts)
+        if self.bound is not None:
+            self._soon(self.bound.meter.report, more)
 
     # --- leaving ---------------------------------------------------------------------------------
 

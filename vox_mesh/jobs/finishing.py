@@ -52,6 +52,14 @@ class Ended(NamedTuple):
     may_retry: bool = True
     delay_ms: int | None = None
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether the job goes back to those that wait."""
+        if self.delay_ms is not None:
+            return True
+        has_another = self.may_retry and self.job.failures + 1 < self.job.max_attempts
+        return self.state is JobState.FAILED and has_another
+
 
 _Entry = tuple[Ended, "asyncio.Future[Ended | None]"]
 
@@ -96,7 +104,7 @@ class Finisher:
         return told
 
     def _trace(self, ended: Ended, told: Ended | None, began: int) -> None:
-        name = "job yield" if self._goes_back(told or ended) else "job complete"
+        name = "job yield" if (told or ended).goes_back else "job complete"
         more = {"vox.job.state": (told or ended).state.value, "vox.job.accepted": told is not None}
         tracing.tell_of_jobs(name, [tracing.about(ended.job, **more)], began)
 
@@ -125,7 +133,7 @@ class Finisher:
     async def _write(self, batch: Sequence[_Entry]) -> None:
         groups: dict[bool, list[_Entry]] = {}
         for each in batch:
-            groups.setdefault(self._goes_back(each[0]), []).append(each)
+            groups.setdefault(each[0].goes_back, []).append(each)
         try:
             await asyncio.gather(*(self._write_group(group) for group in groups.values()))
         except Exception as error:  # whatever it is, nobody is to wait in vain
@@ -170,7 +178,7 @@ class Finisher:
 
     async def _is_plain(self, group: Sequence[Ended]) -> bool:
         """Whether, as far as our copy of the database shows, no other jobs wait for these."""
-        if self._goes_back(group[0]):
+        if group[0].goes_back:
             return False
         with suppress(DatabaseUnavailable):
             return not await self._roster.successors([ended.job.job_id for ended in group])
@@ -193,15 +201,8 @@ class Finisher:
                 return None
         return failure
 
-    @staticmethod
-    def _goes_back(ended: Ended) -> bool:
-        if ended.delay_ms is not None:
-            return True
-        job = ended.job
-        return ended.state is JobState.FAILED and ended.may_retry and job.failures + 1 < job.max_attempts
-
     def _script(self, group: Sequence[Ended], *, short: bool) -> Script:
-        if self._goes_back(group[0]):
+        if group[0].goes_back:
             items = [self._given_back(each) for each in group]
             return self._moves.give_back(items, claimer=self._author.identity.node_id)
         kept = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)

@@ -22,6 +22,7 @@ from vox_mesh.jobs.roster import Roster
 from vox_mesh.model.canonical import canonical, embedded, text_id
 from vox_mesh.model.jobs import DEFAULT_ATTEMPTS, DEFAULT_BACKOFF_MS, DEFAULT_PRIORITY, GONE_WRONG, HELD, Job
 from vox_mesh.model.manifest import After, Manifest, ordered, outside
+from vox_mesh.model.rhythm.boundaries import Until
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
 
@@ -81,7 +82,7 @@ class Jobs:
         run_at: datetime | None = None,
         max_attempts: int = DEFAULT_ATTEMPTS,
         backoff: timedelta | None = None,
-        lease: timedelta | None = None,
+        lease: timedelta | Until | None = None,
         timeout: int | None = None,
         ulid: str | None = None,
         new: bool = True,
@@ -297,8 +298,9 @@ def _again(job: Job) -> Manifest:
         "priority": job.priority,
         "max_attempts": job.max_attempts,
         "backoff": timedelta(milliseconds=job.backoff_ms),
-        "lease": None if job.lease_ms is None else timedelta(milliseconds=job.lease_ms),
     }
+    if job.lease_ms is not None:
+        options["lease"] = timedelta(milliseconds=job.lease_ms)
     return Manifest.of_core(job.core).model_copy(update=options)
 
 

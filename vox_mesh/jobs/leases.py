@@ -25,6 +25,10 @@ _LONGEST_S: Final = 10.0
 _AGAIN_S: Final = 1.0
 
 
+ToBoundary = Callable[[str, bool], int]
+"""How many ms are left until the phase or the bar ends; or, if that is asked, until the one after it does."""
+
+
 class _Held:
     """A job in hand. Times are by the clock that never steps, from when the claim was first sent."""
 
@@ -45,13 +49,20 @@ class Leases:
     """The leases of one worker."""
 
     def __init__(
-        self, store: Store, moves: Moves, roster: Roster, node_id: str, monotonic: Callable[[], float]
+        self,
+        store: Store,
+        moves: Moves,
+        roster: Roster,
+        node_id: str,
+        monotonic: Callable[[], float],
+        to_boundary: ToBoundary | None = None,
     ) -> None:
         self._store = store
         self._moves = moves
         self._roster = roster
         self._node_id = node_id
         self._monotonic = monotonic
+        self._to_boundary = to_boundary
         self._held: dict[str, _Held] = {}
         self._wake = asyncio.Event()
         self._is_to_look = False
@@ -66,6 +77,11 @@ class Leases:
     def now(self) -> float:
         """The time from which a lease is counted: take it before the claim is sent."""
         return self._monotonic()
+
+    def ms_to_boundary(self, job: Job, *, following: bool = False) -> int | None:
+        """For how long a claim of the job would hold now, if that depends on the rhythm."""
+        until = job.held_until
+        return None if until is None or self._to_boundary is None else self._to_boundary(until, following)
 
     def hold(self, job: Job, sent: float, lease_ms: int) -> None:
         """A job is ours, for so long from when that was asked for."""
@@ -136,6 +152,8 @@ class Leases:
         groups: dict[float, list[_Held]] = {}
         for held in self._held.values():
             if held.renew_at <= now:
+                if (beats_ms := self.ms_to_boundary(held.job, following=True)) is not None:
+                    held.lease_s = beats_ms / 1_000
                 groups.setdefault(held.lease_s, []).append(held)
         await asyncio.gather(*(self._renew_group(*each) for each in groups.items()))
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from resource import struct_rusage
 from typing import Final, Protocol
 
 from vox_mesh.store.thread import SerialThread, to_the_end
@@ -94,8 +95,15 @@ class ProcessGroup:
         self._pid: int | None = None
         self.has_ended = False
         """Whether the command itself has: some of its group may be left."""
+        self.usage: struct_rusage | None = None
+        """What the command has used, once it has ended, with all of its children that it has waited for."""
         self._kill_at: float | None = None
         self._killing: asyncio.TimerHandle | None = None
+
+    @property
+    def number(self) -> int | None:
+        """The group, as the system knows it: while there is one."""
+        return self._id
 
     async def run(self, start: Start) -> int:
         """Run the command to its end; its exit code, or less than 0: the signal that killed it.
@@ -167,9 +175,9 @@ class ProcessGroup:
     def _ended(self, pid: int) -> int:
         """Wait until the command has ended."""
         while True:
-            _, status = os.waitpid(pid, os.WUNTRACED)
+            _, status, usage = os.wait4(pid, os.WUNTRACED)
             if not os.WIFSTOPPED(status):
-                self.has_ended = True
+                self.has_ended, self.usage = True, usage
                 return os.waitstatus_to_exitcode(status)
             if os.WSTOPSIG(status) in _WANTS_TERMINAL:
                 self._wants_terminal()
@@ -274,10 +282,11 @@ def members(group: int) -> set[int]:
     # Asking for the group of each is much cheaper than reading what there is to know of each.
     with os.scandir("/proc") as entries:
         pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
-    return {pid for pid in pids if _group_of(pid) == group and _is_alive(pid)}
+    return {pid for pid in pids if group_of(pid) == group and _is_alive(pid)}
 
 
-def _group_of(pid: int) -> int | None:
+def group_of(pid: int) -> int | None:
+    """The group of a process that has not ended."""
     try:
         return os.getpgid(pid)
     except OSError:  # it has ended meanwhile

@@ -116,9 +116,17 @@ class Roster:
 
     # --- what is to be done ----------------------------------------------------------------------
 
-    async def ready(self, kinds: Sequence[str], limit: int = 100, *, at_ms: int | None = None) -> list[Job]:
-        """Jobs of these kinds that can be claimed now: the most urgent first, then the longest waiting."""
-        return await self._as_many("ready", (json(kinds), at_ms or self._clock.now_ms), limit)
+    async def ready(
+        self, kinds: Sequence[str], limit: int = 100, *, at_ms: int | None = None, but_of: Sequence[str] = ()
+    ) -> list[Job]:
+        """Jobs of these kinds that can be claimed now: the most urgent first, then the longest waiting.
+
+        Those that are charged to some accounts are left out, if that is asked.
+        """
+        values = (json(kinds), at_ms or self._clock.now_ms)
+        if but_of:
+            return await self._as_many("ready_but", values, limit, json(but_of))
+        return await self._as_many("ready", values, limit)
 
     async def next_due_ms(self, kinds: Sequence[str], *, at_ms: int | None = None) -> int | None:
         """When the next job of these kinds can be claimed that can't be yet."""

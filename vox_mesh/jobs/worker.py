@@ -22,6 +22,7 @@ from vox_mesh.errors import (
 )
 from vox_mesh.jobs.artifacts import Artifacts
 from vox_mesh.jobs.attempt import Work, attempt, executed, handled
+from vox_mesh.jobs.bounds import Bounds
 from vox_mesh.jobs.choosing import Chooser
 from vox_mesh.jobs.claiming import REST_S, Claimed, Claiming
 from vox_mesh.jobs.context import JobContext
@@ -64,6 +65,7 @@ class Worker:
         presence: Presence,
         beat: Callable[[], Any],
         policy: ExecPolicy | None,
+        bounds: Bounds,
     ) -> None:
         self._store = store
         self._jobs = jobs
@@ -76,6 +78,7 @@ class Worker:
         self._beat = beat
         self._allowed = policy
         self._policy = policy
+        self._bounds = bounds
         self.handlers = HandlerSet()
         self.stats = WorkerStats()
         self._capacity = 0
@@ -302,11 +305,12 @@ class Worker:
         if not kinds:
             await self._chooser.look_around()  # so that it need not be done when there is something to do
             return None
-        kinds = [kind for kind in kinds if self._chooser.is_open(kind)]
+        shut = await self._bounds.shut()
+        kinds = [kind for kind in kinds if self._chooser.is_open(kind) and not shut.is_all]
         awake = [kind for kind in kinds if not self._claiming.rests(kind)]
         window = min(max(places, _FEW) * self._chooser.count, _WINDOW)
         now_ms = self._jobs.clock.now_ms  # one for both: what comes due in between must not be missed
-        ready = await self._jobs.roster.ready(awake, window, at_ms=now_ms)
+        ready = await self._jobs.roster.ready(awake, window, at_ms=now_ms, but_of=shut.accounts)
         jobs = [job for job in ready if job.job_id not in self._running and self._claiming.is_new(job)]
         is_deep = len(ready) == window
         take, again_ms = self._chooser.choose(jobs, self._capacity, places, is_deep=is_deep)
@@ -319,7 +323,8 @@ class Worker:
             return REST_S
         if not is_deep:
             due_ms = await self._jobs.roster.next_due_ms(kinds, at_ms=now_ms)
-            again_ms = min((each for each in (again_ms, due_ms) if each is not None), default=None)
+            moments = (again_ms, due_ms, shut.again_ms)
+            again_ms = min((each for each in moments if each is not None), default=None)
         return None if again_ms is None else max(0.0, (again_ms - self._jobs.clock.now_ms) / 1_000)
 
     def _handles(self, kind: str) -> bool:
@@ -358,7 +363,8 @@ class Worker:
     def _lease_of(self, job: Job) -> int:
         handler = self.handlers.of(job.kind)
         own = None if handler is None else handler.lease_ms
-        return job.lease_ms or own or self._chooser.rules_of(job.kind).lease_ms or DEFAULT_LEASE_MS
+        usual = own or self._chooser.rules_of(job.kind).lease_ms or DEFAULT_LEASE_MS
+        return self._leases.ms_to_boundary(job) or job.lease_ms or usual
 
     async def _give_back_orphans(self) -> None:
         """What is ours by the roster, and not in our hands: a former self had it, or we never had the answer.
@@ -439,7 +445,11 @@ class Worker:
             assert handler is not None
             work, timeout_s = partial(handled, handler=handler), context.core.get("timeout")
         try:
-            return await attempt(context, work, self._jobs.clock, timeout_s)
+            context.bound = bound = await self._bounds.of(context)
+            if bound is None:
+                return await attempt(context, work, self._jobs.clock, timeout_s)
+            work = partial(bound.within, work)
+            return await bound.keep(attempt(context, work, self._jobs.clock, timeout_s))
         finally:
             context.cancel()
             if context.thread is not None and not context.thread.done():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from vox_mesh.messages.claims import (
 from vox_mesh.messages.consumer import Consumer
 from vox_mesh.messages.letters import Letters
 from vox_mesh.messages.outbox import Auto, Outbox, Route
-from vox_mesh.messages.scripts import json, send_plainly, send_script, sql
+from vox_mesh.messages.scripts import json, send_beside, send_plainly, send_script, sql
 from vox_mesh.messages.senders import Senders
 from vox_mesh.messages.whereabouts import Whereabouts
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
@@ -55,6 +55,10 @@ MAX_TTL_S: Final = 366 * 86_400.0
 _MAX_ANNOUNCED: Final = 1_024
 _LATELY_MS: Final = 7 * 86_400_000
 _KEY_REFUSED: Final = "key_refused"
+
+
+Beside = Callable[[Message], Sequence[Statement]]
+"""What is to take effect together with a message, by what it has become."""
 
 
 class Bus:
@@ -111,12 +115,14 @@ class Bus:
         key: str | None = None,
         route: Route = Auto,
         timeout: float | None = None,
+        beside: Beside | None = None,
     ) -> Message:
         """Send a message to an agent, or to whoever has a role (`role:reviewer`); it is stored on return.
 
         `body` is anything that is JSON. `priority`: 0 can wait, 3 is urgent. After `ttl` seconds it is not
         delivered any more. If it is not acknowledged within `ack_within` seconds, its sender is told. Sent
-        again under the same `key`, a ULID, and with the same words, it is one message.
+        again under the same `key`, a ULID, and with the same words, it is one message. The statements of
+        `beside` take effect together with it, or neither does; while the database is away nothing is kept.
         """
         self._clock.refuse_if_off()
         if to == EVERYONE:
@@ -148,16 +154,22 @@ class Bus:
                 traceparent=traceparent or carried,
             )
             signature = own.key.sign(unsigned.signed_text(*self._mesh))
-            return await self._stored(unsigned._replace(signature=signature), route, timeout)
+            message = unsigned._replace(signature=signature)
+            return await self._stored(message, route, timeout, () if beside is None else beside(message))
 
-    async def _stored(self, message: Message, route: Route, timeout: float | None) -> Message:
+    async def _stored(
+        self, message: Message, route: Route, timeout: float | None, beside: Sequence[Statement]
+    ) -> Message:
         """Store a signed message, and have it brought to where it is received."""
         if self._author.identity.is_command:
-            await self._store_for_command(message, timeout)
+            await self._store_for_command(message, timeout, beside)
             return message
         if not self._is_key_recorded:
             await self._record_key(timeout)
-        outcome = await self._kept(message, timeout)
+        if beside:
+            outcome = await self._store_beside(message, beside, timeout)
+        else:
+            outcome = await self._kept(message, timeout)
         if self._outbox is not None:
             self._outbox.offer(message, stored=not outcome.spooled, route=route)
         else:
@@ -184,14 +196,29 @@ class Bus:
             await self._store_plainly(message, (), timeout)
         return outcome
 
-    async def _store_for_command(self, message: Message, timeout: float | None) -> None:
+    async def _store_beside(
+        self, message: Message, beside: Sequence[Statement], timeout: float | None
+    ) -> Outcome:
+        try:
+            return await self._store.write(send_beside(self._mesh, message, beside), timeout=timeout)
+        except Refused as refused:
+            if refused.reason != MessageTaken.code:
+                raise
+            raise _taken(message) from None
+
+    async def _store_for_command(
+        self, message: Message, timeout: float | None, beside: Sequence[Statement]
+    ) -> None:
         """A command comes with the key that is known for its node, or makes it known."""
         own = self._author.identity
         values = (*self._mesh, own.node_id, own.chain, own.key.public)
         guard = Statement(sql("refuse_other_key"), values, refusal=_KEY_REFUSED)
         record = Statement(sql("record_key"), (*self._mesh, own.chain, own.key.public))
         try:
-            await self._store_plainly(message, (guard, record), timeout)
+            if beside:
+                await self._store_beside(message, (guard, record, *beside), timeout)
+            else:
+                await self._store_plainly(message, (guard, record), timeout)
         except Refused as refused:
             if refused.reason != _KEY_REFUSED:
                 raise
@@ -202,10 +229,7 @@ class Bus:
     ) -> None:
         outcome = await self._store.write(send_plainly(self._mesh, message, *before), timeout=timeout)
         if not outcome.rows:
-            raise MessageTaken(
-                f"there is another message with the id {message.message_uuid}",
-                hint="send it under a key of its own",
-            )
+            raise _taken(message)
 
     async def send_routed(self, receiver: str, body: Any, *, route: Route = Auto, **options: Any) -> Message:
         """Send over a route: `Auto`, `Local` (the database alone), or `Remote(node_url)`."""
@@ -449,6 +473,12 @@ class Bus:
             await asyncio.gather(self._listening, return_exceptions=True)
         await asyncio.gather(*self._leaving, return_exceptions=True)
         await self._claims.release_all()
+
+
+def _taken(message: Message) -> MessageTaken:
+    return MessageTaken(
+        f"there is another message with the id {message.message_uuid}", hint="send it under a key of its own"
+    )
 
 
 def _time_after(now_ms: int, seconds: float | None) -> int | None:

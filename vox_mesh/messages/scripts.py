@@ -7,7 +7,7 @@ from typing import Final
 
 import orjson
 
-from vox_mesh.errors import NotHolder
+from vox_mesh.errors import MessageTaken, NotHolder
 from vox_mesh.model.messages import WIRE_FIELDS, Message
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement
 from vox_mesh.store.statements import named
@@ -67,6 +67,17 @@ def send_plainly(mesh: Mesh, message: Message, *before: Statement) -> Script:
     """The same, behind statements that may refuse it."""
     answer = Answer(sql("send"), (json([_written(message)]), *mesh), ("message_uuid", "stored"))
     return Script(*before, answer=answer, repeatable=True)
+
+
+def send_beside(mesh: Mesh, message: Message, statements: Sequence[Statement]) -> Script:
+    """Store a message together with what these statements change, or neither."""
+    stored = Statement(sql("send"), (json([_written(message)]), *mesh))
+    taken = Statement(
+        sql("refuse_unless_ours"),
+        (*mesh, message.message_uuid, message.signature),
+        refusal=MessageTaken.code,
+    )
+    return Script(*statements, stored, taken)
 
 
 def ack_script(message: Message) -> Script:

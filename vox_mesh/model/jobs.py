@@ -152,6 +152,11 @@ class Job(NamedTuple):
         return self.core.get("payload")
 
     @property
+    def held_until(self) -> str | None:
+        """The boundary that a claim of it holds until, `phase` or `bar`; mostly it is for a time instead."""
+        return self.core.get("lease") if '"lease":' in self.manifest else None  # few have one: see whether
+
+    @property
     def outputs(self) -> list[dict[str, Any]]:
         """What the job has left: name, hash, size and type of each artifact."""
         outputs: list[dict[str, Any]] = orjson.loads(self.output_artifacts)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from vox_mesh.errors import BadManifest, BadValue
 from vox_mesh.model import manifest_fields
 from vox_mesh.model.canonical import content_id, parse
 from vox_mesh.model.documents import Document, Fault, Lines, Path, field_text
-from vox_mesh.model.manifest_fields import EPOCH, FLAW, MILLISECOND, After, When, named, shown
+from vox_mesh.model.flaws import Flaw, faults_of, flaws_of, in_words, named, nulls, shortened
+from vox_mesh.model.manifest_fields import EPOCH, MILLISECOND, After, When
+from vox_mesh.model.rhythm.boundaries import Until
 
 __all__ = [
     "EXEC",
@@ -30,13 +33,10 @@ __all__ = [
 EXEC: Final = "exec"
 """The kind of jobs with a command."""
 
-MAX_FAULTS: Final = 1_000
-"""How many faults of one text are told."""
-
 _HASHED: Final = frozenset(
     {
         *("command", "args", "timeout", "env", "cwd", "inputs", "policy_root"),
-        *("kind", "payload", "after", "nonce", "retry_of"),
+        *("kind", "payload", "after", "nonce", "retry_of", "score", "budget"),
     }
 )
 _ONLY_WITH_COMMAND: Final = ("args", "env", "cwd")
@@ -88,8 +88,10 @@ class Manifest(BaseModel):
         None, description="a duration from 0 to 1d, such as 500ms, 30s or PT1M"
     )
     lease: manifest_fields.Lease | None = Field(
-        None, description="a duration from 1s to 1d, such as 30s or PT1M"
+        None, description="a duration from 1s to 1d, such as 30s or PT1M; or phase or bar: until that ends"
     )
+    score: manifest_fields.Score | None = None  # what is allowed there, its own rules say
+    budget: manifest_fields.Budget | None = None
     nonce: manifest_fields.Nonce | None = Field(None, description="a text of 1 to 128 characters")
     retry_of: manifest_fields.JobId | None = Field(None, description="a job id")
 
@@ -121,9 +123,7 @@ class Manifest(BaseModel):
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
-            raise BadManifest(
-                [f"{field_text(path)}: {wrong}" if path else wrong for path, wrong in _flaws(error, fields)]
-            ) from None
+            raise BadManifest(in_words(_flaws(error, fields))) from None
 
     def _given(self) -> dict[str, Any]:
         fields = self.__dict__
@@ -134,7 +134,10 @@ class Manifest(BaseModel):
         }
 
     def core(self) -> dict[str, Any]:
-        """What makes it this job and no other, and is hashed. An empty `after` is as good as none."""
+        """What makes it this job and no other, and is hashed. An empty `after` is as good as none.
+
+        A lease in time is not part of it; one until a phase or a bar ends is: it says how the work goes.
+        """
         core = {name: value for name, value in self._given().items() if name in _HASHED}
         if self.command is not None:
             core.pop("kind", None)
@@ -142,6 +145,8 @@ class Manifest(BaseModel):
             core["args"] = list(self.args or ())
         if self.inputs is not None:
             core["inputs"] = list(self.inputs)
+        if isinstance(self.lease, Until):
+            core["lease"] = self.lease.value
         if after := core.pop("after", None):
             core["after"] = [each.core for each in after]
         return core
@@ -191,8 +196,8 @@ class Manifest(BaseModel):
 
     @property
     def lease_ms(self) -> int | None:
-        """How long a claim holds."""
-        return None if self.lease is None else self.lease // MILLISECOND
+        """How long a claim holds, if that is told in time."""
+        return self.lease // MILLISECOND if isinstance(self.lease, timedelta) else None
 
 
 def handler_manifest(kind: str, payload: Any, **fields: Any) -> Manifest:
@@ -200,7 +205,7 @@ def handler_manifest(kind: str, payload: Any, **fields: Any) -> Manifest:
     return Manifest.of(kind=kind, payload=payload, **fields)
 
 
-def _misfits(given: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+def _misfits(given: Mapping[str, Any]) -> Iterator[Flaw]:
     """What is wrong between fields, each of which may be right."""
     if "command" in given:
         if "timeout" not in given:
@@ -221,34 +226,11 @@ def _misfits(given: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         yield ("payload",), "is of use only with a kind"
 
 
-_MUST_BE: Final = {
-    "string_type": "text",
-    "tuple_type": "an array",
-    "dict_type": "a map",
-    "int_type": "an integer",
-}
-
-
-def _flaws(error: ValidationError, fields: Mapping[str, Any]) -> list[tuple[Path, str]]:
+def _flaws(error: ValidationError, fields: Mapping[str, Any]) -> list[Flaw]:
     """What is wrong with the fields, each with what is allowed there."""
-    found = [_flaw_of(each) for each in error.errors(include_url=False) if each["type"] != _RULE]
+    errors = [each for each in error.errors(include_url=False) if each["type"] != _RULE]
     given = {name: value for name, value in fields.items() if value is not None or name == "payload"}
-    return found + list(_misfits(given))
-
-
-def _flaw_of(error: ErrorDetails) -> tuple[Path, str]:
-    path = tuple(step for step in error["loc"] if step != "[key]")
-    kind, value = error["type"], error["input"]
-    if kind == "extra_forbidden":
-        return path, f"is no field of a manifest; allowed: {', '.join(sorted(Manifest.model_fields))}"
-    if kind == FLAW:
-        path, wrong = (*path, *error["ctx"]["at"]), error["ctx"]["wrong"]
-    elif kind in _MUST_BE:
-        quotes = ", in quotes" if kind == "string_type" and isinstance(value, int | float | None) else ""
-        wrong = f"must be {_MUST_BE[kind]}{quotes}, not {named(value)}"
-    else:
-        wrong = f"must not be {shown(value)}"
-    return path, f"{wrong}; allowed: {Manifest.model_fields[str(path[0])].description}"
+    return [*flaws_of(errors, Manifest, "a manifest"), *_misfits(given)]
 
 
 # --- files, and batches ---------------------------------------------------------------------------
@@ -269,7 +251,8 @@ def parse_manifests(text: str | bytes, name: str = "manifest") -> list[Manifest]
             manifests.append(manifest)
     if not documents:
         faults.append(Fault(name, 1, (), "there is no manifest in it"))
-    _refuse([*map(str, faults)], name)
+    if faults:
+        raise BadManifest(shortened([*map(str, faults)], name))
     return manifests
 
 
@@ -282,29 +265,19 @@ def manifests_at(values: Mapping[Path, Any]) -> list[Manifest]:
         if manifest is not None:
             manifests.append(manifest)
         faults += [f"{field_text((*place, *fault.path))}: {fault.wrong}" for fault in found]
-    _refuse(faults, "manifests")
-    return manifests
-
-
-def _refuse(faults: Sequence[str], name: str) -> None:
     if faults:
-        more = len(faults) - MAX_FAULTS
-        told = faults[:MAX_FAULTS]
-        raise BadManifest([*told, f"{name}: and {more} more faults"] if more > 0 else told)
+        raise BadManifest(shortened(faults, "manifests"))
+    return manifests
 
 
 def _read(document: Document) -> tuple[Manifest | None, list[Fault]]:
     """The manifest of a document, and all its faults: of those at one place, the first that was found."""
     fields = document.value
-    faults = list(document.faults)
     if not isinstance(fields, dict):
         hint = "; separate several manifests by lines of ---" if isinstance(fields, list) else ""
-        return None, faults or [document.fault((), f"a manifest is a map, not {named(fields)}{hint}")]
-    flaws: list[tuple[Path, str]] = [
-        ((name,), "must not be empty or null; leave it out")
-        for name, value in fields.items()
-        if value is None and name != "payload" and name in Manifest.model_fields
-    ]
+        wrong = f"a manifest is a map, not {named(fields)}{hint}"
+        return None, [*document.faults] or [document.fault((), wrong)]
+    flaws = [each for each in nulls(fields, Manifest) if each[0] != ("payload",)]
     if "retry_of" in fields:
         flaws.append((("retry_of",), "is not for manifests: a job is retried by its id"))
     manifest = None
@@ -312,12 +285,7 @@ def _read(document: Document) -> tuple[Manifest | None, list[Fault]]:
         manifest = Manifest.model_validate(fields)
     except ValidationError as error:
         flaws += _flaws(error, fields)
-    told = {fault.path for fault in faults}
-    for path, wrong in flaws:
-        if not any(path[:length] in told for length in range(len(path) + 1)):
-            told.add(path)
-            faults.append(document.fault(path, wrong))
-    return manifest, faults
+    return manifest, faults_of(document, flaws)
 
 
 def outside(manifests: Sequence[Manifest]) -> list[str]:

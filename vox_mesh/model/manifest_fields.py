@@ -8,13 +8,22 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, StringConstraints
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    ValidationError,
+)
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.canonical import canonical, parse
 from vox_mesh.model.documents import Path, is_unicode
 from vox_mesh.model.durations import milliseconds
+from vox_mesh.model.flaws import flaw, flaws_of, named, shown
+from vox_mesh.model.rhythm.boundaries import Until
 from vox_mesh.model.ulid import is_ulid
 
 MAX_JSON_BYTES: Final = 256 * 1024
@@ -23,9 +32,6 @@ MAX_AFTER: Final = 256
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
-
-FLAW: Final = "flaw"
-"""The type of these checks' errors: `wrong` in their context says what it is, `at` where in the field."""
 
 _DAY_MS: Final = 86_400_000
 _JOB_ID: Final = re.compile(r"[0-9a-f]{64}")
@@ -68,72 +74,41 @@ def is_job_id(text: str) -> bool:
     return _JOB_ID.fullmatch(text) is not None
 
 
-def _flaw(wrong: str, *at: str | int) -> PydanticCustomError:
-    return PydanticCustomError(FLAW, "{wrong}", {"wrong": wrong, "at": at})
-
-
-def shown(value: Any) -> str:
-    """A value in a line that tells of it, shortened."""
-    if isinstance(value, str):
-        return repr(value if len(value) <= 50 else f"{value[:45]}...")
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e15:
-        return named(value)
-    return repr(value)
-
-
-def named(value: Any) -> str:
-    """What sort of value it is."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "text"
-        case Mapping():
-            return "a map"
-        case list() | tuple():
-            return "an array"
-    return f"a {type(value).__name__}"
-
-
 def _array(value: Any) -> Any:
     return tuple(value) if type(value) is list else value
 
 
 def _text(text: str) -> str:
     if "\0" in text:
-        raise _flaw("has a NUL character")
+        raise flaw("has a NUL character")
     if not is_unicode(text):
-        raise _flaw("has half a surrogate pair, which is no character")
+        raise flaw("has half a surrogate pair, which is no character")
     return text
 
 
 def _program(command: tuple[str, ...]) -> tuple[str, ...]:
     if not command:
-        raise _flaw("must not be empty")
+        raise flaw("must not be empty")
     if not command[0]:
-        raise _flaw("the program has no name", 0)
+        raise flaw("the program has no name", 0)
     return command
 
 
 def _variable(name: str) -> str:
     if not name or "=" in name:
-        raise _flaw(f"{shown(name)} is no name of a variable")
+        raise flaw(f"{shown(name)} is no name of a variable")
     return _text(name)
 
 
 def _absolute(path: str) -> str:
     if not path.startswith("/"):
-        raise _flaw(f"{shown(path)} is not an absolute path")
+        raise flaw(f"{shown(path)} is not an absolute path")
     return _text(path)
 
 
 def _ulid(text: str) -> str:
     if not is_ulid(text):
-        raise _flaw(f"{shown(text)} is not a ULID")
+        raise flaw(f"{shown(text)} is not a ULID")
     return text
 
 
@@ -142,10 +117,10 @@ def _json(value: Any) -> Any:
     try:
         text = canonical(value)
     except BadValue as error:
-        raise _flaw(str(error)) from None
+        raise flaw(str(error)) from None
     size = len(text) if text.isascii() else len(text.encode())
     if size > MAX_JSON_BYTES:
-        raise _flaw(f"takes {size} bytes as canonical JSON; at most {MAX_JSON_BYTES} fit")
+        raise flaw(f"takes {size} bytes as canonical JSON; at most {MAX_JSON_BYTES} fit")
     copy = parse(text)
     if "\\u0000" in text or text.count("[") + text.count("{") > MAX_JSON_DEPTH:
         _look_into(copy, ())
@@ -155,10 +130,10 @@ def _json(value: Any) -> Any:
 def _look_into(value: Any, at: Path) -> None:
     if isinstance(value, str):
         if "\0" in value:
-            raise _flaw("has a NUL character", *at)
+            raise flaw("has a NUL character", *at)
         return
     if len(at) >= MAX_JSON_DEPTH and isinstance(value, dict | list):
-        raise _flaw(f"is nested more than {MAX_JSON_DEPTH} deep")
+        raise flaw(f"is nested more than {MAX_JSON_DEPTH} deep")
     if isinstance(value, dict):
         for name, each in value.items():
             _look_into(name, at)
@@ -172,21 +147,21 @@ def _duration_ms(value: Any, low: int, high: int) -> int:
     if isinstance(value, timedelta):
         duration = value // MILLISECOND
     elif type(value) not in (int, str):
-        raise _flaw(f"must be a duration, not {named(value)}")
+        raise flaw(f"must be a duration, not {named(value)}")
     else:
         try:
             duration = milliseconds(value)
         except ValueError:
-            raise _flaw(f"{shown(value)} is not a duration") from None
+            raise flaw(f"{shown(value)} is not a duration") from None
     if not low <= duration <= high:
-        raise _flaw(f"{shown(value)} is too {'short' if duration < low else 'long'}")
+        raise flaw(f"{shown(value)} is too {'short' if duration < low else 'long'}")
     return duration
 
 
 def _timeout(value: Any) -> int:
     seconds, rest = divmod(_duration_ms(value, 0, 30 * _DAY_MS), 1_000)
     if rest:
-        raise _flaw(f"{shown(value)} is not whole seconds")
+        raise flaw(f"{shown(value)} is not whole seconds")
     return seconds
 
 
@@ -194,16 +169,20 @@ def _duration(low: int, high: int) -> Callable[[Any], timedelta]:
     return lambda value: timedelta(milliseconds=_duration_ms(value, low, high))
 
 
+def _lease(value: Any) -> timedelta | Until:
+    return Until(value) if value in tuple(Until) else _duration(1_000, _DAY_MS)(value)
+
+
 def _moment(value: Any) -> datetime:
     if isinstance(value, str) and _RFC_3339.fullmatch(value):
         try:
             value = datetime.fromisoformat(value.upper())
         except ValueError as error:
-            raise _flaw(f"{shown(value)} is no time: {error}") from None
+            raise flaw(f"{shown(value)} is no time: {error}") from None
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise _flaw(f"{shown(value)} is no time with an offset")
+        raise flaw(f"{shown(value)} is no time with an offset")
     if not timedelta() <= value - EPOCH < timedelta(days=1_000 * 365):
-        raise _flaw(f"{shown(str(value))} is too far away")
+        raise flaw(f"{shown(str(value))} is too far away")
     return value.astimezone(UTC)
 
 
@@ -213,43 +192,68 @@ def _after(value: Any) -> After:
     if isinstance(value, str):
         return After(_job_name(value))
     if not isinstance(value, Mapping):
-        raise _flaw(f"must be text or a map, not {named(value)}")
+        raise flaw(f"must be text or a map, not {named(value)}")
     for name in value:
         if name not in After._fields:
-            raise _flaw("is not known here", name)
+            raise flaw("is not known here", name)
     if ("job" in value) == ("op" in value):
-        raise _flaw("must have either job or op")
+        raise flaw("must have either job or op")
     if "op" in value:
         if "when" in value:
-            raise _flaw("an op is there or not; when is for jobs", "when")
+            raise flaw("an op is there or not; when is for jobs", "when")
         if not isinstance(value["op"], str) or not is_ulid(value["op"]):
-            raise _flaw(f"{shown(value['op'])} is not the ULID of an op", "op")
+            raise flaw(f"{shown(value['op'])} is not the ULID of an op", "op")
         return After(None, value["op"])
     when = value.get("when", When.SUCCESS)
     if when not in tuple(When):
-        raise _flaw(f"{shown(when)} is neither success nor end", "when")
+        raise flaw(f"{shown(when)} is neither success nor end", "when")
     return After(_job_name(value["job"], "job"), when=When(when))
 
 
 def _job_name(name: Any, *at: str) -> str:
     if not isinstance(name, str) or not (_JOB_ID_PREFIX.fullmatch(name) or is_ulid(name)):
-        raise _flaw(f"{shown(name)} names no job", *at)
+        raise flaw(f"{shown(name)} names no job", *at)
     return name
 
 
 def _each_once(after: tuple[After, ...]) -> tuple[After, ...]:
     if len(after) > MAX_AFTER:
-        raise _flaw(f"has {len(after)}; at most {MAX_AFTER} fit")
+        raise flaw(f"has {len(after)}; at most {MAX_AFTER} fit")
     seen: set[tuple[str | None, str | None]] = set()
     for index, each in enumerate(after):
         if each[:2] in seen:
-            raise _flaw(f"{each.job or each.op} is named twice", index)
+            raise flaw(f"{each.job or each.op} is named twice", index)
         seen.add(each[:2])
     return after
 
 
 def _inputs(value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
     return tuple(_json(list(value)))
+
+
+def _score(value: Any) -> dict[str, Any]:
+    from vox_mesh.model.rhythm import score  # few jobs have one, as the next
+
+    return _as_written(score.Score, value)
+
+
+def _budget(value: Any) -> dict[str, Any]:
+    from vox_mesh.model.rhythm import budgets
+
+    return _as_written(budgets.Budget, value)
+
+
+def _as_written(model: type[BaseModel], value: Any) -> dict[str, Any]:
+    """The map as it was written, if it says what such a model says."""
+    if not isinstance(value, dict):
+        raise flaw(f"must be a map, not {named(value)}")
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        path, wrong = next(flaws_of(error.errors(include_url=False), model, "it"))
+        raise flaw(wrong, *path) from None
+    written: dict[str, Any] = _json(value)
+    return written
 
 
 _Array: Final = BeforeValidator(_array)
@@ -271,6 +275,8 @@ Priority = Annotated[int, Field(ge=0, le=3)]
 Moment = Annotated[datetime, PlainValidator(_moment)]
 Attempts = Annotated[int, Field(ge=1, le=100)]
 Backoff = Annotated[timedelta, PlainValidator(_duration(0, _DAY_MS))]
-Lease = Annotated[timedelta, PlainValidator(_duration(1_000, _DAY_MS))]
+Lease = Annotated[timedelta | Until, PlainValidator(_lease)]
+Score = Annotated[dict[str, Any], PlainValidator(_score)]
+Budget = Annotated[dict[str, Any], PlainValidator(_budget)]
 Nonce = Annotated[Text, StringConstraints(min_length=1, max_length=128)]
 JobId = Annotated[str, StringConstraints(pattern=f"^{_JOB_ID.pattern}$")]

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from vox_mesh.errors import NotKnown, StaleFence
+from vox_mesh.coordination.locks.locks import Locks
+from vox_mesh.errors import BadValue, NotKnown, StaleFence
 from vox_mesh.model.locks import Holder, Lock
 from vox_mesh.planes import Planes
+
+if TYPE_CHECKING:
+    from vox_mesh.rhythm.holds import BeatLocks
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,18 @@ class LockView:
             *(held.keys, held.fence_token, held.holder_node, held.holder_agent),
             *(held.is_shared, held.expires_at),
         )
+
+
+async def lock_desk(
+    mesh: Planes, *, ttl: float | None, until: str | None, **asked: Any
+) -> tuple[Locks | BeatLocks, dict[str, Any]]:
+    """Who is asked for a lock, and how: it is for a time, or until a boundary of the rhythm."""
+    if until is None:
+        return mesh.locks, {**asked, "ttl": ttl}
+    if ttl is not None:
+        raise BadValue("a lock is either for a time or until something ends", hint="give ttl or until")
+    await mesh.rhythm.look()
+    return mesh.rhythm.holds, {**asked, "until": until}
 
 
 async def held_under(mesh: Planes, key: str, token: int) -> Lock:

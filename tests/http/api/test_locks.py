@@ -12,6 +12,7 @@ import pytest
 from tests.support.printing import printed, timeless
 from tests.support.relaying import PATIENCE_S, assert_problem
 from tests.support.serving import Served
+from vox_mesh.model.locks import milliseconds_at
 from vox_mesh.store.script import new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -57,6 +58,20 @@ async def test_a_lock_is_had_renewed_and_let_go_and_its_token_rises(served: Serv
     wrong = await served.ask("POST", "/v1/locks/release", hold(key, token))
     assert_problem(wrong, HTTPStatus.NOT_FOUND, "not_known")
     await served.post("/v1/locks/release", hold(key, again["fence_token"]))
+
+
+async def test_a_lock_may_be_until_the_bar_ends_or_for_a_time_and_not_both(served: Served, key: str) -> None:
+    held = await acquired(served, key, until="bar")
+    ends_ms = milliseconds_at(held["expires_at"])
+    at = served.node.rhythm.timeline.delta_beats(
+        served.node.rhythm.timeline.window_at(ends_ms).start_ms, ends_ms
+    )
+    assert at in (0, 8), "to the nearest beat: the way to the database takes a while"
+    await served.post("/v1/locks/release", hold(key, held["fence_token"]))
+    both = await wanted(served, key, until="bar", ttl="5s")
+    assert_problem(both, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_value")
+    assert_problem(await wanted(served, key, until="week"), HTTPStatus.UNPROCESSABLE_ENTITY, "bad_body")
+    assert await served.all("/v1/locks", key=key) == []
 
 
 async def test_whoever_comes_second_is_told_who_holds_it(served: Served, key: str) -> None:

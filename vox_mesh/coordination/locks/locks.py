@@ -10,7 +10,7 @@ from typing import Final
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.kinds import BREAK
-from vox_mesh.coordination.locks.lease import Lease, leased
+from vox_mesh.coordination.locks.lease import Lease, Renew, leased
 from vox_mesh.coordination.locks.patterns import PATTERNS_CHANGED, Patterns
 from vox_mesh.coordination.locks.queue import LockQueue, Waiter
 from vox_mesh.coordination.locks.request import (
@@ -99,6 +99,10 @@ class Locks:
         self.waited.observe(self._monotonic() - asked)
         return lock
 
+    async def acquire_own(self, name: str, ttl: float) -> Lock:
+        """A lock of the mesh itself, which no agent can have; without waiting."""
+        return await self._acquired(self._request(OWN + name, None, ttl, False), 0.0)
+
     def hold(
         self,
         keys: str | Sequence[str],
@@ -119,8 +123,12 @@ class Locks:
         self, keys: str | Sequence[str], *, agent: str | None, ttl: float | None, wait: float, shared: bool
     ) -> AsyncIterator[Lock]:
         lock = await self.acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
-        async with leased(lock, self.renew, self._let_go, self._monotonic, self._leases):
+        async with self.keep(lock, self.renew):
             yield lock
+
+    def keep(self, lock: Lock, renew: Renew) -> AbstractAsyncContextManager[Lock]:
+        """Hold what was acquired as `hold` does, for as long as the body runs: `renew` is called in time."""
+        return leased(lock, renew, self._let_go, self._monotonic, self._leases)
 
     async def _let_go(self, lock: Lock) -> bool:
         """Release at the end of a hold; `False` if it was over before its time.
@@ -423,7 +431,7 @@ class Locks:
         if not (await self._store.read(_SQL["sweepable"], self._mesh, fresh=True)).value:
             return None
         try:
-            await self._acquired(self._request(f"{OWN}sweep", None, every_s, False), 0.0)
+            await self.acquire_own("sweep", every_s)
         except LockHeld:
             return None
         return await self.sweep_expired_distributed_locks()

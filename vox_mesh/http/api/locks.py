@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ from vox_mesh.http.access import Scope
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, Seconds, Text, Wait
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.planes import Planes
-from vox_mesh.views.locks import HoldView, LockView, held_under, let_go
+from vox_mesh.views.locks import HoldView, LockView, held_under, let_go, lock_desk
 
 LOCKS: Final = Operations("locks")
 
@@ -31,11 +31,12 @@ class LocksAsked(PageAsked):
 
 
 class Acquiring(Asked):
-    """A lock as it is wanted: all of its keys, or none."""
+    """A lock as it is wanted: all of its keys, or none; for a time, or until the phase or the bar ends."""
 
     keys: Annotated[list[Text], Field(min_length=1, max_length=_MAX_KEYS)]
     agent: _Agent
     ttl: Seconds | None = None
+    until: Literal["phase", "bar"] | None = None
     wait: Wait = 0.0
     shared: bool = False
 
@@ -106,10 +107,8 @@ async def _let_go(mesh: Planes, held: LockView) -> None:
 @LOCKS.post("/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S, waits=True, undo=_let_go)
 async def acquire_lock(mesh: Planes, body: Acquiring) -> LockView:
     """Acquire all of the keys under one token, or none of them."""
-    held = await mesh.locks.acquire(
-        body.keys, agent=body.agent, ttl=body.ttl, wait=body.wait, shared=body.shared
-    )
-    return LockView.of(held)
+    desk, asked = await lock_desk(mesh, **body.model_dump())
+    return LockView.of(await desk.acquire(**asked))
 
 
 @LOCKS.post("/v1/locks/renew")

@@ -8,6 +8,7 @@ from pydantic import Field, GetJsonSchemaHandler, ValidatorFunctionWrapHandler, 
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from vox_mesh.http.api.bounds_schema import BUDGET, SCORE
 from vox_mesh.jobs.jobs import MAX_AT_ONCE
 from vox_mesh.model.jobs import EXEC
 from vox_mesh.model.manifest import Manifest, manifests_at
@@ -72,7 +73,9 @@ _WRITTEN: Final[dict[str, dict[str, Any]]] = {
     },
     "run_at": {"type": "string", "format": "date-time"},
     "backoff": _duration(0),
-    "lease": _duration(1),
+    "lease": {"anyOf": [_duration(1), {"enum": ["phase", "bar"]}]},
+    "score": SCORE,
+    "budget": BUDGET,
     "nonce": {**_TEXT, "minLength": 1, "maxLength": 128},
 }
 """What is written in fields that are kept in another form, or checked by code."""

@@ -1,0 +1,63 @@
+-- Budgets, and what was spent. `?1` is the scope, `?2` the repository.
+
+-- part: OF_MESH
+scope_id = ?1 AND repository_id = ?2
+
+-- name: record
+-- The end of a phrase; told twice, it is there once.
+INSERT INTO phrase_ends (
+    scope_id, repository_id, phrase_id, agent_id, task_id, job_id, account, attempt, outcome, beats, waited, overruns,
+    first_useful_ms, resources, bu, cost, note, window_ms, began_ms, ended_ms, node_id, hlc
+) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
+ON CONFLICT DO NOTHING
+
+-- name: set
+-- ?6: whether what was spent before is forgotten.
+INSERT INTO budgets (scope_id, repository_id, subject, document, hlc, since_ms) VALUES (?1, ?2, ?3, ?4, ?5, NOW_MS)
+ON CONFLICT DO UPDATE SET document = excluded.document, hlc = excluded.hlc,
+    since_ms = iif(?6, excluded.since_ms, since_ms)
+
+-- name: remove
+DELETE FROM budgets WHERE OF_MESH AND subject = ?3
+
+-- name: set_budgets
+SELECT subject, document, since_ms FROM budgets WHERE OF_MESH AND (?3 IS NULL OR subject = ?3) ORDER BY subject
+
+-- name: standing
+-- What was spent of every budget.
+SELECT b.subject, b.document, b.since_ms, iif(b.subject GLOB 'agent:*',
+    (SELECT total(e.bu) FROM phrase_ends AS e INDEXED BY phrase_ends_of_agent
+        WHERE e.scope_id = ?1 AND e.repository_id = ?2
+          AND e.agent_id = substr(b.subject, 7) AND e.ended_ms >= b.since_ms),
+    (SELECT total(e.bu) FROM phrase_ends AS e INDEXED BY phrase_ends_of_account
+        WHERE e.scope_id = ?1 AND e.repository_id = ?2
+          AND e.account = substr(b.subject, 9) AND e.ended_ms >= b.since_ms)) AS bu
+FROM budgets AS b WHERE b.scope_id = ?1 AND b.repository_id = ?2
+
+-- name: spent_on_job
+-- What earlier attempts at a job have used, and when the first of them began.
+SELECT total(bu) AS bu, min(began_ms) AS began_ms FROM phrase_ends INDEXED BY phrase_ends_of_job
+WHERE OF_MESH AND job_id = ?3
+
+-- part: COUNTED
+-- Every end twice: for the agent, and for the account; from when the subject's budget is counted, or from ?4 on.
+(
+    SELECT 'agent:' || agent_id AS subject, ended_ms, bu, cost, resources FROM phrase_ends WHERE OF_MESH
+    UNION ALL
+    SELECT 'account:' || account, ended_ms, bu, cost, resources FROM phrase_ends WHERE OF_MESH AND account <> ''
+) AS e
+LEFT JOIN budgets AS b ON b.scope_id = ?1 AND b.repository_id = ?2 AND b.subject = e.subject
+
+-- part: FROM_WHEN
+(?3 IS NULL OR e.subject = ?3) AND e.ended_ms >= coalesce(?4, b.since_ms, 0)
+
+-- name: spent
+SELECT e.subject, count(*) AS phrases, sum(e.bu) AS bu, sum(e.cost) AS cost
+FROM COUNTED WHERE FROM_WHEN GROUP BY e.subject ORDER BY e.subject
+
+-- name: used
+-- The resources; those that are told by class of device, by that.
+SELECT e.subject, p.key AS name, iif(p.type = 'object', c.key, '') AS device, sum(c.atom) AS amount
+FROM COUNTED CROSS JOIN json_each(e.resources) AS p
+CROSS JOIN json_each(iif(p.type = 'object', p.value, json_array(p.atom))) AS c
+WHERE FROM_WHEN GROUP BY e.subject, p.key, device

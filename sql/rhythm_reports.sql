@@ -1,0 +1,172 @@
+-- Bar reports: which bars are to be reported, what they add up to, and what was written of them.
+--
+-- A window is a bar, by the moment at which it began; a report holds for all windows from `window_ms` to `until_ms`.
+
+-- part: OF_MESH
+-- ?1: scope, ?2: repository
+scope_id = ?1 AND repository_id = ?2
+
+-- part: UNTIL
+-- Where the last report ends.
+coalesce((SELECT until_ms FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision DESC LIMIT 1), ?3)
+
+-- part: LIVE
+-- Nodes that have neither left nor died.
+mesh_heartbeats WHERE OF_MESH AND left_ms IS NULL AND last_seen_ms > NOW_MS - ?6 * tick_ms
+
+-- name: due
+-- ?3: nothing before this is looked at, ?4: bars that begin from here on have not ended, ?5: so many bars at once,
+-- ?6: after so many ticks a node is dead, ?7: phrases that ended before this don't come late.
+SELECT
+    (SELECT json_array(window_ms, until_ms, document ->> '$.is_missing', (
+            SELECT sum(value) FROM json_each(document, '$.tasks') WHERE key NOT IN ('done', 'failed')))
+        FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision DESC LIMIT 1) AS last,
+    (SELECT coalesce(max(serial), 0) FROM status_claims WHERE OF_MESH) AS serial,
+    -- Bars of which there is something to tell and that no report holds for.
+    (SELECT json_group_array(window_ms) FROM (
+        SELECT window_ms FROM (
+            SELECT * FROM (
+                SELECT DISTINCT window_ms FROM status_claims
+                WHERE OF_MESH AND window_ms >= max(?3, UNTIL) AND window_ms < ?4 ORDER BY window_ms LIMIT ?5)
+            UNION SELECT * FROM (
+                SELECT DISTINCT window_ms FROM phrase_ends
+                WHERE OF_MESH AND window_ms >= max(?3, UNTIL) AND window_ms < ?4 ORDER BY window_ms LIMIT ?5)
+            UNION SELECT * FROM (
+                SELECT ended_ms FROM help_threads INDEXED BY help_threads_ended
+                WHERE OF_MESH AND ended_ms IS NOT NULL AND ended_ms >= max(?3, UNTIL) AND ended_ms < ?4
+                ORDER BY ended_ms LIMIT ?5))
+        ORDER BY window_ms LIMIT ?5)) AS unreported,
+    -- Bars of which something came after the last time that any was reported.
+    (SELECT json_group_array(json_array(window_ms, first)) FROM (
+        SELECT window_ms, min(serial) AS first FROM status_claims INDEXED BY status_claims_serial
+        WHERE OF_MESH AND serial > (SELECT coalesce(max(through_serial), 0) FROM bar_reports WHERE OF_MESH)
+          AND window_ms >= ?3 AND window_ms < UNTIL
+        GROUP BY window_ms ORDER BY first LIMIT ?5)) AS late,
+    -- Phrases have no serial, but they don't go away: there are more than were reported.
+    (SELECT json_group_array(window_ms) FROM (
+        SELECT p.window_ms FROM (
+            SELECT window_ms, count(*) AS phrases FROM phrase_ends
+            WHERE OF_MESH AND window_ms >= ?7 AND window_ms < UNTIL GROUP BY window_ms) AS p
+        WHERE p.phrases > (
+            SELECT r.phrases FROM bar_reports AS r
+            WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.window_ms <= p.window_ms
+            ORDER BY r.window_ms DESC, r.revision DESC LIMIT 1)
+        ORDER BY p.window_ms LIMIT ?5)) AS late_phrases,
+    (SELECT coalesce(sum(jobs), 0) FROM job_counts WHERE OF_MESH AND state = 'pending') AS queue_depth,
+    (SELECT coalesce(sum(capacity), 0) FROM LIVE) AS places,
+    (SELECT coalesce(sum(load), 0) FROM LIVE) AS load,
+    (SELECT max(abs(clock_distance_ms)) FROM LIVE) AS clock_distance_ms,
+    -- What could be forgotten first: the claim that came last of all, and the last report, stay.
+    (SELECT window_ms FROM status_claims
+        WHERE OF_MESH AND serial < (SELECT max(serial) FROM status_claims WHERE OF_MESH)
+        ORDER BY window_ms LIMIT 1) AS oldest_claim_ms,
+    (SELECT until_ms FROM bar_reports
+        WHERE OF_MESH AND window_ms < (SELECT max(window_ms) FROM bar_reports WHERE OF_MESH)
+        ORDER BY window_ms, revision LIMIT 1) AS oldest_report_ms
+
+-- name: holding
+-- The reports that hold for these moments (?3), each in its last revision, and where its first one ended.
+SELECT DISTINCT r.window_ms, r.revision, r.until_ms, r.is_missing, r.document, (
+    SELECT first.through_serial FROM bar_reports AS first
+    WHERE first.scope_id = ?1 AND first.repository_id = ?2 AND first.window_ms = r.window_ms
+    ORDER BY first.revision LIMIT 1) AS first_serial
+FROM json_each(?3) AS moment
+JOIN bar_reports AS r ON r.scope_id = ?1 AND r.repository_id = ?2 AND r.window_ms = (
+    SELECT window_ms FROM bar_reports WHERE OF_MESH AND window_ms <= moment.value ORDER BY window_ms DESC LIMIT 1)
+WHERE r.until_ms > moment.value AND r.revision = (
+    SELECT max(revision) FROM bar_reports AS other
+    WHERE other.scope_id = ?1 AND other.repository_id = ?2 AND other.window_ms = r.window_ms)
+
+-- part: CLAIMS
+-- Those of a bar `w`.
+status_claims AS c WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.window_ms >= w.start_ms AND c.window_ms < w.end_ms
+
+-- part: PHRASES
+phrase_ends AS p WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.window_ms >= w.start_ms AND p.window_ms < w.end_ms
+
+-- part: THREADS
+help_threads AS t INDEXED BY help_threads_ended
+WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.ended_ms IS NOT NULL
+  AND t.ended_ms >= w.start_ms AND t.ended_ms < w.end_ms
+
+-- part: LAST_CLAIMS
+-- Of each task of a bar the last claim: SQLite takes the other columns from the row with the maximum.
+SELECT c.agent_id, c.task_id, c.state, c.began_ms, c.useful_ms, max(c.epoch_ms) FROM CLAIMS GROUP BY c.agent_id, c.task_id
+
+-- name: figures
+-- What each of these bars (?3: where it begins and ends, where the one before begins, and which claims are not late)
+-- adds up to. Of first uses, ?4 are told.
+WITH w (start_ms, end_ms, before_ms, through_serial) AS (
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?3))
+SELECT start_ms,
+    (SELECT json_group_object(state, tasks) FROM (
+        SELECT state, count(*) AS tasks FROM (LAST_CLAIMS) GROUP BY state)) AS tasks,
+    (SELECT json_group_object(state, beats) FROM (
+        SELECT c.state, count(*) AS beats FROM CLAIMS GROUP BY c.state)) AS beats,
+    (SELECT json_group_object(state, overruns) FROM (
+        SELECT c.state, count(*) AS overruns FROM CLAIMS AND c.overran GROUP BY c.state)) AS overruns,
+    (SELECT count(DISTINCT c.agent_id) FROM CLAIMS) AS reporters,
+    (SELECT json_group_array(agent_id) FROM (
+        SELECT DISTINCT c.agent_id FROM CLAIMS AND c.serial > w.through_serial)) AS late,
+    (SELECT json_group_array(agent_id) FROM (
+        SELECT DISTINCT b.agent_id FROM (
+            SELECT b.agent_id, b.state, max(b.epoch_ms) FROM status_claims AS b
+            WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.window_ms >= w.before_ms AND b.window_ms < w.start_ms
+            GROUP BY b.agent_id, b.task_id) AS b
+        WHERE b.state NOT IN ('done', 'failed') AND NOT EXISTS (SELECT 1 FROM CLAIMS AND c.agent_id = b.agent_id))
+    ) AS missing,
+    (SELECT count(*) FROM (
+        SELECT c.agent_id, c.task_id FROM CLAIMS AND c.state = 'done'
+        UNION SELECT p.agent_id, p.task_id FROM PHRASES AND p.outcome IN ('done', 'degraded'))) AS deliverables,
+    (SELECT json_group_object(outcome, phrases) FROM (
+        SELECT p.outcome, count(*) AS phrases FROM PHRASES GROUP BY p.outcome)) AS phrases,
+    (SELECT coalesce(sum(p.overruns), 0) FROM PHRASES) AS phrase_overruns,
+    (SELECT coalesce(sum(p.cost), 0.0) FROM PHRASES) AS cost,
+    (SELECT json_group_array(json_array(began_ms, useful_ms)) FROM (
+        SELECT p.began_ms, p.first_useful_ms AS useful_ms FROM PHRASES AND p.first_useful_ms IS NOT NULL
+        UNION ALL SELECT l.began_ms, l.useful_ms FROM (LAST_CLAIMS) AS l
+        WHERE l.state = 'done' AND l.useful_ms IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM PHRASES AND p.agent_id = l.agent_id AND p.task_id = l.task_id)
+        LIMIT ?4)) AS firsts,
+    (SELECT json_group_object(state, threads) FROM (
+        SELECT t.state, count(*) AS threads FROM THREADS GROUP BY t.state)) AS promises
+FROM w
+
+-- name: write
+-- Reports, each unless there is one of that revision.
+INSERT INTO bar_reports (
+    scope_id, repository_id, node_id, hlc, through_serial, reported_ms, window_ms, revision, window_id, until_ms,
+    is_missing, phrases, document)
+SELECT ?1, ?2, ?3, ?4, ?5, NOW_MS, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
+    value ->> 6
+FROM json_each(?6) WHERE true
+ON CONFLICT (scope_id, repository_id, window_ms, revision) DO NOTHING
+
+-- name: all_are_there
+-- Whether all ?4 reports of this time (?3) were written: if somebody else was quicker with one, none is to be.
+(SELECT count(*) FROM bar_reports
+ WHERE OF_MESH AND hlc = ?3 AND window_ms IN (SELECT value FROM json_each(?5))) = ?4
+
+-- name: follows
+-- Whether nobody has reported a bar that comes after ?3, where the last report ended.
+UNTIL = ?4
+
+-- name: newest
+-- The last ?3 bars, each in its last revision.
+SELECT document FROM bar_reports AS r
+WHERE OF_MESH AND revision = (
+    SELECT max(revision) FROM bar_reports AS other
+    WHERE other.scope_id = ?1 AND other.repository_id = ?2 AND other.window_ms = r.window_ms)
+ORDER BY window_ms DESC LIMIT ?3
+
+-- name: one
+SELECT document FROM bar_reports
+WHERE OF_MESH AND window_id = ?3 ORDER BY window_ms DESC, revision DESC LIMIT 1
+
+-- name: forget
+-- The oldest ?4 from before ?3, but not the last of all.
+DELETE FROM bar_reports
+WHERE OF_MESH AND window_ms < ?3 AND (window_ms, revision) IN (
+    SELECT window_ms, revision FROM bar_reports
+    WHERE OF_MESH AND until_ms < ?3 AND window_ms < (SELECT max(window_ms) FROM bar_reports WHERE OF_MESH)
+    ORDER BY window_ms LIMIT ?4)

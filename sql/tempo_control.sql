@@ -1,0 +1,9 @@
+-- The control of the tempo: what was decided is in the log.
+
+-- name: decisions
+-- The last that were accepted, newest first: ?3 of them.
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result
+FROM agent_oplog INDEXED BY agent_oplog_of_tempo
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'TempoDecision' AND accepted = 1
+ORDER BY id DESC LIMIT ?3

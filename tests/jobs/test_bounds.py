@@ -1,0 +1,332 @@
+"""Scores and budgets of jobs: the worker keeps them, whatever the work does, and what it cost is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+import pytest
+
+from tests.support.job_desks import Desk, ended
+from tests.support.messaging import PATIENCE_S
+from tools.homes import FILE
+from vox_mesh import Mesh
+from vox_mesh.jobs.context import JobContext
+from vox_mesh.model.jobs import Job
+from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.rhythm.budgets import Budget
+from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.node import MeshNode
+
+_POLICY: Final = "cluster_id: quick\ninitial_bpm: 600\nbar_len_beats: 8\n"
+_RATES: Final = "role_rate_bu: {default: 1, exec: 10}\ncpu_sec: 100\ngpu_sec: {A100: 5}\n"
+_BEAT_MS: Final = 100
+_SCORE: Final = {"bar_len": 4, "phases": {"plan": 1, "work": 2, "review": 1}, "retry": {"max_phrases": 2}}
+_ONCE: Final = _SCORE | {"escalation": {"on_overrun": ["checkpoint"]}}
+_FOR_EVER: Final = ("/bin/sh", "-c", "echo begun; while :; do sleep 60; done")
+_ENDS: Final = """
+    SELECT outcome, attempt, beats, overruns, resources, bu, cost, note, account, agent_id
+    FROM phrase_ends WHERE job_id = ?1 ORDER BY began_ms, phrase_id
+"""
+
+
+class End(NamedTuple):
+    """A phrase that has ended, as it is recorded."""
+
+    outcome: str
+    attempt: int
+    beats: dict[str, float]
+    overruns: int
+    resources: Resources
+    bu: float
+    cost: float
+    note: str
+    account: str
+    agent_id: str
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[MeshNode]:
+    """A worker on the file home, in a mesh with ten beats a second."""
+    (tmp_path / "tempo.yaml").write_text(_POLICY)
+    (tmp_path / "rates.yaml").write_text(_RATES)
+    settings = FILE.settings(
+        tmp_path,
+        None,
+        node_id="worker",
+        tick="1h",
+        worker_exec=True,
+        tempo_policy=tmp_path / "tempo.yaml",
+        rates=tmp_path / "rates.yaml",
+    )
+    async with Mesh.open(settings) as node:
+        yield node
+
+
+async def command(node: MeshNode, *argv: str, **fields: Any) -> Job:
+    """Have a command run to its end, and nothing else."""
+    (job,) = await node.jobs.schedule_all(
+        [Manifest.of(command=argv, timeout=0, backoff="1ms", **fields)], new=True
+    )
+    async with node.worker.running():
+        return (await ended(node, job))[0]
+
+
+async def work(node: MeshNode, kind: str = "work", payload: Any = None, **fields: Any) -> Any:
+    """Schedule a job for a handler."""
+    manifest = Manifest.of(kind=kind, payload=payload, backoff="1ms", **fields)
+    return (await node.jobs.schedule_all([manifest], new=True))[0]
+
+
+async def ends_of(node: MeshNode, job: Any) -> list[End]:
+    """The phrases of a job."""
+    rows = await node.store.read(_ENDS, (job.job_id,), fresh=True)
+    return [
+        End._make(row)._replace(
+            beats=orjson.loads(row["beats"]), resources=Resources.of(orjson.loads(row["resources"]))
+        )
+        for row in rows
+    ]
+
+
+async def logged(node: MeshNode, job: Any) -> str:
+    """All that was said of a job."""
+    return "".join(piece.text for piece in await node.jobs.notes.logged(job.job_id))
+
+
+# --- scores --------------------------------------------------------------------------------------
+
+
+async def test_a_command_that_runs_for_ever_ends_with_its_phrase(node: MeshNode) -> None:
+    job = await command(node, *_FOR_EVER, score=_ONCE)
+    (end,) = await ends_of(node, job)
+    assert (job.state, job.reason) == ("failed", "its phrase of 4 beats is over")
+    assert (end.outcome, end.attempt, end.overruns, end.agent_id) == ("failed", 1, 1, "worker")
+    assert (end.beats["plan"], end.beats["work"]) == (1, 2)
+    assert end.bu == pytest.approx(sum(end.beats.values()))
+    assert end.bu >= 4
+    assert end.resources.mem_gbs is not None
+    assert [(each["name"], each["size"]) for each in job.outputs] == [("stdout", 6), ("stderr", 0)]
+
+
+async def test_what_overruns_is_tried_again_in_a_shorter_phrase_and_then_not_any_more(node: MeshNode) -> None:
+    job = await command(node, *_FOR_EVER, score=_SCORE, max_attempts=9)
+    ends = await ends_of(node, job)
+    assert job.state == "failed"
+    assert [(end.outcome, end.attempt, end.overruns) for end in ends] == [
+        ("deferred", 1, 1),
+        ("failed", 2, 1),
+    ]
+    assert ["of 4 beats" in ends[0].note, "of 3 beats" in ends[1].note] == [True, True]
+
+
+async def test_a_handler_sees_its_beats_and_goes_on_from_its_checkpoint(node: MeshNode) -> None:
+    seen: list[tuple[Any, float | None]] = []
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> str:
+        left = context.beats_left
+        assert context.phrase_beats is not None
+        assert left is not None
+        assert 0 <= left <= context.phrase_beats
+        seen.append((context.resumed, context.phrase_beats))
+        if context.resumed is None:
+            await context.checkpoint("half way")
+            await asyncio.Event().wait()
+        return "done"
+
+    job = await work(node, score=_SCORE | {"bar_len": 16, "phases": {"plan": 4, "work": 8, "review": 4}})
+    async with node.worker.running():
+        (found,) = await ended(node, job)
+    assert (found.state, seen) == ("succeeded", [(None, 16), ("half way", 8)])
+    assert [end.outcome for end in await ends_of(node, job)] == ["deferred", "done"]
+
+
+async def test_a_job_without_score_and_budget_is_not_metered_and_has_no_beats(node: MeshNode) -> None:
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> Any:
+        context.charge(gpu_sec={"A100": 3.2})
+        return [context.phrase_beats, context.beats_left, context.bound is None]
+
+    job = await work(node)
+    async with node.worker.running():
+        (found,) = await ended(node, job)
+    (result,) = found.outputs
+    assert orjson.loads(await node.artifacts.body(result["hash"])) == [None, None, True]
+    assert await ends_of(node, job) == []
+
+
+async def test_what_a_failed_attempt_leaves_is_no_more_than_its_phrases_allow(node: MeshNode) -> None:
+    job = await command(node, "/bin/false", score=_SCORE, max_attempts=9)
+    assert (job.state, job.attempts, job.reason) == ("failed", 2, "ended with exit code 1")
+    assert [end.overruns for end in await ends_of(node, job)] == [0, 0]
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+async def test_a_job_over_its_budget_is_warned_then_stopped_and_its_cost_recorded(node: MeshNode) -> None:
+    job = await command(node, *_FOR_EVER, budget={"max_bu": 8, "charge_to": "acme"}, max_attempts=9)
+    (end,) = await ends_of(node, job)
+    assert job.state == "failed"
+    assert job.attempts == 1
+    assert "of 8 beats of the budget of the job are used" in (job.reason or "")
+    assert (end.outcome, end.account) == ("failed", "acme")
+    assert end.bu >= 10
+    assert end.cost >= 10 * end.bu  # the rate of commands, and processor time
+    said = await logged(node, job)
+    assert said.index("are used\n") < said.index("cut off:")
+    found = {each.subject: each.bu for each in await node.rhythm.budgets.report()}
+    assert found == {"account:acme": pytest.approx(end.bu), "agent:worker": pytest.approx(end.bu)}
+
+
+async def test_a_hard_end_stops_the_work(node: MeshNode) -> None:
+    Desk(node)
+    job = await work(node, budget={"hard_end": "bar+0"})
+    async with node.worker.running():
+        (found,) = await ended(node, job)
+    (end,) = await ends_of(node, job)
+    assert (found.state, found.reason) == ("failed", "the budget of the job has its hard end: bar+0")
+    assert end.overruns == 0
+
+
+async def test_a_phase_cap_bounds_work_that_has_no_score(node: MeshNode) -> None:
+    Desk(node)
+    job = await work(node, budget={"phase_caps": {"work": 1.5}})
+    async with node.worker.running():
+        (found,) = await ended(node, job)
+    assert (found.attempts, found.reason) == (
+        1,
+        "the 1.5 beats that the budget of the job has for work are used",
+    )
+
+
+async def test_more_processor_time_than_a_beat_may_use_stops_a_command(node: MeshNode) -> None:
+    burn = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    job = await command(node, sys.executable, "-c", burn, budget={"per_beat": {"cpu_sec": 0.001}})
+    (end,) = await ends_of(node, job)
+    assert job.state == "failed"
+    assert "cpu_sec in a beat, where 0.001 are allowed" in (job.reason or "")
+    assert end.resources.cpu_sec is not None
+    assert end.resources.cpu_sec > 0.001
+
+
+async def test_what_a_handler_reports_counts_as_what_is_measured(node: MeshNode) -> None:
+    begun = asyncio.Event()
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        context.charge(gpu_sec={"A100": 3.2}, net_egress_mb=7)
+        begun.set()
+        await asyncio.Event().wait()
+
+    job = await work(node, budget={"per_beat": {"gpu_sec": {"A100": 1}}})
+    async with node.worker.running():
+        (found,) = await ended(node, job)
+    (end,) = await ends_of(node, job)
+    assert "3.2 gpu_sec[A100] in a beat" in (found.reason or "")
+    assert end.resources == Resources(net_egress_mb=7, gpu_sec={"A100": 3.2})  # and nothing by guess
+    assert end.cost == pytest.approx(end.bu + 5 * 3.2)
+
+
+async def test_the_processor_time_of_a_handler_in_a_thread_is_measured(node: MeshNode) -> None:
+    @node.worker.handles("work")
+    def handle(context: JobContext) -> None:
+        while time.thread_time() < 0.05:
+            pass
+
+    job = await work(node, budget={"max_bu": 1_000})
+    async with node.worker.running():
+        await ended(node, job)
+    (end,) = await ends_of(node, job)
+    assert end.outcome == "done"
+    assert end.resources.cpu_sec is not None
+    assert 0.04 <= end.resources.cpu_sec < 5
+
+
+async def test_a_command_that_has_ended_long_ago_has_still_used_what_it_has(node: MeshNode) -> None:
+    burn = "import time\nwhile time.process_time() < 0.2: pass"
+    job = await command(node, "/bin/sh", "-c", f'{sys.executable} -c "{burn}"', budget={"max_bu": 1_000})
+    (end,) = await ends_of(node, job)
+    assert job.state == "succeeded"
+    assert end.resources.cpu_sec is not None
+    assert end.resources.cpu_sec >= 0.2
+
+
+async def test_nothing_more_is_begun_of_a_job_that_has_used_its_budget(node: MeshNode) -> None:
+    tries = 0
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        nonlocal tries
+        tries += 1
+        await node.rhythm.times.until(node.rhythm.times.now_ms + 2 * _BEAT_MS)
+        raise OSError("no luck")
+
+    job = await work(node, budget={"max_bu": 2}, max_attempts=9)
+    async with node.worker.running():
+        (found,) = await ended(node, job)
+    assert (found.state, tries) == ("failed", 1)
+
+
+# --- accounts and agents -------------------------------------------------------------------------
+
+
+async def test_jobs_of_an_exhausted_account_are_left_alone_while_others_are_done(node: MeshNode) -> None:
+    desk = Desk(node)
+    desk.may_end.set()
+    await node.rhythm.budgets.set("account:poor", Budget(max_bu=0))
+    left = [await work(node, payload=n, budget={"charge_to": "poor"}, priority=3) for n in range(40)]
+    others = [await work(node, payload="rich", budget={"charge_to": "rich"}), await work(node, payload="no")]
+    async with node.worker.running(concurrency=1):
+        await ended(node, *others)
+        assert {(await node.jobs.find(job)).state for job in left} == {"pending"}
+        await node.rhythm.budgets.set("account:poor", Budget(max_bu=1_000))
+        assert {job.state for job in await ended(node, *left)} == {"succeeded"}
+    assert sorted(desk.order[:2]) == ["no", "rich"]
+
+
+async def test_work_in_hand_is_stopped_when_its_account_has_spent_too_much(node: MeshNode) -> None:
+    desk = Desk(node)
+    await node.rhythm.budgets.set("account:acme", Budget(max_bu=1_000))
+    job = await work(node, budget={"charge_to": "acme"})
+    async with node.worker.running():
+        await desk.next()
+        await node.rhythm.budgets.set("account:acme", Budget(max_bu=0))
+        (found,) = await ended(node, job)
+    assert "of the budget of account:acme are used" in (found.reason or "")
+
+
+async def test_a_worker_whose_agent_has_spent_its_budget_takes_nothing_until_it_is_raised(
+    node: MeshNode,
+) -> None:
+    desk = Desk(node)
+    desk.may_end.set()
+    budgets = node.rhythm.budgets
+    await budgets.set("agent:worker", Budget(max_bu=0))
+    job = await work(node)
+    async with node.worker.running():
+        while budgets.look_again_ms is not None or not await budgets.standings():
+            await node.rhythm.times.until(node.rhythm.ground.beat().ends_ms)
+        assert (await node.jobs.find(job)).state == "pending"
+        await budgets.set("agent:worker", Budget(max_bu=1_000))
+        (found,) = await ended(node, job)
+    assert found.state == "succeeded"
+    (end,) = await ends_of(node, job)
+    assert end.outcome == "done"  # its agent has a budget, so it is metered
+
+
+async def test_what_was_used_is_recorded_when_the_worker_stops(node: MeshNode) -> None:
+    desk = Desk(node)
+    job = await work(node, budget={"max_bu": 1_000})
+    async with node.worker.running(grace=0.01):
+        await desk.next()
+    await asyncio.wait_for(desk.next_stopped(), PATIENCE_S)
+    (end,) = await ends_of(node, job)
+    assert (end.outcome, end.note) == ("deferred", "it was stopped")
+    assert (await node.jobs.find(job)).state == "pending"

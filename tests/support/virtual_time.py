@@ -1,0 +1,63 @@
+"""An event loop whose time jumps to the next timer when nothing else is to be done.
+
+Nothing in it may wait for another thread or process: the memory home does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from vox_mesh.coordination.clock import Surroundings
+from vox_mesh.store.memory import SharedMemory
+
+T = TypeVar("T")
+
+EPOCH_MS = 1_800_000_000_000
+"""What the clock shows in the beginning: a downbeat of the built-in tempo."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """Instead of waiting, lets time pass."""
+
+    passed_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            return super().select(None)
+        self.passed_s += max(0.0, timeout)
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Its time is that of its timers."""
+
+    def __init__(self) -> None:
+        self._virtual = _Selector()
+        super().__init__(self._virtual)
+
+    def time(self) -> float:
+        return self._virtual.passed_s
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass as if the loop had been kept busy so long."""
+        self._virtual.passed_s += seconds
+
+
+def now_ms() -> int:
+    """What the clock of the running loop shows."""
+    return EPOCH_MS + round(asyncio.get_running_loop().time() * 1_000)
+
+
+def surroundings() -> Surroundings:
+    """A memory home of its own, by the time of the running loop."""
+    loop = asyncio.get_running_loop()
+    return Surroundings(now_ms, loop.time, memory=SharedMemory(now_ms))
+
+
+def run(scenario: Coroutine[Any, Any, T]) -> T:
+    """Run it in a loop of its own."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(scenario)

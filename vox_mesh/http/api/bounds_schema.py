@@ -1,0 +1,90 @@
+"""How scores and budgets of jobs are written in bodies, where their own rules are checked by code."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from vox_mesh.model.rhythm.budgets import MAX_BARS
+from vox_mesh.model.rhythm.costs import CLASSED, PLAIN
+from vox_mesh.model.rhythm.policy import PHASES
+from vox_mesh.model.rhythm.score import CHECKPOINT, DEFER, MAX_PHRASES, MAX_STEPS
+from vox_mesh.model.rhythm.tempo import FASTEST_BPM, LONGEST_BAR
+
+
+def _map(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False, **more}
+
+
+def _beats(least: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": least, "maximum": LONGEST_BAR}
+
+
+_AMOUNT: Final = {"type": "number", "minimum": 0, "maximum": 1e12}
+_AMOUNTS: Final = {"type": "object", "propertyNames": {"minLength": 1}, "additionalProperties": _AMOUNT}
+_STEPS: Final = {"type": "array", "uniqueItems": True, "maxItems": MAX_STEPS}
+_THREE_BEATS: Final = {
+    "required": ["bar_len"],
+    "properties": {
+        "bar_len": {"const": len(PHASES)},
+        "phases": {"properties": {phase: {"const": 1} for phase in PHASES}},
+    },
+}
+"""That phases sum to the bar can't be said in a schema: this is one of which it is known."""
+
+SCORE: Final = _map(
+    {
+        "tempo": {"type": "number", "minimum": 1, "maximum": FASTEST_BPM},
+        "bar_len": _beats(len(PHASES)),
+        "phases": _map(
+            dict.fromkeys(PHASES, _beats(1)),
+            required=[*PHASES],
+            description="They sum to bar_len, 8 by default.",
+        ),
+        "wait_budget": _map({"help": _beats(0), "io": _beats(0)}),
+        "retry": _map(
+            {
+                "max_phrases": {"type": "integer", "minimum": 1, "maximum": MAX_PHRASES},
+                "backoff": {"enum": ["geometric", "none"]},
+            }
+        ),
+        "escalation": _map(
+            {
+                "on_wait_exhausted": {
+                    **_STEPS,
+                    "items": {"type": "string", "pattern": "^emit:[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
+                    "description": "One of them may be fallback:NAME.",
+                },
+                "on_overrun": {**_STEPS, "items": {"enum": [CHECKPOINT, DEFER]}},
+            }
+        ),
+    },
+    anyOf=[{"properties": {"phases": False}}, _THREE_BEATS],
+)
+"""A score."""
+
+BUDGET: Final = _map(
+    {
+        "max_bu": _AMOUNT,
+        "phase_caps": _AMOUNTS,
+        "wait_caps": _AMOUNTS,
+        "hard_end": {
+            "anyOf": [
+                {"type": "string", "pattern": rf"^bar\+[0-9]{{1,{len(str(MAX_BARS)) - 1}}}$"},
+                {
+                    "type": "string",
+                    "pattern": r"^20[0-9]{2}-0[1-9]-[01][1-9]T[01][0-9]:[0-5][0-9]:[0-5][0-9]Z$",
+                },
+            ]
+        },
+        "charge_to": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+        "per_beat": _map({**dict.fromkeys(PLAIN, _AMOUNT), **dict.fromkeys(CLASSED, _AMOUNTS)}),
+        "thresholds": _map(
+            {
+                "warn": {"type": "number", "minimum": 0, "maximum": 1},
+                "claims": {"const": 1},
+                "work": {"type": "number", "minimum": 1, "maximum": 100},
+            }
+        ),
+    }
+)
+"""A budget."""

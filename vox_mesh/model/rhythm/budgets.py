@@ -1,0 +1,182 @@
+"""Budgets: how much work may use, and what follows when it does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final, Self
+
+from pydantic import AfterValidator, BaseModel, Field, PlainValidator, StringConstraints, model_validator
+
+from vox_mesh.errors import BadBudget, BadValue
+from vox_mesh.model.flaws import flaw, made, read_model, shown
+from vox_mesh.model.rhythm.costs import CLASSED, PRIMITIVES, Amount, Resources
+from vox_mesh.model.rhythm.policy import STRICT
+from vox_mesh.model.rhythm.tempo import Timeline
+
+MAX_BARS: Final = 10_000
+
+_BARS: Final = re.compile(r"bar\+(\d{1,6})", re.ASCII)
+_SUBJECT: Final = re.compile(r"(agent|account):\S{1,200}")
+
+
+class Verdict(StrEnum):
+    """What follows from what was spent: nothing, a warning, no new claims, or the end of the work."""
+
+    OK = "ok"
+    WARN = "warn"
+    NO_CLAIMS = "no_claims"
+    STOP = "stop"
+
+
+def checked_subject(subject: str) -> str:
+    """Whose budget it is: `agent:NAME` or `account:NAME`."""
+    if not _SUBJECT.fullmatch(subject) or not subject.isprintable():
+        raise BadValue(f"{subject!r} has no budget", hint="say agent:NAME or account:NAME")
+    return subject
+
+
+def account_of(charge_to: str) -> str:
+    """The subject of an account."""
+    return f"account:{charge_to}"
+
+
+def agent_of(name: str) -> str:
+    """The subject of an agent."""
+    return f"agent:{name}"
+
+
+# --- fields ------------------------------------------------------------------------------------------
+
+
+def _hard_end(value: Any) -> str:
+    if isinstance(value, str):
+        if bars := _BARS.fullmatch(value):
+            if int(bars[1]) <= MAX_BARS:
+                return value
+        elif _moment_ms(value) is not None:
+            return value
+    raise flaw(f"{shown(value)} is no end")
+
+
+def _moment_ms(text: str) -> int | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else round(moment.timestamp() * 1_000)
+
+
+def _ceilings(value: dict[str, Any]) -> dict[str, Any]:
+    for name, ceiling in value.items():
+        if name not in PRIMITIVES:
+            raise flaw(f"is no resource; one of {', '.join(PRIMITIVES)}", name)
+        try:
+            Resources.of({name: ceiling})
+        except BadValue as error:
+            raise flaw(error.line, name) from None
+    return value
+
+
+_Caps = dict[str, Amount]
+_Account = Annotated[str, StringConstraints(pattern=r"^\S{1,200}$")]
+
+
+class Thresholds(BaseModel):
+    """At which share of a budget something follows."""
+
+    model_config = STRICT
+
+    warn: Amount = Field(0.8, description="a share, such as 0.8")
+    claims: Amount = Field(1.0, description="a share that is not below warn, such as 1.0")
+    work: Amount = Field(1.25, description="a share that is not below claims, such as 1.25")
+
+    @model_validator(mode="after")
+    def _rise(self) -> Self:
+        if not self.warn <= self.claims <= self.work:
+            raise flaw("these rise: warn, claims, work")
+        return self
+
+
+class Budget(BaseModel):
+    """How much a job, an agent or an account may use. What is not given is not bounded."""
+
+    model_config = STRICT
+
+    max_bu: Amount | None = Field(None, description="beats in all, a number from 0")
+    phase_caps: _Caps = Field(default={}, description="a map of phases to beats")
+    wait_caps: _Caps = Field(default={}, description="a map of what is waited for (help, io) to beats")
+    hard_end: Annotated[str, PlainValidator(_hard_end)] | None = Field(
+        None, description="bar+K, or a time with its offset, such as 2030-01-31T08:00:00Z"
+    )
+    charge_to: _Account | None = Field(None, description="the account, up to 200 characters without spaces")
+    per_beat: Annotated[dict[str, Any], AfterValidator(_ceilings)] = Field(
+        default={}, description="a map of resources to how much of each a beat may use"
+    )
+    thresholds: Thresholds = Field(
+        default_factory=Thresholds, description="a map of warn, claims and work to shares"
+    )
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> Self:
+        """The budget of a stored document, of a manifest, or of fields made in code."""
+        return made(cls, document, called="budget", bad=BadBudget)
+
+    def document(self) -> dict[str, Any]:
+        """The budget as it was written."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    # --- what follows from it ------------------------------------------------------------------------
+
+    def capped(self, beats: Mapping[str, float]) -> dict[str, float]:
+        """The beats of phases, none more than its cap."""
+        return {name: min(count, self.phase_caps.get(name, count)) for name, count in beats.items()}
+
+    def capped_waits(self, beats: Mapping[str, float]) -> dict[str, float]:
+        """The same of beats that may be waited."""
+        return {name: min(count, self.wait_caps.get(name, count)) for name, count in beats.items()}
+
+    def hard_end_ms(self, timeline: Timeline, since_ms: int) -> int | None:
+        """When all has an end: `bar+0` is that of the bar in which it began."""
+        if self.hard_end is None:
+            return None
+        if (bars := _BARS.fullmatch(self.hard_end)) is None:
+            return _moment_ms(self.hard_end)
+        return timeline.downbeat_after(since_ms, int(bars[1]) + 1)
+
+    def over_in_beat(self, used: Resources, beats: float = 1.0) -> str | None:
+        """Which ceiling was exceeded by what a beat has used, or some beats on average; in words."""
+        for name, device, amount in used.amounts():
+            ceiling = self.per_beat.get(name)
+            if name in CLASSED and ceiling is not None:
+                ceiling = ceiling.get(device)
+            if ceiling is not None and amount > ceiling * beats:
+                what = f"{name}[{device}]" if device else name
+                return f"{amount / beats:.3g} {what} in a beat, where {ceiling:g} are allowed"
+        return None
+
+
+def verdict(spent_bu: float, budget: Budget) -> Verdict:
+    """What follows from so many beats."""
+    if budget.max_bu is None:
+        return Verdict.OK
+    at = budget.thresholds
+    for share, what in ((at.work, Verdict.STOP), (at.claims, Verdict.NO_CLAIMS), (at.warn, Verdict.WARN)):
+        if spent_bu >= share * budget.max_bu:
+            return what
+    return Verdict.OK
+
+
+def parse_budget(text: str | bytes, name: str = "budget") -> Budget:
+    """The budget in a text of YAML, under `budget:`; `BadBudget` has all that is wrong with it, by line."""
+    return read_model(_BudgetFile, text, name, called="budget", bad=BadBudget).budget
+
+
+class _BudgetFile(BaseModel):
+    """A file with a budget in it."""
+
+    model_config = STRICT
+
+    budget: Budget = Field(description="a map")

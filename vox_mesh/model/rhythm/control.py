@@ -1,0 +1,368 @@
+"""The control of the tempo: a PI controller that is asked once for each bar, and can be asked again later.
+
+Work that waits for busy places makes it faster, as long as phases are kept; overruns and broken promises make
+it slower. It has no time and no memory of its own: both are given, and recorded with what it decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, NamedTuple, Self
+
+from vox_mesh.errors import MeshError
+from vox_mesh.model.canonical import JsonObject, canonical, parse
+from vox_mesh.model.chain import Entry
+from vox_mesh.model.rhythm.policy import TempoPolicy
+from vox_mesh.model.rhythm.tempo import MINUTE_MS, Tempo
+
+INTEGRAL_GAIN: Final = 0.05
+"""By how much a full error moves the tempo in a bar, as a part of it."""
+
+PROPORTIONAL_SHARE: Final = 0.5
+"""How much of the hysteresis a full error is worth at once: not all, so that no single bar changes it."""
+
+SMOOTHING: Final = 0.25
+"""How much a bar counts against all bars before it: a few tasks are overrun, or none, by chance."""
+
+CEILING_MS: Final = 60 * MINUTE_MS
+"""For so long a tempo that was too fast is not tried again."""
+
+# What each reading is worth rises between the two numbers, from nothing to all.
+WAITING: Final = (0.5, 4.0)
+"""Jobs that wait, for each place."""
+
+BUSY: Final = (0.7, 0.9)
+"""The part of the places that is busy."""
+
+UNEASE: Final = (0.05, 0.08)
+"""The part of phases overrun, or of promises broken, at which nothing makes it faster any more."""
+
+STRAIN: Final = (0.12, 0.40)
+"""The same, at which it gets slower. Between the two it is left as it is."""
+
+OCCUPIED: Final = (0.1, 0.4)
+"""The busy part of the places below which a tempo that was raised comes down again."""
+
+ENOUGH_OVERRUNS: Final = 3
+"""So many must there be before phases are to give each other beats."""
+
+_NEUTRAL_TROUBLE: Final = 0.1
+_NEUTRAL_UTILISATION: Final = 0.55
+_DECISIVE: Final = {"cluster_id", "initial_bpm", "bar_len_beats", "phases", "limits", "adaptation"}
+_WORK: Final = "work"
+_BPM_DIGITS: Final = 2
+_DIGITS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """How a bar went. `incident` says what freezes the tempo, if something does."""
+
+    queue_depth: int
+    places: int
+    utilisation: float
+    overrun_rate: float
+    broken_rate: float
+    incident: str | None = None
+
+    @property
+    def trouble(self) -> float:
+        """The part of phases overrun, or of promises broken if that is more."""
+        return max(self.overrun_rate, self.broken_rate)
+
+    @property
+    def pressure(self) -> float:
+        """How much speaks for going faster, from 0 to 1: work waits for busy places, and phases are kept."""
+        waiting = self.queue_depth / self.places if self.places else 0.0
+        return _ramp(waiting, WAITING) * _ramp(self.utilisation, BUSY) * (1 - _ramp(self.trouble, UNEASE))
+
+    @property
+    def strain(self) -> float:
+        """How much speaks for going slower, from 0 to 1."""
+        return _ramp(self.trouble, STRAIN)
+
+    @property
+    def idleness(self) -> float:
+        """How little there is to do, from 0 to 1."""
+        return 0.0 if self.queue_depth else 1 - _ramp(self.utilisation, OCCUPIED)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlState:
+    """All that one decision leaves to the next."""
+
+    bpm: float
+    """The tempo that was decided last; it may have been announced only."""
+    integral: float = 0.0
+    """How far from the policy's first tempo it is to be, as a part of that, by all readings so far."""
+    utilisation: float = _NEUTRAL_UTILISATION
+    overrun_rate: float = 0.0
+    broken_rate: float = 0.0
+    """Smoothed, as the two before it."""
+    changed_ms: int | None = None
+    """Since when this tempo holds, or from when on it will."""
+    ceiling_bpm: float | None = None
+    """What was too fast, and ..."""
+    ceiling_ms: int = 0
+    """... until when that is remembered."""
+
+    @classmethod
+    def beginning(cls, policy: TempoPolicy, bpm: float, changed_ms: int | None = None) -> Self:
+        """Go on from a tempo that somebody else has set: the first readings don't make it jump."""
+        return cls(bpm, round(bpm / policy.initial_bpm - 1, _DIGITS), changed_ms=changed_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided for the bars to come, and why."""
+
+    bpm: float
+    state: ControlState
+    reason: str
+    is_change: bool
+    inputs: Readings
+    wanted_bpm: float
+    """What it would be without hysteresis, and without steps."""
+
+
+def decide(
+    policy: TempoPolicy, state: ControlState, readings: Readings, now_ms: int, from_ms: int | None = None
+) -> Decision:
+    """The tempo that follows from the readings of the bar that has just ended.
+
+    `from_ms` is the downbeat from which on a change would hold: now, if none is given.
+    """
+
+    def stay(why: str, after: ControlState = state, wanted_bpm: float = state.bpm) -> Decision:
+        return Decision(state.bpm, after, why, False, readings, wanted_bpm)
+
+    if not policy.adaptation.enable:
+        return stay("off: the policy does not adapt")
+    if readings.incident is not None:
+        return stay(f"frozen: {readings.incident}")
+    bar_ms = Tempo(state.bpm, policy.bar_len_beats).bar_ms
+    if state.changed_ms is not None and now_ms < state.changed_ms + bar_ms:
+        return stay("settling: no bar has ended yet in this tempo")
+
+    heard = _smoothed(state, readings)
+    error = _error(policy, state, heard)
+    limits = _limits(policy, state, heard, now_ms)
+    after = replace(
+        state,
+        integral=_integrated(policy, state, error, limits),
+        utilisation=heard.utilisation,
+        overrun_rate=heard.overrun_rate,
+        broken_rate=heard.broken_rate,
+    )
+    wanted = _within(round(_level(policy, after.integral, error), _BPM_DIGITS), limits)
+    if abs(wanted - state.bpm) < _hysteresis(policy) * state.bpm or wanted == state.bpm:
+        return stay("steady: what is wanted is near enough", after, wanted)
+    if state.changed_ms is not None and now_ms < state.changed_ms + MINUTE_MS:
+        return stay("waiting: it changes at most once a minute", after, wanted)
+    step = policy.adaptation.max_step_bpm
+    bpm = _within(wanted, (state.bpm - step, state.bpm + step))
+    after = replace(after, bpm=bpm, changed_ms=now_ms if from_ms is None else from_ms)
+    if bpm < state.bpm and heard.strain:
+        # What was heard was of the faster tempo: nothing follows from it for the one to come.
+        after = replace(
+            after,
+            overrun_rate=min(heard.overrun_rate, _NEUTRAL_TROUBLE),
+            broken_rate=min(heard.broken_rate, _NEUTRAL_TROUBLE),
+            ceiling_bpm=state.bpm,
+            ceiling_ms=now_ms + CEILING_MS,
+        )
+    return Decision(bpm, after, _reason(bpm > state.bpm, heard), True, readings, wanted)
+
+
+def _smoothed(state: ControlState, readings: Readings) -> Readings:
+    """The readings, as they are on the whole by now."""
+
+    def towards(before: float, now: float) -> float:
+        return round(before + SMOOTHING * (now - before), _DIGITS)
+
+    return replace(
+        readings,
+        utilisation=towards(state.utilisation, readings.utilisation),
+        overrun_rate=towards(state.overrun_rate, readings.overrun_rate),
+        broken_rate=towards(state.broken_rate, readings.broken_rate),
+    )
+
+
+def _error(policy: TempoPolicy, state: ControlState, heard: Readings) -> float:
+    """From -1, much slower, to 1, much faster."""
+    error = heard.pressure - heard.strain
+    if error == 0 and state.bpm > policy.initial_bpm:
+        # Only downwards: where it was too fast for the work, the first tempo would be so again.
+        return -heard.idleness
+    return error
+
+
+def _reason(is_faster: bool, heard: Readings) -> str:
+    if is_faster:
+        return "faster: work waits, and places are busy"
+    if not heard.strain:
+        return "slower: there is little to do"
+    if heard.overrun_rate >= heard.broken_rate:
+        return "slower: phases are overrun"
+    return "slower: promises are broken"
+
+
+def _level(policy: TempoPolicy, integral: float, error: float) -> float:
+    return policy.initial_bpm * (1 + integral) * (1 + PROPORTIONAL_SHARE * _hysteresis(policy) * error)
+
+
+def _integrated(policy: TempoPolicy, state: ControlState, error: float, limits: tuple[float, float]) -> float:
+    """Move the integral, but never so far that the tempo would go on changing when the cause has gone."""
+    now = state.integral
+    if error == 0:
+        return now
+    reach = policy.adaptation.max_step_bpm + _hysteresis(policy) * state.bpm
+    farthest = _within(state.bpm + (reach if error > 0 else -reach), limits)
+    bound = farthest / _level(policy, 0.0, error) - 1
+    after = now + INTEGRAL_GAIN * error * (1 + now)
+    bounded = max(now, min(after, bound)) if error > 0 else min(now, max(after, bound))
+    return round(bounded, _DIGITS)
+
+
+def _hysteresis(policy: TempoPolicy) -> float:
+    return policy.adaptation.hysteresis_pct / 100
+
+
+def _limits(policy: TempoPolicy, state: ControlState, heard: Readings, now_ms: int) -> tuple[float, float]:
+    """Between which tempos it may be: none that was too fast, and none that is slower than it need be."""
+    low, high = policy.limits.min_bpm, policy.limits.max_bpm
+    if not heard.strain:
+        low = max(low, min(state.bpm, policy.initial_bpm))
+    if state.ceiling_bpm is not None and now_ms < state.ceiling_ms:
+        # Never below what holds now: a ceiling only keeps it from rising.
+        high = min(high, max(state.bpm, state.ceiling_bpm / (1 + _hysteresis(policy))))
+    return low, max(low, high)
+
+
+def _within(value: float, limits: tuple[float, float]) -> float:
+    return max(limits[0], min(value, limits[1]))
+
+
+def _ramp(value: float, ends: tuple[float, float]) -> float:
+    return _within((value - ends[0]) / (ends[1] - ends[0]), (0.0, 1.0))
+
+
+# --- phases --------------------------------------------------------------------------------------------
+
+
+def suggest_phases(policy: TempoPolicy, overruns_by_phase: Mapping[str, int]) -> dict[str, int]:
+    """The beats of each phase, with one more for that in which more than half of the overruns were.
+
+    Work gives it; what work needs comes from the longest of the others. No phase gives its last beat.
+    """
+    beats = dict(policy.phase_beats)
+    counts = {phase: overruns_by_phase.get(phase, 0) for phase in beats}
+    total = sum(counts.values())
+    worst = max(counts, key=counts.__getitem__)
+    if total < ENOUGH_OVERRUNS or 2 * counts[worst] <= total:
+        return beats
+    others = [phase for phase in beats if phase != worst and beats[phase] > 1]
+    if others:
+        giver = _WORK if _WORK in others else max(others, key=beats.__getitem__)
+        beats[giver] -= 1
+        beats[worst] += 1
+    return beats
+
+
+# --- what is recorded, and recomputed ------------------------------------------------------------------
+
+
+def decisive(policy: TempoPolicy) -> dict[str, Any]:
+    """What decisions depend on in a policy."""
+    return policy.model_dump(mode="json", include=_DECISIVE)
+
+
+def record(
+    policy: TempoPolicy, before: ControlState, decision: Decision, now_ms: int, from_ms: int
+) -> dict[str, Any]:
+    """A decision with all that it was made of: the payload of its op."""
+    return {
+        "at_ms": now_ms,
+        "from_ms": from_ms,
+        "policy": decisive(policy),
+        "readings": asdict(decision.inputs),
+        "before": asdict(before),
+        "after": asdict(decision.state),
+        "bpm": decision.bpm,
+        "wanted_bpm": decision.wanted_bpm,
+        "is_change": decision.is_change,
+        "reason": decision.reason,
+    }
+
+
+def state_after(payload: JsonObject) -> ControlState:
+    """What a recorded decision left to the next."""
+    return _state(payload["after"])
+
+
+def policy_of(payload: JsonObject) -> TempoPolicy:
+    """The policy by which a recorded decision was made."""
+    return TempoPolicy.of_document(payload["policy"])
+
+
+def readings_of(payload: JsonObject) -> Readings:
+    """How the bar went on which a recorded decision was made."""
+    found = payload["readings"]
+    return Readings(
+        int(found["queue_depth"]),
+        int(found["places"]),
+        float(found["utilisation"]),
+        float(found["overrun_rate"]),
+        float(found["broken_rate"]),
+        found["incident"],
+    )
+
+
+def _state(found: JsonObject) -> ControlState:
+    # Canonical JSON writes 12.0 as 12.
+    ceiling_bpm = found["ceiling_bpm"]
+    return ControlState(
+        float(found["bpm"]),
+        float(found["integral"]),
+        float(found["utilisation"]),
+        float(found["overrun_rate"]),
+        float(found["broken_rate"]),
+        found["changed_ms"],
+        None if ceiling_bpm is None else float(ceiling_bpm),
+        found["ceiling_ms"],
+    )
+
+
+class Divergence(NamedTuple):
+    """A recorded decision that is not what its inputs lead to, or does not follow from the one before."""
+
+    op_id: str
+    what: str
+    recorded: str
+    recomputed: str
+
+
+def replay(entries: Iterable[Entry]) -> Iterator[Divergence]:
+    """Make recorded decisions again from their inputs, in their order, and tell where one differs.
+
+    One that was refused changed nothing, so the next follows from the one before it.
+    """
+    last: ControlState | None = None
+    for entry in entries:
+        try:
+            payload = parse(entry.payload)
+            policy, before = policy_of(payload), _state(payload["before"])
+            at_ms, from_ms = int(payload["at_ms"]), int(payload["from_ms"])
+            again = decide(policy, before, readings_of(payload), at_ms, from_ms)
+        except (MeshError, ValueError, KeyError, TypeError) as error:
+            yield Divergence(entry.op_id, "payload", entry.payload, f"unreadable: {error}")
+            continue
+        text = canonical(record(policy, before, again, at_ms, from_ms))
+        if text != entry.payload:
+            yield Divergence(entry.op_id, "decision", entry.payload, text)
+        start = ControlState.beginning(policy, before.bpm, before.changed_ms)
+        if last is not None and before not in (last, start):
+            yield Divergence(entry.op_id, "before", canonical(asdict(before)), canonical(asdict(last)))
+        if entry.accepted:
+            last = again.state

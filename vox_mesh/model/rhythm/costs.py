@@ -1,0 +1,180 @@
+"""What work costs: beats and measured resources, at rates. Tokens are not counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from vox_mesh.errors import BadRates, BadValue
+from vox_mesh.model.flaws import read_model
+from vox_mesh.model.rhythm.policy import STRICT
+
+DEFAULT: Final = "default"
+"""In a map of rates: what all others cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What was used. What the system did not tell is absent: `None`, or no class of its name."""
+
+    cpu_sec: float | None = None
+    mem_gbs: float | None = None
+    """Gigabytes times seconds."""
+    disk_io_mb: float | None = None
+    net_egress_mb: float | None = None
+    storage_gbh: float | None = None
+    """Gigabytes times hours."""
+    gpu_sec: Mapping[str, float] = field(default_factory=dict)
+    """By class of device, such as A100."""
+    accel_sec: Mapping[str, float] = field(default_factory=dict)
+
+    def __add__(self, other: Resources) -> Resources:
+        return self._with(other, _sum, _sums)
+
+    def __sub__(self, earlier: Resources) -> Resources:
+        """What was used since: what was not told earlier was nothing then."""
+        return self._with(earlier, _more, _since)
+
+    def _with(
+        self,
+        other: Resources,
+        plain: Callable[[float | None, float | None], float | None],
+        classed: Callable[[Mapping[str, float], Mapping[str, float]], Mapping[str, float]],
+    ) -> Resources:
+        amounts: dict[str, Any] = {
+            name: (classed if name in CLASSED else plain)(getattr(self, name), getattr(other, name))
+            for name in PRIMITIVES
+        }
+        return Resources(**amounts)
+
+    def amounts(self) -> Iterator[tuple[str, str, float]]:
+        """All that was told: the primitive, the class of device if it has one, and how much."""
+        for name in PLAIN:
+            if (amount := getattr(self, name)) is not None:
+                yield name, "", amount
+        for name in CLASSED:
+            for device, amount in getattr(self, name).items():
+                yield name, device, amount
+
+    def as_json(self) -> dict[str, Any]:
+        """What was told, as a JSON object."""
+        told: dict[str, Any] = {}
+        for name, device, amount in self.amounts():
+            if device:
+                told.setdefault(name, {})[device] = amount
+            else:
+                told[name] = amount
+        return told
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Resources:
+        """What a JSON object tells; `BadValue` if it is not such a one."""
+        for name, amount in told.items():
+            if name in CLASSED:
+                if not isinstance(amount, Mapping):
+                    raise BadValue(
+                        f"{name} is told by class of device", hint=f'such as {name}={{"A100": 3.2}}'
+                    )
+                for device, each in amount.items():
+                    if not isinstance(device, str) or not device:
+                        raise BadValue(f"a class of {name} has no name")
+                    _check(f"{name}[{device}]", each)
+            elif name in PLAIN:
+                _check(name, amount)
+            else:
+                raise BadValue(f"{name} is no resource", hint=f"one of {', '.join(PRIMITIVES)}")
+        return cls(**told)
+
+
+PRIMITIVES: Final = tuple(each.name for each in fields(Resources))
+CLASSED: Final = ("gpu_sec", "accel_sec")
+"""Those that are told by class of device."""
+
+PLAIN: Final = tuple(name for name in PRIMITIVES if name not in CLASSED)
+
+
+def _check(name: str, amount: Any) -> None:
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf:
+        raise BadValue(f"{name} is {amount!r}, and not a number from 0")
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
+
+
+def _sums(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {device: one.get(device, 0.0) + other.get(device, 0.0) for device in [*one, *other]}
+
+
+def _more(now: float | None, earlier: float | None) -> float | None:
+    return None if now is None else max(0.0, now - (earlier or 0.0))
+
+
+def _since(now: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, float]:
+    return {device: max(0.0, amount - earlier.get(device, 0.0)) for device, amount in now.items()}
+
+
+# --- rates -------------------------------------------------------------------------------------------
+
+
+def _for_all(value: Any) -> Any:
+    """A single number is the rate of all."""
+    return value if isinstance(value, dict) else {DEFAULT: value}
+
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A number from 0."""
+
+_RateMap = Annotated[dict[str, Amount], BeforeValidator(_for_all)]
+_CLASSES: Final = "a map of classes of devices, or default, to numbers from 0; or one number for all"
+
+
+class Rates(BaseModel):
+    """What a unit of each thing costs, in any currency. By default a beat costs 1, the rest nothing."""
+
+    model_config = STRICT
+
+    role_rate_bu: _RateMap = Field(
+        default={DEFAULT: 1.0},
+        description="a map of roles, or default, to numbers from 0; or one number for all",
+    )
+    cpu_sec: Amount = Field(0.0, description="a number from 0")
+    mem_gbs: Amount = Field(0.0, description="a number from 0")
+    io_mb: Amount = Field(0.0, description="a number from 0")
+    egress_mb: Amount = Field(0.0, description="a number from 0")
+    storage_gbh: Amount = Field(0.0, description="a number from 0")
+    gpu_sec: _RateMap = Field(default={}, description=_CLASSES)
+    accel_sec: _RateMap = Field(default={}, description=_CLASSES)
+
+    def of_role(self, role: str) -> float:
+        """What a beat of a role costs; where nothing is said of it, 1."""
+        return self.role_rate_bu.get(role, self.role_rate_bu.get(DEFAULT, 1.0))
+
+    def total(self, beats: Mapping[str, float], used: Resources) -> float:
+        """What a phrase costs: the beats of each role, and what was used. What was not told costs nothing."""
+        return (
+            sum(count * self.of_role(role) for role, count in beats.items())
+            + _by_class(used.gpu_sec, self.gpu_sec)
+            + _by_class(used.accel_sec, self.accel_sec)
+            + (used.cpu_sec or 0.0) * self.cpu_sec
+            + (used.mem_gbs or 0.0) * self.mem_gbs
+            + (used.disk_io_mb or 0.0) * self.io_mb
+            + (used.net_egress_mb or 0.0) * self.egress_mb
+            + (used.storage_gbh or 0.0) * self.storage_gbh
+        )
+
+
+def _by_class(used: Mapping[str, float], rates: Mapping[str, float]) -> float:
+    others = rates.get(DEFAULT, 0.0)
+    return sum(amount * rates.get(device, others) for device, amount in used.items())
+
+
+def parse_rates(text: str | bytes, name: str = "rates") -> Rates:
+    """The rates in a text of YAML; `BadRates` has all that is wrong with it, each with its line."""
+    return read_model(Rates, text, name, called="file of rates", bad=BadRates)

@@ -1,0 +1,228 @@
+"""Scores: how a task's phrase is shared out among its phases, how long it may wait, and what comes then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+
+from vox_mesh.errors import BadAddress, BadScore, BadValue
+from vox_mesh.model.flaws import flaw, flaws_of, made, read_model, shown
+from vox_mesh.model.manifest_fields import Texts
+from vox_mesh.model.rhythm import ucxl
+from vox_mesh.model.rhythm.budgets import Budget
+from vox_mesh.model.rhythm.policy import DEFAULT_BAR, PHASES, STRICT, shared_out
+from vox_mesh.model.rhythm.tempo import FASTEST_BPM, LONGEST_BAR, SLOWEST_BPM
+
+EMIT: Final = "emit"
+FALLBACK: Final = "fallback"
+CHECKPOINT: Final = "checkpoint"
+DEFER: Final = "defer:next-phrase"
+
+MAX_PHRASES: Final = 16
+MAX_STEPS: Final = 8
+
+_CALLED: Final = "score"
+_NAMED_STEP: Final = re.compile(rf"({EMIT}|{FALLBACK}):[A-Za-z0-9][A-Za-z0-9._-]{{0,63}}")
+
+
+class Span(NamedTuple):
+    """Where a phase lies in its phrase, in beats from its beginning."""
+
+    phase: str
+    begins: int
+    ends: int
+
+
+def _each_once(steps: tuple[str, ...]) -> tuple[str, ...]:
+    if len(steps) > MAX_STEPS:
+        raise flaw(f"has {len(steps)}; at most {MAX_STEPS} fit")
+    for place, step in enumerate(steps):
+        if step in steps[:place]:
+            raise flaw(f"{shown(step)} is written twice", place)
+    return steps
+
+
+def _when_exhausted(steps: tuple[str, ...]) -> tuple[str, ...]:
+    for place, step in enumerate(steps):
+        if not _NAMED_STEP.fullmatch(step):
+            raise flaw(f"{shown(step)} is no step", place)
+    fallbacks = [place for place, step in enumerate(steps) if step.startswith(FALLBACK)]
+    if len(fallbacks) > 1:
+        raise flaw("there is a fallback before, and one is enough", fallbacks[1])
+    return steps
+
+
+def _when_overrun(steps: tuple[str, ...]) -> tuple[str, ...]:
+    for place, step in enumerate(steps):
+        if step not in (CHECKPOINT, DEFER):
+            raise flaw(f"{shown(step)} is no step", place)
+    return steps
+
+
+_Steps = Annotated[Texts, AfterValidator(_each_once)]
+_Beats = Annotated[int, Field(ge=1, le=LONGEST_BAR)]
+_BEATS_TEXT: Final = f"beats, an integer from 1 to {LONGEST_BAR}"
+_Waiting = Annotated[int, Field(ge=0, le=LONGEST_BAR)]
+_WAITING_TEXT: Final = f"beats, an integer from 0 to {LONGEST_BAR}"
+
+
+class Phases(BaseModel):
+    """The beats of each phase."""
+
+    model_config = STRICT
+
+    plan: _Beats = Field(description=_BEATS_TEXT)
+    work: _Beats = Field(description=_BEATS_TEXT)
+    review: _Beats = Field(description=_BEATS_TEXT)
+
+
+class WaitBudget(BaseModel):
+    """How many beats of a phrase may be spent waiting: hard ceilings."""
+
+    model_config = STRICT
+
+    help: _Waiting = Field(2, description=_WAITING_TEXT)
+    io: _Waiting = Field(1, description=_WAITING_TEXT)
+
+
+class Retry(BaseModel):
+    """How often a phrase is played, the first time included, and whether it gets shorter."""
+
+    model_config = STRICT
+
+    max_phrases: Annotated[int, Field(ge=1, le=MAX_PHRASES)] = Field(
+        2, description=f"an integer from 1 to {MAX_PHRASES}"
+    )
+    backoff: Literal["geometric", "none"] = Field("geometric", description="geometric or none")
+
+
+class Escalation(BaseModel):
+    """What is done when waiting or a phase has taken all its beats, step by step."""
+
+    model_config = STRICT
+
+    on_wait_exhausted: Annotated[_Steps, AfterValidator(_when_exhausted)] = Field(
+        ("emit:needs-attention",),
+        description=f"an array of {EMIT}:NAME and one {FALLBACK}:NAME; "
+        "names are 1 to 64 letters, digits, dots, dashes and underscores",
+    )
+    on_overrun: Annotated[_Steps, AfterValidator(_when_overrun)] = Field(
+        (CHECKPOINT, DEFER), description=f"an array of {CHECKPOINT} and {DEFER}"
+    )
+
+    @property
+    def fallback(self) -> str | None:
+        """What is done instead when a wait is exhausted."""
+        return next(iter(self._named(FALLBACK)), None)
+
+    @property
+    def emits(self) -> list[str]:
+        """What is told when a wait is exhausted."""
+        return self._named(EMIT)
+
+    def _named(self, kind: str) -> list[str]:
+        parts = (step.partition(":") for step in self.on_wait_exhausted)
+        return [name for found, _, name in parts if found == kind]
+
+
+class Score(BaseModel):
+    """How a task is played. Without phases, the bar is shared out among them 1 : 2 : 1."""
+
+    model_config = STRICT
+
+    tempo: Annotated[float, Field(ge=SLOWEST_BPM, le=FASTEST_BPM)] | None = Field(
+        None,
+        description=f"beats a minute, a number from 1/60 to {FASTEST_BPM:g}; a hint, the cluster's holds",
+    )
+    bar_len: Annotated[int, Field(ge=len(PHASES), le=LONGEST_BAR)] = Field(
+        DEFAULT_BAR, description=f"an integer from {len(PHASES)} to {LONGEST_BAR}"
+    )
+    phases: Phases = Field(description="beats for plan, work and review that sum to bar_len")
+    wait_budget: WaitBudget = Field(WaitBudget.model_construct(), description="beats for help and io")
+    retry: Retry = Field(Retry.model_construct(), description="a map of max_phrases and backoff")
+    escalation: Escalation = Field(
+        Escalation.model_construct(), description="a map of on_wait_exhausted and on_overrun"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_phases(cls, fields: Any) -> Any:
+        if not isinstance(fields, Mapping) or "phases" in fields:
+            return fields
+        bar = fields.get("bar_len", DEFAULT_BAR)
+        is_bar = type(bar) is int and len(PHASES) <= bar <= LONGEST_BAR
+        beats = shared_out(bar if is_bar else DEFAULT_BAR, {"plan": 1, "work": 2, "review": 1})
+        return {**fields, "phases": beats}
+
+    @model_validator(mode="after")
+    def _phases_fill_the_bar(self) -> Self:
+        if (total := sum(self.attempt(1).values())) != self.bar_len:
+            raise flaw(f"they sum to {total} beats, and bar_len is {self.bar_len}", "phases")
+        return self
+
+    @classmethod
+    def built_in(cls) -> Self:
+        """The score of a task that has none."""
+        return cls.of_document({})
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> Self:
+        """The score of a stored document, or of fields made in code."""
+        return made(cls, document, called=_CALLED, bad=BadScore)
+
+    def document(self) -> dict[str, Any]:
+        """As it is stored: what is as usual is left out."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    def attempt(self, number: int) -> dict[str, int]:
+        """The beats of each phase when the phrase is played for the n-th time, from 1."""
+        if number < 1:
+            raise BadValue(f"there is no attempt {number}", hint="the first one is 1")
+        shrink = 2 ** min(number - 1, LONGEST_BAR) if self.retry.backoff == "geometric" else 1
+        return {phase: max(1, getattr(self.phases, phase) // shrink) for phase in PHASES}
+
+    def boundaries(self, attempt: int) -> list[Span]:
+        """Where each phase begins and ends in the phrase of an attempt."""
+        spans: list[Span] = []
+        for phase, beats in self.attempt(attempt).items():
+            begins = spans[-1].ends if spans else 0
+            spans.append(Span(phase, begins, begins + beats))
+        return spans
+
+
+def _as_address(text: str) -> str:
+    try:
+        ucxl.parse(text)
+    except BadAddress as bad:
+        raise flaw(str(bad)) from None
+    return text
+
+
+def _as_budget(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields as they are, once they are known to be those of a budget."""
+    try:
+        Budget.model_validate(fields)
+    except ValidationError as error:
+        for path, wrong in flaws_of(error.errors(include_url=False), Budget, "a budget"):
+            raise flaw(wrong, *path) from None
+    return fields
+
+
+class ScoreFile(BaseModel):
+    """A score as it is written in a file, with the deliverable that it is for and what that may cost."""
+
+    model_config = STRICT
+
+    score: Score = Field(description="a map of tempo, bar_len, phases, wait_budget, retry and escalation")
+    ucxl: Annotated[str, AfterValidator(_as_address)] | None = Field(
+        None, description="the address of a deliverable, such as ucxl://proj:any/*/task/ingest"
+    )
+    budget: Annotated[dict[str, Any], AfterValidator(_as_budget)] | None = None
+
+
+def parse_score(text: str | bytes, name: str = _CALLED) -> ScoreFile:
+    """The score in a text of YAML or JSON; `BadScore` has all that is wrong with it, each with its line."""
+    return read_model(ScoreFile, text, name, called=_CALLED, bad=BadScore)

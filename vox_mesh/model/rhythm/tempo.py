@@ -1,0 +1,241 @@
+"""Tempo: where beats and bars lie in time. They are derived from the clock, and never counted.
+
+Times are milliseconds by the database's clock. A tempo has an anchor, its first downbeat; the next tempo's
+anchor is a downbeat of the one before, so that bars follow each other without a gap.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.canonical import content_id
+
+MINUTE_MS: Final = 60_000
+SLOWEST_BPM: Final = 1 / 60
+"""A beat of an hour."""
+
+FASTEST_BPM: Final = 600.0
+"""Ten beats a second: for tests and demonstrations. What is faster is no coarse tempo."""
+
+LONGEST_BAR: Final = 64
+
+_WINDOW_DIGITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One beat: its place in the bar from 1, when it begins, for how long it lasts, and its bar."""
+
+    index: int
+    epoch_ms: int
+    beat_ms: int
+    window_ms: int
+    """When its bar begins."""
+    bar_len: int
+
+    @property
+    def is_downbeat(self) -> bool:
+        """Whether it is the first of its bar."""
+        return self.index == 1
+
+    @property
+    def ends_ms(self) -> int:
+        """When the next one begins."""
+        return self.epoch_ms + self.beat_ms
+
+    @property
+    def bar_ms(self) -> int:
+        """How long its bar is."""
+        return self.bar_len * self.beat_ms
+
+    @property
+    def window_ends_ms(self) -> int:
+        """When the next bar begins."""
+        return self.window_ms + self.bar_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Tempo:
+    """How fast it goes, from its anchor on."""
+
+    bpm: float
+    bar_len: int
+    anchor_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if not SLOWEST_BPM <= self.bpm <= FASTEST_BPM:
+            raise BadValue(f"a tempo of {self.bpm:g} beats a minute?", hint=f"from 1/60 to {FASTEST_BPM:g}")
+        if not 1 <= self.bar_len <= LONGEST_BAR:
+            raise BadValue(f"a bar of {self.bar_len} beats?", hint=f"from 1 to {LONGEST_BAR}")
+
+    @property
+    def beat_ms(self) -> int:
+        """How long a beat is: whole milliseconds, so that every node has the same."""
+        return round(MINUTE_MS / self.bpm)
+
+    @property
+    def bar_ms(self) -> int:
+        """How long a bar is."""
+        return self.beat_ms * self.bar_len
+
+    def beat_at(self, at_ms: int) -> Beat:
+        """The beat that a moment is in."""
+        beats = (at_ms - self.anchor_ms) // self.beat_ms
+        bars, before = divmod(beats, self.bar_len)
+        epoch_ms = self.anchor_ms + beats * self.beat_ms
+        return Beat(before + 1, epoch_ms, self.beat_ms, self.anchor_ms + bars * self.bar_ms, self.bar_len)
+
+    def next_downbeat_ms(self, at_ms: int, bars: int = 1) -> int:
+        """When the bar begins that is so many bars after the one of that moment."""
+        return self.beat_at(at_ms).window_ms + bars * self.bar_ms
+
+
+class Window(NamedTuple):
+    """One bar, as it is reported on."""
+
+    start_ms: int
+    end_ms: int
+
+
+class Timeline:
+    """All tempos, one after the other. The first holds for all time before its anchor, too."""
+
+    def __init__(self, tempos: Iterable[Tempo]) -> None:
+        self.tempos: Final = tuple(sorted(tempos, key=lambda tempo: tempo.anchor_ms))
+        if not self.tempos:
+            raise BadValue("a timeline needs a tempo")
+        for before, after in pairwise(self.tempos):
+            if before.beat_at(after.anchor_ms).window_ms != after.anchor_ms:
+                raise BadValue(f"a tempo can't change at {after.anchor_ms}: that is no downbeat before it")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Timeline) and self.tempos == other.tempos
+
+    def __hash__(self) -> int:
+        return hash(self.tempos)
+
+    @cached_property
+    def _anchors(self) -> list[int]:
+        return [tempo.anchor_ms for tempo in self.tempos]
+
+    @property
+    def last(self) -> Tempo:
+        """The tempo that holds in the end."""
+        return self.tempos[-1]
+
+    def _place(self, at_ms: int) -> int:
+        return max(0, bisect_right(self._anchors, at_ms) - 1)
+
+    def tempo_at(self, at_ms: int) -> Tempo:
+        """The tempo of a moment."""
+        return self.tempos[self._place(at_ms)]
+
+    def beat_at(self, at_ms: int) -> Beat:
+        """The beat that a moment is in."""
+        return self.tempo_at(at_ms).beat_at(at_ms)
+
+    def window_at(self, at_ms: int) -> Window:
+        """The bar that a moment is in."""
+        beat = self.beat_at(at_ms)
+        return Window(beat.window_ms, beat.window_ends_ms)
+
+    def windows(self, from_ms: int, until_ms: int) -> Iterator[Window]:
+        """The bars that have ended by a moment, beginning with the one of another moment."""
+        window = self.window_at(from_ms)
+        while window.end_ms <= until_ms:
+            yield window
+            window = self.window_at(window.end_ms)
+
+    def bars_between(self, from_ms: int, until_ms: int) -> int:
+        """How many downbeats lie after one moment, up to another that is not before it."""
+        at_ms, place, bars = self.window_at(from_ms).start_ms, self._place(from_ms), 0
+        while place + 1 < len(self.tempos) and self._anchors[place + 1] <= until_ms:
+            bars += (self._anchors[place + 1] - at_ms) // self.tempos[place].bar_ms
+            at_ms, place = self._anchors[place + 1], place + 1
+        return bars + (until_ms - at_ms) // self.tempos[place].bar_ms
+
+    def downbeat_after(self, at_ms: int, bars: int = 1) -> int:
+        """When the bar begins that is so many bars after the one of a moment."""
+        at_ms, place, left = self.window_at(at_ms).start_ms, self._place(at_ms), bars
+        while place + 1 < len(self.tempos):
+            here = (self._anchors[place + 1] - at_ms) // self.tempos[place].bar_ms
+            if left < here:
+                break
+            at_ms, place, left = self._anchors[place + 1], place + 1, left - here
+        return at_ms + left * self.tempos[place].bar_ms
+
+    # --- time in beats -------------------------------------------------------------------------------
+
+    def after(self, now_ms: int, beats: float | Fraction) -> int:
+        """The moment so many beats from now, or before now: across changes of tempo, too."""
+        left, at_ms = Fraction(beats), now_ms
+        place = self._place(now_ms)
+        while left > 0:
+            tempo = self.tempos[place]
+            end_ms = self._anchors[place + 1] if place + 1 < len(self.tempos) else None
+            here = None if end_ms is None else Fraction(end_ms - at_ms, tempo.beat_ms)
+            if end_ms is None or here is None or left <= here:
+                return at_ms + round(left * tempo.beat_ms)
+            left, at_ms, place = left - here, end_ms, place + 1
+        while left < 0:
+            tempo = self.tempos[place]
+            here = Fraction(at_ms - tempo.anchor_ms, tempo.beat_ms)
+            if place == 0 or -left <= here:
+                return at_ms + round(left * tempo.beat_ms)
+            left, at_ms, place = left + here, tempo.anchor_ms, place - 1
+        return at_ms
+
+    def beats_between(self, from_ms: int, until_ms: int) -> float:
+        """How many beats lie between two moments; negative if the second is before the first."""
+        if until_ms < from_ms:
+            return -self.beats_between(until_ms, from_ms)
+        beats, at_ms, place = Fraction(0), from_ms, self._place(from_ms)
+        while place + 1 < len(self.tempos) and self._anchors[place + 1] < until_ms:
+            beats += Fraction(self._anchors[place + 1] - at_ms, self.tempos[place].beat_ms)
+            at_ms, place = self._anchors[place + 1], place + 1
+        return float(beats + Fraction(until_ms - at_ms, self.tempos[place].beat_ms))
+
+    def delta_beats(self, now_ms: int, target_ms: int) -> int:
+        """How many beats from now a moment is, to the nearest."""
+        return round(self.beats_between(now_ms, target_ms))
+
+
+class Metronome:
+    """Tells each beat once, by a clock that is looked at now and then. One that steps back is waited for.
+
+    After a jump only the downbeats of the bars that were jumped over are told, and the beat of the moment.
+    """
+
+    def __init__(self, last_epoch_ms: int) -> None:
+        self._told_ms = last_epoch_ms
+
+    def beats(self, timeline: Timeline, now_ms: int) -> Iterator[Beat]:
+        """The beats that have begun since it was last asked."""
+        current = timeline.beat_at(now_ms)
+        if current.epoch_ms <= self._told_ms:
+            return
+        is_jump = timeline.bars_between(self._told_ms, now_ms) > 1
+        at_ms = timeline.beat_at(self._told_ms).ends_ms
+        while at_ms <= current.epoch_ms:
+            beat = timeline.beat_at(at_ms)
+            if not is_jump or beat.is_downbeat or beat == current:
+                self._told_ms = at_ms
+                yield beat
+            if not is_jump:
+                at_ms = beat.ends_ms
+            elif beat.window_ms < current.window_ms:
+                at_ms = beat.window_ends_ms
+            else:
+                at_ms = max(beat.ends_ms, current.epoch_ms)
+
+
+def window_id(cluster_id: str, start_ms: int) -> str:
+    """A name of a bar: whoever knows when it began has the same."""
+    return content_id({"cluster": cluster_id, "start_ms": start_ms})[:_WINDOW_DIGITS]

@@ -1,0 +1,229 @@
+"""Budgets in the database: how much agents and accounts may spend, and what was spent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from vox_mesh.errors import BadSettings, BadValue, MeshError, NotKnown
+from vox_mesh.model.canonical import canonical
+from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, checked_subject, verdict
+from vox_mesh.model.rhythm.costs import Rates, Resources, parse_rates
+from vox_mesh.model.rhythm.ends import PhraseEnd
+from vox_mesh.model.rhythm.tempo import Timeline
+from vox_mesh.rhythm.ground import Ground
+from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.statements import named
+from vox_mesh.store.values import Row
+
+_log = logging.getLogger(__name__)
+
+_SQL: Final = named("budgets")
+
+
+def read_rates(path: Path | None) -> Rates:
+    """The rates of a file; without one, a beat costs 1 and all else nothing."""
+    if path is None:
+        return Rates()
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise BadSettings(f"VOX_MESH_RATES: {path} can't be read: {error.strerror}") from None
+    return parse_rates(text, str(path))
+
+
+@dataclass(frozen=True)
+class SetBudget:
+    """A budget, whose it is, and from when what is spent counts."""
+
+    subject: str
+    budget: Budget
+    since_ms: int
+
+
+class Standing(NamedTuple):
+    """How a budget stands."""
+
+    budget: Budget
+    since_ms: int
+    bu: float
+
+    def verdict(self, timeline: Timeline, now_ms: int) -> Verdict:
+        """What follows from what was spent of it, and from the time."""
+        end_ms = self.budget.hard_end_ms(timeline, self.since_ms)
+        return Verdict.STOP if end_ms is not None and now_ms >= end_ms else verdict(self.bu, self.budget)
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What a subject has spent."""
+
+    subject: str
+    phrases: int
+    bu: float
+    cost: float
+    resources: Resources
+    budget: Budget | None
+    since_ms: int | None
+    verdict: Verdict
+
+
+@dataclass(slots=True)
+class _Seen:
+    """How all budgets stood when that was last looked at."""
+
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+    until_ms: int = 0
+    changes: int = -1
+
+
+class Budgets:
+    """Sets budgets, records what was spent, and tells both."""
+
+    def __init__(self, ground: Ground, rates: Rates) -> None:
+        self._ground = ground
+        self.rates = rates
+        self._seen = _Seen()
+
+    # --- setting ---------------------------------------------------------------------------------
+
+    async def set(self, subject: str, budget: Budget, *, anew: bool = False) -> SetBudget:
+        """Have an agent or account spend no more than that; `anew`: what it has spent so far is forgotten."""
+        ground = self._ground
+        if budget.charge_to is not None:
+            raise BadValue("charge_to is for the budgets of jobs and tasks", hint="leave it out")
+        said = (checked_subject(subject), canonical(budget.document()), str(ground.clock.tick()), anew)
+        values = (*ground.mesh, *said)
+        await ground.store.write(Script(Statement(_SQL["set"], values)))
+        return (await self.show(subject))[0]
+
+    async def remove(self, subject: str) -> None:
+        """Have an agent or account spend what it likes."""
+        await self.show(subject)
+        await self._ground.store.write(
+            Script(Statement(_SQL["remove"], (*self._ground.mesh, checked_subject(subject))))
+        )
+
+    async def show(self, subject: str | None = None) -> list[SetBudget]:
+        """All budgets, or that of one; `NotKnown` if it has none."""
+        if subject is not None:
+            checked_subject(subject)
+        rows = await self._ground.store.read(_SQL["set_budgets"], (*self._ground.mesh, subject), fresh=True)
+        if subject is not None and not rows:
+            raise NotKnown(f"{subject} has no budget", hint="`vox-mesh budget show` lists those that are set")
+        return [SetBudget(row["subject"], _budget_of(row), row["since_ms"]) for row in rows]
+
+    # --- spending --------------------------------------------------------------------------------
+
+    def record(self, end: PhraseEnd) -> Statement:
+        """The statement that records the end of a phrase, with what it cost. It may wait on disk."""
+        ground = self._ground
+        window_ms = ground.timeline.window_at(end.ended_ms).start_ms
+        values = (
+            *(*ground.mesh, end.phrase_id, end.agent_id, end.task_id, end.job_id, end.account, end.attempt),
+            *(end.outcome.value, canonical(dict(end.beats)), canonical(dict(end.waited)), end.overruns),
+            *(end.first_useful_ms, canonical(end.resources.as_json()), float(end.bu), self.cost_of(end)),
+            *(end.note, window_ms, end.began_ms, end.ended_ms, ground.node_id, str(ground.clock.tick())),
+        )
+        return Statement(_SQL["record"], values)
+
+    def cost_of(self, end: PhraseEnd) -> float:
+        """What a phrase cost, at the rates of this node."""
+        return self.rates.total({end.role: end.bu}, end.resources)
+
+    async def report(self, subject: str | None = None, *, since_ms: int | None = None) -> list[Spending]:
+        """What was spent, by agent and account: since a time, or since their budgets count."""
+        read, mesh = self._ground.store.read, self._ground.mesh
+        if subject is not None:
+            checked_subject(subject)
+        values = (*mesh, subject, since_ms)
+        standings = await self._standings(fresh=True)
+        spent = {row["subject"]: row for row in await read(_SQL["spent"], values, fresh=True)}
+        used: dict[str, dict[str, Any]] = {}
+        for row in await read(_SQL["used"], values, fresh=True):
+            of_subject, amount = used.setdefault(row["subject"], {}), row["amount"]
+            if row["device"]:
+                of_subject.setdefault(row["name"], {})[row["device"]] = amount
+            else:
+                of_subject[row["name"]] = amount
+        return [
+            self._spending(each, spent.get(each), used.get(each, {}), standings.get(each))
+            for each in sorted({*standings, *spent})
+            if subject in (None, each)
+        ]
+
+    def _spending(
+        self, subject: str, spent: Row | None, used: dict[str, Any], standing: Standing | None
+    ) -> Spending:
+        phrases, bu, cost = (0, 0.0, 0.0) if spent is None else (spent["phrases"], spent["bu"], spent["cost"])
+        whole = (subject, phrases, bu, cost, Resources.of(used))
+        if standing is None:
+            return Spending(*whole, None, None, Verdict.OK)
+        found = standing.verdict(self._ground.timeline, self._ground.times.now_ms)
+        return Spending(*whole, standing.budget, standing.since_ms, found)
+
+    async def spent_on_job(self, job_id: str) -> tuple[float, int | None]:
+        """How many beats earlier attempts at a job have used, and when the first of them began."""
+        rows = await self._ground.store.read(_SQL["spent_on_job"], (*self._ground.mesh, job_id), fresh=True)
+        return rows[0]["bu"], rows[0]["began_ms"]
+
+    # --- for workers -----------------------------------------------------------------------------
+
+    async def standings(self) -> Mapping[str, Standing]:
+        """How all budgets stand, by subject: looked at once a beat at the most, and only if anything changed.
+
+        While the database is away, what was seen last holds.
+        """
+        ground, seen = self._ground, self._seen
+        changes, now_ms = ground.store.change_count, ground.times.now_ms
+        if changes != seen.changes and not self._is_fresh(now_ms):
+            try:
+                standings = await self._standings()
+            except MeshError as error:
+                _log.warning("how budgets stand could not be read: %s", error.line)
+                return seen.standings
+            self._seen = seen = _Seen(standings, ground.beat(now_ms).ends_ms, changes)
+        return seen.standings
+
+    async def _standings(self, *, fresh: bool = False) -> dict[str, Standing]:
+        rows = await self._ground.store.read(_SQL["standing"], self._ground.mesh, fresh=fresh)
+        return {row["subject"]: Standing(_budget_of(row), row["since_ms"], row["bu"]) for row in rows}
+
+    def _is_fresh(self, now_ms: int) -> bool:
+        # One that lies more than a beat ahead was seen before the clock was turned back.
+        return 0 < self._seen.until_ms - now_ms <= self._ground.beat(now_ms).beat_ms
+
+    @property
+    def look_again_ms(self) -> int | None:
+        """When to look again, if anything has changed since it was looked at; else there is no need to."""
+        return self._seen.until_ms if self._ground.store.change_count != self._seen.changes else None
+
+    async def exhausted_accounts(self) -> list[str]:
+        """The accounts for which nothing new is begun."""
+        account, exhausted = account_of(""), await self._exhausted()
+        return [each.removeprefix(account) for each in exhausted if each.startswith(account)]
+
+    async def is_exhausted(self, agent: str) -> bool:
+        """Whether an agent is to begin nothing new."""
+        return agent_of(agent) in await self._exhausted()
+
+    async def _exhausted(self) -> list[str]:
+        timeline, now_ms = self._ground.timeline, self._ground.times.now_ms
+        return [
+            subject
+            for subject, standing in (await self.standings()).items()
+            if standing.verdict(timeline, now_ms) in (Verdict.NO_CLAIMS, Verdict.STOP)
+        ]
+
+
+def _budget_of(row: Row) -> Budget:
+    try:
+        return Budget.of_document(orjson.loads(row["document"]))
+    except BadValue as error:  # a newer version may know more
+        _log.warning("the budget of %s is not understood here: %s", row["subject"], error.line)
+        return Budget()

@@ -1,0 +1,169 @@
+"""The conductor: what a node does for the rhythm of the whole mesh, on every downbeat.
+
+One node leads: it owns the tempo, and reports on each bar. The others look whether it does, and stand in for
+it where they may: a report is anybody's, the tempo is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from vox_mesh.coordination.leadership import Leadership
+from vox_mesh.coordination.nodes import Nodes
+from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
+from vox_mesh.model.rhythm.frames import Source
+from vox_mesh.model.rhythm.plan import Entry, Plan, median
+from vox_mesh.model.rhythm.tempo import Window
+from vox_mesh.rhythm.controller import TempoController
+from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.help import Help
+from vox_mesh.rhythm.policies import Policies
+from vox_mesh.rhythm.pulse import Pulse
+from vox_mesh.rhythm.reverb import Reverb
+
+_log = logging.getLogger(__name__)
+
+_LEAD_BARS: Final = 2.5
+_LEAST_LEAD_S: Final = 5.0
+_MOST_LEAD_S: Final = 3_600.0
+_DIFFER_BARS: Final = 2
+"""For so long nodes may differ: each hears of a new policy in its own time."""
+
+Duty = Callable[[], Awaitable[object]]
+
+
+class Conductor:
+    """Does a node's duties. One that has just begun has none in its first bars: it did not see them whole."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        policies: Policies,
+        pulse: Pulse,
+        leadership: Leadership,
+        reverb: Reverb,
+        controller: TempoController,
+        helping: Help,
+        nodes: Nodes,
+    ) -> None:
+        self._ground = ground
+        self._policies = policies
+        self._pulse = pulse
+        self._leadership = leadership
+        self._reverb = reverb
+        self._controller = controller
+        self._help = helping
+        self._nodes = nodes
+        self._began_ms = ground.times.now_ms
+        self._begun_ms = self._reported_ms = 0  # the last bars whose beginning, and whose report, we did
+        self._said = ""
+        self._differing_since_ms: int | None = None
+        self._turn = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Do the duties, until cancelled."""
+        while True:
+            await self.catch_up()
+            await self._ground.times.until(self._next_ms())
+
+    def _next_ms(self) -> int:
+        """When there is something to do again."""
+        window = self._ground.timeline.window_at(self._ground.times.now_ms)
+        if self._reported_ms < window.start_ms <= self._begun_ms:
+            return window.start_ms + self._patience_ms
+        return window.end_ms
+
+    async def catch_up(self) -> None:
+        """Do what has come due."""
+        async with self._turn:
+            now_ms = self._ground.times.now_ms
+            window = self._ground.timeline.window_at(now_ms)
+            if self._has_just_begun(window):
+                return
+            if self._begun_ms < window.start_ms:
+                self._begun_ms = window.start_ms
+                await self._begin_bar()
+            if self._reported_ms < window.start_ms <= now_ms - self._patience_ms:
+                self._reported_ms = window.start_ms
+                await self._told(self._report, "the last bar could not be reported on")
+
+    def _has_just_begun(self, window: Window) -> bool:
+        return self._ground.timeline.window_at(window.start_ms - 1).start_ms < self._began_ms
+
+    async def _begin_bar(self) -> None:
+        for duty, failure in (
+            (self._policies.look, "the tempo could not be read"),
+            (self._lead, "the rhythm could not be led"),
+            (self._say, "nobody could be told by which tempo this node goes"),
+            (self._agree, "the tempos of other nodes could not be read"),
+            (self._help.close_due, "promises that are over could not be ended"),
+        ):
+            await self._told(duty, failure)
+
+    async def _told(self, duty: Duty, failure: str) -> None:
+        try:
+            await duty()
+        except (StaleIncarnation, StoreClosed):
+            raise
+        except MeshError as error:
+            _log.warning("%s: %s", failure, error.line)
+
+    async def _lead(self) -> None:
+        bar_s = self._ground.entry.tempo.bar_ms / 1_000
+        if await self._leadership.keep(min(max(_LEAD_BARS * bar_s, _LEAST_LEAD_S), _MOST_LEAD_S)):
+            await self._policies.settle()
+
+    # --- reports ---------------------------------------------------------------------------------
+
+    @property
+    def _patience_ms(self) -> int:
+        """How long after a downbeat we report on the bar before: first the leader, then whoever is left."""
+        beat = self._ground.beat()
+        grace_ms = self._reverb.grace_ms
+        return grace_ms if self._leadership.is_ours else min(grace_ms + beat.beat_ms, beat.bar_ms - grace_ms)
+
+    async def _report(self) -> None:
+        for report in await self._reverb.roll_up_due():
+            await self._controller.decide(report)
+
+    # --- agreeing --------------------------------------------------------------------------------
+
+    async def _say(self) -> None:
+        entry = self._policies.announced.at(self._ground.times.now_ms)
+        if entry.policy_hash != self._said:
+            await self._policies.say(entry)
+            self._said = entry.policy_hash
+
+    async def _agree(self) -> None:
+        """Where nobody leads and nodes go by different policies, go by the one in the middle, and say so."""
+        ground = self._ground
+        now_ms = ground.times.now_ms
+        own = self._policies.announced.at(now_ms)
+        seen = {own.policy_hash: own, **await self._said_by_others()}
+        if len(seen) == 1 or await self._leadership.leader() is not None:
+            self._differing_since_ms = None
+            if self._pulse.source is Source.MEDIAN:
+                _log.info("nodes go by the same policy again, or one leads")
+                self._pulse.source, ground.plan = Source.POLICY, self._policies.announced
+            return
+        if self._differing_since_ms is None:
+            self._differing_since_ms = now_ms
+        middle = median(list(seen.values()))
+        is_old = now_ms - self._differing_since_ms >= _DIFFER_BARS * own.tempo.bar_ms
+        if is_old and middle.policy_hash != ground.entry.policy_hash:
+            _log.warning(
+                "nobody leads and nodes go by %d policies: the middle one is followed, %g beats a minute",
+                *(len(seen), middle.tempo.bpm),
+            )
+            self._pulse.source, ground.plan = Source.MEDIAN, Plan([middle])
+
+    async def _said_by_others(self) -> dict[str, Entry]:
+        said = await self._policies.said()
+        said.pop(self._ground.node_id, None)
+        if not said:
+            return {}
+        live = {node.node_id for node in await self._nodes.live_nodes_from_db()}
+        return {entry.policy_hash: entry for node_id, entry in said.items() if node_id in live}

@@ -1,0 +1,129 @@
+"""The controller: has the tempo follow the load, if the policy wants that, and the log tell why."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from vox_mesh.coordination.kinds import TEMPO_DECISION
+from vox_mesh.coordination.leadership import Leadership
+from vox_mesh.errors import Refused
+from vox_mesh.model.canonical import JsonObject, canonical, parse
+from vox_mesh.model.chain import Entry as LogEntry
+from vox_mesh.model.rhythm import control
+from vox_mesh.model.rhythm.control import ControlState, Decision, Divergence, Readings
+from vox_mesh.model.rhythm.plan import Entry
+from vox_mesh.model.rhythm.reports import BarReport
+from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.policies import OVERTAKEN, Policies
+from vox_mesh.store.script import Op, Script
+from vox_mesh.store.statements import named
+
+_log = logging.getLogger(__name__)
+
+_SQL: Final = named("tempo_control")
+_IN_TOUCH: Final = ("closed", "off")
+_BREAKER_OPEN: Final = "breaker open"
+_MOST: Final = 1_000
+
+
+class _Last(NamedTuple):
+    """The last decision, as whoever makes the next one must know it."""
+
+    policy: JsonObject
+    state: ControlState
+    readings: Readings
+    reason: str
+
+
+class TempoController:
+    """Decides once for each bar, on the node that leads. Its memory is the log: any leader goes on there."""
+
+    def __init__(self, ground: Ground, policies: Policies, leadership: Leadership) -> None:
+        self._ground = ground
+        self._policies = policies
+        self._leadership = leadership
+        self._last: _Last | None = None
+        self._token: int | None = None  # under which that was known
+
+    async def decide(self, report: BarReport) -> Decision | None:
+        """Decide by the report of the bar that has just ended; `None` if there is nothing to decide.
+
+        A bar that is as the one before, and moves nothing, repeats its decision: that is not written again.
+        """
+        ground, head = self._ground, self._policies.announced.head
+        now_ms = ground.times.now_ms
+        is_of_last_bar = report.end_ms == ground.timeline.window_at(now_ms).start_ms
+        is_first = report.revision == 1 and not report.is_missing
+        if not (head.policy.adaptation.enable and self._leadership.is_ours and is_of_last_bar and is_first):
+            return None
+        if ground.store.circuit not in _IN_TOUCH:  # nothing can be written, and nothing changes
+            return control.decide(head.policy, self._state(head), report.readings(_BREAKER_OPEN), now_ms)
+        ground.clock.refuse_if_off()
+        await self._recall()
+        head = self._policies.announced.head
+        before, readings = self._state(head), report.readings(_incident(report))
+        entry = self._policies.next(head.policy, head.tempo.bpm, "")
+        decision = control.decide(head.policy, before, readings, now_ms, entry.anchor_ms)
+        now = _Last(control.decisive(head.policy), decision.state, readings, decision.reason)
+        if now == self._last:
+            return decision
+        entry = replace(entry, tempo=replace(entry.tempo, bpm=decision.bpm), reason=decision.reason)
+        said = control.record(head.policy, before, decision, now_ms, entry.anchor_ms)
+        self._last = None  # until it is known what became of this one
+        try:
+            await ground.store.write(self._script(entry, canonical(said), is_change=decision.is_change))
+        except Refused as refused:
+            if refused.reason not in OVERTAKEN:
+                raise
+            _log.info("the tempo is not changed to %g: another one was announced", decision.bpm)
+            return None
+        self._last = now
+        if decision.is_change:
+            _log.info("the tempo goes from %g to %g: %s", before.bpm, decision.bpm, decision.reason)
+            await self._policies.look()
+        return decision
+
+    def _script(self, entry: Entry, payload: str, *, is_change: bool) -> Script:
+        announcement = self._policies.announcement(entry) if is_change else ()
+        op = Op(TEMPO_DECISION, payload)
+        return Script(self._leadership.guard(), *announcement, key=entry.op_id, op=op)
+
+    # --- what was decided before -----------------------------------------------------------------
+
+    async def _recall(self) -> None:
+        """Learn where the last leader stopped; this one knows as long as nobody else has led."""
+        token = self._leadership.fence_token
+        if self._last is not None and token == self._token:
+            return
+        self._last, self._token = None, token
+        await self._policies.look(fresh=True)
+        for entry in await self._recorded(1, fresh=True):
+            payload = parse(entry.payload)
+            try:
+                state, readings = control.state_after(payload), control.readings_of(payload)
+                self._last = _Last(payload["policy"], state, readings, payload["reason"])
+            except (KeyError, TypeError, ValueError) as error:
+                _log.warning("the last decision on the tempo is not understood here: %s", error)
+
+    def _state(self, head: Entry) -> ControlState:
+        """Where to go on: from the last decision, unless somebody has set a tempo or a policy since."""
+        last = self._last
+        begun = ControlState.beginning(head.policy, head.tempo.bpm, head.anchor_ms)
+        if last is None or last.policy != control.decisive(head.policy) or last.state.bpm != head.tempo.bpm:
+            return begun
+        return last.state
+
+    async def _recorded(self, last: int, *, fresh: bool = False) -> list[LogEntry]:
+        rows = await self._ground.store.read(_SQL["decisions"], (*self._ground.mesh, last), fresh=fresh)
+        return [LogEntry._make(row) for row in rows]
+
+    async def replayed(self, last: int = _MOST) -> list[Divergence]:
+        """Make the last decisions again from what the log says of them; where one differs."""
+        return list(control.replay(reversed(await self._recorded(last))))
+
+
+def _incident(report: BarReport) -> str | None:
+    """What freezes the tempo. That nobody leads does too: then nobody is here to ask."""
+    return "alarm:" + ",".join(alarm.name for alarm in report.alarms) if report.alarms else None

@@ -1,0 +1,333 @@
+"""Help: agents ask each other for it, promise it within so many beats, and know what a promise was worth.
+
+The row of a thread and the message that goes with it are written together, or neither is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.errors import BadValue, MeshError, NotHelper, NotKnown, Refused, ThreadClosed
+from vox_mesh.messages.bus import Bus
+from vox_mesh.messages.claims import is_brought
+from vox_mesh.messages.scripts import json
+from vox_mesh.messages.scripts import sql as of_messages
+from vox_mesh.model.messages import MESH_AGENT, ROLE, Message
+from vox_mesh.model.rhythm.promises import (
+    HelpPromise,
+    HelpState,
+    HelpThread,
+    checked_beats,
+    thread_of,
+    verdict,
+)
+from vox_mesh.rhythm.ground import Ground
+from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.statements import named
+from vox_mesh.store.values import Value
+
+_log = logging.getLogger(__name__)
+
+REQUEST: Final = "help.request"
+PROMISE: Final = "help.promise"
+ANSWER: Final = "help.answer"
+WITHDRAWN: Final = "help.withdrawn"
+EXPIRED: Final = "help.expired"
+
+_SQL: Final = named("help")
+_NOT_NOW: Final = "help_not_now"
+_AT_ONCE: Final = 500
+_AGAIN_MS: Final = 100
+
+Thread = Message | HelpThread | str
+"""A thread of help: the request, or another message in it, or what is known of it, or its id or address."""
+
+
+class HelpCounts(NamedTuple):
+    """What came of threads."""
+
+    kept: int
+    broken: int
+    expired: int
+    unanswered: int
+
+
+class Help:
+    """Asks for help and gives it. Any number of nodes may close the threads whose time is over."""
+
+    def __init__(self, ground: Ground, bus: Bus) -> None:
+        self._ground = ground
+        self._store = ground.store
+        self._bus = bus
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        to: str,
+        body: Any,
+        *,
+        sender: str | None = None,
+        within_beats: int | None = None,
+        task: str = "",
+    ) -> HelpThread:
+        """Ask an agent, or whoever has a role, for help; by default a promise is waited for as long as a bar.
+
+        If nobody has promised or answered by then, the thread closes: the request is not delivered any more.
+        """
+        if within_beats is None:
+            within_beats = self._ground.policy.bar_len_beats
+        checked_beats("within_beats", within_beats)
+        now_ms = self._ground.times.now_ms
+        ttl = (self._ground.timeline.after(now_ms, within_beats) - now_ms) / 1_000
+
+        def row(request: Message) -> Sequence[Statement]:
+            said = (request.message_uuid, request.sender_agent, task, now_ms, request.expires_ms)
+            return (Statement(_SQL["ask"], (*self._ground.mesh, *said)),)
+
+        request = await self._bus.send(to, body, sender=sender, msg_type=REQUEST, ttl=ttl, beside=row)
+        return HelpThread(
+            thread_id=request.message_uuid,
+            asker=request.sender_agent,
+            task_id=task,
+            asked_ms=now_ms,
+            closes_ms=request.expires_ms or now_ms,
+        )
+
+    async def wait(self, thread: Thread) -> Message:
+        """The answer, when it comes; `ThreadClosed` if there is none, with what to do instead.
+
+        What was said in the thread is taken from the asker's inbox then, unless somebody works on it.
+        """
+        now = await self._ended(thread)
+        await self._store.write(
+            Script(Statement(_SQL["take"], (*self._ground.mesh, now.thread_id, now.asker)))
+        )
+        answer = None if now.answer_id is None else await self._bus.letters.find(now.answer_id)
+        if answer is None:
+            raise _closed(now)
+        return answer
+
+    async def _ended(self, thread: Thread) -> HelpThread:
+        """Wait for the end; close the thread when its time is over, if nobody else does."""
+        is_late = False
+        while True:
+            seen = self._store.change_count
+            now = await self.state(thread, fresh=is_late)
+            if not now.is_open:
+                return now
+            now_ms = self._ground.times.now_ms
+            is_late = now_ms >= now.closes_ms
+            if is_late and await self.close_due():
+                continue
+            with suppress(TimeoutError):
+                async with self._ground.times.limit(now_ms + _AGAIN_MS if is_late else now.closes_ms):
+                    await self._store.changed(seen)
+
+    async def state(self, thread: Thread, *, fresh: bool = False) -> HelpThread:
+        """What is known of a thread by now; with `fresh`, by the database itself."""
+        thread_id = _id_of(thread)
+        for asked in (fresh, True):  # our copy may not have it yet
+            rows = await self._store.read(_SQL["thread"], (*self._ground.mesh, thread_id), fresh=asked)
+            if rows:
+                return HelpThread(*rows[0])
+        raise NotKnown(f"nobody asked for help in thread {thread_id}")
+
+    async def counts(self, from_ms: int, until_ms: int) -> HelpCounts:
+        """What came of the threads that ended in a time."""
+        rows = await self._store.read(_SQL["counts"], (*self._ground.mesh, from_ms, until_ms))
+        return HelpCounts(*rows[0])
+
+    # --- helping ---------------------------------------------------------------------------------
+
+    async def promise(
+        self,
+        message: Thread,
+        *,
+        promise_beats: int,
+        fail_after_beats: int,
+        confidence: float = 1.0,
+        on_fail: str = "",
+        sender: str | None = None,
+    ) -> HelpPromise:
+        """Promise an answer within so many beats; the asker is told, and the request is taken over.
+
+        One promises, and is then the one who answers. A request that was received is acknowledged by it.
+        """
+        ground, helper = self._ground, self._helper(message, sender)
+        promised = HelpPromise(_id_of(message), promise_beats, confidence, fail_after_beats, on_fail)
+        now_ms = ground.times.now_ms
+        due_ms, closes_ms = (
+            ground.timeline.after(now_ms, beats) for beats in (promise_beats, fail_after_beats)
+        )
+        values = (helper, promise_beats, float(confidence), fail_after_beats, on_fail, due_ms, closes_ms)
+        await self._say(
+            message,
+            PROMISE,
+            promised.document(),
+            helper,
+            only=(HelpState.ASKED,),
+            change=lambda _: ("promise", values),
+            ttl=(closes_ms - now_ms) / 1_000,
+        )
+        return promised
+
+    async def answer(self, thread: Thread, body: Any, *, sender: str | None = None) -> Message:
+        """Answer: the promise is kept if that is in time, broken if it is late; then it is `ThreadClosed`."""
+        helper = self._helper(thread, sender)
+        return await self._say(
+            thread,
+            ANSWER,
+            body,
+            helper,
+            only=(HelpState.ASKED, HelpState.PROMISED),
+            change=lambda answer: ("answer", (helper, answer.message_uuid)),
+        )
+
+    async def withdraw(self, thread: Thread, *, reason: str = "", sender: str | None = None) -> Message:
+        """Take a promise back: it is broken, and the asker need not wait any longer."""
+        now = await self.state(thread)
+        body = {"thread_id": now.address, "reason": reason, "on_fail": now.on_fail}
+        helper = self._helper(thread, sender)
+        return await self._say(
+            now, WITHDRAWN, body, helper, only=(HelpState.PROMISED,), change=lambda _: ("withdraw", ())
+        )
+
+    def _helper(self, thread: Thread, sender: str | None) -> str:
+        if sender is None and isinstance(thread, Message) and not thread.receiver_agent.startswith(ROLE):
+            sender = thread.receiver_agent
+        return self._bus.agent_or_default(sender)
+
+    async def _say(
+        self,
+        thread: Thread,
+        msg_type: str,
+        body: Any,
+        helper: str,
+        *,
+        only: Sequence[HelpState],
+        change: Callable[[Message], tuple[str, Sequence[Value]]],
+        ttl: float | None = None,
+    ) -> Message:
+        """Tell the asker, and write down what that means for the thread."""
+        thread_id = _id_of(thread)
+        asker = thread.sender_agent if isinstance(thread, Message) else (await self.state(thread)).asker
+        this = (*self._ground.mesh, thread_id)
+
+        def beside(message: Message) -> Sequence[Statement]:
+            name, values = change(message)
+            return (
+                Statement(_SQL["refuse_unless_open"], (*this, asker, helper, json(only)), refusal=_NOT_NOW),
+                Statement(_SQL[name], (*this, *values)),
+                *self._acknowledged(thread),
+            )
+
+        try:
+            said = await self._bus.send(
+                *(asker, body),
+                sender=helper,
+                msg_type=msg_type,
+                thread=thread_id,
+                reply_to=thread_id,
+                ttl=ttl,
+                traceparent=thread.traceparent if isinstance(thread, Message) else None,
+                beside=beside,
+            )
+        except Refused as refused:
+            if refused.reason != _NOT_NOW:
+                raise
+            raise await self._why_not(thread_id, asker, helper, msg_type) from None
+        if isinstance(thread, Message):
+            self._bus.hand_over(thread)
+        return said
+
+    def _acknowledged(self, thread: Thread) -> Sequence[Statement]:
+        """The request is done with by what is said to it: whoever else got it could only be refused."""
+        if not isinstance(thread, Message) or thread.claim_owner is None or is_brought(thread):
+            return ()
+        held = {"message_uuid": thread.message_uuid, "claim_owner": thread.claim_owner}
+        return (Statement(of_messages("ack"), (json([held]), *self._ground.mesh)),)
+
+    async def _why_not(self, thread_id: str, asker: str, helper: str, msg_type: str) -> MeshError:
+        now = await self.state(thread_id, fresh=True)
+        if not now.is_open:
+            return _closed(now)
+        if now.asker != asker:
+            return BadValue(f"{asker} did not ask for help in thread {thread_id}", hint=f"{now.asker} did")
+        if now.helper is not None and (now.helper != helper or msg_type == PROMISE):
+            return NotHelper(f"{now.helper} has promised help in thread {thread_id}", helper=now.helper)
+        if now.helper is None and msg_type == WITHDRAWN:
+            return NotHelper(f"nobody has promised help in thread {thread_id}", helper=None)
+        return _closed(now)
+
+    # --- closing ---------------------------------------------------------------------------------
+
+    async def close_due(self) -> int:
+        """Close the threads whose time is over, and tell those who asked; how many were closed here.
+
+        Which they are our copy of the database shows, and the database decides: each is closed, and its
+        asker told, by one node.
+        """
+        values = (*self._ground.mesh, self._ground.times.now_ms, _AT_ONCE)
+        due = [HelpThread(*row) for row in await self._store.read(_SQL["due"], values)]
+        closings = await asyncio.gather(*(self._close(thread) for thread in due))
+        if closed := sum(closings):
+            _log.info("%d requests for help came to nothing, and those who asked were told", closed)
+        return closed
+
+    async def _close(self, thread: HelpThread) -> bool:
+        came_to = verdict(thread.due_ms, thread.closes_ms)
+        told = {
+            "thread_id": thread.address,
+            "state": came_to,
+            "helper": thread.helper,
+            "task_id": thread.task_id,
+            "on_fail": thread.on_fail,
+        }
+        this = (*self._ground.mesh, thread.thread_id)
+        closing = (
+            Statement(_SQL["refuse_unless_due"], (*this, thread.state), refusal=_NOT_NOW),
+            Statement(_SQL["close"], (*this, came_to)),
+        )
+        try:
+            await self._bus.send(
+                *(thread.asker, told),
+                sender=MESH_AGENT,
+                msg_type=EXPIRED,
+                thread=thread.thread_id,
+                reply_to=thread.thread_id,
+                beside=lambda _: closing,
+            )
+        except Refused as refused:
+            if refused.reason != _NOT_NOW:
+                raise
+            return False  # another node was quicker, or somebody has promised or answered meanwhile
+        return True
+
+
+def _id_of(thread: Thread) -> str:
+    if isinstance(thread, Message):
+        return thread_of(thread.thread)
+    return thread.thread_id if isinstance(thread, HelpThread) else thread_of(thread)
+
+
+def _closed(thread: HelpThread) -> ThreadClosed:
+    state = verdict(thread.due_ms, thread.closes_ms) if thread.is_open else HelpState(thread.state)
+    return ThreadClosed(
+        f"thread {thread.thread_id} is closed: {_WORDS[state]}",
+        state=state,
+        on_fail=thread.on_fail,
+        hint=f"do without: {thread.on_fail}" if thread.on_fail else "do without, or ask again",
+    )
+
+
+_WORDS: Final = {
+    HelpState.KEPT: "it was answered",
+    HelpState.BROKEN: "the promise was broken",
+    HelpState.EXPIRED: "what was promised did not come",
+    HelpState.UNANSWERED: "nobody promised or answered in time",
+}

@@ -1,0 +1,135 @@
+"""Locks in beats: held until the phase or the bar ends, and over then unless its holder has beats left."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, fields
+from typing import Final
+
+from vox_mesh.coordination.locks.locks import Locks
+from vox_mesh.coordination.locks.request import MIN_TTL_S
+from vox_mesh.errors import BadValue, MeshError
+from vox_mesh.model.locks import Lock, milliseconds_at
+from vox_mesh.model.rhythm.boundaries import Until, end_of
+from vox_mesh.rhythm.ground import Ground
+
+_SHORTEST_MS: Final = round(MIN_TTL_S * 1_000)
+_SHORTEST_LEASE_MS: Final = 1_000
+
+
+@dataclass(slots=True)
+class BeatLock(Lock):
+    """A hold that ends with a phase or a bar."""
+
+    until: Until
+    ends_ms: int
+    """When that is, by the database's clock."""
+
+
+class BeatLocks:
+    """Acquires locks until a boundary of the rhythm, and renews them from one to the next."""
+
+    def __init__(self, ground: Ground, locks: Locks) -> None:
+        self._ground = ground
+        self._locks = locks
+
+    def ends_ms(self, until: Until | str, now_ms: int, least_ms: int = _SHORTEST_MS) -> int:
+        """When the phase or the bar of a moment is over; or the next one, if too little is left of it."""
+        end_ms = self._end_of(until, now_ms)
+        while end_ms - now_ms < least_ms:
+            end_ms = self._end_of(until, end_ms)
+        return end_ms
+
+    def lease_ms(self, until: Until | str, following: bool) -> int:
+        """How long a lease until a boundary is, if it is taken now; or renewed, until the following one."""
+        now_ms = self._ground.times.now_ms
+        from_ms = self._end_of(until, now_ms) if following else now_ms
+        return self.ends_ms(until, from_ms, _SHORTEST_LEASE_MS) - now_ms
+
+    def _end_of(self, until: Until | str, at_ms: int) -> int:
+        policy = self._ground.plan.at(at_ms).policy
+        return end_of(_known(until), self._ground.beat(at_ms), policy.phase_beats)
+
+    async def acquire(
+        self,
+        keys: str | Sequence[str],
+        until: Until | str = Until.PHASE,
+        *,
+        agent: str | None = None,
+        wait: float = 0.0,
+        shared: bool = False,
+    ) -> BeatLock:
+        """Take all of the keys until the phase or the bar ends, or none and raise `LockHeld`.
+
+        With `wait`, after so many seconds: what counts is when it is acquired.
+        """
+        asked_ms = self._ground.times.now_ms
+        ends_ms = self.ends_ms(until, asked_ms)
+        ttl = (ends_ms - asked_ms) / 1_000
+        plain = await self._locks.acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
+        held = {each.name: getattr(plain, each.name) for each in fields(plain)}
+        lock = BeatLock(**held, until=_known(until), ends_ms=ends_ms)
+        if milliseconds_at(lock.expires_at) - ends_ms >= _SHORTEST_MS:  # it waited, and would last too long
+            await self._put_right(lock)
+        return lock
+
+    async def _put_right(self, lock: BeatLock) -> None:
+        try:
+            await self._extend(lock, self.ends_ms(lock.until, self._ground.times.now_ms))
+        except BaseException:
+            with suppress(MeshError):  # what can't be said is left to its time
+                await self._locks.release(lock)
+            raise
+
+    def hold(
+        self,
+        keys: str | Sequence[str],
+        until: Until | str = Until.PHASE,
+        *,
+        agent: str | None = None,
+        wait: float = 0.0,
+        shared: bool = False,
+    ) -> AbstractAsyncContextManager[BeatLock]:
+        """Acquire for as long as the body runs, and no longer than until the phase or the bar ends.
+
+        There the body is cancelled and `LockLost` raised, unless `renew` was called before.
+        """
+        return self._held(keys, until, agent=agent, wait=wait, shared=shared)
+
+    @asynccontextmanager
+    async def _held(
+        self, keys: str | Sequence[str], until: Until | str, *, agent: str | None, wait: float, shared: bool
+    ) -> AsyncIterator[BeatLock]:
+        lock = await self.acquire(keys, until, agent=agent, wait=wait, shared=shared)
+        async with self._locks.keep(lock, _leave_as_it_is):
+            yield lock
+
+    async def renew(self, lock: BeatLock, beats_left: float) -> BeatLock:
+        """Hold the lock until the next phase or bar ends, too; `StaleFence` if it is over.
+
+        `beats_left`: how many of its own beats the holder has left, at least one.
+        """
+        if beats_left < 1:
+            raise BadValue(
+                f"with {beats_left:g} beats left nobody holds {', '.join(lock.keys)} any longer",
+                hint="it ends with its phase or bar; renew it while at least one beat is left",
+            )
+        following_ms = self._end_of(lock.until, self._end_of(lock.until, self._ground.times.now_ms))
+        await self._extend(lock, max(lock.ends_ms, following_ms))
+        return lock
+
+    async def _extend(self, lock: BeatLock, ends_ms: int) -> None:
+        await self._locks.renew(lock, ttl=(ends_ms - self._ground.times.now_ms) / 1_000)
+        lock.ends_ms = ends_ms
+
+
+async def _leave_as_it_is(_: Lock) -> None:
+    """Time alone renews nothing."""
+
+
+def _known(until: Until | str) -> Until:
+    try:
+        return Until(until)
+    except ValueError:
+        raise BadValue(f"nothing is held until the end of {until!r}", hint="phase or bar") from None

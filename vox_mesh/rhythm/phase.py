@@ -1,0 +1,50 @@
+"""A phase of a phrase: a block that has an end, whatever goes on in it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from vox_mesh.rhythm.cutoff import Cutoff
+
+if TYPE_CHECKING:
+    from vox_mesh.rhythm.phrase import Phrase
+
+
+class Phase:
+    """`async with phrase.work() as phase`: it is cut off when its beats are over."""
+
+    def __init__(self, phrase: Phrase, name: str) -> None:
+        self._phrase = phrase
+        self.name = name
+        self.ends_ms = 0
+        """When it is cut off."""
+        self.overran = False
+        """Whether it had not ended by then."""
+
+    @property
+    def beats_left(self) -> float:
+        """How many are left of it, and parts of them."""
+        return self._phrase.beats_until(self.ends_ms)
+
+    async def __aenter__(self) -> Self:
+        """Begin it. If it begins late it has only what is left of it."""
+        self._outer = self._phrase.begin_phase(self)
+        self._cutoff = Cutoff(self._phrase.times, self.ends_ms)
+        self._outer.hold()
+        self._phrase.cutoff = self._cutoff
+        await self._cutoff.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        """End it, and do what the score says if it has overrun."""
+        was_cut_off = await self._cutoff.end(kind, error, traceback)
+        self.overran = self._cutoff.has_rung or self._phrase.times.now_ms > self.ends_ms
+        try:
+            await self._phrase.end_phase(self, None if was_cut_off else error, was_cut_off=was_cut_off)
+        finally:
+            self._phrase.cutoff = self._outer
+            self._outer.release()
+        return was_cut_off

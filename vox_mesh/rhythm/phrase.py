@@ -1,0 +1,310 @@
+"""A phrase: one round of plan, work and review on a task, which ends in time whatever goes on in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from vox_mesh.errors import BadValue, MeshError, PhaseOverrun, PhraseDeferred
+from vox_mesh.model.messages import Message
+from vox_mesh.model.rhythm.claims import ClaimState
+from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
+from vox_mesh.model.rhythm.score import CHECKPOINT, DEFER
+from vox_mesh.rhythm.checkpoints import Checkpoints
+from vox_mesh.rhythm.course import BETWEEN, Course
+from vox_mesh.rhythm.cutoff import Cutoff
+from vox_mesh.rhythm.endings import note_of, why, write_end
+from vox_mesh.rhythm.phase import Phase
+from vox_mesh.rhythm.sheet import Parts, Place, Sheet
+from vox_mesh.rhythm.times import Times
+from vox_mesh.rhythm.voice import PLAN, REVIEW, WORK, Voice
+from vox_mesh.rhythm.waits import HELP, Waits
+from vox_mesh.store.script import new_key
+from vox_mesh.store.thread import to_the_end
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Phrase:
+    """`async with phrase`: what is done in it has an end, which is recorded with what it cost."""
+
+    def __init__(self, parts: Parts, sheet: Sheet, attempt: int = 1, place: Place = Place.ALONE) -> None:
+        self._parts = parts
+        self._sheet = sheet
+        self._place = place
+        self._course = Course(parts.ground, sheet, attempt)
+        self._voice = Voice(parts.status, sheet.agent, sheet.task)
+        self._checkpoints = Checkpoints(parts.ground, sheet.agent, sheet.task, sheet.state)
+        self._keeping: asyncio.Task[None] | None = None
+        self._phase: Phase | None = None
+        self._is_cut_short = False
+        self._first_useful_ms: int | None = None
+        self.times: Final[Times] = parts.ground.times
+        self.phrase_id: Final = new_key()
+        self.task: Final = sheet.task
+        self.agent: Final = sheet.agent
+        self.attempt: Final = attempt
+        """Which phrase it is for its task, from 1."""
+        self.beats: Final = self._course.beats
+        """How many each phase has."""
+        self.resources = Resources()
+        """What was used beside beats, as far as whoever measures it has said."""
+        self.overruns = 0
+        self.outcome: PhraseOutcome | None = None
+        """What came of it, when it is over."""
+        self.end: PhraseEnd | None = None
+        """The same in full, as it is recorded."""
+        self.cost: float | None = None
+        self.cutoff: Cutoff | None = None
+        """What cuts off what is done now; it is not for callers."""
+        self._waits = Waits(parts, sheet, self._course, self._voice, self.phrase_id, lambda: self._playing)
+
+    # --- its beginning ---------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Begin to play."""
+        if self.cutoff is not None:
+            raise BadValue("a phrase is played once", hint="ask for another one")
+        ground = self._parts.ground
+        _ = ground.author.identity  # known first: the clock ticks in its name
+        await self._look_back()
+        if self._sheet.start == "downbeat":
+            bar = ground.timeline.window_at(self.times.now_ms - 1)  # one that begins now will do
+            await self.times.until(bar.end_ms)
+        self.cutoff = self._cutoff = self._course.begin()
+        if self._sheet.allowance.is_exhausted(ground.timeline, self.began_ms):
+            self._course.stop()
+            error = self._course.over_budget()
+            await self._ended(error)
+            raise error
+        await self._cutoff.begin()
+        if self._sheet.state is not None:
+            self._keeping = asyncio.create_task(self._checkpoints.run(), name="vox-mesh-checkpoints")
+        return self
+
+    async def _look_back(self) -> None:
+        try:
+            await self._checkpoints.look()
+            await self._sheet.allowance.look(self._parts.budgets)
+        except MeshError as error:
+            _log.warning("nothing is known of what was done on %s before: %s", self.task, error.line)
+
+    @property
+    def resumed(self) -> Any:
+        """The last checkpoint of this agent and task, or `None`."""
+        return self._checkpoints.value
+
+    @property
+    def began_ms(self) -> int:
+        """When it began."""
+        return self._course.began_ms
+
+    @property
+    def ends_ms(self) -> int:
+        """When it is over."""
+        return self._course.ends_ms
+
+    @property
+    def beats_left(self) -> float:
+        """How many are left of it, and parts of them."""
+        return self.beats_until(self.ends_ms)
+
+    def beats_until(self, at_ms: int) -> float:
+        """How many there are until a moment; none, if it is over."""
+        return self._course.beats_until(at_ms)
+
+    # --- its phases ------------------------------------------------------------------------------
+
+    def plan(self) -> Phase:
+        """The phase in which it is planned what to do."""
+        return Phase(self, PLAN)
+
+    def work(self) -> Phase:
+        """The phase in which it is done."""
+        return Phase(self, WORK)
+
+    def review(self) -> Phase:
+        """The phase in which it is looked at what was done."""
+        return Phase(self, REVIEW)
+
+    def begin_phase(self, phase: Phase) -> Cutoff:
+        """A phase begins: it is told when it ends; what is to be held meanwhile."""
+        outer = self._playing
+        if self._phase is not None:
+            raise BadValue(f"{phase.name} can't begin in {self._phase.name}", hint="end that one before")
+        if self._course.is_over_budget:
+            raise self._course.over_budget()
+        phase.ends_ms = self._course.phase_ends_ms(phase.name)
+        self._voice.phase(phase.name, phase.beats_left)
+        self._phase = phase
+        self._course.go_to(phase.name)
+        return outer
+
+    async def end_phase(self, phase: Phase, error: BaseException | None, *, was_cut_off: bool) -> None:
+        """A phase has ended; do, or raise, what follows from that."""
+        self._course.go_to(BETWEEN)
+        self._phase = None
+        if not phase.overran:
+            return
+        self.overruns += 1
+        if error is not None:
+            return  # that is what is told
+        if self._course.is_over_budget:
+            raise self._course.over_budget()
+        await self._escalate(phase.name, was_cut_off=was_cut_off)
+
+    async def _escalate(self, phase: str, *, was_cut_off: bool) -> None:
+        """Do what the score says of an overrun. What has ended, if late, need not be done again."""
+        self._voice.overran(phase)
+        steps = self._sheet.score.escalation.on_overrun
+        if CHECKPOINT in steps:
+            await self._checkpoints.keep_state()
+        if not was_cut_off:
+            return
+        self._is_cut_short = True
+        if DEFER in steps and self._place is not Place.LAST:
+            raise PhraseDeferred(
+                f"{phase} of {self.task} took all its beats", phase=phase, hint="go on in another phrase"
+            )
+        if DEFER in steps or phase == BETWEEN:
+            raise PhaseOverrun(
+                f"{phase} of {self.task} took all its beats, and no phrase follows",
+                phase=phase,
+                hint="give it more beats, or more phrases",
+            )
+
+    @property
+    def _playing(self) -> Cutoff:
+        if self.cutoff is None or self.outcome is not None:
+            raise BadValue("this phrase is not being played", hint="use it within `async with phrase`")
+        return self.cutoff
+
+    # --- waiting and telling ---------------------------------------------------------------------
+
+    async def wait_for(self, awaitable: Awaitable[T], budget: str = HELP, wait_for: Sequence[str] = ()) -> T:
+        """Wait, but for no more beats than are left: of that budget in the whole phrase, and of the phase.
+
+        What is not there by then is cancelled, the score's `on_wait_exhausted` is done, and `WaitExhausted`
+        raised. `wait_for` says for what, to those who read the status.
+        """
+        return await self._waits.wait(awaitable, budget, wait_for)
+
+    async def ask_help(self, to: str, body: Any) -> Message:
+        """Ask an agent, or whoever has a role, for help; the answer, or `WaitExhausted` as in `wait_for`.
+
+        So it is if the promise is broken, or none is made by the end of the bar. What the promise itself
+        named to do then comes before what the score names.
+        """
+        return await self._waits.ask_help(to, body)
+
+    def progress(self, done: float, notes: str = "") -> None:
+        """Say how far it is, from 0 to 1."""
+        self._voice.progress(done, notes, self.beats_until(self._playing.at_ms))
+
+    @property
+    def result(self) -> Any:
+        """What came of it, if anybody says so: a fallback does."""
+        return self._waits.result
+
+    @result.setter
+    def result(self, result: Any) -> None:
+        self._waits.result = result
+
+    def useful(self) -> None:
+        """Say that there is something of use; the first time counts."""
+        if self._first_useful_ms is None:
+            self._first_useful_ms = self.times.now_ms
+
+    async def checkpoint(self, value: Any) -> None:
+        """Keep what is JSON as the task's last checkpoint; the same in the same bar is not written again."""
+        await self._checkpoints.keep(value)
+
+    # --- its end ---------------------------------------------------------------------------------
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        """End it, and have that recorded. What a fallback or the next phrase makes up for is not raised."""
+        was_cut_off = await self._cutoff.end(kind, error, traceback)
+        self._course.stop()
+        late = await self._what_follows(was_cut_off) if was_cut_off or error is None else None
+        error = late if was_cut_off else late or error
+        await self._ended(error)
+        if error is None or self._is_made_up_for(error):
+            return True
+        if late is not None:
+            raise late
+        return False
+
+    async def _what_follows(self, was_cut_off: bool) -> MeshError | None:
+        """What is raised if it ends too late."""
+        if self._course.is_over_budget:
+            return self._course.over_budget()
+        if was_cut_off:
+            self.overruns += 1
+            try:
+                await self._escalate(BETWEEN, was_cut_off=True)
+            except MeshError as error:
+                return error
+        return None
+
+    def _is_made_up_for(self, error: BaseException) -> bool:
+        if isinstance(error, PhraseDeferred):
+            return self._place is Place.FOLLOWED
+        return error is self._waits.covered
+
+    def _outcome_of(self, error: BaseException | None) -> PhraseOutcome:
+        if isinstance(error, PhraseDeferred):
+            return PhraseOutcome.DEFERRED
+        if error is not None and error is not self._waits.covered:
+            return PhraseOutcome.FAILED
+        is_degraded = self._is_cut_short or self._waits.were_in_vain
+        return PhraseOutcome.DEGRADED if is_degraded else PhraseOutcome.DONE
+
+    async def _ended(self, error: BaseException | None) -> None:
+        """Have it recorded, however often we are cancelled meanwhile."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        if error is not None and error is not self._waits.covered:
+            self._voice.remarks.append(why(error))
+        self.outcome = self._outcome_of(error)
+        self.end = self._as_recorded(self.outcome)
+        self._sheet.allowance.spent += self.end.bu
+        recording = write_end(self._parts, self.end)
+        try:
+            self.cost = await to_the_end(asyncio.create_task(recording, name="vox-mesh-phrase-end"))
+        finally:
+            self._voice.ends(self._last_state(), self.end.note)
+
+    def _as_recorded(self, outcome: PhraseOutcome) -> PhraseEnd:
+        course, sheet = self._course, self._sheet
+        return PhraseEnd(
+            phrase_id=self.phrase_id,
+            agent_id=self.agent,
+            task_id=self.task,
+            outcome=outcome,
+            began_ms=course.began_ms,
+            ended_ms=course.ended_ms,
+            beats=course.used,
+            waited=course.waited,
+            attempt=self.attempt,
+            overruns=self.overruns,
+            first_useful_ms=self._first_useful_ms,
+            resources=self.resources,
+            account=sheet.allowance.account,
+            role=sheet.role,
+            job_id=sheet.job_id,
+            note=note_of(self._voice.remarks),
+        )
+
+    def _last_state(self) -> ClaimState:
+        if self.outcome is PhraseOutcome.DEFERRED and self._place is Place.FOLLOWED:
+            return ClaimState.WAITING  # for the next phrase
+        is_done = self.outcome in (PhraseOutcome.DONE, PhraseOutcome.DEGRADED)
+        return ClaimState.DONE if is_done else ClaimState.FAILED

@@ -1,0 +1,127 @@
+"""Phrases: how agents play a task by its score, once or until it is done."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vox_mesh.errors import BadValue
+from vox_mesh.messages.bus import Bus
+from vox_mesh.model.rhythm.budgets import Budget
+from vox_mesh.model.rhythm.claims import MAX_TASK
+from vox_mesh.model.rhythm.ends import PhraseOutcome
+from vox_mesh.model.rhythm.score import Score, ScoreFile, parse_score
+from vox_mesh.rhythm.allowance import Allowance
+from vox_mesh.rhythm.budgets import Budgets
+from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.help import Help
+from vox_mesh.rhythm.phrase import Phrase
+from vox_mesh.rhythm.sheet import Fallbacks, Parts, Place, Sheet, Start, State
+from vox_mesh.rhythm.status import StatusDesk
+
+AnyScore = Score | ScoreFile | Path | str | None
+"""A score, or the file that it is in, or the text of one; `None` is the built-in one."""
+
+AnyBudget = Budget | Mapping[str, Any] | None
+
+
+class Phrases:
+    """Makes phrases; each is played by `async with`."""
+
+    def __init__(self, ground: Ground, status: StatusDesk, bus: Bus, budgets: Budgets, helping: Help) -> None:
+        self._parts = Parts(ground, status, bus, budgets, helping)
+
+    def phrase(
+        self,
+        score: AnyScore = None,
+        *,
+        task: str,
+        agent: str | None = None,
+        fallbacks: Fallbacks | None = None,
+        budget: AnyBudget = None,
+        state: State | None = None,
+        start: Start = "now",
+        job_id: str | None = None,
+        role: str = "",
+    ) -> Phrase:
+        """One phrase. A phase that takes too long may end it with `PhraseDeferred`.
+
+        `fallbacks` are done when it was waited in vain, by their names in the score. `state` tells what to
+        keep as a checkpoint on each downbeat. `start`: now, or with the next bar.
+        """
+        sheet = self._sheet(score, task, agent, fallbacks, budget, state, start, job_id, role)
+        return Phrase(self._parts, sheet)
+
+    async def phrases(
+        self,
+        score: AnyScore = None,
+        *,
+        task: str,
+        agent: str | None = None,
+        fallbacks: Fallbacks | None = None,
+        budget: AnyBudget = None,
+        state: State | None = None,
+        start: Start = "now",
+        job_id: str | None = None,
+        role: str = "",
+    ) -> AsyncIterator[Phrase]:
+        """Phrases until one is not deferred, each shorter than the one before, as many as the score allows.
+
+        The last one raises `PhaseOverrun` instead. The budget is one for all of them.
+        """
+        sheet = self._sheet(score, task, agent, fallbacks, budget, state, start, job_id, role)
+        most = sheet.score.retry.max_phrases
+        for attempt in range(1, most + 1):
+            phrase = Phrase(self._parts, sheet, attempt, Place.FOLLOWED if attempt < most else Place.LAST)
+            yield phrase
+            if phrase.outcome is not PhraseOutcome.DEFERRED:
+                return
+
+    def _sheet(
+        self,
+        score: AnyScore,
+        task: str,
+        agent: str | None,
+        fallbacks: Fallbacks | None,
+        budget: AnyBudget,
+        state: State | None,
+        start: Start,
+        job_id: str | None,
+        role: str,
+    ) -> Sheet:
+        if not 0 < len(task) <= MAX_TASK or not task.isprintable():
+            raise BadValue(f"{task!r} is no task", hint=f"1 to {MAX_TASK} printable characters")
+        if start not in ("now", "downbeat"):
+            raise BadValue(f"a phrase can't start {start!r}", hint="now, or downbeat")
+        known, written = _score_of(score)
+        agent = self._parts.bus.agent_or_default(agent)
+        own = _budget_of(written if budget is None else budget)
+        allowance = Allowance(own, agent)
+        return Sheet(known, task, agent, allowance, fallbacks or {}, state, start, job_id, role)
+
+
+def _score_of(score: AnyScore) -> tuple[Score, Mapping[str, Any] | None]:
+    """The score, and the budget that was written beside it."""
+    if score is None:
+        return Score.built_in(), None
+    if isinstance(score, Score):
+        return score, None
+    if not isinstance(score, ScoreFile):
+        is_text = isinstance(score, str) and (":" in score or "\n" in score)
+        score = parse_score(str(score)) if is_text else _read(Path(score))
+    return score.score, score.budget
+
+
+def _read(path: Path) -> ScoreFile:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise BadValue(f"the score {path} can't be read: {error.strerror}") from None
+    return parse_score(text, str(path))
+
+
+def _budget_of(budget: AnyBudget) -> Budget:
+    if isinstance(budget, Budget):
+        return budget
+    return Budget.of_document(budget or {})

@@ -1,0 +1,175 @@
+"""Policies: which tempo holds when, read from the database and announced there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from vox_mesh.coordination.kinds import SET_TEMPO
+from vox_mesh.errors import BadValue, Contended, Refused
+from vox_mesh.model.canonical import canonical, parse
+from vox_mesh.model.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.rhythm.plan import LEAD_BARS, Entry, Plan
+from vox_mesh.model.rhythm.policy import TempoPolicy
+from vox_mesh.model.rhythm.tempo import Tempo
+from vox_mesh.rhythm.ground import Ground
+from vox_mesh.store.script import Op, Script, Statement, new_key
+from vox_mesh.store.statements import named
+from vox_mesh.store.values import Row
+
+_log = logging.getLogger(__name__)
+
+_SQL: Final = named("tempo")
+_MARGIN_MS: Final = 1_000
+"""For the way to the database, and for clocks."""
+
+_TRIES: Final = 8
+
+
+class Policies:
+    """Reads and announces policies."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self.announced = ground.plan
+        """What was announced, as far as it is known here; the ground has it, unless nodes disagree."""
+        self.lost: list[Entry] = []
+        """What is known here, and not in the database any more."""
+
+    async def look(self, *, fresh: bool = False) -> Plan:
+        """Learn what was announced. What was known stays known: it was in force, also if its row is gone."""
+        ground = self._ground
+        rows = await ground.store.read(_SQL["entries"], ground.mesh, fresh=fresh)
+        known = {entry.op_id for entry in self.announced.entries}
+        self._add(entry for row in rows if row["op_id"] not in known if (entry := _entry_of(row)) is not None)
+        there = {"", *(row["op_id"] for row in rows)}
+        self.lost = [entry for entry in self.announced.entries if entry.op_id not in there]
+        return self.announced
+
+    def _add(self, entries: Iterable[Entry]) -> None:
+        before, self.announced = self.announced, self.announced.with_entries(entries)
+        if self._ground.plan is before:
+            self._ground.plan = self.announced
+
+    # --- announcing ------------------------------------------------------------------------------
+
+    async def set(self, policy: TempoPolicy, reason: str = "set by hand") -> Entry:
+        """Have a policy in force from a downbeat on that is two bars ahead, on every node; its entry.
+
+        Where no node lives there is nobody who must hear of it first: then it is in force at once.
+        """
+        self._ground.clock.refuse_if_off()
+        for _ in range(_TRIES):
+            await self.look(fresh=True)
+            is_alone = not (
+                await self._ground.store.read(_SQL["is_inhabited"], self._living, fresh=True)
+            ).value
+            entry = self.next(policy, policy.initial_bpm, reason, is_alone=is_alone)
+            try:
+                await self._ground.store.write(self._script(entry, self.announcement(entry)))
+            except Refused as refused:
+                if refused.reason not in OVERTAKEN:
+                    raise
+                continue
+            self._add([entry])
+            return entry
+        raise Contended("others announce tempos all the time", hint="try again")
+
+    @property
+    def _living(self) -> tuple[str, str, float]:
+        return (*self._ground.mesh, DEAD_AFTER_TICKS)
+
+    def next(self, policy: TempoPolicy, bpm: float, reason: str, *, is_alone: bool = False) -> Entry:
+        """The entry with which a policy would follow what is known here, if it is announced at once."""
+        plan, ground = self.announced, self._ground
+        anchor_ms = plan.head.tempo.beat_at(ground.times.now_ms).window_ms
+        if not is_alone or anchor_ms <= plan.head.anchor_ms:
+            anchor_ms = plan.next_anchor_ms(ground.times.now_ms, _MARGIN_MS)
+        entry = plan.followed_by(policy, bpm, anchor_ms, reason)
+        return replace(entry, op_id=new_key(), hlc=str(ground.clock.tick()), announced_ms=ground.times.now_ms)
+
+    def announcement(self, entry: Entry) -> Sequence[Statement]:
+        """The statements that announce it; refused if somebody was quicker, or it is too late for that."""
+        ground, before = self._ground, self.announced.head
+        head_ms = before.anchor_ms if before.op_id else -1
+        lead_ms = LEAD_BARS * max(before.tempo.bar_ms, self.announced.at(ground.times.now_ms).tempo.bar_ms)
+        return (
+            Statement(_SQL["refuse_if_announced_after"], (*ground.mesh, head_ms), refusal="tempo_overtaken"),
+            Statement(
+                _SQL["refuse_if_late"], (*self._living, entry.anchor_ms, lead_ms), refusal="tempo_late"
+            ),
+            self._row(entry),
+        )
+
+    def _row(self, entry: Entry) -> Statement:
+        tempo = entry.tempo
+        values = (
+            *(*self._ground.mesh, entry.anchor_ms, entry.policy_hash, entry.policy.cluster_id),
+            *(tempo.bpm, tempo.bar_len, entry.first_bar, canonical(entry.policy.document())),
+            *(entry.reason, entry.op_id, entry.hlc, entry.announced_ms),
+        )
+        return Statement(_SQL["announce"], values)
+
+    async def settle(self) -> None:
+        """As the leader, write what others can't know: a policy of our own settings, and what got lost.
+
+        Tempos get lost when an older copy of the database is restored; they were in force all the same.
+        """
+        first = self.announced.entries[0]
+        if not first.op_id and first.policy != TempoPolicy.built_in(self._ground.mesh[1]):
+            said = replace(
+                first, reason="of the leader's settings", op_id=new_key(), hlc=str(self._ground.clock.tick())
+            )
+            await self._ground.store.write(self._script(said, (self._row(said),)))
+            self._add([said])
+        if self.lost:
+            _log.warning("%d tempos that were announced have got lost, and are written again", len(self.lost))
+            await self._ground.store.write(Script(*(self._row(entry) for entry in self.lost)))
+            self.lost = []
+
+    def _script(self, entry: Entry, statements: Sequence[Statement]) -> Script:
+        said = {
+            "anchor_ms": entry.anchor_ms,
+            "policy": entry.policy.document(),
+            "policy_hash": entry.policy_hash,
+            "reason": entry.reason,
+            "tempo_bpm": entry.tempo.bpm,
+        }
+        return Script(*statements, key=entry.op_id, op=Op(SET_TEMPO, canonical(said), signed=True))
+
+    # --- who goes by what ------------------------------------------------------------------------
+
+    async def say(self, entry: Entry) -> None:
+        """Have all know by which policy this node goes."""
+        ground, tempo = self._ground, entry.tempo
+        said = (canonical(entry.policy.document()), tempo.bpm, tempo.bar_len, tempo.anchor_ms)
+        values = (*ground.mesh, ground.node_id, *said, str(ground.clock.tick()))
+        await ground.store.write(Script(Statement(_SQL["say_pulse"], values)))
+
+    async def said(self) -> dict[str, Entry]:
+        """By which policy each node goes, as far as our copy of the database shows."""
+        rows = await self._ground.store.read(_SQL["pulses"], self._ground.mesh)
+        return {row["node_id"]: entry for row in rows if (entry := _goes_by(row)) is not None}
+
+
+OVERTAKEN: Final = ("tempo_overtaken", "tempo_late")
+
+
+def _goes_by(row: Row) -> Entry | None:
+    """The policy and the tempo of a row; `None`, and a warning, if they are not understood here."""
+    try:
+        policy = TempoPolicy.of_document(parse(row["document"]))
+        return Entry(policy, Tempo(row["tempo_bpm"], row["bar_len_beats"], row["anchor_ms"]))
+    except BadValue as error:
+        _log.warning("a tempo is not understood here: %s", error.line)
+        return None
+
+
+def _entry_of(row: Row) -> Entry | None:
+    entry = _goes_by(row)
+    if entry is None:
+        return None
+    rest = {name: row[name] for name in ("first_bar", "reason", "op_id", "hlc", "announced_ms")}
+    return replace(entry, **rest)

@@ -1,0 +1,91 @@
+"""The pulse: tells each beat, when it begins, to whoever listens here. Nobody else is asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from vox_mesh.coordination.log_context import apart
+from vox_mesh.model.rhythm.frames import BeatFrame, Source
+from vox_mesh.model.rhythm.tempo import Beat, Metronome
+from vox_mesh.rhythm.ground import Ground
+
+_log = logging.getLogger(__name__)
+
+_KEPT: Final = 256
+"""So many frames wait for a listener; a slower one misses the oldest."""
+
+_MOST_BARS: Final = 1_000
+"""A clock that jumps further than this begins anew: nobody wants the downbeats of a month at once."""
+
+
+class _Listener:
+    """One who listens."""
+
+    def __init__(self) -> None:
+        self._frames: deque[BeatFrame] = deque(maxlen=_KEPT)
+        self._came = asyncio.Event()
+
+    def tell(self, frame: BeatFrame) -> None:
+        self._frames.append(frame)
+        self._came.set()
+
+    async def next(self) -> BeatFrame:
+        while not self._frames:
+            self._came.clear()
+            await self._came.wait()
+        return self._frames.popleft()
+
+
+class Pulse:
+    """Derives beats from the clock, for as long as anybody listens."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._listeners: set[_Listener] = set()
+        self._beating: asyncio.Task[None] | None = None
+        self.source = Source.POLICY
+        """Where the tempo is from."""
+
+    def frame(self, at_ms: int | None = None) -> BeatFrame:
+        """The beat of a moment, or of now."""
+        return self._frame(self._ground.beat(at_ms))
+
+    def _frame(self, beat: Beat) -> BeatFrame:
+        ground = self._ground
+        return BeatFrame.of(beat, ground.plan.at(beat.epoch_ms), str(ground.clock.tick()), self.source)
+
+    async def beats(self) -> AsyncGenerator[BeatFrame, None]:
+        """Each beat from now on, when it begins; of what a jump of the clock left out, only the downbeats."""
+        listener = _Listener()
+        self._listeners.add(listener)
+        if self._beating is None or self._beating.done():
+            self._beating = asyncio.create_task(self._beat(), name="vox-mesh-pulse", context=apart())
+        try:
+            while True:
+                yield await listener.next()
+        finally:
+            self._listeners.discard(listener)
+            if not self._listeners:
+                self._beating.cancel()
+
+    async def _beat(self) -> None:
+        ground = self._ground
+        metronome = Metronome(told_ms := ground.beat().epoch_ms)
+        while True:
+            await ground.times.until(ground.timeline.beat_at(told_ms).ends_ms)
+            now_ms = ground.times.now_ms
+            if ground.timeline.bars_between(told_ms, now_ms) > _MOST_BARS:
+                _log.warning(
+                    "the clock has jumped by %d s: the beats in between are left out",
+                    (now_ms - told_ms) / 1_000,
+                )
+                metronome = Metronome(ground.beat(now_ms).window_ms - 1)
+            for beat in metronome.beats(ground.timeline, now_ms):
+                told_ms = beat.epoch_ms
+                frame = self._frame(beat)
+                for listener in self._listeners:
+                    listener.tell(frame)

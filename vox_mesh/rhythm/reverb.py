@@ -1,0 +1,378 @@
+"""Reverb: rolls each bar up into a report, once, whoever does it, and amends it when more comes in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from vox_mesh.errors import MeshError, Refused
+from vox_mesh.model.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.rhythm.reports import BarReport, Figures, Source, Standing, stretches
+from vox_mesh.model.rhythm.tempo import Window
+from vox_mesh.rhythm.ground import Ground
+from vox_mesh.store.script import Answer, Script, Statement, guard
+from vox_mesh.store.statements import named
+from vox_mesh.store.values import Row
+
+_log = logging.getLogger(__name__)
+
+_DAY_MS: Final = 86_400_000
+CLAIMS_KEPT_MS: Final = 7 * _DAY_MS
+REPORTS_KEPT_MS: Final = 90 * _DAY_MS
+
+AMENDED_FOR_MS: Final = CLAIMS_KEPT_MS - _DAY_MS
+"""A report is amended for so long: after that the claims that it was made of may be gone."""
+
+PHRASES_LATE_MS: Final = 2 * 3_600_000
+"""Phrases are looked for so long after the end of their bar."""
+
+GRACE_BEATS: Final = 0.25
+MAX_GRACE_MS: Final = 1_000
+"""A bar is reported so long after its end, or a part of a beat: what was said last is still on its way."""
+
+QUIET_BARS: Final = 90
+"""So many bars in which nothing happened are told of; fewer, only with what comes after them."""
+
+MAX_FIRSTS: Final = 1_000
+
+_CLOSE_S: Final = 2.0
+_AT_ONCE: Final = 64
+_PASSES: Final = 8
+_TRIES: Final = 4
+_WATCHED_BARS: Final = 2
+"""Who has looked so many bars ago knows what was in between."""
+
+_FORGOTTEN_AT_ONCE: Final = 2_000
+_PARTS: Final = 10
+_OVERTAKEN: Final = "overtaken"
+_SQL: Final = named("rhythm_reports")
+_FORGET: Final = {"claims": named("rhythm_status")["forget"], "reports": _SQL["forget"]}
+
+
+class _Last(NamedTuple):
+    """The last report."""
+
+    window_ms: int
+    until_ms: int
+    is_missing: bool
+    unfinished: int | None
+
+
+class _Due(NamedTuple):
+    """What there is to report, as the database tells it."""
+
+    last: _Last | None
+    serial: int
+    unreported: Sequence[int]
+    late: Sequence[tuple[int, int]]
+    late_phrases: Sequence[int]
+    queue_depth: int
+    places: int
+    load: int
+    clock_distance_ms: int | None
+    oldest_claim_ms: int | None
+    oldest_report_ms: int | None
+    is_fresh: bool
+
+    @property
+    def standing(self) -> Standing:
+        """How the mesh stands now."""
+        utilisation = self.load / self.places if self.places else None
+        return Standing(self.queue_depth, self.places, utilisation, self.clock_distance_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A report that is to be written. Without data it stands for bars that were quiet, or are missing."""
+
+    window: Window
+    has_data: bool
+    is_missing: bool = False
+    revision: int = 1
+    standing: Standing = Standing()  # noqa: RUF009 - it is frozen
+    first_serial: int | None = None
+    """Claims after this one came late."""
+
+
+class Reverb:
+    """Makes and gives out the reports on bars. Any number of nodes may make them at the same time."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._looked_ms: int | None = None
+        self._watched_ms: int | None = None  # since when no bar has escaped us
+
+    @property
+    def grace_ms(self) -> int:
+        """How long after a downbeat the bar before it is due."""
+        return min(MAX_GRACE_MS, round(GRACE_BEATS * self._ground.beat().beat_ms))
+
+    # --- asked -----------------------------------------------------------------------------------
+
+    async def reports(self, last: int = 1, *, fresh: bool = False) -> list[BarReport]:
+        """The last reports, each in its last revision, the newest first."""
+        ground = self._ground
+        rows = await ground.store.read(_SQL["newest"], (*ground.mesh, last), fresh=fresh)
+        return [BarReport.of_document(orjson.loads(row["document"])) for row in rows]
+
+    async def report(self, window_id: str, *, fresh: bool = False) -> BarReport | None:
+        """The report on the bar of this name, in its last revision."""
+        ground = self._ground
+        rows = await ground.store.read(_SQL["one"], (*ground.mesh, window_id), fresh=fresh)
+        return BarReport.of_document(orjson.loads(rows[0]["document"])) if rows else None
+
+    # --- made ------------------------------------------------------------------------------------
+
+    async def roll_up_due(self, now_ms: int | None = None) -> list[BarReport]:
+        """Report on the bars that have ended, and amend what more has come in for; what was written.
+
+        Nothing is written of bars in which nothing happened, until something does. Whoever has looked in
+        every bar knows that these are not missing, so all should look, after the one who leads.
+        """
+        now_ms = self._ground.times.now_ms if now_ms is None else now_ms
+        if not self._ground.policy.observability.emit_bar_reports:
+            self._look(now_ms)
+            return []
+        written: list[BarReport] = []
+        for _ in range(_PASSES):
+            part = await self._roll_up(now_ms)
+            if not part:
+                break
+            written += part
+        return written
+
+    async def close(self) -> None:
+        """Vouch for the quiet bars that we have seen: whoever comes next has not."""
+        if self._looked_ms is None or not self._ground.policy.observability.emit_bar_reports:
+            return
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._roll_up(self._ground.times.now_ms, least_quiet=1)
+        except (MeshError, TimeoutError) as error:
+            _log.info("the last bars are not reported: %s", error)
+
+    def _look(self, now_ms: int) -> None:
+        timeline, looked_ms = self._ground.timeline, self._looked_ms
+        is_gap = looked_ms is None or timeline.bars_between(looked_ms, max(now_ms, looked_ms)) > _WATCHED_BARS
+        if is_gap or self._watched_ms is None:
+            self._watched_ms = timeline.window_at(now_ms).start_ms
+        self._looked_ms = now_ms
+
+    async def _roll_up(self, now_ms: int, least_quiet: int = QUIET_BARS) -> list[BarReport]:
+        fresh = False
+        for _ in range(_TRIES):
+            due = await self._due(now_ms, fresh=fresh)
+            self._look(now_ms)
+            late = await self._late(due, fresh=fresh)
+            new = [] if len(due.late) > _AT_ONCE else self._new(due, now_ms, least_quiet)
+            if not late and not new:
+                return []
+            if not fresh and not due.is_fresh:
+                fresh = True  # our copy may not have all of it
+                continue
+            try:
+                written = await self._write(due, late, new)
+            except Refused:  # somebody else was quicker, and we see now what is left
+                fresh = True
+            else:
+                await self._forget(due, now_ms)
+                return written
+        return []
+
+    async def _due(self, now_ms: int, *, fresh: bool) -> _Due:
+        ground = self._ground
+        values = (
+            *(*ground.mesh, now_ms - AMENDED_FOR_MS, self._due_until(now_ms), _AT_ONCE + 1),
+            *(DEAD_AFTER_TICKS, now_ms - PHRASES_LATE_MS),
+        )
+        rows = await ground.store.read(_SQL["due"], values, fresh=fresh)
+        return _due_of(rows[0], is_fresh=not rows.age_s)
+
+    def _due_until(self, now_ms: int) -> int:
+        return self._ground.timeline.window_at(now_ms - self.grace_ms).start_ms
+
+    # --- bars that have ended --------------------------------------------------------------------
+
+    def _new(self, due: _Due, now_ms: int, least_quiet: int) -> list[_Draft]:
+        """What is to be written of the bars after the last report."""
+        timeline, until_ms = self._ground.timeline, self._due_until(now_ms)
+        watched_ms = until_ms if self._watched_ms is None else self._watched_ms
+        data = list(due.unreported)
+        if len(data) > _AT_ONCE:  # the rest with the next pass
+            until_ms = timeline.window_at(data.pop()).start_ms
+        if due.last is not None:
+            from_ms = due.last.until_ms
+        else:  # nobody was there before, or has left anything but this
+            from_ms = min([watched_ms, *(timeline.window_at(each).start_ms for each in data)])
+        if from_ms >= until_ms:
+            return []
+        current = timeline.window_at(until_ms - 1)
+        if current.start_ms >= watched_ms and self._is_busy(due):
+            data.append(current.start_ms)
+        if due.last is not None and due.last.unfinished and from_ms >= watched_ms:
+            data.append(from_ms)  # some should have said something
+        drafts: list[_Draft] = []
+        for window, has_data in stretches(timeline, from_ms, until_ms, data):
+            if has_data:
+                is_now = window.end_ms == self._due_until(now_ms)
+                standing = due.standing if is_now else Standing()
+                drafts.append(_Draft(window, True, standing=standing))
+            else:
+                drafts += _nothing(window, watched_ms)
+        is_news = any(draft.has_data or draft.is_missing for draft in drafts)
+        return drafts if is_news or timeline.bars_between(from_ms, until_ms) >= least_quiet else []
+
+    def _is_busy(self, due: _Due) -> bool:
+        """Whether the mesh does something of which a bar's report should tell, though no agent spoke."""
+        entry = self._ground.entry
+        is_driven = due.queue_depth > 0 or entry.tempo.bpm != entry.policy.initial_bpm
+        return due.load > 0 or (entry.policy.adaptation.enable and is_driven)
+
+    # --- bars of which more has come in ----------------------------------------------------------
+
+    async def _late(self, due: _Due, *, fresh: bool) -> list[_Draft]:
+        """What is to be written of bars that were reported before."""
+        moments = sorted({*(window_ms for window_ms, _ in due.late[:_AT_ONCE]), *due.late_phrases})
+        if not moments:
+            return []
+        ground, timeline = self._ground, self._ground.timeline
+        values = (*ground.mesh, orjson.dumps(moments).decode())
+        rows = await ground.store.read(_SQL["holding"], values, fresh=fresh)
+        drafts: list[_Draft] = []
+        for row in rows:
+            held = [each for each in moments if row["window_ms"] <= each < row["until_ms"]]
+            moments = [each for each in moments if each not in held]
+            drafts += self._amended(row, held)
+        # From before the first report of all.
+        for start_ms in sorted({timeline.window_at(each).start_ms for each in moments}):
+            drafts.append(_Draft(timeline.window_at(start_ms), True))
+        return drafts
+
+    def _amended(self, row: Row, moments: Iterable[int]) -> Iterator[_Draft]:
+        """A report with what came late; one that stands for many bars comes apart."""
+        standing = Standing(**orjson.loads(row["document"])["standing"])
+        timeline = self._ground.timeline
+        for window, has_data in stretches(timeline, row["window_ms"], row["until_ms"], moments):
+            yield _Draft(
+                window,
+                has_data,
+                is_missing=bool(row["is_missing"]) and not has_data,
+                revision=row["revision"] + 1 if window.start_ms == row["window_ms"] else 1,
+                standing=standing,
+                first_serial=row["first_serial"],
+            )
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    async def _write(self, due: _Due, late: Sequence[_Draft], new: Sequence[_Draft]) -> list[BarReport]:
+        """Write all of them, or none if somebody else has written one."""
+        ground, drafts = self._ground, [*late, *new]
+        hlc = str(ground.clock.tick())
+        reports = await self._reports_of(drafts, hlc)
+        through = due.late[_AT_ONCE][1] - 1 if len(due.late) > _AT_ONCE else due.serial
+        rows = orjson.dumps([_values(report) for report in reports]).decode()
+        until_ms = 0 if due.last is None else due.last.until_ms
+        starts = orjson.dumps([report.start_ms for report in reports]).decode()
+        script = Script(
+            guard(_SQL["follows"], (*ground.mesh, 0, until_ms), refusal=_OVERTAKEN),
+            Statement(_SQL["write"], (*ground.mesh, ground.node_id, hlc, through, rows)),
+            guard(_SQL["all_are_there"], (*ground.mesh, hlc, len(reports), starts), refusal=_OVERTAKEN),
+        )
+        await ground.store.write(script)
+        for report in reports:
+            if report.is_missing:
+                _log.info("nobody has seen %d bars, the first of them %s", report.bars, report.window_id)
+        return reports
+
+    async def _reports_of(self, drafts: Sequence[_Draft], hlc: str) -> list[BarReport]:
+        ground, plan = self._ground, self._ground.plan
+        figures = await self._figures([draft for draft in drafts if draft.has_data])
+        reports: list[BarReport] = []
+        for draft in drafts:
+            window = draft.window
+            source = Source(plan.timeline, plan.at(window.start_ms))
+            if draft.has_data:
+                report = BarReport.of_window(source, window, figures[window.start_ms], draft.standing)
+            else:
+                report = BarReport.of_bars(source, window, is_missing=draft.is_missing)
+            reports.append(replace(report, revision=draft.revision, node_id=ground.node_id, hlc=hlc))
+        return reports
+
+    async def _figures(self, drafts: Sequence[_Draft]) -> dict[int, Figures]:
+        ground = self._ground
+        windows = [
+            (*draft.window, ground.timeline.window_at(draft.window.start_ms - 1).start_ms, draft.first_serial)
+            for draft in drafts
+        ]
+        if not windows:
+            return {}
+        values = (*ground.mesh, orjson.dumps(windows).decode(), MAX_FIRSTS)
+        rows = await ground.store.read(_SQL["figures"], values, fresh=True)
+        return {row["start_ms"]: _figures_of(row) for row in rows}
+
+    async def _forget(self, due: _Due, now_ms: int) -> None:
+        """Remove what is old, a part at a time: nobody else is to wait for long."""
+        ground = self._ground
+        for what, oldest_ms, before_ms in (
+            ("claims", due.oldest_claim_ms, now_ms - CLAIMS_KEPT_MS),
+            ("reports", due.oldest_report_ms, now_ms - REPORTS_KEPT_MS),
+        ):
+            if oldest_ms is None or oldest_ms >= before_ms:
+                continue
+            values = (*ground.mesh, before_ms, _FORGOTTEN_AT_ONCE)
+            script = (Statement(_FORGET[what], values), Answer("SELECT changes()", columns=("changed",)))
+            for _ in range(_PARTS):
+                outcome = await ground.store.write(Script(script[0], answer=script[1]))
+                if outcome.rows.value < _FORGOTTEN_AT_ONCE:
+                    break
+
+
+def _nothing(window: Window, watched_ms: int) -> Iterator[_Draft]:
+    """Bars without anything: those before somebody watched are missing."""
+    start_ms, end_ms = window
+    if start_ms < watched_ms:
+        yield _Draft(Window(start_ms, min(end_ms, watched_ms)), False, is_missing=True)
+    if end_ms > watched_ms:
+        yield _Draft(Window(max(start_ms, watched_ms), end_ms), False)
+
+
+def _values(report: BarReport) -> tuple[Any, ...]:
+    """A report as the statement knows it, by its places."""
+    return (
+        *(report.start_ms, report.revision, report.window_id, report.end_ms, int(report.is_missing)),
+        *(sum(report.phrases.values()), orjson.dumps(report.document()).decode()),
+    )
+
+
+def _due_of(row: Row, *, is_fresh: bool) -> _Due:
+    last = None if row["last"] is None else _Last(*orjson.loads(row["last"]))
+    return _Due(
+        *(last, row["serial"], orjson.loads(row["unreported"])),
+        [(window_ms, first) for window_ms, first in orjson.loads(row["late"])],
+        orjson.loads(row["late_phrases"]),
+        *(row["queue_depth"], row["places"], row["load"], row["clock_distance_ms"]),
+        *(row["oldest_claim_ms"], row["oldest_report_ms"]),
+        is_fresh,
+    )
+
+
+def _figures_of(row: Row) -> Figures:
+    return Figures(
+        tasks=orjson.loads(row["tasks"]),
+        beats=orjson.loads(row["beats"]),
+        reporters=row["reporters"],
+        late=tuple(orjson.loads(row["late"])),
+        missing=tuple(orjson.loads(row["missing"])),
+        deliverables=row["deliverables"],
+        overruns=orjson.loads(row["overruns"]),
+        phrases=orjson.loads(row["phrases"]),
+        phrase_overruns=row["phrase_overruns"],
+        cost=row["cost"],
+        firsts=[(began_ms, useful_ms) for began_ms, useful_ms in orjson.loads(row["firsts"])],
+        promises=orjson.loads(row["promises"]),
+    )

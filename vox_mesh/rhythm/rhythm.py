@@ -1,0 +1,126 @@
+"""The rhythm of the mesh, as agents and faces use it: `mesh.rhythm`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Final
+
+from vox_mesh.coordination.author import Author
+from vox_mesh.coordination.clock import MeshClock, Surroundings
+from vox_mesh.coordination.leadership import Leader, Leadership
+from vox_mesh.coordination.locks.locks import Locks
+from vox_mesh.errors import BadSettings
+from vox_mesh.messages.bus import Bus
+from vox_mesh.model.hlc import Hlc
+from vox_mesh.model.rhythm.frames import BeatFrame, Stamp
+from vox_mesh.model.rhythm.plan import Entry, Plan
+from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
+from vox_mesh.model.rhythm.tempo import Timeline, window_id
+from vox_mesh.rhythm.budgets import Budgets, read_rates
+from vox_mesh.rhythm.controller import TempoController
+from vox_mesh.rhythm.files import RhythmFiles
+from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.help import Help
+from vox_mesh.rhythm.holds import BeatLocks
+from vox_mesh.rhythm.phrases import Phrases
+from vox_mesh.rhythm.policies import Policies
+from vox_mesh.rhythm.pulse import Pulse
+from vox_mesh.rhythm.reverb import Reverb
+from vox_mesh.rhythm.status import StatusDesk
+from vox_mesh.rhythm.times import Times
+from vox_mesh.store.store import Store
+
+OFFICE: Final = "rhythm"
+"""What the leader leads."""
+
+
+class Rhythm:
+    """Beats, and what is measured in them."""
+
+    def __init__(
+        self,
+        store: Store,
+        author: Author,
+        clock: MeshClock,
+        surroundings: Surroundings,
+        agent: str | None,
+        locks: Locks,
+        bus: Bus,
+        files: RhythmFiles,
+    ) -> None:
+        self.times = Times(clock)
+        plan = Plan([_first_entry(files.policy, store.tenant.repository_id)])
+        self.ground = Ground(store, author, clock, self.times, agent, plan)
+        self.budgets = Budgets(self.ground, read_rates(files.rates))
+        self.policies = Policies(self.ground)
+        self.pulse = Pulse(self.ground)
+        self.holds = BeatLocks(self.ground, locks)
+        self.leadership = Leadership(OFFICE, store, locks, clock, surroundings.monotonic)
+        self.status = StatusDesk(self.ground)
+        self.reverb = Reverb(self.ground)
+        self.help = Help(self.ground, bus)
+        self.controller = TempoController(self.ground, self.policies, self.leadership)
+        phrases = Phrases(self.ground, self.status, bus, self.budgets, self.help)
+        self.phrase, self.phrases = phrases.phrase, phrases.phrases
+
+    async def look(self) -> None:
+        """Learn which tempos were announced; a node does so in every bar."""
+        await self.policies.look()
+
+    @property
+    def timeline(self) -> Timeline:
+        """Where the beats lie, as far as it is known here."""
+        return self.ground.timeline
+
+    @property
+    def policy(self) -> TempoPolicy:
+        """The policy in force."""
+        return self.ground.policy
+
+    # --- beats -----------------------------------------------------------------------------------
+
+    def frame(self, at_ms: int | None = None) -> BeatFrame:
+        """The beat of a moment, or of now."""
+        return self.pulse.frame(at_ms)
+
+    def beats(self) -> AsyncGenerator[BeatFrame, None]:
+        """Each beat from now on, when it begins."""
+        return self.pulse.beats()
+
+    def stamp(self, hlc: str) -> Stamp:
+        """Where in the rhythm a hybrid time lies."""
+        at_ms = Hlc.parse(hlc).wall_ms
+        beat = self.timeline.beat_at(at_ms)
+        return Stamp(window_id(self.ground.plan.at(at_ms).policy.cluster_id, beat.window_ms), beat.index, hlc)
+
+    # --- the leader ------------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads."""
+        return self.leadership.is_ours
+
+    async def leader(self) -> Leader | None:
+        """Who leads, if anybody does."""
+        return await self.leadership.leader()
+
+    async def close(self) -> None:
+        """Say what is left to be said, and let another one lead."""
+        await self.status.close()
+        await self.reverb.close()
+        await self.leadership.resign()
+
+
+def _first_entry(file: Path | None, cluster_id: str) -> Entry:
+    """What holds as long as nothing was announced."""
+    if file is None:
+        return Entry.of(TempoPolicy.built_in(cluster_id))
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise BadSettings(
+            f"VOX_MESH_TEMPO_POLICY: {file} can't be read: {error.strerror}",
+            hint="name a file, or unset the variable",
+        ) from None
+    return Entry.of(parse_policy(text, str(file)))

@@ -1,0 +1,59 @@
+"""What a phrase is played from, and who plays in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal
+
+from vox_mesh.messages.bus import Bus
+from vox_mesh.model.rhythm.score import Score
+from vox_mesh.rhythm.allowance import Allowance
+from vox_mesh.rhythm.budgets import Budgets
+from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.help import Help
+from vox_mesh.rhythm.status import StatusDesk
+
+Start = Literal["now", "downbeat"]
+"""When a phrase begins."""
+
+Fallbacks = Mapping[str, Callable[[], Any]]
+"""What is done instead, by its name in the score: plain functions, or such as are awaited."""
+
+State = Callable[[], Any]
+"""Tells what a checkpoint should keep; it may be awaited."""
+
+
+class Place(Enum):
+    """Where a phrase stands among the retries of its task."""
+
+    ALONE = "alone"
+    FOLLOWED = "followed"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What plays together in a phrase."""
+
+    ground: Ground
+    status: StatusDesk
+    bus: Bus
+    budgets: Budgets
+    help: Help
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """What is to be played."""
+
+    score: Score
+    task: str
+    agent: str
+    allowance: Allowance
+    fallbacks: Fallbacks = field(default_factory=dict)
+    state: State | None = None
+    start: Start = "now"
+    job_id: str | None = None
+    role: str = ""

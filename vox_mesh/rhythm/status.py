@@ -1,0 +1,225 @@
+"""The status desk: takes down what agents say of their tasks, and tells it once for each beat."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import orjson
+
+from vox_mesh.errors import BadValue, DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded
+from vox_mesh.model.hlc import Hlc
+from vox_mesh.model.rhythm.claims import ClaimState, StatusClaim
+from vox_mesh.model.rhythm.tempo import Beat
+from vox_mesh.rhythm.ground import Ground
+from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.statements import named
+
+_log = logging.getLogger(__name__)
+
+MAX_LIVE: Final = 4_000
+"""Of so many tasks a node tells; of more, only the ones last spoken of."""
+
+MAX_WAITING: Final = 20_000
+"""So many claims are kept while the database is away."""
+
+_PART_BYTES: Final = 1_500_000
+"""So much goes in one script: with the notes that agents write, all of it."""
+
+_CLOSE_S: Final = 2.0
+_LEAST_S: Final = 1.0
+_AWAY: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded)
+_SQL: Final = named("rhythm_status")
+
+_Task = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Said:
+    """A claim as it is to be written: the last of its beat."""
+
+    claim: StatusClaim
+    beat: Beat
+    overran: bool
+    began_ms: int
+    useful_ms: int | None
+    hlc: str
+
+    def again(self, beat: Beat, hlc: str) -> _Said:
+        """The same in another beat."""
+        return _Said(self.claim, beat, False, self.began_ms, self.useful_ms, hlc)
+
+    def values(self) -> tuple[Any, ...]:
+        """As the statement knows them, by their places."""
+        claim, beat = self.claim, self.beat
+        return (
+            *(beat.window_ms, claim.agent_id, claim.task_id, beat.epoch_ms, beat.index, claim.state),
+            *(orjson.dumps(claim.wait_for).decode(), claim.beats_left, claim.progress, claim.notes),
+            *(int(self.overran), self.began_ms, self.useful_ms, self.hlc),
+        )
+
+
+_Part = dict[tuple[str, str, int], tuple[_Said, bytes]]
+
+
+class StatusDesk:
+    """Where the agents of a node say how their tasks stand.
+
+    A task that goes on is claimed again in each beat, until it is done or failed.
+    """
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._live: dict[_Task, _Said] = {}
+        self._unsaid: dict[tuple[str, str, int], _Said] = {}
+        self._spoken = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._is_away = False
+        self.dropped = 0
+        """Claims that were lost: there were too many."""
+
+    @property
+    def live(self) -> int:
+        """How many tasks are told of in each beat."""
+        return len(self._live)
+
+    @property
+    def waiting(self) -> int:
+        """How many claims are not written yet."""
+        return len(self._unsaid)
+
+    # --- what is said ----------------------------------------------------------------------------
+
+    def claim(
+        self,
+        agent: str,
+        task: str,
+        state: ClaimState | str,
+        *,
+        wait_for: Iterable[str] = (),
+        beats_left: int | None = None,
+        progress: float | None = None,
+        notes: str = "",
+        overran: bool = False,
+    ) -> StatusClaim:
+        """Say how a task stands now. It is written at the end of the beat, if nothing else is said before."""
+        ground = self._ground
+        now_ms = ground.times.now_ms
+        beat, hlc = ground.beat(now_ms), str(ground.clock.tick())
+        if isinstance(wait_for, str):
+            raise BadValue(f"{wait_for!r} is one thing to wait for, and not several", hint="put it in a list")
+        what = (agent, task, beat.index, state, tuple(wait_for), beats_left, progress, notes, hlc)
+        claim = StatusClaim(*what)  # type: ignore[arg-type]  # which makes a state of the text, or refuses it
+        known = self._live.pop((agent, task), None)
+        said = self._note(claim, beat, overran, now_ms, known)
+        if not claim.is_over:
+            self._live[agent, task] = said
+            if len(self._live) > MAX_LIVE:
+                self._live.pop(next(iter(self._live)))
+                self._drop(1, "tasks go on at once")
+        self._spoken.set()
+        return claim
+
+    def accept(self, claim: StatusClaim) -> None:
+        """Take down what an agent said elsewhere, at the time in it. What comes after, it says itself."""
+        if not self._ground.clock.receive(claim.hlc):
+            raise BadValue(f"the claim's time {claim.hlc} is ahead of the database's")
+        at_ms = Hlc.parse(claim.hlc).wall_ms
+        self._note(claim, self._ground.beat(at_ms), False, at_ms, None)
+        self._spoken.set()
+
+    def _note(self, claim: StatusClaim, beat: Beat, overran: bool, now_ms: int, known: _Said | None) -> _Said:
+        key = (claim.agent_id, claim.task_id, beat.epoch_ms)
+        before = self._unsaid.get(key)
+        began_ms = now_ms if known is None else known.began_ms
+        useful_ms = None if known is None else known.useful_ms
+        if useful_ms is None and claim.shows_use:
+            useful_ms = now_ms
+        if before is not None:
+            if before.hlc > claim.hlc:
+                return before
+            overran = overran or before.overran
+        said = self._unsaid[key] = _Said(claim, beat, overran, began_ms, useful_ms, claim.hlc)
+        return said
+
+    def _drop(self, count: int, why: str) -> None:
+        if not self.dropped:
+            _log.warning("too many %s: some status claims are lost", why)
+        self.dropped += count
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """At the end of each beat, write what was said in it. With nothing to say, nothing happens."""
+        while True:
+            await self._spoken.wait()
+            beat = self._ground.beat()
+            await self._ground.times.until(beat.ends_ms)
+            await self.run_once(beat)
+
+    async def run_once(self, beat: Beat) -> None:
+        """A beat has ended: write what was said in it, and say again what goes on."""
+        self._say_again(beat)
+        try:
+            await self.flush(max(_LEAST_S, beat.beat_ms / 1_000))  # the next beat has its own claims
+        except _AWAY as error:
+            if not self._is_away:
+                _log.warning("status claims wait for the database: %s", error.line)
+            self._is_away = True
+        else:
+            self._is_away = False
+        if not self._live and not self._unsaid:
+            self._spoken.clear()
+
+    def _say_again(self, beat: Beat) -> None:
+        hlc = str(self._ground.clock.tick())
+        for (agent, task), said in self._live.items():
+            if said.beat.epoch_ms < beat.epoch_ms:
+                again = said.again(beat, hlc)
+                self._live[agent, task] = again
+                self._unsaid[agent, task, beat.epoch_ms] = again
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Write now all that was said. What can't be written stays, and is written with the next."""
+        async with self._writing:
+            excess = len(self._unsaid) - MAX_WAITING
+            if excess > 0:
+                for key in list(islice(self._unsaid, excess)):
+                    del self._unsaid[key]
+                self._drop(excess, "claims wait for the database")
+            for part in list(self._parts()):
+                await self._ground.store.write(self._script(part), timeout=timeout)
+                for key, (said, _) in part.items():
+                    if self._unsaid.get(key) is said:
+                        del self._unsaid[key]
+
+    def _parts(self) -> Iterator[_Part]:
+        part: _Part = {}
+        size = 0
+        for key, said in self._unsaid.items():
+            row = orjson.dumps(said.values())
+            if size + len(row) > _PART_BYTES:
+                yield part
+                part, size = {}, 0
+            part[key] = said, row
+            size += len(row)
+        if part:
+            yield part
+
+    def _script(self, part: _Part) -> Script:
+        ground = self._ground
+        rows = b"[%s]" % b",".join(row for _, row in part.values())
+        put = Statement(_SQL["put"], (*ground.mesh, ground.node_id, rows.decode()))
+        return Script(put, repeatable=True)  # what is there already is not newer than itself
+
+    async def close(self) -> None:
+        """Write what is left, if that can be done soon."""
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self.flush()
+        except (MeshError, TimeoutError) as error:
+            _log.warning("%d status claims are lost: %s", len(self._unsaid), error)

@@ -1,0 +1,160 @@
+"""Waiting in a phrase: for no longer than its score allows, and what is done if it was in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from math import ceil
+from typing import Any, Final, TypeVar
+
+from vox_mesh.errors import BadValue, MeshError, ThreadClosed, WaitExhausted
+from vox_mesh.model.messages import Message
+from vox_mesh.model.rhythm.promises import HelpState, HelpThread
+from vox_mesh.rhythm.course import FALLBACK, Course
+from vox_mesh.rhythm.cutoff import Cutoff, done_by
+from vox_mesh.rhythm.sheet import Parts, Sheet
+from vox_mesh.rhythm.voice import Voice
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+HELP: Final = "help"
+
+_EMITTED_TTL_S: Final = 86_400.0
+_WRITE_S: Final = 5.0
+
+
+class Waits:
+    """The waiting of one phrase."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        sheet: Sheet,
+        course: Course,
+        voice: Voice,
+        phrase_id: str,
+        playing: Callable[[], Cutoff],
+    ) -> None:
+        self._parts = parts
+        self._sheet = sheet
+        self._course = course
+        self._voice = voice
+        self._phrase_id = phrase_id
+        self._playing = playing
+        self._times = parts.ground.times
+        self.were_in_vain = False
+        self.covered: WaitExhausted | None = None
+        """The error that a fallback has made up for."""
+        self.result: Any = None
+        """What came of the phrase: of its fallback, if nobody says anything else."""
+
+    async def wait(self, awaitable: Awaitable[T], budget: str, wait_for: Sequence[str] = ()) -> T:
+        """Wait, within what is played; `WaitExhausted` if it was in vain."""
+        course, doing = self._course, asyncio.ensure_future(awaitable)
+        try:
+            cutoff = self._playing()
+            ends_ms = course.wait_ends_ms(budget, cutoff)
+            self._voice.waits(wait_for, course.beats_until(ends_ms))
+        except BadValue:
+            doing.cancel()
+            raise
+        cutoff.hold()
+        try:
+            with course.waiting(budget):
+                is_there = await done_by(doing, self._times, ends_ms)
+            self._voice.goes_on(course.beats_until(cutoff.at_ms))
+            if is_there:
+                return doing.result()
+            raise await self._exhausted(budget)
+        finally:
+            cutoff.release()
+
+    async def ask_help(self, to: str, body: Any) -> Message:
+        """Ask for help, and wait for the answer. A promise that is not made in this bar is a broken one."""
+        cutoff, ground, now_ms = self._playing(), self._parts.ground, self._times.now_ms
+        promised_ms = max(ground.timeline.window_at(now_ms).end_ms, ground.timeline.after(now_ms, 1))
+        thread = await self._parts.help.ask(
+            *(to, body),
+            sender=self._sheet.agent,
+            within_beats=ceil(self._course.beats_until(promised_ms)),
+            task=self._sheet.task,
+        )
+        cutoff.hold()
+        try:
+            return await self.wait(self._answer(thread, promised_ms), HELP, [thread.address])
+        except ThreadClosed as closed:
+            raise await self._exhausted(HELP, closed.on_fail) from closed
+        finally:
+            cutoff.release()
+
+    async def _answer(self, thread: HelpThread, promised_ms: int) -> Message:
+        with suppress(TimeoutError):
+            async with self._times.limit(promised_ms):
+                return await self._parts.help.wait(thread)
+        if (await self._parts.help.state(thread, fresh=True)).state == HelpState.ASKED:
+            raise ThreadClosed("nobody promised help by the end of the bar", state=HelpState.UNANSWERED)
+        return await self._parts.help.wait(thread)
+
+    async def _exhausted(self, budget: str, on_fail: str = "") -> MeshError:
+        """Do what the score says when it was waited in vain; the error that tells of it."""
+        if self._course.is_over_budget:
+            return self._course.over_budget()
+        self.were_in_vain = True
+        self._voice.remarks.append(f"{budget} exhausted")
+        escalation = self._sheet.score.escalation
+        for name in escalation.emits:
+            await self._emit(name, budget)
+        fallbacks = [name for name in (on_fail, escalation.fallback) if name]
+        given = [name for name in fallbacks if name in self._sheet.fallbacks]
+        fallback = next(iter(given or fallbacks), None)
+        error = WaitExhausted(
+            f"{self._sheet.task} has waited {self._course.waited[budget]:.3g} beats for {budget}, in vain",
+            budget=budget,
+            fallback=fallback,
+            hint=f"fall back on {fallback}" if fallback else "give it more beats, or a fallback",
+        )
+        if given and await self._fall_back(given[0]):
+            self.covered = error
+        return error
+
+    async def _emit(self, name: str, budget: str) -> None:
+        agent = self._sheet.agent
+        body = {"agent": agent, "task": self._sheet.task, "phrase": self._phrase_id, "budget": budget}
+        try:
+            await self._parts.bus.send(
+                name, body, sender=agent, msg_type=name, ttl=_EMITTED_TTL_S, timeout=_WRITE_S
+            )
+        except MeshError as error:
+            _log.warning("%s could not be told of %s: %s", name, self._sheet.task, error.line)
+            self._voice.remarks.append(f"{name} not told")
+        else:
+            self._voice.remarks.append(f"{name} told")
+
+    async def _fall_back(self, name: str) -> bool:
+        """Do what was given for that, until the end of the phrase at the most; whether it was done."""
+        self._voice.falls_back(name, self._course.beats_until(self._course.ends_ms))
+        before = self._course.go_to(FALLBACK)  # its beats are not those of the phase that it is done in
+        try:
+            self.result = await self._until_the_end(self._sheet.fallbacks[name])
+        except Exception as error:  # whatever it is: what is told is why we fell back
+            _log.warning("the fallback %s of %s failed: %r", name, self._sheet.task, error)
+            self._voice.remarks.append(f"fallback {name} failed")
+            return False
+        finally:
+            self._course.go_to(before)
+        self._voice.remarks.append(f"fallback {name}")
+        return True
+
+    async def _until_the_end(self, function: Callable[[], Any]) -> Any:
+        result = function()
+        if not inspect.isawaitable(result):
+            return result
+        doing = asyncio.ensure_future(result)
+        if not await done_by(doing, self._times, self._course.ends_ms):
+            raise TimeoutError("it took longer than the phrase")
+        return doing.result()

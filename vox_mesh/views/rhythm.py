@@ -1,0 +1,164 @@
+"""The rhythm, as others see it: the beat of now, promises, what was said of tasks, and when things were."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.locks import iso_of
+from vox_mesh.model.rhythm.claims import StatusClaim
+from vox_mesh.model.rhythm.frames import BeatFrame
+from vox_mesh.model.rhythm.promises import HelpThread
+from vox_mesh.model.rhythm.tempo import window_id
+from vox_mesh.model.rhythm.ucxl import Address, resolve
+from vox_mesh.planes import Planes
+
+# --- beats ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BeatView:
+    """A beat, with its bar and who leads. `deadline_at` is its end, `source` where its tempo is from."""
+
+    cluster_id: str
+    tempo_bpm: float
+    beat_ms: int
+    bar_len_beats: int
+    beat_index: int
+    beat_epoch: str
+    downbeat: bool
+    phase: str
+    hlc: str
+    policy_hash: str
+    deadline_at: str
+    source: str
+    window: str
+    next_downbeat_at: str
+    leader: str | None
+
+    @classmethod
+    def of(cls, frame: BeatFrame, leader: str | None) -> BeatView:
+        """A frame as it is shown."""
+        window_ms = frame.epoch_ms - (frame.beat_index - 1) * frame.beat_ms
+        return cls(
+            **frame.document(),
+            window=window_id(frame.cluster_id, window_ms),
+            next_downbeat_at=iso_of(window_ms + frame.bar_len_beats * frame.beat_ms),
+            leader=leader,
+        )
+
+
+async def beat_of(mesh: Planes) -> BeatView:
+    """The beat of now."""
+    await mesh.rhythm.look()
+    leader = await mesh.rhythm.leader()
+    return BeatView.of(mesh.rhythm.frame(), None if leader is None else leader.node_id)
+
+
+# --- stamps --------------------------------------------------------------------------------------
+
+
+class Stamped(NamedTuple):
+    """In which bar and beat something was; nothing, if it does not say when that was."""
+
+    window: str | None
+    beat_index: int | None
+
+
+def stamped(mesh: Planes, hlc: Any) -> Stamped:
+    """In which bar and beat a hybrid time lies. What somebody else wrote may be no time at all."""
+    try:
+        stamp = mesh.rhythm.stamp(hlc)
+    except (BadValue, TypeError, AttributeError):
+        return Stamped(None, None)
+    return Stamped(stamp.window, stamp.beat_index)
+
+
+# --- promises and claims -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PromiseView:
+    """A request for help, what was promised to it, and what came of that."""
+
+    thread_id: str
+    asker: str
+    task_id: str
+    asked_ms: int
+    closes_ms: int
+    state: str
+    helper: str | None
+    promise_beats: int | None
+    confidence: float | None
+    fail_after_beats: int | None
+    on_fail: str
+    promised_ms: int | None
+    due_ms: int | None
+    ended_ms: int | None
+    answer_id: str | None
+
+    @classmethod
+    def of(cls, thread: HelpThread) -> PromiseView:
+        """A thread by column."""
+        return cls(*thread)
+
+
+@dataclass(frozen=True)
+class StatusView:
+    """What an agent said of a task, and the bar that it counts for."""
+
+    agent_id: str
+    task_id: str
+    beat_index: int
+    state: str
+    wait_for: list[str]
+    beats_left: int | None
+    progress: float | None
+    notes: str
+    hlc: str
+    window: str
+
+    @classmethod
+    def of(cls, mesh: Planes, claim: StatusClaim) -> StatusView:
+        """A claim, in the beat of its time."""
+        stamp = mesh.rhythm.stamp(claim.hlc)
+        said = {**asdict(claim), "wait_for": list(claim.wait_for), "beat_index": stamp.beat_index}
+        return cls(**said, window=stamp.window)
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MomentView:
+    """When an address means, by the tempo of the mesh."""
+
+    address: str
+    at: str
+    at_ms: int
+    delta_beats: int
+    beat_index: int
+    beat_epoch: str
+    phase: str
+    window: str
+    window_ms: int
+
+
+async def moment_of(mesh: Planes, address: Address) -> MomentView:
+    """When an address means, seen from now."""
+    rhythm = mesh.rhythm
+    await rhythm.look()
+    now_ms, plan = rhythm.times.now_ms, rhythm.ground.plan
+    found = resolve(address, plan, now_ms)
+    return MomentView(
+        address=str(address),
+        at=iso_of(found.at_ms),
+        at_ms=found.at_ms,
+        delta_beats=plan.timeline.delta_beats(now_ms, found.at_ms),
+        beat_index=found.beat.index,
+        beat_epoch=iso_of(found.beat.epoch_ms),
+        phase=found.phase,
+        window=window_id(plan.at(found.at_ms).policy.cluster_id, found.beat.window_ms),
+        window_ms=found.beat.window_ms,
+    )
