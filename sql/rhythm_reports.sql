@@ -82,54 +82,73 @@ WHERE r.until_ms > moment.value AND r.revision = (
 status_claims AS c WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.window_ms >= w.start_ms AND c.window_ms < w.end_ms
 
 -- part: PHRASES
+-- Those that ended in it.
 phrase_ends AS p WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.window_ms >= w.start_ms AND p.window_ms < w.end_ms
 
--- part: THREADS
-help_threads AS t INDEXED BY help_threads_ended
-WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.ended_ms IS NOT NULL
-  AND t.ended_ms >= w.start_ms AND t.ended_ms < w.end_ms
-
--- part: LAST_CLAIMS
--- Of each task of a bar the last claim: SQLite takes the other columns from the row with the maximum.
-SELECT c.agent_id, c.task_id, c.state, c.began_ms, c.useful_ms, max(c.epoch_ms) FROM CLAIMS GROUP BY c.agent_id, c.task_id
+-- part: TASKS
+-- Its tasks, in the order of the claims' key, so that nothing is sorted. SQLite takes the state, and what else is not
+-- summed up, from the row with the maximum: the last claim.
+SELECT c.agent_id, c.task_id, c.state, c.began_ms, c.useful_ms, max(c.epoch_ms) FROM CLAIMS
+GROUP BY c.window_ms, c.agent_id, c.task_id
 
 -- name: figures
 -- What each of these bars (?3: where it begins and ends, where the one before begins, and which claims are not late)
--- adds up to. Of first uses, ?4 are told.
-WITH w (start_ms, end_ms, before_ms, through_serial) AS (
+-- adds up to. All of a bar's claims are gone through as seldom as can be: there may be tens of thousands.
+WITH w (start_ms, end_ms, before_ms, through_serial) AS MATERIALIZED (
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?3))
 SELECT start_ms,
-    (SELECT json_group_object(state, tasks) FROM (
-        SELECT state, count(*) AS tasks FROM (LAST_CLAIMS) GROUP BY state)) AS tasks,
-    (SELECT json_group_object(state, beats) FROM (
-        SELECT c.state, count(*) AS beats FROM CLAIMS GROUP BY c.state)) AS beats,
-    (SELECT json_group_object(state, overruns) FROM (
-        SELECT c.state, count(*) AS overruns FROM CLAIMS AND c.overran GROUP BY c.state)) AS overruns,
-    (SELECT count(DISTINCT c.agent_id) FROM CLAIMS) AS reporters,
-    (SELECT json_group_array(agent_id) FROM (
-        SELECT DISTINCT c.agent_id FROM CLAIMS AND c.serial > w.through_serial)) AS late,
-    (SELECT json_group_array(agent_id) FROM (
-        SELECT DISTINCT b.agent_id FROM (
-            SELECT b.agent_id, b.state, max(b.epoch_ms) FROM status_claims AS b
-            WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.window_ms >= w.before_ms AND b.window_ms < w.start_ms
-            GROUP BY b.agent_id, b.task_id) AS b
-        WHERE b.state NOT IN ('done', 'failed') AND NOT EXISTS (SELECT 1 FROM CLAIMS AND c.agent_id = b.agent_id))
-    ) AS missing,
-    (SELECT count(*) FROM (
-        SELECT c.agent_id, c.task_id FROM CLAIMS AND c.state = 'done'
-        UNION SELECT p.agent_id, p.task_id FROM PHRASES AND p.outcome IN ('done', 'degraded'))) AS deliverables,
-    (SELECT json_group_object(outcome, phrases) FROM (
-        SELECT p.outcome, count(*) AS phrases FROM PHRASES GROUP BY p.outcome)) AS phrases,
-    (SELECT coalesce(sum(p.overruns), 0) FROM PHRASES) AS phrase_overruns,
-    (SELECT coalesce(sum(p.cost), 0.0) FROM PHRASES) AS cost,
-    (SELECT json_group_array(json_array(began_ms, useful_ms)) FROM (
-        SELECT p.began_ms, p.first_useful_ms AS useful_ms FROM PHRASES AND p.first_useful_ms IS NOT NULL
-        UNION ALL SELECT l.began_ms, l.useful_ms FROM (LAST_CLAIMS) AS l
-        WHERE l.state = 'done' AND l.useful_ms IS NOT NULL AND NOT EXISTS (
-            SELECT 1 FROM PHRASES AND p.agent_id = l.agent_id AND p.task_id = l.task_id)
-        LIMIT ?4)) AS firsts,
+    -- By state: in how many beats, and how often too long.
+    (SELECT json_group_array(json_array(state, beats, overruns)) FROM (
+        SELECT c.state, count(*) AS beats, sum(c.overran) AS overruns FROM CLAIMS GROUP BY c.state)) AS beats,
+    -- How many reporters, tasks by their last state, and when those that are done began and were first of use.
+    (SELECT json_array(
+            count(DISTINCT agent_id),
+            json_object(
+                'planning', sum(state = 'planning'), 'executing', sum(state = 'executing'),
+                'waiting', sum(state = 'waiting'), 'review', sum(state = 'review'),
+                'done', sum(state = 'done'), 'failed', sum(state = 'failed')),
+            json_group_array(json_array(began_ms, useful_ms)) FILTER (
+                WHERE state = 'done' AND useful_ms IS NOT NULL AND NOT EXISTS (
+                    SELECT 1 FROM phrase_ends AS p INDEXED BY phrase_ends_of_agent
+                    WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.agent_id = k.agent_id
+                      AND p.ended_ms >= w.start_ms AND p.ended_ms < w.end_ms AND p.task_id = k.task_id)))
+        FROM (TASKS) AS k) AS tasks,
+    iif(through_serial IS NULL, '[]', (SELECT json_group_array(agent_id) FROM (
+        SELECT DISTINCT c.agent_id FROM CLAIMS AND c.serial > w.through_serial))) AS late,
+    -- Who had something to do in the bar before. Few claims say that they belong to a bar which began within this one.
+    (SELECT json_group_array(DISTINCT agent_id) FROM (
+        SELECT b.agent_id, b.state, max(b.epoch_ms) FROM status_claims AS b
+        WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.window_ms >= w.before_ms AND b.window_ms < w.start_ms
+        GROUP BY b.window_ms, b.agent_id, b.task_id) AS k
+        WHERE state NOT IN ('done', 'failed') AND NOT EXISTS (
+            SELECT 1 FROM status_claims AS c
+            WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.window_ms = w.start_ms AND c.agent_id = k.agent_id)
+          AND NOT EXISTS (
+            SELECT 1 FROM status_claims AS c
+            WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.window_ms > w.start_ms AND c.window_ms < w.end_ms
+              AND c.agent_id = k.agent_id)) AS missing,
+    -- Of phrases: by outcome, their overruns, their cost, and how many of them finished what no claim tells of.
+    (SELECT json_array(
+            json_object(
+                'done', count(*) FILTER (WHERE p.outcome = 'done'),
+                'degraded', count(*) FILTER (WHERE p.outcome = 'degraded'),
+                'deferred', count(*) FILTER (WHERE p.outcome = 'deferred'),
+                'failed', count(*) FILTER (WHERE p.outcome = 'failed')),
+            coalesce(sum(p.overruns), 0), coalesce(sum(p.cost), 0.0),
+            count(DISTINCT p.agent_id || char(10) || p.task_id) FILTER (
+                WHERE p.outcome IN ('done', 'degraded') AND coalesce((
+                    SELECT c.state FROM status_claims AS c
+                    WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.window_ms = p.window_ms
+                      AND c.agent_id = p.agent_id AND c.task_id = p.task_id
+                    ORDER BY c.epoch_ms DESC LIMIT 1), '') <> 'done'),
+            json_group_array(json_array(p.began_ms, p.first_useful_ms)) FILTER (
+                WHERE p.first_useful_ms IS NOT NULL))
+        FROM PHRASES) AS phrases,
     (SELECT json_group_object(state, threads) FROM (
-        SELECT t.state, count(*) AS threads FROM THREADS GROUP BY t.state)) AS promises
+        SELECT t.state, count(*) AS threads FROM help_threads AS t INDEXED BY help_threads_ended
+        WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.ended_ms IS NOT NULL
+          AND t.ended_ms >= w.start_ms AND t.ended_ms < w.end_ms
+        GROUP BY t.state)) AS promises
 FROM w
 
 -- name: write
@@ -152,9 +171,9 @@ ON CONFLICT (scope_id, repository_id, window_ms, revision) DO NOTHING
 UNTIL = ?4
 
 -- name: newest
--- The last ?3 bars, each in its last revision.
+-- The last ?3 bars, or those before ?4, each in its last revision.
 SELECT document FROM bar_reports AS r
-WHERE OF_MESH AND revision = (
+WHERE OF_MESH AND window_ms < coalesce(?4, 9223372036854775807) AND revision = (
     SELECT max(revision) FROM bar_reports AS other
     WHERE other.scope_id = ?1 AND other.repository_id = ?2 AND other.window_ms = r.window_ms)
 ORDER BY window_ms DESC LIMIT ?3

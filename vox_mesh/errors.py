@@ -437,7 +437,7 @@ class WaitExhausted(MeshError):
 
 
 class PhaseOverrun(MeshError):
-    """A phase has taken all its beats, and there is no other phrase to go on in."""
+    """A phase has taken all its beats."""
 
     code = "phase_overrun"
 
@@ -446,15 +446,11 @@ class PhaseOverrun(MeshError):
         self.phase = phase
 
 
-class PhraseDeferred(MeshError):
-    """A phase has taken all its beats: the task goes on in another phrase."""
+class PhraseDeferred(PhaseOverrun):
+    """The same, but the task goes on in another phrase."""
 
     code = "phrase_deferred"
     retryable = True
-
-    def __init__(self, message: str, *, phase: str, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.phase = phase
 
 
 class OverBudget(MeshError):

@@ -16,9 +16,10 @@ from tests.support.job_desks import Desk, ended
 from tests.support.messaging import PATIENCE_S
 from tools.homes import FILE
 from vox_mesh import Mesh
+from vox_mesh.errors import BadManifest
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.model.jobs import Job
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.manifest import Manifest, parse_manifests
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.node import MeshNode
@@ -97,6 +98,33 @@ async def ends_of(node: MeshNode, job: Any) -> list[End]:
 async def logged(node: MeshNode, job: Any) -> str:
     """All that was said of a job."""
     return "".join(piece.text for piece in await node.jobs.notes.logged(job.job_id))
+
+
+# --- manifests -----------------------------------------------------------------------------------
+
+
+def test_a_score_and_a_budget_are_part_of_what_a_job_is() -> None:
+    plain = Manifest.of(kind="work")
+    scored, charged = Manifest.of(kind="work", score=_SCORE), Manifest.of(kind="work", budget={"max_bu": 3})
+    assert len({each.content_id for each in (plain, scored, charged)}) == 3
+    assert plain.core() == {"kind": "work"}
+    assert (scored.core()["score"], charged.core()["budget"]) == (_SCORE, {"max_bu": 3})
+    for each in (plain, scored, charged):
+        assert Manifest.of_core(each.core()).content_id == each.content_id
+
+
+def test_the_faults_of_both_are_told_with_line_and_field() -> None:
+    text = (
+        "kind: work\nscore:\n  phases: {plan: 1, work: 1, review: 1}\nbudget:\n  per_beat:\n    tokens: 3\n"
+    )
+    with pytest.raises(BadManifest) as raised:
+        parse_manifests(text, "job.yaml")
+    assert [fault.split(";")[0] for fault in raised.value.faults] == [
+        "job.yaml:3: score.phases: they sum to 3 beats, and bar_len is 8",
+        "job.yaml:6: budget.per_beat.tokens: is no resource",
+    ]
+    with pytest.raises(BadManifest, match="score: must be a map, not text"):
+        Manifest.of(kind="work", score="fast")
 
 
 # --- scores --------------------------------------------------------------------------------------

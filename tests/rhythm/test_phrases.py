@@ -328,6 +328,7 @@ def test_retries_shrink_and_end_with_the_first_that_is_not_deferred() -> None:
         played_ones: list[Phrase] = []
         async for phrase in here.phrases(given, task=TASK):
             played_ones.append(phrase)
+            await here.beats(1)
             async with phrase:
                 async with phrase.work():
                     await (for_ever() if phrase.attempt < 3 else here.beats(0.5))
@@ -340,7 +341,8 @@ def test_retries_shrink_and_end_with_the_first_that_is_not_deferred() -> None:
         ]
         assert [end["outcome"] for end in await here.ends()] == ["deferred", "deferred", "done"]
         assert [end["attempt"] for end in await here.ends()] == [1, 2, 3]
-        assert (await here.claims())[-1][0] == "done"
+        states = [state for state, _ in groupby(state for state, _ in await here.claims())]
+        assert states == ["executing", "waiting", "executing", "waiting", "review", "done"]
 
     played(scenario)
 
@@ -368,6 +370,20 @@ def test_what_lies_in_no_phase_is_cut_off_with_the_phrase() -> None:
                 await for_ever()
         end = await here.assert_recorded(phrase, "failed", "failed")
         assert end["beats"]["between"] == pytest.approx(8, abs=A_MS)
+
+    played(scenario)
+
+
+def test_the_last_phase_is_cut_off_before_the_phrase_which_ends_as_it_should() -> None:
+    async def scenario(here: Stage) -> None:
+        async with here.phrase(score(escalation=STAYS), task=TASK) as phrase:
+            await here.beats(6)
+            async with phrase.review() as review:
+                await for_ever()
+            phrase.result = "as far as it goes"
+        assert review.overran
+        end = await here.assert_recorded(phrase, "degraded", "done")
+        assert (end["overruns"], end["bu"]) == (1, pytest.approx(8, abs=A_MS))
 
     played(scenario)
 

@@ -9,14 +9,13 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.errors import MeshError
 from vox_mesh.model.canonical import canonical, parse
 from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.sheet import State
+from vox_mesh.rhythm.sheet import WRITE_S, State
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.statements import named
 
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("checkpoints")
-_WRITE_S: Final = 5.0
 
 
 class Checkpoint(NamedTuple):
@@ -56,7 +55,7 @@ class Checkpoints:
             return
         values = (*ground.mesh, self._agent, self._task, *now, str(ground.clock.tick()))
         script = Script(Statement(_SQL["keep"], values), appendable=True)
-        await ground.store.write(script, timeout=_WRITE_S)
+        await ground.store.write(script, timeout=WRITE_S)
         self._last = now
 
     async def keep_state(self) -> None:

@@ -84,15 +84,16 @@ class Cutoff:
 async def done_by(doing: asyncio.Future[Any], times: Times, at_ms: int) -> bool:
     """Wait for something until a moment, and cancel it then; whether it was done."""
     try:
-        return await _either(doing, times, at_ms)
+        return await either(doing, times, at_ms)
     finally:
         if not doing.done():
             doing.cancel()
-            if not await _either(doing, times, times.now_ms + _LAST_WORDS_MS):
+            if not await either(doing, times, times.now_ms + _LAST_WORDS_MS):
                 doing.add_done_callback(_forget)
 
 
-async def _either(doing: asyncio.Future[Any], times: Times, at_ms: int) -> bool:
+async def either(doing: asyncio.Future[Any], times: Times, at_ms: int) -> bool:
+    """Wait for something until a moment, and let it go on then; whether it was done."""
     alarm = asyncio.create_task(times.until(at_ms), name="vox-mesh-cutoff")
     try:
         await asyncio.wait((doing, alarm), return_when=asyncio.FIRST_COMPLETED)

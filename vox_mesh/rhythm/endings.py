@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
 
 from vox_mesh.coordination.kinds import END_PHRASE
 from vox_mesh.model.canonical import canonical
 from vox_mesh.model.rhythm.claims import MAX_NOTES
 from vox_mesh.model.rhythm.ends import PhraseEnd
-from vox_mesh.rhythm.sheet import Parts
+from vox_mesh.rhythm.sheet import WRITE_S, Parts
 from vox_mesh.store.script import Op, Script
 
 _log = logging.getLogger(__name__)
-
-_WRITE_S: Final = 5.0
 
 
 async def write_end(parts: Parts, end: PhraseEnd) -> float:
@@ -43,7 +40,7 @@ async def write_end(parts: Parts, end: PhraseEnd) -> float:
     try:
         op = Op(END_PHRASE, canonical(told))
         script = Script(parts.budgets.record(end), op=op, key=end.phrase_id, appendable=True)
-        await parts.ground.store.write(script, timeout=_WRITE_S)
+        await parts.ground.store.write(script, timeout=WRITE_S)
     except Exception as error:  # nor does anything else that is wrong with writing it
         _log.error("the end of phrase %s (%s) was not recorded: %s", end.phrase_id, end.outcome, error)
     return cost

@@ -137,6 +137,13 @@ class Help:
                 return HelpThread(*rows[0])
         raise NotKnown(f"nobody asked for help in thread {thread_id}")
 
+    async def listed(
+        self, *, state: HelpState | None = None, before: str | None = None, limit: int = 100
+    ) -> list[HelpThread]:
+        """The threads, or those in a state; the newest first, from before the one with this id."""
+        values = (*self._ground.mesh, state, before, limit)
+        return [HelpThread(*row) for row in await self._store.read(_SQL["listed"], values)]
+
     async def counts(self, from_ms: int, until_ms: int) -> HelpCounts:
         """What came of the threads that ended in a time."""
         rows = await self._store.read(_SQL["counts"], (*self._ground.mesh, from_ms, until_ms))

@@ -271,16 +271,17 @@ class Phrase:
         """Have it recorded, however often we are cancelled meanwhile."""
         if self._keeping is not None:
             self._keeping.cancel()
+        self.outcome = self._outcome_of(error)
+        await to_the_end(asyncio.create_task(self._record(self.outcome, error), name="vox-mesh-phrase-end"))
+
+    async def _record(self, outcome: PhraseOutcome, error: BaseException | None) -> None:
+        await self._waits.told()
         if error is not None and error is not self._waits.covered:
             self._voice.remarks.append(why(error))
-        self.outcome = self._outcome_of(error)
-        self.end = self._as_recorded(self.outcome)
+        self.end = self._as_recorded(outcome)
         self._sheet.allowance.spent += self.end.bu
-        recording = write_end(self._parts, self.end)
-        try:
-            self.cost = await to_the_end(asyncio.create_task(recording, name="vox-mesh-phrase-end"))
-        finally:
-            self._voice.ends(self._last_state(), self.end.note)
+        self.cost = await write_end(self._parts, self.end)
+        self._voice.ends(self._last_state(), self.end.note)
 
     def _as_recorded(self, outcome: PhraseOutcome) -> PhraseEnd:
         course, sheet = self._course, self._sheet

@@ -11,6 +11,7 @@ from typing import Final
 from vox_mesh.coordination.log_context import apart
 from vox_mesh.model.rhythm.frames import BeatFrame, Source
 from vox_mesh.model.rhythm.tempo import Beat, Metronome
+from vox_mesh.model.tally import Spread
 from vox_mesh.rhythm.ground import Ground
 
 _log = logging.getLogger(__name__)
@@ -20,6 +21,9 @@ _KEPT: Final = 256
 
 _MOST_BARS: Final = 1_000
 """A clock that jumps further than this begins anew: nobody wants the downbeats of a month at once."""
+
+
+_LATE_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
 class _Listener:
@@ -49,6 +53,8 @@ class Pulse:
         self._beating: asyncio.Task[None] | None = None
         self.source = Source.POLICY
         """Where the tempo is from."""
+        self.lateness = Spread(_LATE_S)
+        """How long after they had begun beats were told."""
 
     def frame(self, at_ms: int | None = None) -> BeatFrame:
         """The beat of a moment, or of now."""
@@ -87,5 +93,6 @@ class Pulse:
             for beat in metronome.beats(ground.timeline, now_ms):
                 told_ms = beat.epoch_ms
                 frame = self._frame(beat)
+                self.lateness.observe((now_ms - told_ms) / 1_000)
                 for listener in self._listeners:
                     listener.tell(frame)

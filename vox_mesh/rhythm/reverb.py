@@ -12,6 +12,7 @@ import orjson
 
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.reports import BarReport, Figures, Source, Standing, stretches
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.rhythm.ground import Ground
@@ -37,8 +38,6 @@ MAX_GRACE_MS: Final = 1_000
 
 QUIET_BARS: Final = 90
 """So many bars in which nothing happened are told of; fewer, only with what comes after them."""
-
-MAX_FIRSTS: Final = 1_000
 
 _CLOSE_S: Final = 2.0
 _AT_ONCE: Final = 64
@@ -114,10 +113,13 @@ class Reverb:
 
     # --- asked -----------------------------------------------------------------------------------
 
-    async def reports(self, last: int = 1, *, fresh: bool = False) -> list[BarReport]:
-        """The last reports, each in its last revision, the newest first."""
+    async def reports(
+        self, last: int = 1, *, before_ms: int | None = None, fresh: bool = False
+    ) -> list[BarReport]:
+        """The last reports, or those on bars before a time; each in its last revision, the newest first."""
         ground = self._ground
-        rows = await ground.store.read(_SQL["newest"], (*ground.mesh, last), fresh=fresh)
+        values = (*ground.mesh, last, before_ms)
+        rows = await ground.store.read(_SQL["newest"], values, fresh=fresh)
         return [BarReport.of_document(orjson.loads(row["document"])) for row in rows]
 
     async def report(self, window_id: str, *, fresh: bool = False) -> BarReport | None:
@@ -140,10 +142,10 @@ class Reverb:
             return []
         written: list[BarReport] = []
         for _ in range(_PASSES):
-            part = await self._roll_up(now_ms)
-            if not part:
-                break
+            part, is_all = await self._roll_up(now_ms)
             written += part
+            if is_all:
+                break
         return written
 
     async def close(self) -> None:
@@ -163,7 +165,8 @@ class Reverb:
             self._watched_ms = timeline.window_at(now_ms).start_ms
         self._looked_ms = now_ms
 
-    async def _roll_up(self, now_ms: int, least_quiet: int = QUIET_BARS) -> list[BarReport]:
+    async def _roll_up(self, now_ms: int, least_quiet: int = QUIET_BARS) -> tuple[list[BarReport], bool]:
+        """One pass; whether that was all of it."""
         fresh = False
         for _ in range(_TRIES):
             due = await self._due(now_ms, fresh=fresh)
@@ -171,7 +174,7 @@ class Reverb:
             late = await self._late(due, fresh=fresh)
             new = [] if len(due.late) > _AT_ONCE else self._new(due, now_ms, least_quiet)
             if not late and not new:
-                return []
+                break
             if not fresh and not due.is_fresh:
                 fresh = True  # our copy may not have all of it
                 continue
@@ -181,8 +184,8 @@ class Reverb:
                 fresh = True
             else:
                 await self._forget(due, now_ms)
-                return written
-        return []
+                return written, max(len(due.unreported), len(due.late)) <= _AT_ONCE
+        return [], True
 
     async def _due(self, now_ms: int, *, fresh: bool) -> _Due:
         ground = self._ground
@@ -311,7 +314,7 @@ class Reverb:
         ]
         if not windows:
             return {}
-        values = (*ground.mesh, orjson.dumps(windows).decode(), MAX_FIRSTS)
+        values = (*ground.mesh, orjson.dumps(windows).decode())
         rows = await ground.store.read(_SQL["figures"], values, fresh=True)
         return {row["start_ms"]: _figures_of(row) for row in rows}
 
@@ -362,17 +365,24 @@ def _due_of(row: Row, *, is_fresh: bool) -> _Due:
 
 
 def _figures_of(row: Row) -> Figures:
+    states = orjson.loads(row["beats"])
+    reporters, tasks, firsts = orjson.loads(row["tasks"])
+    phrases, phrase_overruns, cost, finished, more_firsts = orjson.loads(row["phrases"])
     return Figures(
-        tasks=orjson.loads(row["tasks"]),
-        beats=orjson.loads(row["beats"]),
-        reporters=row["reporters"],
+        tasks=_without_zeros(tasks),
+        beats={state: beats for state, beats, _ in states},
+        reporters=reporters,
         late=tuple(orjson.loads(row["late"])),
         missing=tuple(orjson.loads(row["missing"])),
-        deliverables=row["deliverables"],
-        overruns=orjson.loads(row["overruns"]),
-        phrases=orjson.loads(row["phrases"]),
-        phrase_overruns=row["phrase_overruns"],
-        cost=row["cost"],
-        firsts=[(began_ms, useful_ms) for began_ms, useful_ms in orjson.loads(row["firsts"])],
+        deliverables=(tasks[ClaimState.DONE] or 0) + finished,
+        overruns={state: overruns for state, _, overruns in states if overruns},
+        phrases=_without_zeros(phrases),
+        phrase_overruns=phrase_overruns,
+        cost=cost,
+        firsts=[(began_ms, useful_ms) for began_ms, useful_ms in (*firsts, *more_firsts)],
         promises=orjson.loads(row["promises"]),
     )
+
+
+def _without_zeros(counts: dict[str, int | None]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}

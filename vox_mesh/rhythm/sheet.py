@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from vox_mesh.messages.bus import Bus
 from vox_mesh.model.rhythm.score import Score
@@ -14,6 +14,9 @@ from vox_mesh.rhythm.budgets import Budgets
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.status import StatusDesk
+
+WRITE_S: Final = 3.0
+"""Whatever a phrase writes, it waits no longer for it."""
 
 Start = Literal["now", "downbeat"]
 """When a phrase begins."""

@@ -14,8 +14,8 @@ from vox_mesh.errors import BadValue, MeshError, ThreadClosed, WaitExhausted
 from vox_mesh.model.messages import Message
 from vox_mesh.model.rhythm.promises import HelpState, HelpThread
 from vox_mesh.rhythm.course import FALLBACK, Course
-from vox_mesh.rhythm.cutoff import Cutoff, done_by
-from vox_mesh.rhythm.sheet import Parts, Sheet
+from vox_mesh.rhythm.cutoff import Cutoff, done_by, either
+from vox_mesh.rhythm.sheet import WRITE_S, Parts, Sheet
 from vox_mesh.rhythm.voice import Voice
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,6 @@ T = TypeVar("T")
 HELP: Final = "help"
 
 _EMITTED_TTL_S: Final = 86_400.0
-_WRITE_S: Final = 5.0
 
 
 class Waits:
@@ -47,6 +46,7 @@ class Waits:
         self._phrase_id = phrase_id
         self._playing = playing
         self._times = parts.ground.times
+        self._telling: list[asyncio.Task[None]] = []
         self.were_in_vain = False
         self.covered: WaitExhausted | None = None
         """The error that a fallback has made up for."""
@@ -122,12 +122,23 @@ class Waits:
             self.covered = error
         return error
 
+    async def told(self) -> None:
+        """Wait until all is told that is to be; each does not take long, and hides no error."""
+        if self._telling:
+            await asyncio.wait(self._telling)
+
     async def _emit(self, name: str, budget: str) -> None:
+        """Tell it; should that take longer than the phrase, this is no reason for it to go on."""
+        telling = asyncio.create_task(self._tell(name, budget), name="vox-mesh-phrase-emit")
+        self._telling.append(telling)
+        await either(telling, self._times, self._course.ends_ms)
+
+    async def _tell(self, name: str, budget: str) -> None:
         agent = self._sheet.agent
         body = {"agent": agent, "task": self._sheet.task, "phrase": self._phrase_id, "budget": budget}
         try:
             await self._parts.bus.send(
-                name, body, sender=agent, msg_type=name, ttl=_EMITTED_TTL_S, timeout=_WRITE_S
+                name, body, sender=agent, msg_type=name, ttl=_EMITTED_TTL_S, timeout=WRITE_S
             )
         except MeshError as error:
             _log.warning("%s could not be told of %s: %s", name, self._sheet.task, error.line)

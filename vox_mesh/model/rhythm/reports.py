@@ -155,7 +155,7 @@ class BarReport:
             window.end_ms,
             tempo.bpm,
             tempo.bpm - policy.initial_bpm,
-            bars=source.timeline.bars_between(window.start_ms, window.end_ms),
+            bars=max(1, source.timeline.bars_between(window.start_ms, window.end_ms)),
             is_missing=is_missing,
         )
 

@@ -1,0 +1,92 @@
+"""`vox-mesh budget`: budgets are set, shown and removed, and what was spent is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Vox, assert_wrong_usage
+
+_FILE = "budget:\n  max_bu: 12\n  hard_end: bar+4\n  per_beat: {gpu_sec: {A100: 1}}\n"
+
+
+def test_budgets_are_set_shown_and_removed(shared: Vox) -> None:
+    assert shared("budget", "show").out == "none\n"
+    (shared.folder / "b.yaml").write_text(_FILE)
+    said = shared("budget", "set", "account:acme", "b.yaml", "--json").document
+    written = {"max_bu": 12.0, "hard_end": "bar+4", "per_beat": {"gpu_sec": {"A100": 1}}}
+    assert (said["subject"], said["budget"]) == ("account:acme", written)
+    shared("budget", "set", "agent:ann", "--max-bu", "2.5")
+    assert shared("budget", "show", "account:acme", "--json").document == said
+    heading, *lines = (line.split(maxsplit=2) for line in shared("budget", "show").out.splitlines())
+    assert heading == ["subject", "max_bu", "more"]
+    assert lines == [
+        ["account:acme", "12", "hard_end bar+4, per_beat gpu_sec A100 1"],
+        ["agent:ann", "2.5", "-"],
+    ]
+    told = shared("budget", "report", "--json").document
+    assert [(each["subject"], each["bu"], each["verdict"]) for each in told] == [
+        ("account:acme", 0.0, "ok"),
+        ("agent:ann", 0.0, "ok"),
+    ]
+    assert shared("budget", "set", "agent:ann", "--none", "--json").document["budget"] is None
+    assert shared("budget", "show", "agent:ann").code == 1
+
+
+def test_what_a_job_has_used_is_reported_with_what_it_cost(vox: Vox) -> None:
+    (vox.folder / "rates.yaml").write_text("role_rate_bu: {exec: 1000}\n")
+    (vox.folder / "job.yaml").write_text(
+        "command: [/bin/sleep, '0.05']\ntimeout: 60\nbudget: {max_bu: 1000, charge_to: acme}\n"
+    )
+    assert vox("job", "schedule", "-f", "job.yaml").code == 0
+    worker = vox.having(VOX_MESH_RATES="rates.yaml", VOX_AGENT_ID="ann")
+    assert worker("worker", "run", "--exec", "--until-idle").code == 0
+    told = vox("budget", "report", "--json").document
+    assert [each["subject"] for each in told] == ["account:acme", "agent:ann"]
+    for each in told:
+        assert each["phrases"] == 1
+        assert each["bu"] >= 0.01
+        assert each["cost"] == pytest.approx(1000 * each["bu"])
+        assert each["resources"]["cpu_sec"] >= 0
+        assert (each["max_bu"], each["since_ms"], each["verdict"]) == (None, None, "ok")
+    assert vox("budget", "report", "account:acme", "--since", "1d", "--json").document == told[:1]
+    heading, line = (each.split() for each in vox("budget", "report", "agent:ann").out.splitlines())
+    assert heading == ["subject", "phrases", "beats", "of", "cost", "verdict", "used"]
+    assert (line[0], line[1], line[3], line[5]) == ("agent:ann", "1", "-", "ok")
+
+
+def test_the_faults_of_a_file_are_told_line_by_line(vox: Vox) -> None:
+    (vox.folder / "b.yaml").write_text("budget:\n  max_bu: -1\n  tokens: 5\n")
+    ended = vox("budget", "set", "agent:ann", "b.yaml")
+    assert (ended.code, ended.out) == (2, "")
+    assert [line.split(" ")[:2] for line in ended.err.splitlines()] == [
+        ["b.yaml:2:", "budget.max_bu:"],
+        ["b.yaml:3:", "budget.tokens:"],
+    ]
+
+
+def test_a_file_of_rates_that_can_not_be_used_is_told_at_the_start(vox: Vox) -> None:
+    for text, fault in ((None, "VOX_MESH_RATES: rates.yaml can't be read"), ("cpu_sec: x", "rates.yaml:1:")):
+        if text is not None:
+            (vox.folder / "rates.yaml").write_text(text)
+        ended = vox.having(VOX_MESH_RATES="rates.yaml")("budget", "report")
+        assert ended.code == 2
+        assert fault in ended.err
+        assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("set ann --max-bu 3", "'ann' has no budget; say agent:NAME or account:NAME"),
+        ("set agent:ann", "name a budget in one way: FILE, --max-bu N or --none"),
+        ("set agent:ann x.yaml --max-bu 3", "name a budget in one way"),
+        ("set agent:ann --max-bu -1", "-1.0 is not in the range"),
+        ("set agent:ann absent.yaml", "absent.yaml can't be read"),
+        ("report --since soon", "'soon' is not a duration"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_one_line(
+    command: str, fault: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VOX_MESH_ENABLED", "1")
+    assert_wrong_usage(f"budget {command}", fault, capsys)
