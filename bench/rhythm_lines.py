@@ -141,7 +141,7 @@ async def drift(ground: Ground) -> list[Figure]:
         timeline = Timeline([Tempo(bpm, 8)])
         begin_ms = timeline.window_at(time.time_ns() // 1_000_000).start_ms
         metronome, told = Metronome(begin_ms), 0
-        for passed_ms in range(0, _HOUR_MS + 1, 137):  # whenever somebody happens to look
+        for passed_ms in (*range(0, _HOUR_MS, 137), _HOUR_MS):  # whenever somebody happens to look
             told += len(list(metronome.beats(timeline, begin_ms + passed_ms)))
         off.append(abs(told - _HOUR_MS // timeline.last.beat_ms))
     what = "beats told in an hour of simulated time, off from those derived at its end"

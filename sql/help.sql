@@ -55,6 +55,12 @@ UPDATE help_threads SET state = ?4, ended_ms = closes_ms WHERE THIS
 -- name: thread
 SELECT THREAD FROM help_threads WHERE THIS
 
+-- name: listed
+-- Those in the state ?3, if one is given, with ids below ?4, if one is given; the newest ?5 of them first.
+SELECT THREAD FROM help_threads
+WHERE scope_id = ?1 AND repository_id = ?2 AND state = coalesce(?3, state) AND thread_id < coalesce(?4, '~')
+ORDER BY thread_id DESC LIMIT ?5
+
 -- name: take
 -- What was said in a thread to its asker, who knows it by now; what somebody works on stays theirs. ?4: the asker.
 UPDATE a2a_messages SET state = 'acked', acknowledged = 1, claim_until_ms = NULL, ended_ms = NOW_MS

@@ -1,6 +1,6 @@
 -- The mesh at one moment, all of it in one answer: whoever looks every second asks one question each time.
 --
--- ?1: scope, ?2: repository, ?3: how many of each sort are told of. A column of rows is a JSON array of arrays, and
+-- ?1: scope, ?2: repository, ?3: how many of each sort are told of, ?4: the key of who leads the rhythm. A column of rows is a JSON array of arrays, and
 -- what somebody wrote at length is cut.
 
 -- part: OF_MESH
@@ -96,8 +96,16 @@ SELECT json_group_array(json_array(
     conflict_id, table_name, substr(row_key, 1, 200), left_node, left_agent, right_node, deferred_to, created_at))
 FROM (SELECT * FROM occ_conflicts WHERE OF_MESH AND state = 'open' ORDER BY conflict_id LIMIT ?3)
 
+-- part: LEADER
+SELECT holder_node FROM distributed_locks
+WHERE OF_MESH AND lock_key = ?4 AND request_id <> '' AND expires_at > NOW_ISO
+
+-- part: REPORT
+-- On the last bar of which there is anything to tell.
+SELECT document FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision DESC LIMIT 1
+
 -- name: overview
--- `roles` tells whether what was known of them before still holds.
+-- `roles` and `tempos` tell whether what was known of them before still holds.
 SELECT NOW_MS AS now_ms,
     (NODES) AS nodes,
     (SELECT json_group_array(node_id) FROM job_drains WHERE OF_MESH) AS drains,
@@ -116,4 +124,7 @@ SELECT NOW_MS AS now_ms,
     (MESSAGES) AS messages,
     (CONFLICTS) AS conflicts,
     (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS open_conflicts,
+    (SELECT max(hlc) FROM tempo_policies WHERE OF_MESH) AS tempos,
+    (LEADER) AS leader,
+    (REPORT) AS report,
     (SELECT id FROM agent_oplog NOT INDEXED WHERE OF_MESH ORDER BY id DESC LIMIT 1) AS last_op_id

@@ -85,11 +85,17 @@ status_claims AS c WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.window_m
 -- Those that ended in it.
 phrase_ends AS p WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.window_ms >= w.start_ms AND p.window_ms < w.end_ms
 
+-- part: PACKED
+-- A claim's state as a number of which 1,023 can be added up: no bar has so many beats.
+CASE c.state WHEN 'planning' THEN 1 WHEN 'executing' THEN 1 << 10 WHEN 'waiting' THEN 1 << 20
+    WHEN 'review' THEN 1 << 30 WHEN 'done' THEN 1 << 40 ELSE 1 << 50 END
+
 -- part: TASKS
 -- Its tasks, in the order of the claims' key, so that nothing is sorted. SQLite takes the state, and what else is not
 -- summed up, from the row with the maximum: the last claim.
-SELECT c.agent_id, c.task_id, c.state, c.began_ms, c.useful_ms, max(c.epoch_ms) FROM CLAIMS
-GROUP BY c.window_ms, c.agent_id, c.task_id
+SELECT c.agent_id, c.task_id, c.state, c.began_ms, c.useful_ms, max(c.epoch_ms), sum(PACKED) AS beats,
+    sum(iif(c.overran, PACKED, 0)) AS overruns
+FROM CLAIMS GROUP BY c.window_ms, c.agent_id, c.task_id
 
 -- name: figures
 -- What each of these bars (?3: where it begins and ends, where the one before begins, and which claims are not late)
@@ -97,16 +103,22 @@ GROUP BY c.window_ms, c.agent_id, c.task_id
 WITH w (start_ms, end_ms, before_ms, through_serial) AS MATERIALIZED (
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?3))
 SELECT start_ms,
-    -- By state: in how many beats, and how often too long.
-    (SELECT json_group_array(json_array(state, beats, overruns)) FROM (
-        SELECT c.state, count(*) AS beats, sum(c.overran) AS overruns FROM CLAIMS GROUP BY c.state)) AS beats,
-    -- How many reporters, tasks by their last state, and when those that are done began and were first of use.
+    -- How many reporters; by state, tasks at their last claim, their beats, and how often one was too long; and when those
+    -- that are done began and were first of use.
     (SELECT json_array(
             count(DISTINCT agent_id),
             json_object(
                 'planning', sum(state = 'planning'), 'executing', sum(state = 'executing'),
                 'waiting', sum(state = 'waiting'), 'review', sum(state = 'review'),
                 'done', sum(state = 'done'), 'failed', sum(state = 'failed')),
+            json_object(
+                'planning', sum(beats & 1023), 'executing', sum(beats >> 10 & 1023),
+                'waiting', sum(beats >> 20 & 1023), 'review', sum(beats >> 30 & 1023),
+                'done', sum(beats >> 40 & 1023), 'failed', sum(beats >> 50 & 1023)),
+            json_object(
+                'planning', sum(overruns & 1023), 'executing', sum(overruns >> 10 & 1023),
+                'waiting', sum(overruns >> 20 & 1023), 'review', sum(overruns >> 30 & 1023),
+                'done', sum(overruns >> 40 & 1023), 'failed', sum(overruns >> 50 & 1023)),
             json_group_array(json_array(began_ms, useful_ms)) FILTER (
                 WHERE state = 'done' AND useful_ms IS NOT NULL AND NOT EXISTS (
                     SELECT 1 FROM phrase_ends AS p INDEXED BY phrase_ends_of_agent

@@ -168,12 +168,13 @@ class MeshNode(Mesh):
 
     async def catch_up(self) -> None:
         """Beside the tick, do now what has come due: after the clock was turned, no timer of ours rings."""
+        self.rhythm.times.turned()
+        await self.rhythm.status.catch_up()
+        await self._conductor.catch_up()
         await self.locks.catch_up()
         await self.locks.sweep_expired_distributed_locks()
         await self._keeper.run_once()
         await self._job_keeper.run_once()
-        self.rhythm.times.turned()
-        await self._conductor.catch_up()
 
     async def _tick(self) -> None:
         while True:

@@ -29,6 +29,8 @@ class Line(SharedMemory):
         self.changes = shared.changes
         self.keys = shared.keys
         self.is_cut = False
+        self.is_mute = False
+        """Reads get through, and nothing else: a replica whose primary is away."""
 
     def _refuse_if_cut(self) -> None:
         if self.is_cut:
@@ -36,6 +38,8 @@ class Line(SharedMemory):
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction, unless the line is cut."""
+        if self.is_mute:
+            raise CircuitOpen("nothing can be written")
         self._refuse_if_cut()
         return await self._shared.run(batch)
 
@@ -89,13 +93,12 @@ class Orchestra:
             player.line,
         )
 
-    async def begin(self, name: str, *, skew_ms: int = 0, drift: float = 0.0) -> bool:
+    async def begin(self, name: str, *, skew_ms: int = 0, drift: float = 0.0, **settings: Any) -> bool:
         """Have a node begin, or begin again; not as long as the others believe that it lives."""
         player = self.players.setdefault(name, Player(name, Line(self.shared), skew_ms, drift))
-        settings = TownSettings(
-            node_id=name, home_dir=self._folder / name, http=False, db_deadline="1s", **self._settings
-        )
-        player.opening = Mesh.open(settings, self._surroundings(player))
+        given = {"node_id": name, "home_dir": self._folder / name, "http": False, "db_deadline": "1s"}
+        chosen = TownSettings(**given, **self._settings, **settings)
+        player.opening = Mesh.open(chosen, self._surroundings(player))
         try:
             player.node = await player.opening.__aenter__()
         except NodeInUse:
@@ -111,6 +114,13 @@ class Orchestra:
         await node.store.close()
         with suppress(MeshError):
             await opening.__aexit__(None, None, None)
+
+    async def leave(self, name: str) -> None:
+        """Have a node end as it should."""
+        player = self.players[name]
+        opening, player.node = player.opening, None
+        assert opening is not None
+        await opening.__aexit__(None, None, None)
 
     @property
     def living(self) -> list[Player]:

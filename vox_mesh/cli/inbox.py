@@ -10,7 +10,7 @@ import click
 from vox_mesh.cli.exits import ExitCode
 from vox_mesh.cli.inbox_claims import AT_A_LOOK, Inbox, claimed, coming, said
 from vox_mesh.cli.inbox_exec import Exec
-from vox_mesh.cli.message_output import line, record, show_next_message
+from vox_mesh.cli.message_output import line, records, show_next_message
 from vox_mesh.cli.options import seconds
 from vox_mesh.cli.output import Record, json_option, show_several
 from vox_mesh.cli.signals import run_until_signalled
@@ -103,11 +103,12 @@ async def _peek(settings: Settings, box: Inbox, after: int, *, as_json: bool) ->
     async with Mesh.open_command(settings) as mesh:
         if not box.follow:
             found = await mesh.bus.letters.peek(box.names, after=after, limit=box.limit or AT_A_LOOK)
-            show_several([record(each) if as_json else line(each) for each in found], as_json=as_json)
+            told = await records(mesh, found) if as_json else [line(each) for each in found]
+            show_several(told, as_json=as_json)
             return ExitCode.DONE
         async with aclosing(box.limited(mesh.bus.letters.follow(box.names, after))) as messages:
             async for message in messages:
-                show_next_message(message, line(message), as_json=as_json)
+                await show_next_message(mesh, message, line(message), as_json=as_json)
     return ExitCode.DONE
 
 
@@ -117,12 +118,13 @@ async def _take_out(settings: Settings, box: Inbox, *, acks: bool, as_json: bool
     async with Mesh.open_command(settings) as mesh:
         if not box.follow:
             found = await claimed(mesh, box, box.limit or AT_A_LOOK)
-            show_several([record(each) if as_json else as_line(each) for each in found], as_json=as_json)
+            told = await records(mesh, found) if as_json else [as_line(each) for each in found]
+            show_several(told, as_json=as_json)
             await _settle(mesh, box, found, acks=acks)
             return ExitCode.DONE
         async with aclosing(coming(mesh, box)) as messages:
             async for message in messages:
-                show_next_message(message, as_line(message), as_json=as_json)
+                await show_next_message(mesh, message, as_line(message), as_json=as_json)
                 await _settle(mesh, box, [message], acks=acks)
     return ExitCode.DONE
 

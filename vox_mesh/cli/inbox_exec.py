@@ -13,7 +13,8 @@ from typing import Final
 
 from vox_mesh.cli.exits import KILLED, ExitCode, as_shell_tells
 from vox_mesh.cli.inbox_claims import AWAY, Inbox, coming, said
-from vox_mesh.cli.message_output import record, text_of
+from vox_mesh.cli.message_output import records, text_of
+from vox_mesh.cli.output import Record
 from vox_mesh.cli.terminal import Terminal
 from vox_mesh.coordination.log_context import of_message
 from vox_mesh.errors import MeshError, NotHolder
@@ -53,7 +54,7 @@ class Exec:
         Cancelled, the command is stopped. If it had ended before, what it ended with is said all the same.
         """
         cancelled: asyncio.CancelledError | None = None
-        running = asyncio.create_task(self._run(message), name="vox-mesh-command")
+        running = asyncio.create_task(self._run(mesh, message), name="vox-mesh-command")
         holding = asyncio.create_task(self._until_lost(mesh, message), name="vox-mesh-lease")
         try:
             await asyncio.wait((running, holding), return_when=asyncio.FIRST_COMPLETED)
@@ -97,13 +98,14 @@ class Exec:
 
     # --- while it runs ---------------------------------------------------------------------------
 
-    async def _run(self, message: Message) -> int:
+    async def _run(self, mesh: Mesh, message: Message) -> int:
         shell = ["/bin/sh", "-c", self._command]
+        (told,) = await records(mesh, [message])
         try:
             with TemporaryFile() as body:
                 body.write(_stdin_of(message))
                 body.seek(0)
-                start = Start(shell, _environment(message, self._box.agent), stdin=body.fileno())
+                start = Start(shell, _environment(told, self._box.agent), stdin=body.fileno())
                 return as_shell_tells(await ProcessGroup(Terminal()).run(start))
         except OSError as error:
             _log.error("the command can't be run: %s", error.strerror)
@@ -141,16 +143,16 @@ def _stdin_of(message: Message) -> bytes:
     return (text if isinstance(message.body, str) else f"{text}\n").encode()
 
 
-def _environment(message: Message, agent: str) -> dict[str, str]:
+def _environment(message: Record, agent: str) -> dict[str, str]:
     """What the command sees: all fields but the body, which may be larger than a variable can be."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FIELD)}
     told = {
         _FIELD + name.upper(): "" if value is None else str(value)
-        for name, value in record(message).items()
+        for name, value in message.items()
         if name not in _NO_FIELDS
     }
-    if message.traceparent is not None:
-        inherited["TRACEPARENT"] = message.traceparent
+    if message["traceparent"] is not None:
+        inherited["TRACEPARENT"] = message["traceparent"]
     return {**inherited, **told, "VOX_AGENT_ID": agent}
 
 

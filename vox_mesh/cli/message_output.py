@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
 from vox_mesh.cli.output import Record, fields, printable, show_lines, show_next, show_one, table
+from vox_mesh.errors import MeshError
 from vox_mesh.model.messages import Message
+from vox_mesh.planes import Planes
 from vox_mesh.views.messages import MessageView
 
 _SHORT: Final = 60
 _TIMES: Final = ("expires_ms", "ack_by_ms", "claim_until_ms", "not_before_ms")
 
 
-def record(message: Message) -> Record:
-    """A message by column; its payload is the value itself."""
-    return vars(MessageView.of(message))
+async def records(mesh: Planes, messages: Iterable[Message]) -> list[Record]:
+    """Messages by column; their payloads are the values themselves."""
+    with suppress(MeshError):  # then their beats are told by the tempos that are known here
+        await mesh.rhythm.look()
+    return [vars(MessageView.of(mesh, each)) for each in messages]
 
 
 def text_of(message: Message) -> str:
@@ -48,25 +54,25 @@ def short_line(message: Message, **more: str | None) -> Record:
     return {**line(message, **more), "payload": text if len(text) <= _SHORT else f"{text[:_SHORT]}…"}
 
 
-def show_next_message(message: Message, how: Record, *, as_json: bool) -> None:
+async def show_next_message(mesh: Planes, message: Message, how: Record, *, as_json: bool) -> None:
     """Print one of many messages that come one by one; `how` is its line."""
     if as_json:
-        show_next(record(message))
+        show_next(*await records(mesh, [message]))
     else:
         show_lines(table([how])[1:])
 
 
-def show_message(message: Message, *, as_json: bool) -> None:
+def show_message(record: Record, *, as_json: bool) -> None:
     """Print all of a message: what its sender wrote, who has it, and what became of it."""
     if as_json:
-        show_one(record(message), as_json=True)
+        show_one(record, as_json=True)
         return
     about = {
         name.removesuffix("_ms"): _time(value) if name in _TIMES else value
-        for name, value in record(message).items()
+        for name, value in record.items()
         if name != "payload"
     }
-    body = message.body
+    body = record["payload"]
     text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, indent=2)
     show_lines([*fields(about), "", *map(printable, text.expandtabs().splitlines())])
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
 
 from vox_mesh.cli.beside import Result, Work, run_beside
-from vox_mesh.cli.message_output import record, short_line, show_message
+from vox_mesh.cli.message_output import records, short_line, show_message
 from vox_mesh.cli.options import Function, seconds
-from vox_mesh.cli.output import json_option, show_several
+from vox_mesh.cli.output import Record, json_option, show_several
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages import Message, MessageState
 from vox_mesh.views.messages import ThreadView, found, held
@@ -55,8 +55,25 @@ def _run(command: str, work: Work[Result]) -> Result:
     return run_beside(f"messages {command}", work)
 
 
-def _show(messages: Sequence[Message], *, as_json: bool) -> None:
-    show_several([record(each) if as_json else short_line(each) for each in messages], as_json=as_json)
+def _show(
+    command: str,
+    work: Work[Sequence[Message]],
+    *,
+    as_json: bool,
+    line: Callable[[Message], Record] = short_line,
+) -> None:
+    async def told(mesh: Mesh) -> list[Record]:
+        found = await work(mesh)
+        return await records(mesh, found) if as_json else [line(each) for each in found]
+
+    show_several(_run(command, told), as_json=as_json)
+
+
+def _show_one(command: str, work: Work[Message], *, as_json: bool) -> None:
+    async def told(mesh: Mesh) -> Record:
+        return (await records(mesh, [await work(mesh)]))[0]
+
+    show_message(_run(command, told), as_json=as_json)
 
 
 # --- looking -------------------------------------------------------------------------------------
@@ -76,7 +93,7 @@ def list_(as_json: bool, **wanted: Any) -> None:
     Example:
       vox-mesh messages list --state stored --to reviewer
     """
-    _show(_run("list", lambda mesh: mesh.bus.letters.listed(**wanted)), as_json=as_json)
+    _show("list", lambda mesh: mesh.bus.letters.listed(**wanted), as_json=as_json)
 
 
 @messages.command()
@@ -89,7 +106,7 @@ def show(message_uuid: str, as_json: bool) -> None:
     Example:
       vox-mesh messages show 01K9
     """
-    show_message(_run("show", lambda mesh: found(mesh, message_uuid)), as_json=as_json)
+    _show_one("show", lambda mesh: found(mesh, message_uuid), as_json=as_json)
 
 
 @messages.command()
@@ -102,7 +119,7 @@ def overdue(limit: int, as_json: bool) -> None:
     Example:
       vox-mesh messages overdue
     """
-    _show(_run("overdue", lambda mesh: mesh.bus.letters.overdue(limit=limit)), as_json=as_json)
+    _show("overdue", lambda mesh: mesh.bus.letters.overdue(limit=limit), as_json=as_json)
 
 
 @messages.command()
@@ -132,10 +149,12 @@ def dead(limit: int, before: int | None, as_json: bool) -> None:
     Example:
       vox-mesh messages dead
     """
-    state = MessageState.DEAD
-    letters = _run("dead", lambda mesh: mesh.bus.letters.listed(state=state, limit=limit, before=before))
-    lines = [record(each) if as_json else short_line(each, reason=each.ended_reason) for each in letters]
-    show_several(lines, as_json=as_json)
+    _show(
+        "dead",
+        lambda mesh: mesh.bus.letters.listed(state=MessageState.DEAD, limit=limit, before=before),
+        as_json=as_json,
+        line=lambda letter: short_line(letter, reason=letter.ended_reason),
+    )
 
 
 @messages.command()
@@ -148,7 +167,7 @@ def retry(ids: tuple[str, ...], as_json: bool) -> None:
     Example:
       vox-mesh messages retry 01K9
     """
-    _show(_run("retry", lambda mesh: _retry(mesh, ids)), as_json=as_json)
+    _show("retry", lambda mesh: _retry(mesh, ids), as_json=as_json)
 
 
 async def _retry(mesh: Mesh, ids: Sequence[str]) -> list[Message]:
@@ -174,7 +193,7 @@ def ack(ids: tuple[str, ...], claim_owner: str, as_json: bool) -> None:
     Example:
       vox-mesh messages ack 01K9 --claim "$claim_owner"
     """
-    _show(_run("ack", lambda mesh: _ack(mesh, ids, claim_owner)), as_json=as_json)
+    _show("ack", lambda mesh: _ack(mesh, ids, claim_owner), as_json=as_json)
 
 
 async def _ack(mesh: Mesh, ids: Sequence[str], claim_owner: str) -> list[Message]:
@@ -206,4 +225,4 @@ def nack(
         await mesh.bus.nack(claimed, retry_in=retry_in, reason=reason)
         return await found(mesh, claimed.message_uuid)
 
-    show_message(_run("nack", give_back), as_json=as_json)
+    _show_one("nack", give_back, as_json=as_json)

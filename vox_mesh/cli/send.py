@@ -100,16 +100,16 @@ def send(
         "traceparent": _traceparent(),
     }
     value = _value(_read() if body == _STDIN else body, is_text=is_text)
-    sending = _Sending(to, value, options, reply_to, wait_ack)
+    sending = _Sending(to, value, options, reply_to, wait_ack, as_json=as_json)
     if to == EVERYONE:
-        sent = asyncio.run(sending.to_everyone(settings))
-        show_several([record(each) if as_json else line(each) for each in sent], as_json=as_json)
-        if not sent:
+        told = asyncio.run(sending.to_everyone(settings))
+        show_several(told, as_json=as_json)
+        if not told:
             raise NotKnown("there is nobody else", hint="name an agent: its messages wait until it comes")
     else:
-        sent = [asyncio.run(sending.to_one(settings, key or new_key()))]
-        show_one(record(sent[0]) if as_json else line(sent[0]), as_json=as_json)
-    is_done = wait_ack is None or all(each.state == MessageState.ACKED for each in sent)
+        told = asyncio.run(sending.to_one(settings, key or new_key()))
+        show_one(told[0], as_json=as_json)
+    is_done = wait_ack is None or all(each["state"] == MessageState.ACKED for each in told)
     return ExitCode.DONE if is_done else ExitCode.NO
 
 
@@ -157,15 +157,23 @@ class _Sending:
     """What is to be sent, and how."""
 
     def __init__(
-        self, to: str, body: Any, options: dict[str, Any], reply_to: str | None, wait_ack: float | None
+        self,
+        to: str,
+        body: Any,
+        options: dict[str, Any],
+        reply_to: str | None,
+        wait_ack: float | None,
+        *,
+        as_json: bool,
     ) -> None:
         self._to = to
         self._body = body
         self._options = {name: value for name, value in options.items() if value is not None}
         self._reply_to = reply_to
         self._wait_ack = wait_ack
+        self._as_json = as_json
 
-    async def to_one(self, settings: Settings, key: str) -> Message:
+    async def to_one(self, settings: Settings, key: str) -> list[Record]:
         """Send one message under this id, and wait for its acknowledgement if that is wanted."""
         async with Mesh.open_command(settings) as mesh:
             await self._answer(mesh)
@@ -174,14 +182,16 @@ class _Sending:
             except OutcomeUnknown as unknown:
                 unknown.hint = f"run it again with --key {key}: it is sent once then"
                 raise
-            return await self._became(mesh, sent)
+            return await self._told(mesh, [await self._became(mesh, sent)])
 
-    async def to_everyone(self, settings: Settings) -> list[Message]:
+    async def to_everyone(self, settings: Settings) -> list[Record]:
         """Send everyone a message, and wait for all acknowledgements if that is wanted."""
         async with Mesh.open_command(settings) as mesh:
             await self._answer(mesh)
             sent = await mesh.bus.broadcast(self._body, **self._options)
-            return await asyncio.gather(*(self._became(mesh, each) for each in sent))
+            return await self._told(
+                mesh, await asyncio.gather(*(self._became(mesh, each) for each in sent))
+            )
 
     async def _answer(self, mesh: Mesh) -> None:
         """Have it belong to what the message belongs to that it answers."""
@@ -197,6 +207,9 @@ class _Sending:
         self._options.setdefault("thread", message.thread)
         if message.correlation_id is not None:
             self._options.setdefault("correlation", message.correlation_id)
+
+    async def _told(self, mesh: Mesh, sent: Sequence[Message]) -> list[Record]:
+        return await records(mesh, sent) if self._as_json else [line(each) for each in sent]
 
     async def _became(self, mesh: Mesh, sent: Message) -> Message:
         """The message as it is in the database, once it is acknowledged or the time for that is over."""

@@ -1,7 +1,8 @@
 """`GET /v1/events`: what happens in the mesh, as it happens.
 
 Entries of the log have an id, and whoever comes again with the last one misses nothing. All else is told as
-it is: first by a `reset` with the whole of it, then each part anew when it has changed.
+it is: first by a `reset` with the whole of it, then each part anew when it has changed; and each beat when
+it begins.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from vox_mesh.coordination.export import record_of
 from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.connections import lost, touched
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.scenes import Scenes
 from vox_mesh.planes import Planes
-from vox_mesh.views.oplog import topic_of
+from vox_mesh.views.oplog import stamped_record, topic_of
 from vox_mesh.views.overview import Overview
 
 PATH: Final = "/v1/events"
 LAST_ID: Final = "Last-Event-ID"
+BEATS: Final = "beats"
 
 _MOST: Final = 64
 _WAITING: Final = 16
@@ -45,6 +46,7 @@ _PARTS: Final[dict[str, Callable[[Overview], Any]]] = {
     "locks": lambda scene: [(lock.lock_key, lock.fence_token, len(lock.waiters)) for lock in scene.locks],
     "messages": lambda scene: (scene.mail, [each.message_uuid for each in scene.messages]),
     "conflicts": lambda scene: [each.conflict_id for each in scene.conflicts],
+    "report": lambda scene: (report := scene.rhythm.report) and (report.window_id, report.revision),
 }
 """What is told as it is, and what of it must differ to be told anew: that time passes is no change."""
 
@@ -116,9 +118,11 @@ class Events:
         """Send what comes to one listener; whoever does not take it in time is hung up on."""
         await response.prepare(request)
         coming: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
+        begun = asyncio.Event()
         async with asyncio.TaskGroup() as parts:
             parts.create_task(_pour(self._entries(after_id), coming), name="vox-mesh-events-of-log")
-            parts.create_task(_pour(self._states(new_id), coming), name="vox-mesh-events")
+            parts.create_task(_pour(self._states(new_id, begun), coming), name="vox-mesh-events")
+            parts.create_task(_pour(self._beats(begun), coming), name="vox-mesh-events-of-beats")
             while True:
                 event = b": still here\n\n"
                 with suppress(TimeoutError):
@@ -131,20 +135,28 @@ class Events:
     async def _entries(self, after_id: int) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._mesh.oplog.follow(after_id)) as entries:
             async for entry in entries:
-                yield _event(topic_of(entry), record_of(entry), entry.id)
+                yield _event(topic_of(entry), stamped_record(self._mesh, entry), entry.id)
 
-    async def _states(self, new_id: int | None) -> AsyncGenerator[bytes, None]:
+    async def _states(self, new_id: int | None, begun: asyncio.Event) -> AsyncGenerator[bytes, None]:
         told: dict[str, Any] | None = None
         async with aclosing(self._scenes.watch()) as scenes:
             async for scene in scenes:
                 now = {name: part(scene) for name, part in _PARTS.items()}
                 if told is None:
-                    yield _event("reset", {name: _part(scene, name) for name in _PARTS}, new_id)
+                    whole = {name: _part(scene, name) for name in _PARTS}
+                    yield _event("reset", {**whole, BEATS: self._mesh.rhythm.frame()}, new_id)
+                    begun.set()
                 else:
                     for name in _PARTS:
                         if now[name] != told[name]:
                             yield _event(name, _part(scene, name))
                 told = now
+
+    async def _beats(self, begun: asyncio.Event) -> AsyncGenerator[bytes, None]:
+        await begun.wait()
+        async with aclosing(self._mesh.rhythm.beats()) as beats:
+            async for frame in beats:
+                yield _event(BEATS, frame)
 
 
 def _last_id(request: web.Request) -> int | None:
@@ -177,7 +189,7 @@ async def _pour(source: AsyncGenerator[bytes, None], coming: asyncio.Queue[bytes
 def _part(scene: Overview, name: str) -> Any:
     if name == "messages":
         return {**asdict(scene.mail), "messages": scene.messages}
-    return getattr(scene, name)
+    return scene.rhythm.report if name == "report" else getattr(scene, name)
 
 
 def _event(name: str, data: Any, id_: int | None = None) -> bytes:

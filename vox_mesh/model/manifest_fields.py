@@ -247,6 +247,9 @@ def _as_written(model: type[BaseModel], value: Any) -> dict[str, Any]:
     """The map as it was written, if it says what such a model says."""
     if not isinstance(value, dict):
         raise flaw(f"must be a map, not {named(value)}")
+    for name, each in value.items():
+        if each is None:
+            raise flaw("must not be empty or null; leave it out", name)
     try:
         model.model_validate(value)
     except ValidationError as error:

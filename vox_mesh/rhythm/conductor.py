@@ -126,6 +126,7 @@ class Conductor:
         return grace_ms if self._leadership.is_ours else min(grace_ms + beat.beat_ms, beat.bar_ms - grace_ms)
 
     async def _report(self) -> None:
+        await self._policies.look()  # a node that was cut off may not know where the bars lie
         for report in await self._reverb.roll_up_due():
             await self._controller.decide(report)
 

@@ -93,10 +93,9 @@ class Policies:
     def announcement(self, entry: Entry) -> Sequence[Statement]:
         """The statements that announce it; refused if somebody was quicker, or it is too late for that."""
         ground, before = self._ground, self.announced.head
-        head_ms = before.anchor_ms if before.op_id else -1
         lead_ms = LEAD_BARS * max(before.tempo.bar_ms, self.announced.at(ground.times.now_ms).tempo.bar_ms)
         return (
-            Statement(_SQL["refuse_if_announced_after"], (*ground.mesh, head_ms), refusal="tempo_overtaken"),
+            nothing_else(ground, self.announced),
             Statement(
                 _SQL["refuse_if_late"], (*self._living, entry.anchor_ms, lead_ms), refusal="tempo_late"
             ),
@@ -155,6 +154,12 @@ class Policies:
 
 
 OVERTAKEN: Final = ("tempo_overtaken", "tempo_late")
+
+
+def nothing_else(ground: Ground, plan: Plan) -> Statement:
+    """Lets a script go on only if nothing was announced that is not in the plan."""
+    head_ms = plan.head.anchor_ms if plan.head.op_id else -1
+    return Statement(_SQL["refuse_if_announced_after"], (*ground.mesh, head_ms), refusal="tempo_overtaken")
 
 
 def _goes_by(row: Row) -> Entry | None:

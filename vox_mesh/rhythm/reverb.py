@@ -16,6 +16,8 @@ from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.reports import BarReport, Figures, Source, Standing, stretches
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.policies import nothing_else
+from vox_mesh.rhythm.tally import Tally
 from vox_mesh.store.script import Answer, Script, Statement, guard
 from vox_mesh.store.statements import named
 from vox_mesh.store.values import Row
@@ -96,6 +98,8 @@ class _Draft:
     standing: Standing = Standing()  # noqa: RUF009 - it is frozen
     first_serial: int | None = None
     """Claims after this one came late."""
+    before: BarReport | None = None
+    """What was reported of it so far."""
 
 
 class Reverb:
@@ -103,6 +107,7 @@ class Reverb:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
+        self.tally = Tally()
         self._looked_ms: int | None = None
         self._watched_ms: int | None = None  # since when no bar has escaped us
 
@@ -258,7 +263,7 @@ class Reverb:
 
     def _amended(self, row: Row, moments: Iterable[int]) -> Iterator[_Draft]:
         """A report with what came late; one that stands for many bars comes apart."""
-        standing = Standing(**orjson.loads(row["document"])["standing"])
+        before = BarReport.of_document(orjson.loads(row["document"]))
         timeline = self._ground.timeline
         for window, has_data in stretches(timeline, row["window_ms"], row["until_ms"], moments):
             yield _Draft(
@@ -266,8 +271,9 @@ class Reverb:
                 has_data,
                 is_missing=bool(row["is_missing"]) and not has_data,
                 revision=row["revision"] + 1 if window.start_ms == row["window_ms"] else 1,
-                standing=standing,
+                standing=before.standing,
                 first_serial=row["first_serial"],
+                before=before,
             )
 
     # --- writing ---------------------------------------------------------------------------------
@@ -282,12 +288,14 @@ class Reverb:
         until_ms = 0 if due.last is None else due.last.until_ms
         starts = orjson.dumps([report.start_ms for report in reports]).decode()
         script = Script(
+            nothing_else(ground, ground.plan),  # where the bars lie is known
             guard(_SQL["follows"], (*ground.mesh, 0, until_ms), refusal=_OVERTAKEN),
             Statement(_SQL["write"], (*ground.mesh, ground.node_id, hlc, through, rows)),
             guard(_SQL["all_are_there"], (*ground.mesh, hlc, len(reports), starts), refusal=_OVERTAKEN),
         )
         await ground.store.write(script)
-        for report in reports:
+        for draft, report in zip(drafts, reports, strict=True):
+            self.tally.add(report, draft.before)
             if report.is_missing:
                 _log.info("nobody has seen %d bars, the first of them %s", report.bars, report.window_id)
         return reports
@@ -365,17 +373,16 @@ def _due_of(row: Row, *, is_fresh: bool) -> _Due:
 
 
 def _figures_of(row: Row) -> Figures:
-    states = orjson.loads(row["beats"])
-    reporters, tasks, firsts = orjson.loads(row["tasks"])
+    reporters, tasks, beats, overruns, firsts = orjson.loads(row["tasks"])
     phrases, phrase_overruns, cost, finished, more_firsts = orjson.loads(row["phrases"])
     return Figures(
         tasks=_without_zeros(tasks),
-        beats={state: beats for state, beats, _ in states},
+        beats=_without_zeros(beats),
         reporters=reporters,
         late=tuple(orjson.loads(row["late"])),
         missing=tuple(orjson.loads(row["missing"])),
         deliverables=(tasks[ClaimState.DONE] or 0) + finished,
-        overruns={state: overruns for state, _, overruns in states if overruns},
+        overruns=_without_zeros(overruns),
         phrases=_without_zeros(phrases),
         phrase_overruns=phrase_overruns,
         cost=cost,

@@ -175,6 +175,11 @@ class StatusDesk:
         if not self._live and not self._unsaid:
             self._spoken.clear()
 
+    async def catch_up(self) -> None:
+        """The clock was turned: write what was said in beats that have ended."""
+        if self._spoken.is_set():
+            await self.run_once(self._ground.beat(self._ground.beat().epoch_ms - 1))
+
     def _say_again(self, beat: Beat) -> None:
         hlc = str(self._ground.clock.tick())
         for (agent, task), said in self._live.items():

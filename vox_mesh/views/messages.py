@@ -10,11 +10,12 @@ from vox_mesh.messages.claims import is_brought
 from vox_mesh.messages.letters import Thread
 from vox_mesh.model.messages import Message, MessageState
 from vox_mesh.planes import Planes
+from vox_mesh.views.rhythm import stamped
 
 
 @dataclass(frozen=True)
 class MessageView:
-    """A message by column; its payload is the value itself."""
+    """A message by column, with the bar and the beat of its time; its payload is the value itself."""
 
     message_uuid: str
     sender_agent: str
@@ -29,6 +30,8 @@ class MessageView:
     ack_by_ms: int | None
     max_attempts: int
     hlc: str
+    window: str | None
+    beat_index: int | None
     sender_node: str
     sender_incarnation: int | None
     traceparent: str | None
@@ -44,12 +47,14 @@ class MessageView:
     acknowledged: bool
 
     @classmethod
-    def of(cls, message: Message) -> MessageView:
+    def of(cls, mesh: Planes, message: Message) -> MessageView:
         """A message, whatever became of it."""
         row = message._asdict()
         del row["signature"]
+        window, beat_index = stamped(mesh, message.hlc)
         is_acked = message.state == MessageState.ACKED
-        return cls(**row | {"payload": message.body, "acknowledged": is_acked})
+        more = {"window": window, "beat_index": beat_index, "acknowledged": is_acked}
+        return cls(**row | more | {"payload": message.body})
 
 
 @dataclass(frozen=True)

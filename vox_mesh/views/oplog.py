@@ -7,16 +7,19 @@ from typing import Any, Final
 
 from vox_mesh.coordination.deferral import Waiting
 from vox_mesh.coordination.export import record_of
-from vox_mesh.coordination.kinds import RESOLVE
+from vox_mesh.coordination.kinds import END_PHRASE, RESOLVE, SET_TEMPO, TEMPO_DECISION
 from vox_mesh.model.chain import Entry
 from vox_mesh.model.jobs import JOB_OPS
 from vox_mesh.model.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainReport
 from vox_mesh.planes import Planes
+from vox_mesh.views.rhythm import stamped
 
 _TOPICS: Final = {
     **dict.fromkeys(JOB_OPS, "job"),
     **dict.fromkeys((INITIALISE, DESIGNATE, ROUTE, REKEY), "role"),
     RESOLVE: "conflict",
+    **dict.fromkeys((SET_TEMPO, TEMPO_DECISION), "tempo"),
+    END_PHRASE: "phrase",
 }
 
 
@@ -25,9 +28,17 @@ def topic_of(entry: Entry) -> str:
     return _TOPICS.get(entry.kind, "op")
 
 
+def stamped_record(mesh: Planes, entry: Entry) -> dict[str, Any]:
+    """An entry for a JSON encoder, with the bar and the beat of its time."""
+    return {**record_of(entry), **stamped(mesh, entry.hlc)._asdict()}
+
+
 @dataclass(frozen=True)
 class EntryView:
-    """An entry by column; payload and dependencies are the values, if they are canonical JSON."""
+    """An entry by column, with the bar and the beat of its time.
+
+    Payload and dependencies are the values, if they are canonical JSON.
+    """
 
     id: int
     node_id: str
@@ -35,6 +46,8 @@ class EntryView:
     op_id: str
     kind: str
     hlc: str
+    window: str | None
+    beat_index: int | None
     causal_deps: Any
     payload: Any
     repository_id: str
@@ -46,9 +59,9 @@ class EntryView:
     result: str | None
 
     @classmethod
-    def of(cls, entry: Entry) -> EntryView:
+    def of(cls, mesh: Planes, entry: Entry) -> EntryView:
         """An entry as the log has it."""
-        told = {**entry._asdict(), **record_of(entry)}
+        told = {**entry._asdict(), **stamped_record(mesh, entry)}
         return cls(**{name: told[name] for name in cls.__dataclass_fields__})
 
 

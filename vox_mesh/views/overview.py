@@ -9,15 +9,19 @@ from typing import Any, Final
 
 import orjson
 
+from vox_mesh.coordination.locks.request import OWN
 from vox_mesh.coordination.nodes import Node
 from vox_mesh.errors import NoAnswer
 from vox_mesh.model.jobs import HELD, JobState
 from vox_mesh.model.liveness import State
 from vox_mesh.model.locks import milliseconds_at
+from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.planes import Planes
+from vox_mesh.rhythm.rhythm import OFFICE
 from vox_mesh.store.statements import named
 from vox_mesh.store.values import Row
 from vox_mesh.views.nodes import NodeView, with_roles
+from vox_mesh.views.rhythm import BeatView
 
 MOST: Final = 200
 """So many of each sort are told of."""
@@ -132,6 +136,14 @@ class Mail:
 
 
 @dataclass(frozen=True, slots=True)
+class RhythmLine:
+    """The beat of the moment, and what became of the last bar of which there is anything to tell."""
+
+    beat: BeatView
+    report: BarReport | None
+
+
+@dataclass(frozen=True, slots=True)
 class DatabaseLine:
     """Where the data lives, how long it took to answer, and how this process stands with it."""
 
@@ -162,6 +174,7 @@ class Overview:
     open_conflicts: int
     conflicts: tuple[ConflictLine, ...]
     last_op_id: int
+    rhythm: RhythmLine
     database: DatabaseLine
 
     @property
@@ -192,23 +205,25 @@ class Lookout:
         self._mesh = mesh
         self._address: tuple[str, str] | None = None
         self._roles: tuple[object, dict[str, str]] = (None, {})
+        self._tempos: str | None = None
 
     async def look(self) -> Overview:
         """The mesh as it is now, by one question to the database, which is to answer within seconds."""
         store = self._mesh.store
         loop = asyncio.get_running_loop()
         started = loop.time()
-        values = (*store.tenant[:2], MOST)
+        values = (*store.tenant[:2], MOST, OWN + OFFICE)
         # Times are told by the clock of whoever answers, and that is to be the database.
         row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_LOOK_S))[0]
         took_ms = (loop.time() - started) * 1_000
         try:
             async with asyncio.timeout(_LOOK_S):
                 nodes = await self._nodes(row)
+                rhythm = await self._rhythm(row)
                 database = await self._database(took_ms)
         except TimeoutError:
             raise NoAnswer(f"no answer came within {_LOOK_S:g} s") from None
-        return _told(row, nodes, database)
+        return _told(row, nodes, rhythm, database)
 
     async def _nodes(self, row: Row) -> list[NodeView]:
         found = [Node._make((*each, row["now_ms"])) for each in orjson.loads(row["nodes"])]
@@ -218,6 +233,13 @@ class Lookout:
             self._roles = known_by, roles
         views = [NodeView.of(node, self._roles[1][node.node_id]) for node in found]
         return sorted(views, key=lambda each: (_GONE.get(State(each.state), 0), each.node_id))
+
+    async def _rhythm(self, row: Row) -> RhythmLine:
+        rhythm = self._mesh.rhythm
+        if row["tempos"] != self._tempos:
+            await rhythm.policies.look(fresh=True)
+            self._tempos = row["tempos"]
+        return RhythmLine(BeatView.of(rhythm.frame(row["now_ms"]), row["leader"]), _report(row["report"]))
 
     async def _database(self, took_ms: float) -> DatabaseLine:
         store = self._mesh.store
@@ -234,7 +256,7 @@ class Lookout:
         )
 
 
-def _told(row: Row, nodes: Sequence[NodeView], database: DatabaseLine) -> Overview:
+def _told(row: Row, nodes: Sequence[NodeView], rhythm: RhythmLine, database: DatabaseLine) -> Overview:
     now_ms: int = row["now_ms"]
     waiters = [_waiter(each, now_ms) for each in orjson.loads(row["waiters"])]
     locks = tuple(_lock(each, waiters, now_ms) for each in orjson.loads(row["locks"]))
@@ -254,6 +276,7 @@ def _told(row: Row, nodes: Sequence[NodeView], database: DatabaseLine) -> Overvi
         open_conflicts=row["open_conflicts"],
         conflicts=tuple(_conflict(each, now_ms) for each in orjson.loads(row["conflicts"])),
         last_op_id=row["last_op_id"] or 0,
+        rhythm=rhythm,
         database=database,
     )
 
@@ -318,3 +341,12 @@ def _conflict(values: Sequence[Any], now_ms: int) -> ConflictLine:
     age_ms = max(0, now_ms - milliseconds_at(created_at))
     left_by = left_agent or left_node
     return ConflictLine(conflict_id, table_name, row_key, left_by, right_node, deferred_to, age_ms)
+
+
+def _report(document: str | None) -> BarReport | None:
+    if document is None:
+        return None
+    try:
+        return BarReport.of_document(orjson.loads(document))
+    except (KeyError, TypeError, ValueError):  # a newer version may tell more
+        return None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from vox_mesh.model.rhythm.budgets import MAX_BARS
+from vox_mesh.model.rhythm.budgets import BAR_DIGITS
 from vox_mesh.model.rhythm.costs import CLASSED, PLAIN
 from vox_mesh.model.rhythm.policy import PHASES
 from vox_mesh.model.rhythm.score import CHECKPOINT, DEFER, MAX_PHRASES, MAX_STEPS
-from vox_mesh.model.rhythm.tempo import FASTEST_BPM, LONGEST_BAR
+from vox_mesh.model.rhythm.tempo import FASTEST_BPM, LONGEST_BAR, SLOWEST_BPM
 
 
 def _map(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -19,8 +19,15 @@ def _beats(least: int) -> dict[str, Any]:
     return {"type": "integer", "minimum": least, "maximum": LONGEST_BAR}
 
 
-_AMOUNT: Final = {"type": "number", "minimum": 0, "maximum": 1e12}
-_AMOUNTS: Final = {"type": "object", "propertyNames": {"minLength": 1}, "additionalProperties": _AMOUNT}
+_AMOUNT: Final = {"type": "number", "minimum": 0}
+
+
+def _amounts(names: str) -> dict[str, Any]:
+    return {"type": "object", "propertyNames": {"pattern": names}, "additionalProperties": _AMOUNT}
+
+
+_CAPS: Final = _amounts(r"^[^\x00]*$")
+_BY_CLASS: Final = _amounts(r"^[^\x00]+$")
 _STEPS: Final = {"type": "array", "uniqueItems": True, "maxItems": MAX_STEPS}
 _THREE_BEATS: Final = {
     "required": ["bar_len"],
@@ -33,7 +40,7 @@ _THREE_BEATS: Final = {
 
 SCORE: Final = _map(
     {
-        "tempo": {"type": "number", "minimum": 1, "maximum": FASTEST_BPM},
+        "tempo": {"type": "number", "minimum": SLOWEST_BPM, "maximum": FASTEST_BPM},
         "bar_len": _beats(len(PHASES)),
         "phases": _map(
             dict.fromkeys(PHASES, _beats(1)),
@@ -65,11 +72,11 @@ SCORE: Final = _map(
 BUDGET: Final = _map(
     {
         "max_bu": _AMOUNT,
-        "phase_caps": _AMOUNTS,
-        "wait_caps": _AMOUNTS,
+        "phase_caps": _CAPS,
+        "wait_caps": _CAPS,
         "hard_end": {
             "anyOf": [
-                {"type": "string", "pattern": rf"^bar\+[0-9]{{1,{len(str(MAX_BARS)) - 1}}}$"},
+                {"type": "string", "pattern": rf"^bar\+[0-9]{{1,{BAR_DIGITS}}}$"},
                 {
                     "type": "string",
                     "pattern": r"^20[0-9]{2}-0[1-9]-[01][1-9]T[01][0-9]:[0-5][0-9]:[0-5][0-9]Z$",
@@ -77,14 +84,8 @@ BUDGET: Final = _map(
             ]
         },
         "charge_to": {"type": "string", "pattern": "^[!-~]{1,200}$"},
-        "per_beat": _map({**dict.fromkeys(PLAIN, _AMOUNT), **dict.fromkeys(CLASSED, _AMOUNTS)}),
-        "thresholds": _map(
-            {
-                "warn": {"type": "number", "minimum": 0, "maximum": 1},
-                "claims": {"const": 1},
-                "work": {"type": "number", "minimum": 1, "maximum": 100},
-            }
-        ),
+        "per_beat": _map({**dict.fromkeys(PLAIN, _AMOUNT), **dict.fromkeys(CLASSED, _BY_CLASS)}),
+        "thresholds": _map(dict.fromkeys(("warn", "claims", "work"), _AMOUNT)),
     }
 )
 """A budget."""

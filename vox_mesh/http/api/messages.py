@@ -102,10 +102,10 @@ async def list_messages(mesh: Planes, query: MessagesAsked) -> Page[MessageView]
         receiver=query.receiver,
         thread=query.thread,
     )
-    return await _page(query, lambda position, limit: wanted(before=position, limit=limit))
+    return await _page(mesh, query, lambda position, limit: wanted(before=position, limit=limit))
 
 
-async def _page(query: PageAsked, read: Read) -> Page[MessageView]:
+async def _page(mesh: Planes, query: PageAsked, read: Read) -> Page[MessageView]:
     """A page of messages; of large ones it has fewer, and no more are read at a time than anyone can hold."""
     found: list[Message] = []
     most, size, position = _AT_A_TIME, 0, query.number
@@ -120,10 +120,10 @@ async def _page(query: PageAsked, read: Read) -> Page[MessageView]:
             continue
         found += some
         if len(some) < wanted:
-            return query.page([MessageView.of(each) for each in found], _position)
+            return query.page([MessageView.of(mesh, each) for each in found], _position)
         position = found[-1].position
         size += sum(len(each.payload) for each in some)
-    return query.page([MessageView.of(each) for each in found], _position, goes_on=True)
+    return query.page([MessageView.of(mesh, each) for each in found], _position, goes_on=True)
 
 
 def _position(view: MessageView) -> int:
@@ -137,15 +137,15 @@ async def send_message(mesh: Planes, body: Sending) -> list[MessageView]:
     if body.to == EVERYONE:
         if body.key is not None:
             raise BadValue("`key` is the id of one message, and everyone gets one of their own")
-        return [MessageView.of(each) for each in await mesh.bus.broadcast(body.payload, **options)]
+        return [MessageView.of(mesh, each) for each in await mesh.bus.broadcast(body.payload, **options)]
     sent = await mesh.bus.send(body.to, body.payload, key=body.key, **options)
-    return [MessageView.of(await mesh.bus.letters.find(sent.message_uuid) or sent)]
+    return [MessageView.of(mesh, await mesh.bus.letters.find(sent.message_uuid) or sent)]
 
 
 @MESSAGES.get("/v1/messages/overdue")
 async def list_overdue(mesh: Planes, query: Some) -> list[MessageView]:
     """List messages that should have been acknowledged by now, the longest overdue first."""
-    return [MessageView.of(each) for each in await mesh.bus.letters.overdue(limit=query.limit)]
+    return [MessageView.of(mesh, each) for each in await mesh.bus.letters.overdue(limit=query.limit)]
 
 
 @MESSAGES.get("/v1/threads")
@@ -157,7 +157,7 @@ async def list_threads(mesh: Planes, query: Some) -> list[ThreadView]:
 @MESSAGES.get("/v1/messages/{message_uuid}")
 async def show_message(mesh: Planes, message_uuid: Text) -> MessageView:
     """Show a message; its id, or enough of its beginning."""
-    return MessageView.of(await found(mesh, message_uuid))
+    return MessageView.of(mesh, await found(mesh, message_uuid))
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/retry")
@@ -185,7 +185,7 @@ async def nack_message(mesh: Planes, message_uuid: Text, body: GivingBack) -> Me
 
 
 async def _as_it_is(mesh: Planes, message: Message) -> MessageView:
-    return MessageView.of(await found(mesh, message.message_uuid))
+    return MessageView.of(mesh, await found(mesh, message.message_uuid))
 
 
 @MESSAGES.get("/v1/inbox/{agent}")
@@ -193,7 +193,7 @@ async def look_into_inbox(mesh: Planes, agent: Text, query: InboxAsked) -> Page[
     """Show what waits for an agent, and claim nothing."""
     names = inbox_names(agent, query.roles.split(",") if query.roles else ())
     peek = mesh.bus.letters.peek
-    return await _page(query, lambda position, limit: peek(names, after=position or 0, limit=limit))
+    return await _page(mesh, query, lambda position, limit: peek(names, after=position or 0, limit=limit))
 
 
 async def _put_back(mesh: Planes, claimed: list[MessageView]) -> None:
@@ -210,4 +210,4 @@ async def claim_messages(mesh: Planes, agent: Text, body: Claiming) -> list[Mess
     claimed = await to_the_end(asyncio.ensure_future(claiming))
     for message in claimed:
         mesh.bus.hand_over(message)  # it is whoever asked that has them now
-    return [MessageView.of(message) for message in claimed]
+    return [MessageView.of(mesh, message) for message in claimed]

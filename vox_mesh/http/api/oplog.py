@@ -37,7 +37,7 @@ async def list_entries(mesh: Planes, query: EntriesAsked) -> Page[EntryView]:
     """List entries, in the order of their commits."""
     after = query.number if query.cursor is not None else query.after
     found = await mesh.oplog.after(after or 0, query.limit, node_id=query.node, kind=query.kind)
-    return query.page([EntryView.of(entry) for entry in found], lambda view: view.id)
+    return query.page([EntryView.of(mesh, entry) for entry in found], lambda view: view.id)
 
 
 @OPLOG.get("/v1/oplog/waiting")
@@ -66,7 +66,7 @@ async def export_log(mesh: Planes) -> JsonLines:
 @OPLOG.get("/v1/oplog/{op_id}")
 async def show_entry(mesh: Planes, op_id: Text) -> EntryView:
     """Show the entry of an op."""
-    return EntryView.of(await mesh.oplog.find(op_id))
+    return EntryView.of(mesh, await mesh.oplog.find(op_id))
 
 
 @OPLOG.get("/v1/oplog/{op_id}/standing")
@@ -79,4 +79,4 @@ async def show_standing(mesh: Planes, op_id: Text) -> StandingView:
 async def anchor_chains(mesh: Planes) -> EntryView:
     """Record where all other chains end, so that cutting one off can be seen."""
     outcome = await mesh.oplog.anchor()
-    return EntryView.of(await mesh.oplog.find(outcome.key))
+    return EntryView.of(mesh, await mesh.oplog.find(outcome.key))

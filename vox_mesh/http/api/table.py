@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from vox_mesh.http.api.budgets import BUDGETS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.crons import CRONS
 from vox_mesh.http.api.database import DATABASE
@@ -15,6 +16,7 @@ from vox_mesh.http.api.messages import MESSAGES
 from vox_mesh.http.api.nodes import NODES
 from vox_mesh.http.api.operations import Operation
 from vox_mesh.http.api.oplog import OPLOG
+from vox_mesh.http.api.rhythm import RHYTHM
 from vox_mesh.http.api.roles import ROLES
 from vox_mesh.http.api.workers import WORKERS
 
@@ -30,6 +32,8 @@ _TABLES: Final = (
     CRONS,
     KINDS,
     WORKERS,
+    RHYTHM,
+    BUDGETS,
     DATABASE,
 )
 

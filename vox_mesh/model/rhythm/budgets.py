@@ -16,9 +16,9 @@ from vox_mesh.model.rhythm.costs import CLASSED, PRIMITIVES, Amount, Resources
 from vox_mesh.model.rhythm.policy import STRICT
 from vox_mesh.model.rhythm.tempo import Timeline
 
-MAX_BARS: Final = 10_000
+BAR_DIGITS: Final = 4
 
-_BARS: Final = re.compile(r"bar\+(\d{1,6})", re.ASCII)
+_BARS: Final = re.compile(rf"bar\+(\d{{1,{BAR_DIGITS}}})", re.ASCII)
 _SUBJECT: Final = re.compile(r"(agent|account):\S{1,200}")
 
 
@@ -52,12 +52,8 @@ def agent_of(name: str) -> str:
 
 
 def _hard_end(value: Any) -> str:
-    if isinstance(value, str):
-        if bars := _BARS.fullmatch(value):
-            if int(bars[1]) <= MAX_BARS:
-                return value
-        elif _moment_ms(value) is not None:
-            return value
+    if isinstance(value, str) and (_BARS.fullmatch(value) or _moment_ms(value) is not None):
+        return value
     raise flaw(f"{shown(value)} is no end")
 
 
@@ -81,23 +77,17 @@ def _ceilings(value: dict[str, Any]) -> dict[str, Any]:
 
 
 _Caps = dict[str, Amount]
-_Account = Annotated[str, StringConstraints(pattern=r"^\S{1,200}$")]
+_Account = Annotated[str, StringConstraints(pattern="^[!-~]{1,200}$")]
 
 
 class Thresholds(BaseModel):
-    """At which share of a budget something follows."""
+    """At which share of a budget something follows; of several, the hardest."""
 
     model_config = STRICT
 
     warn: Amount = Field(0.8, description="a share, such as 0.8")
-    claims: Amount = Field(1.0, description="a share that is not below warn, such as 1.0")
-    work: Amount = Field(1.25, description="a share that is not below claims, such as 1.25")
-
-    @model_validator(mode="after")
-    def _rise(self) -> Self:
-        if not self.warn <= self.claims <= self.work:
-            raise flaw("these rise: warn, claims, work")
-        return self
+    claims: Amount = Field(1.0, description="a share, such as 1.0")
+    work: Amount = Field(1.25, description="a share, such as 1.25")
 
 
 class Budget(BaseModel):
@@ -111,13 +101,24 @@ class Budget(BaseModel):
     hard_end: Annotated[str, PlainValidator(_hard_end)] | None = Field(
         None, description="bar+K, or a time with its offset, such as 2030-01-31T08:00:00Z"
     )
-    charge_to: _Account | None = Field(None, description="the account, up to 200 characters without spaces")
+    charge_to: _Account | None = Field(
+        None, description="the account, up to 200 signs of ASCII without spaces"
+    )
     per_beat: Annotated[dict[str, Any], AfterValidator(_ceilings)] = Field(
         default={}, description="a map of resources to how much of each a beat may use"
     )
     thresholds: Thresholds = Field(
         default_factory=Thresholds, description="a map of warn, claims and work to shares"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _says_what_it_bounds(cls, fields: Any) -> Any:
+        """A bound that is left empty is none, which nobody may have meant."""
+        for name, value in fields.items() if isinstance(fields, Mapping) else ():
+            if value is None:
+                raise flaw("must not be empty or null; leave it out", name)
+        return fields
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:

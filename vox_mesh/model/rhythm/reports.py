@@ -254,8 +254,15 @@ def _kpis(report: BarReport, timeline: Timeline, firsts: Iterable[tuple[int, int
         eta=kpis.eta(report.beats),
         pmr=report.promise_miss_rate,
         cpd=kpis.cpd(report.cost, report.deliverables),
-        ttfu=kpis.ttfu(timeline.beats_between(began, useful) for began, useful in firsts),
+        ttfu=kpis.ttfu(_beats_between(timeline, *first) for first in firsts),
     )
+
+
+def _beats_between(timeline: Timeline, from_ms: int, until_ms: int) -> float:
+    tempo = timeline.tempo_at(from_ms)
+    if timeline.tempo_at(until_ms) is tempo:  # as nearly always: there may be thousands of tasks
+        return (until_ms - from_ms) / tempo.beat_ms
+    return timeline.beats_between(from_ms, until_ms)
 
 
 def _alarms(report: BarReport) -> Iterable[Alarm]:

@@ -1,0 +1,156 @@
+"""The conductor: who leads, who stands in, and what happens where nodes do not agree."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.rhythm.orchestra import Orchestra, Player, orchestra
+from vox_mesh.model.canonical import canonical
+from vox_mesh.model.rhythm.frames import Source
+from vox_mesh.model.rhythm.plan import Entry
+from vox_mesh.model.rhythm.policy import TempoPolicy
+from vox_mesh.store.script import Script, Statement
+
+BAR_MS = 1_000
+PATIENCE_S = 60.0
+POLICY = "{cluster_id: east, initial_bpm: 240, bar_len_beats: 4}"
+
+
+def policy(bpm: float) -> TempoPolicy:
+    """Bars of four beats."""
+    return TempoPolicy.of_document({"cluster_id": "east", "initial_bpm": bpm, "bar_len_beats": 4})
+
+
+@pytest.fixture
+def tempo_file(tmp_path: Path) -> Path:
+    """Beats of a quarter of a second."""
+    path = tmp_path / "tempo.yaml"
+    path.write_text(POLICY)
+    return path
+
+
+async def begun(town: Orchestra, *names: str) -> list[Player]:
+    """Nodes that have seen their first bars."""
+    for name in names:
+        assert await town.begin(name)
+    for _ in range(12):
+        await town.turn(BAR_MS // 4)
+    return [town.players[name] for name in names]
+
+
+async def written(town: Orchestra, sql: str, *values: str | int | float) -> None:
+    """Something in the database that no node of ours has written."""
+    (player, *_) = town.living
+    script = Script(Statement(sql, ("", "default", *values)))
+    await player.playing.store.write(script)
+
+
+async def test_a_node_that_has_just_begun_has_no_duties_and_then_one_of_all_leads(
+    tmp_path: Path, tempo_file: Path
+) -> None:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo_file) as town:
+        for name in ("a", "b", "c"):
+            await town.begin(name)
+        await town.turn(BAR_MS - 1)
+        assert town.leaders() == []
+        for _ in range(8):
+            await town.turn(BAR_MS // 4)
+        (leader,) = town.leaders()
+        assert {(await player.playing.rhythm.leader()).node_id for player in town.living} == {leader}  # type: ignore[union-attr]
+        assert await town.players["a"].playing.locks.holders() == []
+        token = town.players[leader].playing.rhythm.leadership.fence_token
+        await town.kill(leader)
+        await town.turn(BAR_MS)
+        assert town.leaders() == []
+        for _ in range(6):
+            await town.turn(BAR_MS)
+        (heir,) = town.leaders()
+        assert town.players[heir].playing.rhythm.leadership.fence_token > token  # type: ignore[operator]
+
+
+async def test_who_leaves_lets_another_one_lead_with_the_next_bar(tmp_path: Path, tempo_file: Path) -> None:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo_file) as town:
+        await begun(town, "a", "b")
+        (leader,) = town.leaders()
+        await town.leave(leader)
+        await town.turn(BAR_MS)
+        assert town.leaders() == [({"a", "b"} - {leader}).pop()]
+
+
+async def test_the_policy_of_the_leaders_settings_becomes_that_of_all(
+    tmp_path: Path, tempo_file: Path
+) -> None:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path) as town:
+        await town.begin("a", tempo_policy=tempo_file)
+        await begun(town, "b")
+        assert town.leaders() == ["a"]
+        for _ in range(2 * 80 * 4):
+            await town.turn(BAR_MS // 4)
+            if len({player.playing.rhythm.frame().policy_hash for player in town.living}) == 1:
+                break
+        assert town.players["b"].playing.rhythm.frame().tempo_bpm == 240
+
+
+async def test_where_nobody_leads_and_policies_differ_the_one_in_the_middle_is_followed_until_somebody_leads(
+    tmp_path: Path, tempo_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "vox_mesh.rhythm")
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo_file) as town:
+        one, *_ = await begun(town, "a", "b", "c")
+        own = one.playing.rhythm.frame()
+        said = (
+            "UPDATE beat_pulses SET document = ?4, tempo_bpm = ?5 WHERE scope_id = ?1 AND repository_id = ?2"
+        )
+        for name, bpm in (("b", 120.0), ("c", 60.0)):
+            other = Entry.of(policy(bpm)).policy
+            await written(town, f"{said} AND node_id = ?3", name, canonical(other.document()), bpm)
+        for player in town.living:
+            player.line.is_mute = True
+        for _ in range(11 * 4):
+            await town.turn(BAR_MS // 4)
+        assert town.leaders() == []
+        frame = one.playing.rhythm.frame()
+        assert (frame.source, frame.tempo_bpm) == (Source.MEDIAN, 120)
+        assert "nobody leads and nodes go by 3 policies" in caplog.text
+        for player in town.living:
+            player.line.is_mute = False
+        for _ in range(4 * 4):
+            await town.turn(BAR_MS // 4)
+        assert len(town.leaders()) == 1
+        assert one.playing.rhythm.frame().policy_hash == own.policy_hash
+        assert one.playing.rhythm.frame().source is Source.POLICY
+
+
+async def test_tempos_that_an_older_copy_of_the_database_does_not_have_are_written_again(
+    tmp_path: Path, tempo_file: Path
+) -> None:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo_file) as town:
+        one, two = await begun(town, "a", "b")
+        entry = await one.playing.rhythm.policies.set(policy(120))
+        for _ in range(4 * 4):
+            await town.turn(BAR_MS // 4)
+        await written(town, "DELETE FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2")
+        for _ in range(2 * 8):
+            await town.turn(BAR_MS // 4)
+        rows = await two.playing.store.read("SELECT op_id FROM tempo_policies WHERE reason = 'set by hand'")
+        assert [row["op_id"] for row in rows] == [entry.op_id]
+        assert two.playing.rhythm.frame().tempo_bpm == 120
+
+
+async def test_without_its_leader_a_bar_is_reported_by_another_one(tmp_path: Path, tempo_file: Path) -> None:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo_file) as town:
+        await begun(town, "a", "b")
+        (leader,) = town.leaders()
+        await town.kill(leader)
+        (other,) = town.living
+        other.playing.rhythm.status.claim("agent", "task", "executing")
+        for _ in range(4 * 3):
+            await town.turn(BAR_MS // 4)
+        assert town.leaders() == []
+        reports = await other.playing.rhythm.reverb.reports(10)
+        assert other.name in {report.node_id for report in reports}
+        assert any(report.tasks.get("executing") for report in reports)
