@@ -173,14 +173,15 @@ SELECT ?1, ?2, ?3, ?4, ?5, NOW_MS, value ->> 0, value ->> 1, value ->> 2, value 
 FROM json_each(?6) WHERE true
 ON CONFLICT (scope_id, repository_id, window_ms, revision) DO NOTHING
 
--- name: all_are_there
--- Whether all ?4 reports of this time (?3) were written: if somebody else was quicker with one, none is to be.
-(SELECT count(*) FROM bar_reports
- WHERE OF_MESH AND hlc = ?3 AND window_ms IN (SELECT value FROM json_each(?5))) = ?4
+-- name: refuse_unless_all_are_there
+-- All ?4 reports of this time (?3) were written: if somebody else was quicker with one, none is to be.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <> (
+    SELECT count(*) FROM bar_reports
+    WHERE OF_MESH AND hlc = ?3 AND window_ms IN (SELECT value FROM json_each(?5)))
 
--- name: follows
--- Whether nobody has reported a bar that comes after ?3, where the last report ended.
-UNTIL = ?4
+-- name: refuse_unless_follows
+-- Nobody has reported a bar that comes after ?4, where the last report ended.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE UNTIL <> ?4
 
 -- name: newest
 -- The last ?3 bars, or those before ?4, each in its last revision.

@@ -26,6 +26,7 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_WORKER_EXEC": ("worker_exec", "1", True),
     "VOX_WORKER_EXEC_ALLOW": ("worker_exec_allow", "python3,/opt/x", "python3,/opt/x"),
     "VOX_WORKER_CONCURRENCY": ("worker_concurrency", "3", 3),
+    "VOX_MESH_TEMPO_POLICY": ("tempo_policy", "/etc/vox/tempo.yaml", Path("/etc/vox/tempo.yaml")),
     "VOX_MESH_RATES": ("rates", "/etc/vox/rates.yaml", Path("/etc/vox/rates.yaml")),
     "VOX_MESH_SCOPE_ID": ("scope_id", "acme", "acme"),
     "VOX_MESH_REPOSITORY_ID": ("repository_id", "website", "website"),

@@ -74,15 +74,9 @@ class BadAddress(BadValue):
 
 
 class BadBudget(BadDocument):
-    """A budget can't be used."""
+    """A budget, or a file of rates, can't be used."""
 
     code = "bad_budget"
-
-
-class BadRates(BadDocument):
-    """A file of rates can't be used."""
-
-    code = "bad_rates"
 
 
 # --- what a script can end in -------------------------------------------------------------------
@@ -416,13 +410,9 @@ class ThreadClosed(MeshError):
 
 
 class NotHelper(MeshError):
-    """Who speaks is not who has promised help in this thread. `helper` is, if anybody."""
+    """Who speaks is not who has promised help in this thread."""
 
     code = "not_helper"
-
-    def __init__(self, message: str, *, helper: str | None, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.helper = helper
 
 
 class WaitExhausted(MeshError):

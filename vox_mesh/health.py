@@ -9,6 +9,8 @@ from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock
 from vox_mesh.coordination.heartbeat import Heartbeat
 from vox_mesh.jobs.worker import Worker
 from vox_mesh.model.health import Check, Vitals
+from vox_mesh.model.rhythm.frames import Source
+from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.settings import Settings
 from vox_mesh.store.replica.replica import State as ReplicaState
 from vox_mesh.store.store import Store
@@ -33,6 +35,7 @@ class Health:
         heartbeat: Heartbeat,
         worker: Worker,
         supervisor: Supervisor,
+        rhythm: Rhythm,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -40,6 +43,7 @@ class Health:
         self._heartbeat = heartbeat
         self._worker = worker
         self._supervisor = supervisor
+        self._rhythm = rhythm
         self.is_to_work = False
         """Whether this node is meant to take jobs."""
 
@@ -53,7 +57,7 @@ class Health:
         """All that must be so."""
         if self.is_leaving:
             return [Check("leaving", False, "it takes nothing more, and gives back what it has in hand")]
-        checks = [self._database(), self._writes(), self._clock_check(), self._parts()]
+        checks = [self._database(), self._writes(), self._clock_check(), self._parts(), self._tempo()]
         if self._store.replica_status is not None:
             checks.append(self._replica())
         if self.is_beginning:
@@ -106,6 +110,11 @@ class Health:
             if part.state in (PartState.PAUSING, PartState.BROKEN)
         ]
         return Check("parts", not wrong, "; ".join(wrong))
+
+    def _tempo(self) -> Check:
+        """Which is said, and not held against the node: it works all the same."""
+        is_median = self._rhythm.pulse.source is Source.MEDIAN
+        return Check("tempo", True, "policies differ and nobody leads: the median" if is_median else "")
 
     def _replica(self) -> Check:
         status = self._store.replica_status

@@ -95,7 +95,9 @@ class MeshNode(Mesh):
             store, clock, self.jobs, self.crons, chance=surroundings.chance, tick_s=settings.tick
         )
         self.supervisor = Supervisor(surroundings.chance, _FATAL, surroundings.monotonic)
-        self.health = Health(settings, store, clock, self._heartbeat, self.worker, self.supervisor)
+        self.health = Health(
+            settings, store, clock, self._heartbeat, self.worker, self.supervisor, self.rhythm
+        )
         presence.vitals = self.health.vitals
         rhythm = self.rhythm
         self._conductor = Conductor(

@@ -38,7 +38,7 @@ def node(vox: Vox) -> RunningNode:
 def test_the_tail_shows_the_last_entries_by_chain_and_kind(vox: Vox, node: RunningNode) -> None:
     entries = vox("oplog", "tail", "--json").document
     assert [entry["kind"] for entry in entries] == ["InitialiseMesh", "note", "note", "Seal"]
-    assert {*Entry._fields} == {*entries[0]}
+    assert {*Entry._fields, "window", "beat_index"} == {*entries[0]}
     assert entries[1]["payload"] == {"text": "one"}
     assert (entries[1]["node_id"], entries[1]["seq"], entries[1]["accepted"]) == (node.node_id, 2, True)
     last = vox("oplog", "tail", "--kind", "note", "--node", node.node_id, "--limit", "1", "--json").document

@@ -154,3 +154,22 @@ async def test_without_its_leader_a_bar_is_reported_by_another_one(tmp_path: Pat
         reports = await other.playing.rhythm.reverb.reports(10)
         assert other.name in {report.node_id for report in reports}
         assert any(report.tasks.get("executing") for report in reports)
+
+
+async def test_what_is_old_is_removed_by_the_leader_and_what_is_not_stays(
+    tmp_path: Path, tempo_file: Path
+) -> None:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo_file) as town:
+        assert await town.begin("a")
+        for name, days in (("old", 91), ("new", 89)):
+            ended_ms = town.now_ms - days * 86_400_000
+            await written(
+                town,
+                "INSERT INTO help_threads (scope_id, repository_id, thread_id, asker, state, asked_ms,"
+                " closes_ms, ended_ms) VALUES (?1, ?2, ?3, 'a', 'expired', ?4, ?4, ?4)",
+                *(name, ended_ms),
+            )
+        for _ in range(12):
+            await town.turn(BAR_MS // 4)
+        rows = await town.living[0].playing.store.read("SELECT thread_id FROM help_threads")
+        assert [row["thread_id"] for row in rows] == ["new"]

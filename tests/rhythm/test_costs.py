@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vox_mesh.errors import BadRates, BadValue
+from vox_mesh.errors import BadBudget, BadValue
 from vox_mesh.model.rhythm.costs import CLASSED, PLAIN, Rates, Resources, parse_rates
 
 AMOUNTS = st.floats(0, 1e6, allow_nan=False)
@@ -115,7 +115,7 @@ def test_a_file_of_rates_says_it_all() -> None:
 
 
 def test_the_faults_of_a_file_are_told_with_their_lines() -> None:
-    with pytest.raises(BadRates) as raised:
+    with pytest.raises(BadBudget) as raised:
         parse_rates("cpu_sec: -1\ngpu_sec:\n  A100: much\ntokens: 3\n", "rates.yaml")
     assert [fault.split(" ")[:3] for fault in raised.value.faults] == [
         ["rates.yaml:1:", "cpu_sec:", "must"],

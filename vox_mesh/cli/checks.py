@@ -11,6 +11,7 @@ from vox_mesh.errors import MeshError
 from vox_mesh.settings import Settings
 from vox_mesh.store.engine import Engine
 from vox_mesh.views.overview import Overview
+from vox_mesh.views.rhythm import AgreementView
 
 
 class State(StrEnum):
@@ -64,6 +65,7 @@ class Patient:
     environment: Mapping[str, str]
     _engine: Engine | None = None
     _scene: Overview | None = None
+    _agreement: AgreementView | None = None
 
     @property
     def engine(self) -> Engine:
@@ -84,6 +86,16 @@ class Patient:
     @scene.setter
     def scene(self, scene: Overview) -> None:
         self._scene = scene
+
+    @property
+    def agreement(self) -> AgreementView:
+        """Whether nodes go by the same tempo policy."""
+        assert self._agreement is not None, "before the database was reached nothing is known of tempos"
+        return self._agreement
+
+    @agreement.setter
+    def agreement(self, agreement: AgreementView) -> None:
+        self._agreement = agreement
 
 
 class Check(Protocol):

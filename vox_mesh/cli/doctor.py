@@ -17,6 +17,7 @@ from vox_mesh.errors import DatabaseUnavailable, MeshError
 from vox_mesh.mesh import Mesh
 from vox_mesh.settings import Settings
 from vox_mesh.views.overview import overview
+from vox_mesh.views.rhythm import agreement_of
 
 _HERE: Final[tuple[Check, ...]] = local_checks.CHECKS
 _AT_THE_DATABASE: Final[tuple[Check, ...]] = database_checks.CHECKS
@@ -64,6 +65,7 @@ async def _examine(settings: Settings) -> list[Finding]:
             findings += await examine(patient, others)
         async with Mesh.open_command(settings) as mesh:
             patient.scene = await overview(mesh)
+            patient.agreement = await agreement_of(mesh)
         findings += await examine(patient, _OF_THE_MESH)
     except MeshError as error:
         findings.append(Finding.of(error, "database"))

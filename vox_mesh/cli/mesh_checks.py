@@ -125,4 +125,17 @@ async def conflicts(patient: Patient) -> Finding:
     return ok("none is open")
 
 
-CHECKS: Final[tuple[Check, ...]] = (nodes, service, reach, jobs, messages, conflicts)
+async def tempo(patient: Patient) -> Finding:
+    """Whether all nodes go by the tempo of the mesh."""
+    found = patient.agreement
+    if not found.differing:
+        return ok(f"{found.tempo_bpm:g} beats a minute, {found.leader or 'nobody'} leads")
+    names = ", ".join(found.differing)
+    follows = "" if found.leader else "; nobody leads, so that the median is followed"
+    return warn(
+        f"by another policy than the mesh's: {names}{follows}",
+        "give all nodes the same VOX_MESH_TEMPO_POLICY, or run `vox-mesh rhythm policy set FILE`",
+    )
+
+
+CHECKS: Final[tuple[Check, ...]] = (nodes, service, reach, tempo, jobs, messages, conflicts)

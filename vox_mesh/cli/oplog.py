@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Final
@@ -12,13 +13,13 @@ import click
 from vox_mesh.cli.exits import ExitCode
 from vox_mesh.cli.output import Record, json_option, show_lines, show_next, show_one, show_several, table
 from vox_mesh.cli.start import start_shared
-from vox_mesh.coordination.export import export_log, record_of, verify_export
+from vox_mesh.coordination.export import export_log, verify_export
 from vox_mesh.errors import NotKnown
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.chain import Entry
 from vox_mesh.model.verification import ChainReport
 from vox_mesh.settings import Settings
-from vox_mesh.views.oplog import StandingView, standing_of
+from vox_mesh.views.oplog import StandingView, stamped_record, standing_of
 
 _LIMIT: Final = 20
 _FILE: Final = click.Path(path_type=Path)
@@ -58,31 +59,54 @@ def tail(follow: bool, node: str | None, kind: str | None, limit: int, as_json: 
     if follow:
         asyncio.run(_follow(settings, node, kind, limit, as_json))
     else:
-        entries = asyncio.run(_tail(settings, node, kind, limit))
-        show_several([record_of(each) if as_json else _line(each) for each in entries], as_json=as_json)
+        show_several(asyncio.run(_tail(settings, node, kind, limit, as_json)), as_json=as_json)
 
 
-async def _tail(settings: Settings, node: str | None, kind: str | None, limit: int) -> list[Entry]:
+async def _tail(
+    settings: Settings, node: str | None, kind: str | None, limit: int, as_json: bool
+) -> list[Record]:
     async with Mesh.open_command(settings) as mesh:
-        return await mesh.oplog.tail(limit, node_id=node, kind=kind)
+        entries = await mesh.oplog.tail(limit, node_id=node, kind=kind)
+        return await _told(mesh, entries, as_json=as_json)
+
+
+async def _told(mesh: Mesh, entries: Sequence[Entry], *, as_json: bool) -> list[Record]:
+    if not as_json:
+        return [_line(each) for each in entries]
+    await mesh.rhythm.look()
+    return [stamped_record(mesh, each) for each in entries]
 
 
 async def _follow(settings: Settings, node: str | None, kind: str | None, limit: int, as_json: bool) -> None:
     async with Mesh.open_command(settings) as mesh:
         last_id = 0 if limit else await mesh.oplog.last_id()
+        shown = _Shown(mesh, as_json)
         for entry in await mesh.oplog.tail(limit, node_id=node, kind=kind):
-            _show_next(entry, as_json)
+            await shown.next(entry)
             last_id = entry.id
         async with aclosing(mesh.oplog.follow(last_id, node_id=node, kind=kind)) as entries:
             async for entry in entries:
-                _show_next(entry, as_json)
+                await shown.next(entry)
 
 
-def _show_next(entry: Entry, as_json: bool) -> None:
-    if as_json:
-        show_next(record_of(entry))
-    else:
-        show_lines(table([_line(entry)])[1:])
+class _Shown:
+    """Prints entries one by one; which tempo they are in it looks up once in a bar, as nodes do."""
+
+    def __init__(self, mesh: Mesh, as_json: bool) -> None:
+        self._mesh = mesh
+        self._as_json = as_json
+        self._bar_ends_ms = 0
+
+    async def next(self, entry: Entry) -> None:
+        """Print it."""
+        if not self._as_json:
+            show_lines(table([_line(entry)])[1:])
+            return
+        rhythm = self._mesh.rhythm
+        if (now_ms := rhythm.times.now_ms) >= self._bar_ends_ms:
+            await rhythm.look()
+            self._bar_ends_ms = rhythm.timeline.window_at(now_ms).end_ms
+        show_next(stamped_record(self._mesh, entry))
 
 
 def _line(entry: Entry) -> Record:
@@ -217,11 +241,11 @@ def anchor(as_json: bool) -> None:
     Example:
       vox-mesh oplog anchor
     """
-    entry = asyncio.run(_anchor(start_shared("oplog anchor")))
-    show_one(record_of(entry) if as_json else _line(entry), as_json=as_json)
+    show_one(asyncio.run(_anchor(start_shared("oplog anchor"), as_json)), as_json=as_json)
 
 
-async def _anchor(settings: Settings) -> Entry:
+async def _anchor(settings: Settings, as_json: bool) -> Record:
     async with Mesh.open_command(settings) as mesh:
         outcome = await mesh.oplog.anchor()
-        return await mesh.oplog.find(outcome.key)
+        (told,) = await _told(mesh, [await mesh.oplog.find(outcome.key)], as_json=as_json)
+        return told

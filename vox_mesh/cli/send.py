@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -11,9 +12,9 @@ import click
 import orjson
 
 from vox_mesh.cli.exits import ExitCode
-from vox_mesh.cli.message_output import line, record
+from vox_mesh.cli.message_output import line, records
 from vox_mesh.cli.options import acting_agent, seconds
-from vox_mesh.cli.output import json_option, show_one, show_several
+from vox_mesh.cli.output import Record, json_option, show_one, show_several
 from vox_mesh.cli.start import start_shared
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, OutcomeUnknown
 from vox_mesh.mesh import Mesh
@@ -189,9 +190,7 @@ class _Sending:
         async with Mesh.open_command(settings) as mesh:
             await self._answer(mesh)
             sent = await mesh.bus.broadcast(self._body, **self._options)
-            return await self._told(
-                mesh, await asyncio.gather(*(self._became(mesh, each) for each in sent))
-            )
+            return await self._told(mesh, await asyncio.gather(*(self._became(mesh, each) for each in sent)))
 
     async def _answer(self, mesh: Mesh) -> None:
         """Have it belong to what the message belongs to that it answers."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
-from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
 )
@@ -24,12 +22,15 @@ from vox_mesh.coordination.locks.locks import Locks
 from vox_mesh.coordination.occ import Occ
 from vox_mesh.coordination.oplog import OpLog
 from vox_mesh.errors import StaleFence
+from vox_mesh.http.measures import as_label, counter, counters, gauge, histogram, states
+from vox_mesh.http.rhythm_families import RhythmSeen, rhythm_families
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.worker import Worker
 from vox_mesh.messages.bus import Bus
 from vox_mesh.model.jobs import JobState
 from vox_mesh.model.liveness import State
 from vox_mesh.model.tally import OTHER, QUICK_S, Spread
+from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.store.replica.replica import ReplicaStatus
 from vox_mesh.store.replica.replica import State as ReplicaState
 from vox_mesh.store.spool import SpoolStatus
@@ -60,6 +61,10 @@ class Measured(Protocol):
     def identity(self) -> Identity:
         """Who it is in the mesh."""
 
+    @property
+    def rhythm(self) -> Rhythm:
+        """Its beats, and what is measured in them."""
+
 
 class Part(Protocol):
     """A part of the node that is begun again when it fails."""
@@ -72,6 +77,7 @@ class Seen(NamedTuple):
 
     census: Census | None
     spool: SpoolStatus | None
+    rhythm: RhythmSeen | None
 
 
 class HttpTally:
@@ -90,7 +96,7 @@ class Families:
         self._node = node
         self._http = http
         self._is_ready = is_ready
-        self.seen = Seen(None, None)
+        self.seen = Seen(None, None, None)
 
     def collect(self) -> Iterator[Metric]:
         """All of them; one of which nothing is known has no values."""
@@ -102,6 +108,7 @@ class Families:
         yield from self._writes()
         yield from self._database()
         yield from self._log()
+        yield from rhythm_families(self._node.rhythm, self.seen.rhythm)
         yield from self._service()
 
     def _itself(self) -> Iterator[Metric]:
@@ -109,9 +116,9 @@ class Families:
         info = {"node": node.identity.node_id, "version": version("vox-mesh"), "home": node.store.home.value}
         yield InfoMetricFamily("vox_node", "Which node this is.", info)
         ready = None if self._is_ready is None else self._is_ready()
-        yield _gauge("vox_ready", "Whether the node can do its work.", ready)
+        yield gauge("vox_ready", "Whether the node can do its work.", ready)
         parts: Mapping[str, Part] = getattr(getattr(node, "supervisor", None), "parts", {})
-        yield _counters(
+        yield counters(
             "vox_part_restarts",
             "How often a part of the node failed and was begun again.",
             "part",
@@ -131,13 +138,13 @@ class Families:
         yield jobs
         yield ready
         worker, stats = self._node.worker, self._node.worker.stats
-        yield _histogram(
+        yield histogram(
             "vox_job_queued_to_started_seconds",
             "How long jobs that this node started could have been claimed before.",
             stats.queued,
         )
-        yield _histogram("vox_job_run_seconds", "How long attempts at jobs took on this node.", stats.ran)
-        yield _counters(
+        yield histogram("vox_job_run_seconds", "How long attempts at jobs took on this node.", stats.ran)
+        yield counters(
             "vox_job_attempts",
             "Attempts at jobs on this node, by how they ended.",
             "outcome",
@@ -148,9 +155,9 @@ class Families:
                 "refused": stats.refused,
             },
         )
-        yield _gauge("vox_jobs_in_hand", "Jobs that this node works on.", worker.in_hand)
-        yield _gauge("vox_worker_places", "Jobs that this node works on at the most.", worker.places)
-        yield _counter(
+        yield gauge("vox_jobs_in_hand", "Jobs that this node works on.", worker.in_hand)
+        yield gauge("vox_worker_places", "Jobs that this node works on at the most.", worker.places)
+        yield counter(
             "vox_lease_expired",
             "Jobs that this node took back because their leases had run out.",
             self._node.jobs.expired,
@@ -158,7 +165,7 @@ class Families:
 
     def _locks(self) -> Iterator[Metric]:
         node, census = self._node, self.seen.census
-        yield _counters(
+        yield counters(
             "vox_fence_rejected",
             "Refusals because a token was over: of a lock, or of the claim of a job or a message.",
             "what",
@@ -168,11 +175,11 @@ class Families:
                 "message": node.bus.stats.stale,
             },
         )
-        yield _histogram(
+        yield histogram(
             "vox_lock_wait_seconds", "From asking for a lock to having it, on this node.", node.locks.waited
         )
-        yield _gauge("vox_locks_held", "Keys that are locked in the mesh.", census and census.locks_held)
-        yield _gauge(
+        yield gauge("vox_locks_held", "Keys that are locked in the mesh.", census and census.locks_held)
+        yield gauge(
             "vox_lock_waiters", "Those who wait for a key in the mesh.", census and census.lock_waiters
         )
 
@@ -203,34 +210,34 @@ class Families:
         yield missed
         yield states
         clock = self._node.clock
-        yield _gauge(
+        yield gauge(
             "vox_clock_skew_seconds",
             "This machine's clock minus the database's.",
             clock.distance_ms / 1_000 if clock.is_set else None,
         )
-        yield _counter(
+        yield counter(
             "vox_clock_flagged", "Times of others that were too far ahead to be believed.", clock.flagged
         )
 
     def _messages(self) -> Iterator[Metric]:
         bus, census = self._node.bus, self.seen.census
-        yield _gauge(
+        yield gauge(
             "vox_messages_unacked",
             "Messages in the mesh that are still to be acknowledged.",
             census and census.messages_unacked,
         )
-        yield _gauge(
+        yield gauge(
             "vox_messages_overdue",
             "Messages in the mesh that should have been acknowledged by now.",
             census and census.messages_overdue,
         )
-        yield _gauge("vox_messages_dead", "Dead letters in the mesh.", census and census.messages_dead)
-        yield _histogram(
+        yield gauge("vox_messages_dead", "Dead letters in the mesh.", census and census.messages_dead)
+        yield histogram(
             "vox_message_delivery_seconds",
             "From the sending of messages to their being handed to a consumer on this node.",
             bus.stats.delivery,
         )
-        yield _counter(
+        yield counter(
             "vox_messages_forged",
             "Messages that were refused here since they were not from the node that they name.",
             sum(bus.senders.forged.values()),
@@ -238,39 +245,39 @@ class Families:
 
     def _writes(self) -> Iterator[Metric]:
         store, traffic, spool = self._node.store, self._node.store.traffic, self.seen.spool
-        yield _gauge(
+        yield gauge(
             "vox_write_buffer_depth", "Scripts that wait for a request to take them.", store.scripts_waiting
         )
-        yield _histogram("vox_write_batch_scripts", "Scripts that went in one request.", traffic.batches)
-        yield _counter("vox_writes", "Scripts that the database has answered for.", traffic.answered)
-        yield _counter("vox_writes_refused", "Those of them that it refused.", sum(traffic.refusals.values()))
-        yield _counter(
+        yield histogram("vox_write_batch_scripts", "Scripts that went in one request.", traffic.batches)
+        yield counter("vox_writes", "Scripts that the database has answered for.", traffic.answered)
+        yield counter("vox_writes_refused", "Those of them that it refused.", sum(traffic.refusals.values()))
+        yield counter(
             "vox_write_failures",
             "Scripts that were not written, or not surely, for want of an answer.",
             traffic.failures,
         )
         depth, size, refused = (None,) * 3 if spool is None else (spool.depth, spool.bytes, spool.refused)
-        yield _gauge("vox_spooled_scripts", "Scripts that wait in the spool.", depth)
-        yield _gauge("vox_spooled_bytes", "What they take on disk.", size)
-        yield _gauge("vox_spool_refused_scripts", "Scripts from the spool that were refused.", refused)
+        yield gauge("vox_spooled_scripts", "Scripts that wait in the spool.", depth)
+        yield gauge("vox_spooled_bytes", "What they take on disk.", size)
+        yield gauge("vox_spool_refused_scripts", "Scripts from the spool that were refused.", refused)
 
     def _database(self) -> Iterator[Metric]:
         store = self._node.store
-        yield _states("vox_circuit_state", "How the circuit breaker stands.", _CIRCUITS, store.circuit)
+        yield states("vox_circuit_state", "How the circuit breaker stands.", _CIRCUITS, store.circuit)
         status = store.replica_status
-        yield _states(
+        yield states(
             "vox_replica_state",
             "How the replica stands.",
             [each.value for each in ReplicaState],
             ReplicaState.OFF.value if status is None else status.state.value,
         )
-        yield _gauge(
+        yield gauge(
             "vox_replica_lag_seconds",
             "For how long the replica has not been known to hold every commit.",
             None if status is None else _lag_s(status),
         )
         requests = store.traffic.requests
-        yield _counters(
+        yield counters(
             "vox_primary_requests",
             "Requests to the server that has the data.",
             "what",
@@ -279,10 +286,10 @@ class Families:
 
     def _log(self) -> Iterator[Metric]:
         node, census = self._node, self.seen.census
-        yield _counter(
+        yield counter(
             "vox_chain_verify_failures", "Chains that this node found broken.", node.oplog.found_broken
         )
-        yield _counter(
+        yield counter(
             "vox_ops_forged",
             "Ops that this node dropped: their authors have not signed them.",
             node.deferral.forged,
@@ -290,13 +297,13 @@ class Families:
         outcomes = dict.fromkeys(_OCC_OUTCOMES, 0)
         for (_, outcome), count in node.occ.counts.items():
             outcomes[outcome] = outcomes.get(outcome, 0) + count
-        yield _counters(
+        yield counters(
             "vox_occ_conflicts",
             "Optimistic writes on this node that met another's, by what became of them.",
             "outcome",
-            {_label(outcome): count for outcome, count in outcomes.items()},
+            {as_label(outcome): count for outcome, count in outcomes.items()},
         )
-        yield _gauge(
+        yield gauge(
             "vox_conflicts_open",
             "Conflicts in the mesh that wait for somebody to decide.",
             census and census.conflicts_open,
@@ -309,45 +316,10 @@ class Families:
         for labels, count in self._http.requests.items():
             asked.add_metric(labels, count)
         yield asked
-        yield _histogram(
+        yield histogram(
             "vox_http_request_seconds", "How long it took to answer them, streams aside.", self._http.seconds
         )
 
 
 def _lag_s(status: ReplicaStatus) -> float | None:
     return None if status.lag_ms is None else status.lag_ms / 1_000
-
-
-def _gauge(name: str, told: str, value: float | None) -> Metric:
-    family = GaugeMetricFamily(name, told)
-    if value is not None:
-        family.add_metric((), value)
-    return family
-
-
-def _counter(name: str, told: str, value: float) -> Metric:
-    return CounterMetricFamily(name, told, value)
-
-
-def _counters(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily(name, told, labels=(label,))
-    for each, value in values.items():
-        family.add_metric((each,), value)
-    return family
-
-
-def _states(name: str, told: str, states: Iterable[str], current: str) -> Metric:
-    """One value for each state, which is 1 for the one it is in."""
-    family = GaugeMetricFamily(name, told, labels=("state",))
-    for state in states:
-        family.add_metric((_label(state),), state == current)
-    return family
-
-
-def _label(words: str) -> str:
-    return words.replace(" ", "_").replace("-", "_")
-
-
-def _histogram(name: str, told: str, spread: Spread) -> Metric:
-    buckets: list[Any] = [("+Inf" if bound == inf else str(bound), count) for bound, count in spread.buckets]
-    return HistogramMetricFamily(name, told, buckets=buckets, sum_value=spread.sum)

@@ -23,6 +23,7 @@ from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.policies import Policies
 from vox_mesh.rhythm.pulse import Pulse
 from vox_mesh.rhythm.reverb import Reverb
+from vox_mesh.rhythm.tidying import Tidying
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Conductor:
         self._controller = controller
         self._help = helping
         self._nodes = nodes
+        self._tidying = Tidying(ground)
         self._began_ms = ground.times.now_ms
         self._begun_ms = self._reported_ms = 0  # the last bars whose beginning, and whose report, we did
         self._said = ""
@@ -115,6 +117,7 @@ class Conductor:
         bar_s = self._ground.entry.tempo.bar_ms / 1_000
         if await self._leadership.keep(min(max(_LEAD_BARS * bar_s, _LEAST_LEAD_S), _MOST_LEAD_S)):
             await self._policies.settle()
+            await self._tidying.run_once()
 
     # --- reports ---------------------------------------------------------------------------------
 

@@ -266,9 +266,9 @@ class Help:
         if now.asker != asker:
             return BadValue(f"{asker} did not ask for help in thread {thread_id}", hint=f"{now.asker} did")
         if now.helper is not None and (now.helper != helper or msg_type == PROMISE):
-            return NotHelper(f"{now.helper} has promised help in thread {thread_id}", helper=now.helper)
+            return NotHelper(f"{now.helper} has promised help in thread {thread_id}")
         if now.helper is None and msg_type == WITHDRAWN:
-            return NotHelper(f"nobody has promised help in thread {thread_id}", helper=None)
+            return NotHelper(f"nobody has promised help in thread {thread_id}")
         return _closed(now)
 
     # --- closing ---------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.policies import nothing_else
 from vox_mesh.rhythm.tally import Tally
-from vox_mesh.store.script import Answer, Script, Statement, guard
+from vox_mesh.store.script import Answer, Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.values import Row
 
@@ -289,9 +289,13 @@ class Reverb:
         starts = orjson.dumps([report.start_ms for report in reports]).decode()
         script = Script(
             nothing_else(ground, ground.plan),  # where the bars lie is known
-            guard(_SQL["follows"], (*ground.mesh, 0, until_ms), refusal=_OVERTAKEN),
+            Statement(_SQL["refuse_unless_follows"], (*ground.mesh, 0, until_ms), refusal=_OVERTAKEN),
             Statement(_SQL["write"], (*ground.mesh, ground.node_id, hlc, through, rows)),
-            guard(_SQL["all_are_there"], (*ground.mesh, hlc, len(reports), starts), refusal=_OVERTAKEN),
+            Statement(
+                _SQL["refuse_unless_all_are_there"],
+                (*ground.mesh, hlc, len(reports), starts),
+                refusal=_OVERTAKEN,
+            ),
         )
         await ground.store.write(script)
         for draft, report in zip(drafts, reports, strict=True):

@@ -21,7 +21,7 @@ from vox_mesh.top.details import details, sides
 from vox_mesh.top.dialogs import Ask, Choice, Page, key_words
 from vox_mesh.top.feed import Feed
 from vox_mesh.top.fitting import heights
-from vox_mesh.top.headline import Words, database_words, fault_words, replica_words
+from vox_mesh.top.headline import Words, database_words, fault_words, replica_words, rhythm_words
 from vox_mesh.top.panels import PANELS, Line, text_of
 from vox_mesh.top.rate import Rate
 from vox_mesh.top.widgets import Table, TextLine
@@ -29,6 +29,9 @@ from vox_mesh.views.overview import Overview
 
 _WIDE: Final = (110, 34)
 """From so many columns and lines on, panels stand beside each other."""
+
+_TALL: Final = 28
+"""From so many lines on there is one for the rhythm."""
 
 _THEMES: Final = ("ansi-dark", "textual-ansi")
 _BARS: Final = 30
@@ -130,9 +133,10 @@ class TopApp(App[None]):
     # --- drawing ---------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        """Two lines, the panels, what was said last, and the keys."""
+        """Two lines or three, the panels, what was said last, and the keys."""
         yield TextLine(id="database")
         yield TextLine(id="rate")
+        yield TextLine(id="rhythm")
         with Container(id="panels"):
             for panel in PANELS:
                 yield Table(panel)
@@ -195,7 +199,10 @@ class TopApp(App[None]):
     def _arrange(self) -> None:
         """Share out the room: beside each other if there is enough, and else by what each panel needs."""
         tables, grid = self._tables, self._base.query_one("#panels")
-        room = self.size.height - 4 - int(bool(self._base.query_one("#filter").display))
+        rhythm = self._base.query_one("#rhythm")
+        rhythm.display = self.size.height >= _TALL
+        more = (rhythm, self._base.query_one("#filter"))
+        room = self.size.height - 4 - sum(bool(line.display) for line in more)
         is_wide = self.size.width >= _WIDE[0] and self.size.height >= _WIDE[1]
         wanted = [table.wanted for table in tables]
         focused = self._focused
@@ -215,6 +222,7 @@ class TopApp(App[None]):
         lines = {line.id: line for line in self._base.query(TextLine)}
         lines["database"].show([(" ", ""), *self._database_words()])
         lines["rate"].show([(" ", ""), *self._rate_words()])
+        lines["rhythm"].show([(" ", ""), *(rhythm_words(self._seen.rhythm) if self._seen else [])])
         lines["message"].show(self._message)
         lines["keys"].show(self._key_words())
 

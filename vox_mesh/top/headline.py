@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Final
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError
+from vox_mesh.model.rhythm.frames import Source
 from vox_mesh.top.panels import span, text_of
-from vox_mesh.views.overview import DatabaseLine, Overview
+from vox_mesh.views.overview import DatabaseLine, Overview, RhythmLine
 
 Words = list[tuple[str, str]]
 """Text, each with its style."""
@@ -49,8 +51,27 @@ def replica_words(overview: Overview) -> Words:
     return [(told, "yellow" if slowest > _SLOW_MS else "")]
 
 
+def rhythm_words(rhythm: RhythmLine) -> Words:
+    """The beat, who leads, and how the last bar went of which there is anything to tell."""
+    beat, report = rhythm.beat, rhythm.report
+    words = [
+        (f"beat {beat.beat_index}/{beat.bar_len_beats} {text_of(beat.phase)}", "bold"),
+        (f"  {beat.tempo_bpm:g} bpm", "yellow" if beat.source == Source.MEDIAN else ""),
+        (f"  leader {text_of(beat.leader or '-')}", ""),
+    ]
+    if report is not None:
+        told = [f"{name} {value:.2g}" for name, value in asdict(report.kpis).items() if value is not None]
+        words += [(f"  last bar: {', '.join(told) or 'quiet'}", "")]
+        words += [(f"  {alarm.name}", "bold red") for alarm in report.alarms]
+    return words
+
+
 def headlines(overview: Overview) -> list[str]:
     """The same as plain text."""
-    lines = ["".join(text for text, _ in database_words(overview.database))]
-    lines += ["".join(text for text, _ in replica_words(overview))]
+    all_words = (
+        database_words(overview.database),
+        replica_words(overview),
+        rhythm_words(overview.rhythm),
+    )
+    lines = ["".join(text for text, _ in words) for words in all_words]
     return [line for line in lines if line]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
+from vox_mesh.errors import NotKnown
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.notes import Note, Piece
 from vox_mesh.jobs.roster import Predecessor
 from vox_mesh.model.jobs import Job, matches
 from vox_mesh.planes import Planes
+from vox_mesh.views.rhythm import stamped
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,10 @@ class PredecessorView:
 
 @dataclass(frozen=True)
 class WholeJobView(JobView):
-    """All that is known of a job: also what it waits for, what waits for it, and what it said last."""
+    """All that is known of a job: also what it waits for, what waits for it, and what it said last.
+
+    Each of its outputs has the time at which it was kept, `hlc`, and the bar and the beat of that.
+    """
 
     predecessors: list[PredecessorView]
     successors: list[str]
@@ -104,7 +110,18 @@ async def whole_job(mesh: Planes, reference: str) -> WholeJobView:
     job = await mesh.jobs.find(reference)
     roster, names = mesh.jobs.roster, [job.job_id]
     note = await mesh.jobs.notes.of(job.job_id, fresh=True)
-    return WholeJobView.whole(job, await roster.predecessors(names), await roster.successors(names), note)
+    whole = WholeJobView.whole(job, await roster.predecessors(names), await roster.successors(names), note)
+    stamp = await _stamp_of_outputs(mesh, job) if whole.output_artifacts else {}
+    return replace(whole, output_artifacts=[{**each, **stamp} for each in whole.output_artifacts])
+
+
+async def _stamp_of_outputs(mesh: Planes, job: Job) -> dict[str, Any]:
+    """When what a job left behind was kept: with the op that ended it."""
+    with suppress(NotKnown):
+        await mesh.rhythm.look()
+        hlc = (await mesh.oplog.find(job.last_op)).hlc
+        return {**stamped(mesh, hlc)._asdict(), "hlc": hlc}
+    return {}
 
 
 # --- what was done -------------------------------------------------------------------------------

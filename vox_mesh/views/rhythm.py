@@ -9,6 +9,7 @@ from vox_mesh.errors import BadValue
 from vox_mesh.model.locks import iso_of
 from vox_mesh.model.rhythm.claims import StatusClaim
 from vox_mesh.model.rhythm.frames import BeatFrame
+from vox_mesh.model.rhythm.plan import LEAD_BARS
 from vox_mesh.model.rhythm.promises import HelpThread
 from vox_mesh.model.rhythm.tempo import window_id
 from vox_mesh.model.rhythm.ucxl import Address, resolve
@@ -54,6 +55,29 @@ async def beat_of(mesh: Planes) -> BeatView:
     await mesh.rhythm.look()
     leader = await mesh.rhythm.leader()
     return BeatView.of(mesh.rhythm.frame(), None if leader is None else leader.node_id)
+
+
+@dataclass(frozen=True)
+class AgreementView:
+    """Whether live nodes go by the policy that was announced; `differing` are those that do not."""
+
+    tempo_bpm: float
+    leader: str | None
+    differing: list[str]
+
+
+async def agreement_of(mesh: Planes) -> AgreementView:
+    """Whether they do. A node that has not said so by the second bar goes by another."""
+    rhythm, now_ms = mesh.rhythm, mesh.rhythm.times.now_ms
+    entry, leader = (await rhythm.policies.look(fresh=True)).at(now_ms), await rhythm.leader()
+    differing: list[str] = []
+    if now_ms - entry.anchor_ms >= LEAD_BARS * entry.tempo.bar_ms:
+        live = {node.node_id for node in await mesh.nodes.live_nodes_from_db()}
+        said = await rhythm.policies.said()
+        differing = sorted(
+            node_id for node_id in live & said.keys() if said[node_id].policy_hash != entry.policy_hash
+        )
+    return AgreementView(entry.tempo.bpm, None if leader is None else leader.node_id, differing)
 
 
 # --- stamps --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from vox_mesh.errors import BadRates, BadValue
+from vox_mesh.errors import BadBudget, BadValue
 from vox_mesh.model.flaws import read_model
 from vox_mesh.model.rhythm.policy import STRICT
 
@@ -176,5 +176,5 @@ def _by_class(used: Mapping[str, float], rates: Mapping[str, float]) -> float:
 
 
 def parse_rates(text: str | bytes, name: str = "rates") -> Rates:
-    """The rates in a text of YAML; `BadRates` has all that is wrong with it, each with its line."""
-    return read_model(Rates, text, name, called="file of rates", bad=BadRates)
+    """The rates in a text of YAML; `BadBudget` has all that is wrong with it, each with its line."""
+    return read_model(Rates, text, name, called="file of rates", bad=BadBudget)

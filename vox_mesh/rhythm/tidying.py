@@ -1,0 +1,49 @@
+"""Tidying: promises, phrases and checkpoints are kept for a long time, and not for ever."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vox_mesh.rhythm.ground import Ground
+from vox_mesh.store.script import Answer, Script, Statement
+from vox_mesh.store.statements import named
+
+_DAY_MS: Final = 86_400_000
+KEPT_MS: Final = {
+    "help_threads": 90 * _DAY_MS,
+    "phrase_checkpoints": 90 * _DAY_MS,
+    "phrase_ends": 400 * _DAY_MS,  # a year's costs can be told, and some more
+}
+
+_EVERY_MS: Final = 3_600_000
+_AT_ONCE: Final = 1_000
+_PARTS: Final = 10
+_SQL: Final = named("rhythm_tidying")
+_CHANGED: Final = Answer("SELECT changes()", columns=("changed",))
+
+
+class Tidying:
+    """Removes what is old, now and then; the leader does so for all."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._done_ms = 0
+
+    async def run_once(self) -> None:
+        """Look whether there is anything, unless that was done lately."""
+        ground = self._ground
+        now_ms = ground.times.now_ms
+        if now_ms - self._done_ms < _EVERY_MS:
+            return
+        self._done_ms = now_ms
+        (oldest,) = await ground.store.read(_SQL["oldest"], ground.mesh)
+        for table, kept_ms in KEPT_MS.items():
+            if oldest[table] is not None and oldest[table] < now_ms - kept_ms:
+                await self._remove(table, now_ms - kept_ms)
+
+    async def _remove(self, table: str, before_ms: int) -> None:
+        """A part at a time: nobody else is to wait for long."""
+        remove = Statement(_SQL[table], (*self._ground.mesh, before_ms, _AT_ONCE))
+        for _ in range(_PARTS):
+            if (await self._ground.store.write(Script(remove, answer=_CHANGED))).rows.value < _AT_ONCE:
+                return
