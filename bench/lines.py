@@ -15,6 +15,7 @@ from bench import (
     node_lines,
     oplog_lines,
     replica_lines,
+    rhythm_lines,
     service_lines,
     watch_lines,
     workload,
@@ -242,6 +243,10 @@ LINES: Final = (
     Line("service-up", "from nothing to ready", service_lines.up, needs_server=True),
     Line("service-command", "a command beside a node", service_lines.command),
     Line("service-idle", "a node that has nothing to do", service_lines.idle, needs_server=True),
+    Line("rhythm-beat", "how punctual beats are", rhythm_lines.lateness),
+    Line("rhythm-drift", "an hour of beats", rhythm_lines.drift),
+    Line("rhythm-writes", "what claims cost", rhythm_lines.writes, needs_server=True),
+    Line("rhythm-roll-up", "a bar with many claims", rhythm_lines.roll_up, needs_server=True),
 )
 
 

@@ -53,8 +53,10 @@ async def _stage(folder: Path, home: HomeCase, server: Server | None) -> AsyncIt
         clock = MeshClock(Surroundings(lambda: hand.now_ms, lambda: hand.now_ms / 1_000))
         clock.name(node.identity.chain)
         plan = Plan([Entry.of(TempoPolicy.built_in("bench"))])
-        author = node._author  # noqa: SLF001 - the rhythm of a node goes by the node's clock, not by ours
-        yield hand, Footing(node.store, author, clock, Times(clock), None, plan)
+        yield (
+            hand,
+            Footing(node.store, node.rhythm.ground.author, clock, Times(clock), None, plan),
+        )
 
 
 async def _play_bar(hand: _Hand, footing: Footing, desk: StatusDesk) -> None:
@@ -114,8 +116,9 @@ async def _late_ms(ground: Ground, callers: int) -> list[float]:
     beats = max(10, round(_BEATS * ground.pace.seconds))
     async with ground.store(FILE) as store, Mesh.open(FILE.settings(ground.folder, None, tick="1h")) as node:
         clock = MeshClock(Surroundings())
-        author = node._author  # noqa: SLF001 - as above
-        footing = Footing(node.store, author, clock, Times(clock), None, Plan([Entry.of(_FAST)]))
+        footing = Footing(
+            node.store, node.rhythm.ground.author, clock, Times(clock), None, Plan([Entry.of(_FAST)])
+        )
         seconds = (beats + 1) * 60 / _FAST.initial_bpm
         load = (
             asyncio.create_task(rate(writing(store, workload.one_insert), seconds, callers))

@@ -79,7 +79,8 @@ WHERE r.until_ms > moment.value AND r.revision = (
 
 -- part: CLAIMS
 -- Those of a bar `w`.
-status_claims AS c WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.window_ms >= w.start_ms AND c.window_ms < w.end_ms
+status_claims AS c
+WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.window_ms >= w.start_ms AND c.window_ms < w.end_ms
 
 -- part: PHRASES
 -- Those that ended in it.
@@ -103,8 +104,8 @@ FROM CLAIMS GROUP BY c.window_ms, c.agent_id, c.task_id
 WITH w (start_ms, end_ms, before_ms, through_serial) AS MATERIALIZED (
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?3))
 SELECT start_ms,
-    -- How many reporters; by state, tasks at their last claim, their beats, and how often one was too long; and when those
-    -- that are done began and were first of use.
+    -- How many reporters; by state, tasks at their last claim, beats, and overruns; and when those that are done began
+    -- and were first of use.
     (SELECT json_array(
             count(DISTINCT agent_id),
             json_object(

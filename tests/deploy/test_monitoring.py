@@ -22,6 +22,7 @@ from tests.support.scraping import Scrape
 from tools.homes import FILE
 from vox_mesh import Mesh
 from vox_mesh.coordination.census import MAX_MESSAGES
+from vox_mesh.http.rhythm_families import ALARMS
 from vox_mesh.model.liveness import State, state_of
 
 _ALERTS: Final = DEPLOY / "prometheus" / "alerts.yaml"
@@ -71,6 +72,18 @@ _LABELS: Final[dict[str, set[str]]] = {
     "vox_part_restarts_total": {"part"},
     "vox_ready": set(),
     "vox_node_info": {"node", "version", "home"},
+    "vox_beat_lateness_seconds": set(),
+    "vox_tempo_bpm": set(),
+    "vox_beat_index": set(),
+    "vox_rhythm_leader": set(),
+    "vox_rhythm_degraded": set(),
+    "vox_rhythm_windows_missing_total": set(),
+    "vox_status_claims_live": set(),
+    "vox_promises_total": {"verdict"},
+    "vox_overruns_total": set(),
+    "vox_kpi": {"name"},
+    "vox_rhythm_alarm": {"name"},
+    "vox_budget_spent_ratio": {"subject"},
     "vox_http_requests_total": {"method", "route", "status"},
     "vox_http_request_seconds": set(),
     "process_resident_memory_bytes": set(),
@@ -184,6 +197,11 @@ def test_messages_are_told_of_also_where_no_more_of_them_are_counted() -> None:
 def test_jobs_that_wait_for_their_time_or_for_others_are_not_stuck() -> None:
     asked = {selector.name for selector in selectors(expression("VoxJobsStuck"))}
     assert asked == {"vox_jobs_ready", "vox_job_queued_to_started_seconds_count"}
+
+
+def test_each_alarm_of_a_bar_has_an_alert_of_its_own() -> None:
+    asked = re.findall(r'vox_rhythm_alarm\{name="(\w+)"\}', "\n".join(rule["expr"] for rule in rules()))
+    assert sorted(asked) == sorted(ALARMS)
 
 
 def test_the_dashboard_shows_every_metric() -> None:

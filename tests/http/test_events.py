@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx
 import orjson
 import pytest
 
+from tests.support.grounds import Hand, player
 from tests.support.relaying import TOKEN, address_of, assert_problem, until
 from tests.support.town import Town
 from vox_mesh.http import events
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.rhythm.frames import BeatFrame
+from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
 
 READ_TOKEN: Final = "a-token-for-those-who-look"
@@ -62,11 +66,14 @@ class Listener:
 
 
 @asynccontextmanager
-async def _listening(node: MeshNode, token: str = READ_TOKEN, **headers: str) -> AsyncIterator[Listener]:
+async def _listening(
+    node: MeshNode, token: str = READ_TOKEN, topics: str | None = None, **headers: str
+) -> AsyncIterator[Listener]:
+    query = {} if topics is None else {"topics": topics}
     headers = {"Authorization": f"Bearer {token}", **headers}
     async with (
         httpx.AsyncClient(base_url=address_of(node), timeout=_PATIENCE_S) as client,
-        client.stream("GET", events.PATH, headers=headers) as response,
+        client.stream("GET", events.PATH, headers=headers, params=query) as response,
     ):
         assert response.status_code == 200
         assert response.headers["Content-Type"] == "text/event-stream"
@@ -131,6 +138,44 @@ async def test_roles_and_conflicts_are_told_by_their_names(node: MeshNode) -> No
         await node.roles.route_kind("a.kind", "ann")
         event = await listener.next("role")
         assert (event.data["kind"], event.data["accepted"]) == ("RouteKind", True)
+
+
+async def test_beats_come_when_they_begin_after_the_one_of_now(village: Town, tmp_path: Path) -> None:
+    tempo = tmp_path / "tempo.yaml"
+    tempo.write_text("{cluster_id: east, initial_bpm: 600, bar_len_beats: 4}")
+    settings = village.settings("ann", token=TOKEN, read_token=READ_TOKEN, tempo_policy=tempo)
+    async with Mesh.open(settings) as node, _listening(node, topics="beats") as listener:
+        state = await listener.next()
+        assert (state.name, [*state.data]) == ("reset", ["beats"])
+        frames = [BeatFrame.parse((await listener.next()).data) for _ in range(6)]
+    assert [frame.epoch_ms - frames[0].epoch_ms for frame in frames] == [100 * beat for beat in range(6)]
+    assert frames[0].epoch_ms > BeatFrame.parse(state.data["beats"]).epoch_ms
+    assert {frame.cluster_id for frame in frames} == {"east"}
+
+
+async def test_reports_and_tempos_are_told_with_their_beats_to_who_asks_for_them(node: MeshNode) -> None:
+    async with _listening(node, topics="report,tempo") as listener:
+        assert (await listener.next()).data == {"report": None}
+        await node.bus.send("ben", "hello", sender="ann")  # of which nothing is told here
+        hand = Hand()
+        ann = player(node, hand)
+        await ann.say("ada", "write", "done")
+        hand.to(1, 3)
+        (made,) = await ann.reverb.roll_up_due()
+        report = await listener.next()
+        assert (report.name, report.data["window_id"]) == ("report", made.window_id)
+        assert report.data["kpis"]["eta"] == 1.0
+        await node.rhythm.policies.set(TempoPolicy.built_in("east"))
+        op = await listener.next()
+        assert (op.name, op.data["kind"]) == ("tempo", "SetTempo")
+        assert op.data["window"] == node.rhythm.stamp(op.data["hlc"]).window
+
+
+async def test_a_topic_that_is_none_is_refused(node: MeshNode) -> None:
+    headers = {"Authorization": f"Bearer {READ_TOKEN}"}
+    async with httpx.AsyncClient(base_url=address_of(node)) as client:
+        answer = await client.get(events.PATH, headers=headers, params={"topics": "beats,weather"})
+    assert_problem(answer, 422, "bad_query")
 
 
 async def test_whoever_is_ahead_of_the_log_is_told_where_it_ends_and_hears_what_comes(node: MeshNode) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.grounds import BAR_MS, BEAT_MS, Hand, player
 from tests.support.job_desks import Desk, ended, idle, scheduled
 from tests.support.jobs_in_hand import claim, found, lapse
 from tests.support.messaging import PATIENCE_S, bodies, change, next_of, write
@@ -26,6 +27,10 @@ from vox_mesh.http.metrics import CONTENT_TYPE, Metrics
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.finishing import Ended
 from vox_mesh.model.jobs import JobState
+from vox_mesh.model.rhythm.budgets import Budget
+from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
+from vox_mesh.model.rhythm.reports import PROMISES, BarReport, Source
+from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.node import MeshNode
 from vox_mesh.store.statements import named
 
@@ -320,6 +325,96 @@ async def test_a_chain_that_is_found_broken_is_counted_each_time(node: MeshNode,
     after = await scraped(metrics)
     failures = [each.get("vox_chain_verify_failures_total") for each in (before, after)]
     assert failures == [0, 2]
+
+
+# --- the rhythm ----------------------------------------------------------------------------------
+
+
+async def test_where_nobody_works_the_rhythm_tells_its_beat_alone(node: MeshNode, metrics: Metrics) -> None:
+    now = await scraped(metrics)
+    assert (now.get("vox_tempo_bpm"), now.get("vox_rhythm_degraded")) == (12, 0)
+    assert now.get("vox_beat_index") in range(1, 9)
+    assert (now.all("vox_kpi"), now.all("vox_budget_spent_ratio")) == ({}, {})
+    assert set(now.all("vox_rhythm_alarm").values()) == {0}
+    assert set(now.all("vox_promises_total").values()) == {0}
+
+
+async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNode, metrics: Metrics) -> None:
+    rhythm = node.rhythm
+    await rhythm.budgets.set("agent:ada", Budget(max_bu=4))
+    now_ms = rhythm.times.now_ms
+    spent = PhraseEnd("p", "ada", "write", PhraseOutcome.DONE, now_ms, now_ms, beats={"work": 3.0})
+    await node.store.write(Script(rhythm.budgets.record(spent)))
+    hand = Hand(rhythm.timeline.window_at(now_ms).start_ms - BAR_MS)  # the bar before this one
+    ann = player(node, hand)
+    for agent in ("ada", "bob"):
+        await ann.say(agent, "write", "executing", overran=True)
+    hand.now_ms += BAR_MS + 2 * BEAT_MS
+    await ann.reverb.roll_up_due()
+    rhythm.status.claim("ada", "more", "planning")
+    plan = rhythm.ground.plan
+    source, bars = Source(plan.timeline, plan.head), Window(0, 5 * BAR_MS)
+    rhythm.reverb.tally.add(BarReport.of_bars(source, bars, is_missing=True), None)
+    after = await scraped(metrics)
+    assert after.get("vox_kpi", name="eta") == 1
+    assert after.get("vox_kpi", name="pmr") is None
+    assert {name for (name,), value in after.all("vox_rhythm_alarm").items() if value} == {"overrun_rate"}
+    assert after.get("vox_budget_spent_ratio", subject="agent:ada") == 0.75
+    assert after.get("vox_status_claims_live") == 1
+    assert after.get("vox_rhythm_windows_missing_total") == 5
+    assert after.all("vox_promises_total").keys() == {(name,) for name in PROMISES}
+    assert ann.reverb.tally.overruns == 2
+
+
+async def test_what_a_report_tells_is_counted_once_however_often_it_is_amended(node: MeshNode) -> None:
+    hand = Hand()
+    ann = player(node, hand)
+    tally = ann.reverb.tally
+    await ann.say("ada", "write", "executing", overran=True)
+    hand.to(1, 3)
+    await ann.reverb.roll_up_due()
+    assert tally.overruns == 1
+    hand.to(0, 5)
+    await ann.say("bob", "read", "executing", overran=True)
+    hand.to(2, 3)
+    amended = [each for each in await ann.reverb.roll_up_due() if each.revision == 2]
+    assert [each.overruns for each in amended] == [2]
+    assert tally.overruns == 2
+
+
+async def test_a_figure_of_long_ago_is_none_of_the_last_bar(node: MeshNode, metrics: Metrics) -> None:
+    hand = Hand(node.rhythm.timeline.window_at(node.rhythm.times.now_ms).start_ms - 9 * BAR_MS)
+    ann = player(node, hand)
+    await ann.say("ada", "write", "executing", overran=True)
+    hand.now_ms += BAR_MS + 2 * BEAT_MS
+    assert await ann.reverb.roll_up_due()
+    now = await scraped(metrics)
+    assert (now.all("vox_kpi"), set(now.all("vox_rhythm_alarm").values())) == ({}, {0})
+
+
+async def test_beats_tell_how_late_they_are(tmp_path: Path) -> None:
+    tempo = tmp_path / "tempo.yaml"
+    tempo.write_text("{cluster_id: east, initial_bpm: 600}")
+    async with Mesh.open(FILE.settings(tmp_path, None, tempo_policy=tempo)) as node:
+        async with asyncio.timeout(PATIENCE_S):
+            beats = node.rhythm.beats()
+            for _ in range(3):
+                await anext(beats)
+            await beats.aclose()
+        now = await scraped(metrics_of(node))
+    told = now.get("vox_beat_lateness_seconds_count")
+    assert told is not None
+    assert told >= 3
+    assert now.get("vox_tempo_bpm") == 600
+
+
+async def test_however_many_budgets_there_are_the_answer_is_bounded(node: MeshNode, metrics: Metrics) -> None:
+    numbers = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 60)"
+    await write(
+        node,
+        f"{numbers} INSERT INTO budgets SELECT ?1, ?2, 'agent:' || n, '{{\"max_bu\": 1}}', 0, '' FROM n",
+    )
+    assert len((await scraped(metrics)).all("vox_budget_spent_ratio")) == 50
 
 
 # --- bounds --------------------------------------------------------------------------------------

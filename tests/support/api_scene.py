@@ -7,6 +7,7 @@ from tests.support.staging import brought
 from vox_mesh import ConflictRecorded, DeferToAgent
 from vox_mesh.model.jobs import JobState
 from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
 
 AGENT = "reviewer"
@@ -37,6 +38,8 @@ async def fill(node: MeshNode) -> dict[str, str]:
     await node.locks.acquire("b", agent=AGENT, ttl=3_600.0, shared=True)
     for number in range(3):
         await node.bus.send(AGENT, {"n": number}, sender=f"coder{number}", thread="talk")
+    await node.rhythm.help.ask(AGENT, "how?", sender="coder")
+    await node.rhythm.budgets.set(f"agent:{AGENT}", Budget(max_bu=10))
     message, *_ = await node.bus.letters.listed()
     return {
         "agent": AGENT,

@@ -24,7 +24,7 @@ class Scrape:
         self.text = text
         self.families: list[Metric] = list(text_string_to_metric_families(text))
 
-    def get(self, name: str, **labels: str) -> float | None:
+    def get(self, name: str, /, **labels: str) -> float | None:
         """The value with exactly these labels; `None` if there is none."""
         found = [
             sample.value

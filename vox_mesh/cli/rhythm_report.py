@@ -11,6 +11,7 @@ from vox_mesh.cli.beside import run_beside
 from vox_mesh.cli.output import Record, json_option, printable, show_lines, show_several, table
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks import iso_of
+from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.reports import BarReport
 
 _LAST: Final = 8
@@ -54,7 +55,7 @@ def _line(report: BarReport) -> Record:
         "from": iso_of(report.start_ms),
         "bars": report.bars,
         "rev": report.revision,
-        "tasks": "missing" if report.is_missing else _counts(report.tasks) or "quiet",
+        "tasks": "missing" if report.is_missing else _tasks(report),
         "overruns": report.overruns,
         "promises": _counts(report.promises),
         "TNT": _figure(kpis.tnt),
@@ -66,6 +67,10 @@ def _line(report: BarReport) -> Record:
         "TTFU": _figure(kpis.ttfu),
         "alarms": ", ".join(alarm.name for alarm in report.alarms),
     }
+
+
+def _tasks(report: BarReport) -> str:
+    return _counts({state: report.tasks.get(state, 0) for state in ClaimState}) or "quiet"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

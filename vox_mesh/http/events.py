@@ -2,14 +2,14 @@
 
 Entries of the log have an id, and whoever comes again with the last one misses nothing. All else is told as
 it is: first by a `reset` with the whole of it, then each part anew when it has changed; and each beat when
-it begins.
+it begins. `topics` names what is wanted, where that is not all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
 from dataclasses import asdict
 from http import HTTPStatus
@@ -23,7 +23,7 @@ from vox_mesh.http.connections import lost, touched
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.scenes import Scenes
 from vox_mesh.planes import Planes
-from vox_mesh.views.oplog import stamped_record, topic_of
+from vox_mesh.views.oplog import ENTRY_TOPICS, stamped_record, topic_of
 from vox_mesh.views.overview import Overview
 
 PATH: Final = "/v1/events"
@@ -50,6 +50,8 @@ _PARTS: Final[dict[str, Callable[[Overview], Any]]] = {
 }
 """What is told as it is, and what of it must differ to be told anew: that time passes is no change."""
 
+_TOPICS: Final = frozenset({*ENTRY_TOPICS, *_PARTS, BEATS})
+
 
 class Events:
     """Tells all who listen."""
@@ -74,17 +76,19 @@ class Events:
 
     async def _listen(self, request: web.Request) -> web.StreamResponse:
         self._access.check(request, Scope.READ)
-        asked = _last_id(request)
+        asked, topics = _last_id(request), _topics(request)
         if self._is_over or self._places >= _MOST:
             detail = "this node leaves" if self._is_over else f"more than {_MOST} listen at the same time"
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail)
         self._places += 1
         try:
-            return await self._serve(request, asked)
+            return await self._serve(request, asked, topics)
         finally:
             self._places -= 1
 
-    async def _serve(self, request: web.Request, asked: int | None) -> web.StreamResponse:
+    async def _serve(
+        self, request: web.Request, asked: int | None, topics: Collection[str]
+    ) -> web.StreamResponse:
         last_id = await self._mesh.oplog.last_id()
         # An id that the log has not come to is of another database, or of one that was restored since.
         is_ahead = asked is not None and asked > last_id
@@ -96,7 +100,7 @@ class Events:
                 "X-Accel-Buffering": "no",
             }
         )
-        sending = self._send(request, response, after_id, last_id if is_ahead else None)
+        sending = self._send(request, response, after_id, last_id if is_ahead else None, topics)
         stream = asyncio.create_task(sending, name="vox-mesh-stream")
         gone = asyncio.create_task(lost(request), name="vox-mesh-listener-gone")
         self._streams.add(stream)
@@ -113,16 +117,22 @@ class Events:
         return response
 
     async def _send(
-        self, request: web.Request, response: web.StreamResponse, after_id: int, new_id: int | None
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        after_id: int,
+        new_id: int | None,
+        topics: Collection[str],
     ) -> None:
         """Send what comes to one listener; whoever does not take it in time is hung up on."""
         await response.prepare(request)
         coming: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
         begun = asyncio.Event()
         async with asyncio.TaskGroup() as parts:
-            parts.create_task(_pour(self._entries(after_id), coming), name="vox-mesh-events-of-log")
-            parts.create_task(_pour(self._states(new_id, begun), coming), name="vox-mesh-events")
-            parts.create_task(_pour(self._beats(begun), coming), name="vox-mesh-events-of-beats")
+            parts.create_task(_pour(self._entries(after_id, topics), coming), name="vox-mesh-events-of-log")
+            parts.create_task(_pour(self._states(new_id, topics, begun), coming), name="vox-mesh-events")
+            if BEATS in topics:
+                parts.create_task(_pour(self._beats(begun), coming), name="vox-mesh-events-of-beats")
             while True:
                 event = b": still here\n\n"
                 with suppress(TimeoutError):
@@ -132,22 +142,28 @@ class Events:
                     await response.write(event)
                 touched(request)
 
-    async def _entries(self, after_id: int) -> AsyncGenerator[bytes, None]:
+    async def _entries(self, after_id: int, topics: Collection[str]) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._mesh.oplog.follow(after_id)) as entries:
             async for entry in entries:
-                yield _event(topic_of(entry), stamped_record(self._mesh, entry), entry.id)
+                if (topic := topic_of(entry)) in topics:
+                    yield _event(topic, stamped_record(self._mesh, entry), entry.id)
 
-    async def _states(self, new_id: int | None, begun: asyncio.Event) -> AsyncGenerator[bytes, None]:
+    async def _states(
+        self, new_id: int | None, topics: Collection[str], begun: asyncio.Event
+    ) -> AsyncGenerator[bytes, None]:
+        wanted = {name: part for name, part in _PARTS.items() if name in topics}
         told: dict[str, Any] | None = None
         async with aclosing(self._scenes.watch()) as scenes:
             async for scene in scenes:
-                now = {name: part(scene) for name, part in _PARTS.items()}
+                now = {name: part(scene) for name, part in wanted.items()}
                 if told is None:
-                    whole = {name: _part(scene, name) for name in _PARTS}
-                    yield _event("reset", {**whole, BEATS: self._mesh.rhythm.frame()}, new_id)
+                    whole = {name: _part(scene, name) for name in wanted}
+                    if BEATS in topics:
+                        whole[BEATS] = self._mesh.rhythm.frame()
+                    yield _event("reset", whole, new_id)
                     begun.set()
                 else:
-                    for name in _PARTS:
+                    for name in wanted:
                         if now[name] != told[name]:
                             yield _event(name, _part(scene, name))
                 told = now
@@ -169,6 +185,22 @@ def _last_id(request: web.Request) -> int | None:
             HTTPStatus.UNPROCESSABLE_ENTITY, "bad_event_id", f"{LAST_ID} is the id of an entry of the log"
         )
     return int(said)
+
+
+def _topics(request: web.Request) -> Collection[str]:
+    """What is wanted: all of it, if nothing is named."""
+    said = request.query.get("topics")
+    if said is None:
+        return _TOPICS
+    named = frozenset(said.split(","))
+    if unknown := named - _TOPICS:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "bad_query",
+            f"in the query: topics: there is no {min(unknown)[:64]!r}",
+            f"there is {', '.join(sorted(_TOPICS))}",
+        )
+    return named
 
 
 def _tell(fault: BaseException) -> None:

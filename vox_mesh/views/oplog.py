@@ -21,11 +21,15 @@ _TOPICS: Final = {
     **dict.fromkeys((SET_TEMPO, TEMPO_DECISION), "tempo"),
     END_PHRASE: "phrase",
 }
+_OTHER: Final = "op"
+
+ENTRY_TOPICS: Final = frozenset({*_TOPICS.values(), _OTHER})
+"""What entries can be about."""
 
 
 def topic_of(entry: Entry) -> str:
     """What an entry is about, in a word."""
-    return _TOPICS.get(entry.kind, "op")
+    return _TOPICS.get(entry.kind, _OTHER)
 
 
 def stamped_record(mesh: Planes, entry: Entry) -> dict[str, Any]:

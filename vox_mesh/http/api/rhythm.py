@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from vox_mesh.http.api.operations import Asked, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
-from vox_mesh.model.rhythm.claims import MAX_NOTES, MAX_TASK, MAX_WAITS, ClaimState, StatusClaim
+from vox_mesh.model.rhythm.claims import MAX_NOTES, MAX_TASK, MAX_WAITS, StatusClaim
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.promises import HelpState
 from vox_mesh.model.rhythm.reports import BarReport
@@ -86,7 +86,7 @@ class StatusSaid(Asked):
 
     agent_id: Text
     task_id: _Address
-    state: ClaimState
+    state: Literal["planning", "executing", "waiting", "review", "done", "failed"]
     wait_for: Annotated[list[_Address], Field(max_length=MAX_WAITS, default_factory=list)]
     beats_left: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     progress: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -101,7 +101,7 @@ class StatusSaid(Asked):
 async def claim_status(mesh: Planes, body: StatusSaid) -> StatusView:
     """Say how a task stands. It counts for the beat of its time, and is written at the end of this one."""
     said = body.model_dump(mode="json", exclude_none=True)
-    now = {"hlc": str(mesh.clock.tick())}
+    now: dict[str, Any] = {"hlc": str(mesh.clock.tick())}
     if not {"beat_index", "beat"} & said.keys():
         now["beat_index"] = mesh.rhythm.frame().beat_index
     claim = StatusClaim.of_document({**now, **said})
