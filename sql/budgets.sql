@@ -24,15 +24,7 @@ DELETE FROM budgets WHERE OF_MESH AND subject = ?3
 SELECT subject, document, since_ms FROM budgets WHERE OF_MESH AND (?3 IS NULL OR subject = ?3) ORDER BY subject
 
 -- name: standing
--- What was spent of every budget.
-SELECT b.subject, b.document, b.since_ms, iif(b.subject GLOB 'agent:*',
-    (SELECT total(e.bu) FROM phrase_ends AS e INDEXED BY phrase_ends_of_agent
-        WHERE e.scope_id = ?1 AND e.repository_id = ?2
-          AND e.agent_id = substr(b.subject, 7) AND e.ended_ms >= b.since_ms),
-    (SELECT total(e.bu) FROM phrase_ends AS e INDEXED BY phrase_ends_of_account
-        WHERE e.scope_id = ?1 AND e.repository_id = ?2
-          AND e.account = substr(b.subject, 9) AND e.ended_ms >= b.since_ms)) AS bu
-FROM budgets AS b WHERE b.scope_id = ?1 AND b.repository_id = ?2
+SELECT subject, document, since_ms, bu FROM budget_standings WHERE OF_MESH
 
 -- name: spent_on_job
 -- What earlier attempts at a job have used, and when the first of them began.

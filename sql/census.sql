@@ -11,7 +11,7 @@ SELECT kind FROM job_counts WHERE OF_MESH GROUP BY kind ORDER BY sum(jobs) DESC,
 -- name: take
 -- A copy of the database can't be asked the time, so that comes from outside: ?3 in milliseconds, ?6 as text.
 -- Of messages, ?5 are counted at the most, and of the jobs of a kind that could be claimed, ?7: what is told of more
--- than that is no less of a warning.
+-- than that is no less of a warning. Of budgets, the ?8 are told of which most is spent.
 SELECT
     (SELECT json_group_array(json_array(kind, state, jobs)) FROM (
         SELECT iif(kind IN (KINDS), kind, NULL) AS kind, state, sum(jobs) AS jobs
@@ -40,4 +40,8 @@ SELECT
     (SELECT count(*) FROM (
         SELECT 1 FROM a2a_messages INDEXED BY a2a_messages_ended
         WHERE OF_MESH AND ended_ms IS NOT NULL AND state = 'dead' LIMIT ?5)) AS messages_dead,
-    (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS conflicts_open
+    (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS conflicts_open,
+    (SELECT document FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision DESC LIMIT 1) AS last_report,
+    (SELECT json_group_array(json_array(subject, part)) FROM (
+        SELECT subject, bu / (document ->> 'max_bu') AS part FROM budget_standings
+        WHERE OF_MESH AND document ->> 'max_bu' > 0 ORDER BY part DESC, subject LIMIT ?8)) AS budgets

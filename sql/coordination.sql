@@ -786,3 +786,14 @@ CREATE TABLE IF NOT EXISTS budgets (
     hlc           TEXT    NOT NULL,
     PRIMARY KEY (scope_id, repository_id, subject)
 ) WITHOUT ROWID;
+
+-- How many beats were spent of every budget.
+CREATE VIEW IF NOT EXISTS budget_standings AS
+SELECT b.scope_id, b.repository_id, b.subject, b.document, b.since_ms, iif(b.subject GLOB 'agent:*',
+    (SELECT total(e.bu) FROM phrase_ends AS e INDEXED BY phrase_ends_of_agent
+     WHERE e.scope_id = b.scope_id AND e.repository_id = b.repository_id
+       AND e.agent_id = substr(b.subject, 7) AND e.ended_ms >= b.since_ms),
+    (SELECT total(e.bu) FROM phrase_ends AS e INDEXED BY phrase_ends_of_account
+     WHERE e.scope_id = b.scope_id AND e.repository_id = b.repository_id
+       AND e.account = substr(b.subject, 9) AND e.ended_ms >= b.since_ms)) AS bu
+FROM budgets AS b;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import sqlite3
@@ -54,6 +55,19 @@ def test_a_node_that_is_ready_is_found_so_by_the_roster_and_by_its_own_word(vox:
     found = _found(vox)
     assert found["nodes"][0] == "ok"
     assert "service" not in found, "who has left need not answer"
+
+
+def test_a_node_that_goes_by_another_tempo_than_the_mesh_is_named(vox: Vox) -> None:
+    with _up(vox):
+        assert _found(vox)["tempo"] == ("ok", "12 beats a minute, nobody leads")
+        limits = {"max_bpm": 60, "min_bpm": 15}
+        other = json.dumps({"cluster_id": "default", "initial_bpm": 30, "limits": limits})
+        _change(vox, "INSERT INTO beat_pulses VALUES ('', 'default', 'one', ?, 30, 8, 0, '')", other)
+        state, found = _found(vox)["tempo"]
+    assert (state, found) == (
+        "warn",
+        "by another policy than the mesh's: one; nobody leads, so that the median is followed",
+    )
 
 
 def test_who_may_only_read_can_ask_a_node_and_whoever_has_another_token_is_told_so(vox: Vox) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -104,6 +105,13 @@ async def test_each_panel_shows_what_is_there(made: Scene, size: tuple[int, int]
         await view.press("6")
         text = await view.shows("memories", '{"memory_key":', "critic", "builder-2")
         assert max(map(len, text.splitlines())) <= size[0]
+
+
+async def test_the_beat_has_a_line_where_there_is_room(made: Scene) -> None:
+    async with viewed(made.settings(_BUILDER), LARGE) as view:
+        assert re.search(r"beat [1-8]/8 (plan|work|review)  12 bpm  leader -", await view.shows("bpm"))
+    async with viewed(made.settings(_BUILDER)) as view:
+        assert "bpm" not in await view.shows("answers in", "ops/s", "q quit")
 
 
 async def test_what_happens_is_seen_without_a_key_being_pressed(made: Scene) -> None:

@@ -13,6 +13,7 @@ from tests.support.relaying import TOKEN, address_of, assert_problem
 from tests.support.town import Town
 from vox_mesh.http.health import LIVE, READY
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.rhythm.frames import Source
 from vox_mesh.node import MeshNode
 
 _READ_TOKEN: Final = "a-token-for-those-who-look"
@@ -34,6 +35,16 @@ async def client(node: MeshNode) -> AsyncIterator[httpx.AsyncClient]:
 
 def _bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
+
+
+async def test_a_node_that_goes_by_the_median_is_ready_and_says_so(
+    node: MeshNode, client: httpx.AsyncClient
+) -> None:
+    node.rhythm.pulse.source = Source.MEDIAN
+    answer = await client.get(READY, params={"verbose": ""}, headers=_bearer(_READ_TOKEN))
+    (tempo,) = [each for each in answer.json()["checks"] if each["name"] == "tempo"]
+    assert (answer.status_code, tempo["ok"]) == (HTTPStatus.OK, True)
+    assert "the median" in tempo["detail"]
 
 
 async def test_anyone_is_told_whether_it_lives_and_is_ready_and_nothing_else(

@@ -102,7 +102,7 @@ async def test_jobs_are_ready_once_nothing_but_a_worker_is_missing(node: MeshNod
 
 
 async def test_jobs_for_later_cost_a_scrape_nothing(node: MeshNode) -> None:
-    plan = await node.store.read(f"EXPLAIN QUERY PLAN {named('census')['take']}", ["[]"] * 7)
+    plan = await node.store.read(f"EXPLAIN QUERY PLAN {named('census')['take']}", ["[]"] * 8)
     (ready,) = (row[3] for row in plan if "jobs_ready" in row[3])
     assert "kind=? AND priority=? AND not_before_ms<?" in ready
 
@@ -343,7 +343,7 @@ async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNod
     rhythm = node.rhythm
     await rhythm.budgets.set("agent:ada", Budget(max_bu=4))
     now_ms = rhythm.times.now_ms
-    spent = PhraseEnd("p", "ada", "write", PhraseOutcome.DONE, now_ms, now_ms, beats={"work": 3.0})
+    spent = PhraseEnd("p", "ada", "write", PhraseOutcome.DONE, now_ms, now_ms + BEAT_MS, beats={"work": 3.0})
     await node.store.write(Script(rhythm.budgets.record(spent)))
     hand = Hand(rhythm.timeline.window_at(now_ms).start_ms - BAR_MS)  # the bar before this one
     ann = player(node, hand)

@@ -11,12 +11,14 @@ from typing import Final
 import pytest
 
 from tests.support.counting import HELLO, counting
+from tests.support.grounds import BAR_MS, BEAT_MS, Hand, player
 from tests.support.scraping import Scrape, metrics_of, scraped, served
 from tests.support.standing import until, until_in_touch
 from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Statement
 from vox_mesh.errors import CircuitOpen, DatabaseUnavailable
+from vox_mesh.model.rhythm.budgets import Budget
 
 _PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 _ROW: Final = re.compile(r"^\| `(vox_\w+)` \| (\w+) \|([^|]*)\| (?:node|mesh) \| \S.* \|$", re.MULTILINE)
@@ -56,6 +58,12 @@ async def test_the_page_describes_all_that_a_node_tells_and_nothing_else(
 ) -> None:
     async with Mesh.open(MESH_REPLICA.settings(tmp_path, shared_server, tick="1h")) as node:
         await node.jobs.schedule("work")
+        await node.rhythm.budgets.set("agent:ada", Budget(max_bu=1))
+        hand = Hand(node.rhythm.timeline.window_at(node.clock.now_ms).start_ms - BAR_MS)
+        bar = player(node, hand)
+        await bar.say("ada", "write", "done")
+        hand.now_ms += BAR_MS + BEAT_MS
+        await bar.reverb.roll_up_due()
         await node.store.synced()
         async with served(metrics_of(node)) as client:
             await client.get("/metrics")

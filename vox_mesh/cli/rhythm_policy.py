@@ -92,7 +92,7 @@ def _words(view: PolicyView) -> Record:
         "limits": f"{limits['min_bpm']:g} to {limits['max_bpm']:g} beats a minute",
         "adapts": adapts if adapting["enable"] else False,
         "reports": said["observability"]["emit_bar_reports"],
-        "keys": f"good for {bars} {'bar' if bars == 1 else 'bars'} before and after their own",
+        "keys": f"good until {bars} {'bar' if bars == 1 else 'bars'} after their own",
     }
 
 

@@ -48,17 +48,21 @@ class Census(NamedTuple):
     messages_overdue: int
     messages_dead: int
     conflicts_open: int
+    last_report: str | None
+    """On the last bar of which there was anything to tell; a JSON document."""
+    budgets: dict[str, float]
+    """Those that have a bound, by which part of each is spent."""
 
 
-async def take_census(store: Store, clock: MeshClock, *, kinds: int, timeout: float) -> Census:
-    """Count what there is; so many kinds of job are told by name.
+async def take_census(store: Store, clock: MeshClock, *, kinds: int, budgets: int, timeout: float) -> Census:
+    """Count what there is; so many kinds of job, and so many budgets, are told by name.
 
     The replica answers where there is one, otherwise it is one request.
     """
     now_ms = clock.now_ms
-    values = (*store.tenant[:2], now_ms, kinds, MAX_MESSAGES, iso_of(now_ms), MAX_READY)
+    values = (*store.tenant[:2], now_ms, kinds, MAX_MESSAGES, iso_of(now_ms), MAX_READY, budgets)
     rows = await store.read(_SQL["take"], values, timeout=timeout)
-    jobs, jobs_ready, nodes, *counts = rows[0]
+    jobs, jobs_ready, nodes, *counts, budgets_spent = rows[0]
     by_kind: dict[str, dict[str, int]] = {}
     for kind, state, count in orjson.loads(jobs):
         of_kind = by_kind.setdefault(OTHER if kind is None else kind, {})
@@ -74,4 +78,4 @@ async def take_census(store: Store, clock: MeshClock, *, kinds: int, timeout: fl
         missed, state = missed_ticks(silent_ms, tick_ms), state_of(silent_ms, tick_ms, has_left=False)
         ticking.append(Ticking(node_id, silent_ms / 1_000, missed, state))
     ticking.sort(key=lambda node: (node.silent_s, node.node_id))
-    return Census(by_kind, ready, ticking, *counts)
+    return Census._make((by_kind, ready, ticking, *counts, dict(orjson.loads(budgets_spent))))

@@ -23,7 +23,7 @@ from vox_mesh.coordination.occ import Occ
 from vox_mesh.coordination.oplog import OpLog
 from vox_mesh.errors import StaleFence
 from vox_mesh.http.measures import as_label, counter, counters, gauge, histogram, states
-from vox_mesh.http.rhythm_families import RhythmSeen, rhythm_families
+from vox_mesh.http.rhythm_families import rhythm_families
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.worker import Worker
 from vox_mesh.messages.bus import Bus
@@ -77,7 +77,6 @@ class Seen(NamedTuple):
 
     census: Census | None
     spool: SpoolStatus | None
-    rhythm: RhythmSeen | None
 
 
 class HttpTally:
@@ -96,7 +95,7 @@ class Families:
         self._node = node
         self._http = http
         self._is_ready = is_ready
-        self.seen = Seen(None, None, None)
+        self.seen = Seen(None, None)
 
     def collect(self) -> Iterator[Metric]:
         """All of them; one of which nothing is known has no values."""
@@ -108,7 +107,7 @@ class Families:
         yield from self._writes()
         yield from self._database()
         yield from self._log()
-        yield from rhythm_families(self._node.rhythm, self.seen.rhythm)
+        yield from rhythm_families(self._node.rhythm, self.seen.census)
         yield from self._service()
 
     def _itself(self) -> Iterator[Metric]:

@@ -17,7 +17,7 @@ from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.families import MAX_KINDS, Families, HttpTally, Measured, Seen
 from vox_mesh.http.labels import Label
 from vox_mesh.http.problems import Handler
-from vox_mesh.http.rhythm_families import RhythmSeen
+from vox_mesh.http.rhythm_families import MAX_SUBJECTS
 from vox_mesh.store.spool import SpoolStatus
 
 PATH: Final = "/metrics"
@@ -32,7 +32,6 @@ class Metrics:
 
     def __init__(self, node: Measured, access: Access, *, is_ready: Callable[[], bool] | None = None) -> None:
         self._access = access
-        self._node = node
         self._store = node.store
         self._clock = node.clock
         self._http = HttpTally()
@@ -53,21 +52,16 @@ class Metrics:
 
     async def exposition(self) -> bytes:
         """All metrics as they are now. While the database is away, those that it would tell are left out."""
-        seen = Seen(*await asyncio.gather(self._census(), self._spooled(), self._rhythm()))
+        seen = Seen(*await asyncio.gather(self._census(), self._spooled()))
         self._families.seen = seen  # from here on nothing is awaited: another scrape has its own
         return generate_latest(self._registry)
 
     async def _census(self) -> Census | None:
         if self._store.is_prepared:
             with suppress(MeshError):
-                return await take_census(self._store, self._clock, kinds=MAX_KINDS, timeout=_LOOK_S)
-        return None
-
-    async def _rhythm(self) -> RhythmSeen | None:
-        if self._store.is_prepared:
-            with suppress(MeshError, TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    return await RhythmSeen.of(self._node.rhythm)
+                return await take_census(
+                    self._store, self._clock, kinds=MAX_KINDS, budgets=MAX_SUBJECTS, timeout=_LOOK_S
+                )
         return None
 
     async def _spooled(self) -> SpoolStatus | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Final, NamedTuple
+from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from vox_mesh.coordination.census import Census
 from vox_mesh.http.measures import counter, counters, gauge, histogram
 from vox_mesh.model.rhythm.frames import Source
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.rhythm.rhythm import Rhythm
+from vox_mesh.views.rhythm import report_of
 
 MAX_SUBJECTS: Final = 50
 """So many budgets are told, those of which most is spent."""
@@ -22,33 +24,7 @@ _LAST_BARS: Final = 3
 """So old may the last report be: nothing is written of bars in which nothing happens."""
 
 
-class RhythmSeen(NamedTuple):
-    """What had to be asked for."""
-
-    report: BarReport | None
-    spent: dict[str, float]
-    """Of each budget that has a bound, which part is spent."""
-
-    @classmethod
-    async def of(cls, rhythm: Rhythm) -> RhythmSeen:
-        """Ask for it."""
-        reports = await rhythm.reverb.reports(1)
-        now_ms = rhythm.times.now_ms
-        recent = [
-            each
-            for each in reports
-            if rhythm.timeline.bars_between(each.end_ms, max(now_ms, each.end_ms)) < _LAST_BARS
-        ]
-        spent = {
-            subject: standing.bu / standing.budget.max_bu
-            for subject, standing in (await rhythm.budgets.standings()).items()
-            if standing.budget.max_bu
-        }
-        most = sorted(spent, key=lambda subject: (-spent[subject], subject))[:MAX_SUBJECTS]
-        return cls(recent[0] if recent else None, {subject: spent[subject] for subject in most})
-
-
-def rhythm_families(rhythm: Rhythm, seen: RhythmSeen | None) -> Iterator[Metric]:
+def rhythm_families(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
     """All of them."""
     frame, tally = rhythm.frame(), rhythm.reverb.tally
     yield histogram(
@@ -84,10 +60,10 @@ def rhythm_families(rhythm: Rhythm, seen: RhythmSeen | None) -> Iterator[Metric]
     spent = GaugeMetricFamily(
         "vox_budget_spent_ratio", "Which part of each budget is spent.", labels=("subject",)
     )
-    if seen is not None:
-        for subject, part in seen.spent.items():
+    if census is not None:
+        for subject, part in census.budgets.items():
             spent.add_metric((subject,), part)
-        report = seen.report
+        report = _last_bar(rhythm, census)
         for name, value in asdict(report.kpis).items() if report is not None else ():
             if value is not None:
                 kpis.add_metric((name,), value)
@@ -97,3 +73,12 @@ def rhythm_families(rhythm: Rhythm, seen: RhythmSeen | None) -> Iterator[Metric]
     yield kpis
     yield alarms
     yield spent
+
+
+def _last_bar(rhythm: Rhythm, census: Census) -> BarReport | None:
+    """The report on the last bar, unless it is of long ago."""
+    report, now_ms = report_of(census.last_report), rhythm.times.now_ms
+    if report is None:
+        return None
+    bars = rhythm.timeline.bars_between(report.end_ms, max(now_ms, report.end_ms))
+    return report if bars < _LAST_BARS else None

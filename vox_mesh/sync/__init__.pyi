@@ -21,6 +21,7 @@ from vox_mesh.coordination.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.coordination.deferral import Standing, Waiting
 from vox_mesh.coordination.identity import Identity
 from vox_mesh.coordination.kinds import OpKind
+from vox_mesh.coordination.locks.lease import Renew
 from vox_mesh.coordination.nodes import Node
 from vox_mesh.coordination.occ import Notify
 from vox_mesh.coordination.occ_table import Place
@@ -40,6 +41,7 @@ from vox_mesh.jobs.notes import Note, Piece
 from vox_mesh.jobs.roster import KindRules, Predecessor, Situation
 from vox_mesh.jobs.worker_stats import WorkerStats
 from vox_mesh.messages.arrivals import Arrivals
+from vox_mesh.messages.bus import Beside
 from vox_mesh.messages.claims import ClaimStats
 from vox_mesh.messages.letters import Thread
 from vox_mesh.messages.outbox import Outbox, Route
@@ -53,8 +55,10 @@ from vox_mesh.model.locks import Holder, Lock
 from vox_mesh.model.manifest import Manifest
 from vox_mesh.model.merge import Columns
 from vox_mesh.model.messages import Message
+from vox_mesh.model.rhythm.boundaries import Until
 from vox_mesh.model.tally import Spread
 from vox_mesh.model.verification import ChainReport, Key
+from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.settings import Settings
 from vox_mesh.store.changes import Change
 from vox_mesh.store.journal import Desk
@@ -164,6 +168,7 @@ class Planes:
     crons: Crons
     job_kinds: JobKinds
     artifacts: Artifacts
+    def rhythm(self) -> Rhythm: ...
     @property
     def identity(self) -> Identity: ...
     @property
@@ -213,6 +218,7 @@ class Nodes:
     def find(self, node_id: str) -> Node | None: ...
     def watch(self) -> Generator[list[Node]]: ...
     def now_ms(self) -> int: ...
+    def look_at_clock(self) -> None: ...
 
 class Roles:
     def owner(self) -> Owner | None: ...
@@ -338,6 +344,7 @@ class Locks:
         wait: float = ...,
         shared: bool = ...,
     ) -> Lock: ...
+    def acquire_own(self, name: str, ttl: float) -> Lock: ...
     def hold(
         self,
         keys: str | Sequence[str],
@@ -347,6 +354,7 @@ class Locks:
         wait: float = ...,
         shared: bool = ...,
     ) -> AbstractContextManager[Lock]: ...
+    def keep(self, lock: Lock, renew: Renew) -> AbstractContextManager[Lock]: ...
     def renew(self, lock: Lock, *, ttl: float | None = ...) -> Lock: ...
     def release(self, lock: Lock) -> bool: ...
     def guard(self, lock: Lock) -> Statement: ...
@@ -387,6 +395,7 @@ class Bus:
         key: str | None = ...,
         route: Route = ...,
         timeout: float | None = ...,
+        beside: Beside | None = ...,
     ) -> Message: ...
     def keep_brought(self, message: Message) -> None: ...
     def send_routed(self, receiver: str, body: Any, *, route: Route = ..., **options: Any) -> Message: ...
@@ -457,7 +466,7 @@ class Jobs:
         run_at: datetime | None = ...,
         max_attempts: int = ...,
         backoff: timedelta | None = ...,
-        lease: timedelta | None = ...,
+        lease: timedelta | Until | None = ...,
         timeout: int | None = ...,
         ulid: str | None = ...,
         new: bool = ...,
@@ -478,7 +487,9 @@ class Roster:
     def find_all(self, job_ids: Iterable[str], *, fresh: bool = ...) -> dict[str, Job]: ...
     def standing(self, job_ids: Iterable[str]) -> dict[str, Job]: ...
     def situation(self) -> Situation: ...
-    def ready(self, kinds: Sequence[str], limit: int = ..., *, at_ms: int | None = ...) -> list[Job]: ...
+    def ready(
+        self, kinds: Sequence[str], limit: int = ..., *, at_ms: int | None = ..., but_of: Sequence[str] = ...
+    ) -> list[Job]: ...
     def next_due_ms(self, kinds: Sequence[str], *, at_ms: int | None = ...) -> int | None: ...
     def overdue(self, limit: int = ...) -> list[Job]: ...
     def held_by(self, node_id: str, *, fresh: bool = ...) -> list[Job]: ...

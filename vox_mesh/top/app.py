@@ -70,6 +70,7 @@ class TopApp(App[None]):
     CSS = """
     Screen { background: ansi_default; color: ansi_default; layout: vertical; }
     #panels { layout: grid; height: 1fr; grid-gutter: 0 1; }
+    #rhythm { display: none; }
     #filter { border: none; height: 1; padding: 0 1; display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -21,7 +21,7 @@ from vox_mesh.rhythm.rhythm import OFFICE
 from vox_mesh.store.statements import named
 from vox_mesh.store.values import Row
 from vox_mesh.views.nodes import NodeView, with_roles
-from vox_mesh.views.rhythm import BeatView
+from vox_mesh.views.rhythm import BeatView, report_of
 
 MOST: Final = 200
 """So many of each sort are told of."""
@@ -239,7 +239,7 @@ class Lookout:
         if row["tempos"] != self._tempos:
             await rhythm.policies.look(fresh=True)
             self._tempos = row["tempos"]
-        return RhythmLine(BeatView.of(rhythm.frame(row["now_ms"]), row["leader"]), _report(row["report"]))
+        return RhythmLine(BeatView.of(rhythm.frame(row["now_ms"]), row["leader"]), report_of(row["report"]))
 
     async def _database(self, took_ms: float) -> DatabaseLine:
         store = self._mesh.store
@@ -341,12 +341,3 @@ def _conflict(values: Sequence[Any], now_ms: int) -> ConflictLine:
     age_ms = max(0, now_ms - milliseconds_at(created_at))
     left_by = left_agent or left_node
     return ConflictLine(conflict_id, table_name, row_key, left_by, right_node, deferred_to, age_ms)
-
-
-def _report(document: str | None) -> BarReport | None:
-    if document is None:
-        return None
-    try:
-        return BarReport.of_document(orjson.loads(document))
-    except (KeyError, TypeError, ValueError):  # a newer version may tell more
-        return None

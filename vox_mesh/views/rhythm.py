@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+import orjson
+
 from vox_mesh.errors import BadValue
 from vox_mesh.model.locks import iso_of
 from vox_mesh.model.rhythm.claims import StatusClaim
 from vox_mesh.model.rhythm.frames import BeatFrame
 from vox_mesh.model.rhythm.plan import LEAD_BARS
 from vox_mesh.model.rhythm.promises import HelpThread
+from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import window_id
 from vox_mesh.model.rhythm.ucxl import Address, resolve
 from vox_mesh.planes import Planes
@@ -97,6 +100,19 @@ def stamped(mesh: Planes, hlc: Any) -> Stamped:
     except (BadValue, TypeError, AttributeError):
         return Stamped(None, None)
     return Stamped(stamp.window, stamp.beat_index)
+
+
+# --- bars ----------------------------------------------------------------------------------------
+
+
+def report_of(document: str | None) -> BarReport | None:
+    """A stored report; nothing, if there is none, or a newer version has written it."""
+    if document is None:
+        return None
+    try:
+        return BarReport.of_document(orjson.loads(document))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 # --- promises and claims -------------------------------------------------------------------------
