@@ -15,7 +15,7 @@ ON CONFLICT DO NOTHING
 -- ?6: whether what was spent before is forgotten.
 INSERT INTO budgets (scope_id, repository_id, subject, document, hlc, since_ms) VALUES (?1, ?2, ?3, ?4, ?5, NOW_MS)
 ON CONFLICT DO UPDATE SET document = excluded.document, hlc = excluded.hlc,
-    since_ms = iif(?6, excluded.since_ms, since_ms)
+    since_ms = iif(?6, excluded.since_ms, since_ms), spent_bu = iif(?6, 0, spent_bu)
 
 -- name: remove
 DELETE FROM budgets WHERE OF_MESH AND subject = ?3
@@ -24,12 +24,32 @@ DELETE FROM budgets WHERE OF_MESH AND subject = ?3
 SELECT subject, document, since_ms FROM budgets WHERE OF_MESH AND (?3 IS NULL OR subject = ?3) ORDER BY subject
 
 -- name: standing
-SELECT subject, document, since_ms, bu FROM budget_standings WHERE OF_MESH
+SELECT subject, document, since_ms, spent_bu AS bu FROM budgets WHERE OF_MESH
 
 -- name: spent_on_job
 -- What earlier attempts at a job have used, and when the first of them began.
 SELECT total(bu) AS bu, min(began_ms) AS began_ms FROM phrase_ends INDEXED BY phrase_ends_of_job
 WHERE OF_MESH AND job_id = ?3
+
+-- name: begin
+-- An attempt at a job; told after its end, it is not there.
+INSERT INTO phrase_begins (
+    scope_id, repository_id, job_id, phrase_id, claim_token, agent_id, account, role, attempt, began_ms
+)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
+WHERE NOT EXISTS (SELECT 1 FROM phrase_ends WHERE OF_MESH AND phrase_id = ?4)
+ON CONFLICT DO NOTHING
+
+-- name: lost
+-- Attempts whose job is in nobody's hands, or in another's: of the job ?3, which begins anew; and of all others that
+-- were over before ?4, so that whoever is only late has told. Up to ?5 of them.
+SELECT b.job_id, b.phrase_id, b.agent_id, b.account, b.role, b.attempt, b.began_ms,
+    coalesce(b.lease_until_ms, j.ended_ms, b.began_ms) AS ended_ms, j.state IS 'succeeded' AS is_done
+FROM phrase_begins AS b
+LEFT JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = b.job_id
+    AND j.claim_token = b.claim_token
+WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND j.lease_until_ms IS NULL
+  AND (b.job_id = ?3 OR coalesce(b.lease_until_ms, j.ended_ms, b.began_ms) < ?4) LIMIT ?5
 
 -- part: COUNTED
 -- Every end twice: for the agent, and for the account; from when the subject's budget is counted, or from ?4 on.

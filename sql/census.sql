@@ -43,5 +43,5 @@ SELECT
     (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS conflicts_open,
     (SELECT document FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision DESC LIMIT 1) AS last_report,
     (SELECT json_group_array(json_array(subject, part)) FROM (
-        SELECT subject, bu / (document ->> 'max_bu') AS part FROM budget_standings
+        SELECT subject, spent_bu / (document ->> 'max_bu') AS part FROM budgets
         WHERE OF_MESH AND document ->> 'max_bu' > 0 ORDER BY part DESC, subject LIMIT ?8)) AS budgets

@@ -695,6 +695,7 @@ CREATE TABLE IF NOT EXISTS bar_reports (
     document       TEXT    NOT NULL,
     through_serial INTEGER NOT NULL,  -- no claim up to this one is missing in it, nor in any report before it
     phrases        INTEGER NOT NULL,  -- how many that have ended are in it
+    threads        INTEGER NOT NULL,  -- and how many threads of help
     node_id        TEXT    NOT NULL,
     hlc            TEXT    NOT NULL,
     reported_ms    INTEGER NOT NULL,
@@ -760,9 +761,32 @@ CREATE TABLE IF NOT EXISTS phrase_ends (
 ) WITHOUT ROWID;
 
 CREATE INDEX IF NOT EXISTS phrase_ends_of_window ON phrase_ends (scope_id, repository_id, window_ms);
-CREATE INDEX IF NOT EXISTS phrase_ends_of_account ON phrase_ends (scope_id, repository_id, account, ended_ms, bu);
 CREATE INDEX IF NOT EXISTS phrase_ends_of_agent ON phrase_ends (scope_id, repository_id, agent_id, ended_ms, bu);
 CREATE INDEX IF NOT EXISTS phrase_ends_of_job ON phrase_ends (scope_id, repository_id, job_id, began_ms, bu);
+
+-- Attempts at jobs that are measured, until their end is recorded: what is left here was lost with its worker.
+CREATE TABLE IF NOT EXISTS phrase_begins (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    phrase_id     TEXT    NOT NULL,  -- that of its end
+    claim_token   INTEGER NOT NULL,
+    agent_id      TEXT    NOT NULL,
+    account       TEXT    NOT NULL,
+    role          TEXT    NOT NULL,
+    attempt       INTEGER NOT NULL,
+    began_ms      INTEGER NOT NULL,
+    lease_until_ms INTEGER,          -- known when the job has gone back, or has ended otherwise than well
+    PRIMARY KEY (scope_id, repository_id, job_id, phrase_id)
+) WITHOUT ROWID;
+
+CREATE TRIGGER IF NOT EXISTS phrase_loses_its_lease AFTER UPDATE OF state ON jobs
+WHEN OLD.lease_until_ms IS NOT NULL AND NEW.lease_until_ms IS NULL AND NEW.state <> 'succeeded'
+BEGIN
+    UPDATE phrase_begins SET lease_until_ms = OLD.lease_until_ms
+    WHERE scope_id = OLD.scope_id AND repository_id = OLD.repository_id AND job_id = OLD.job_id
+      AND claim_token = OLD.claim_token;
+END;
 
 -- The last checkpoint of a task, taken on a downbeat.
 CREATE TABLE IF NOT EXISTS phrase_checkpoints (
@@ -784,16 +808,16 @@ CREATE TABLE IF NOT EXISTS budgets (
     document      TEXT    NOT NULL,
     since_ms      INTEGER NOT NULL,  -- what was spent before does not count
     hlc           TEXT    NOT NULL,
+    spent_bu      REAL    NOT NULL DEFAULT 0,  -- raised by the trigger below: there may be very many ends to sum
     PRIMARY KEY (scope_id, repository_id, subject)
 ) WITHOUT ROWID;
 
--- How many beats were spent of every budget.
-CREATE VIEW IF NOT EXISTS budget_standings AS
-SELECT b.scope_id, b.repository_id, b.subject, b.document, b.since_ms, iif(b.subject GLOB 'agent:*',
-    (SELECT total(e.bu) FROM phrase_ends AS e INDEXED BY phrase_ends_of_agent
-     WHERE e.scope_id = b.scope_id AND e.repository_id = b.repository_id
-       AND e.agent_id = substr(b.subject, 7) AND e.ended_ms >= b.since_ms),
-    (SELECT total(e.bu) FROM phrase_ends AS e INDEXED BY phrase_ends_of_account
-     WHERE e.scope_id = b.scope_id AND e.repository_id = b.repository_id
-       AND e.account = substr(b.subject, 9) AND e.ended_ms >= b.since_ms)) AS bu
-FROM budgets AS b;
+CREATE TRIGGER IF NOT EXISTS phrase_is_paid AFTER INSERT ON phrase_ends
+BEGIN
+    UPDATE budgets SET spent_bu = spent_bu + NEW.bu
+    WHERE scope_id = NEW.scope_id AND repository_id = NEW.repository_id AND since_ms <= NEW.ended_ms
+      AND subject IN ('agent:' || NEW.agent_id, 'account:' || NEW.account);
+    DELETE FROM phrase_begins
+    WHERE scope_id = NEW.scope_id AND repository_id = NEW.repository_id AND job_id = NEW.job_id
+      AND phrase_id = NEW.phrase_id;
+END;

@@ -16,7 +16,7 @@ mesh_heartbeats WHERE OF_MESH AND left_ms IS NULL AND last_seen_ms > NOW_MS - ?6
 
 -- name: due
 -- ?3: nothing before this is looked at, ?4: bars that begin from here on have not ended, ?5: so many bars at once,
--- ?6: after so many ticks a node is dead, ?7: phrases that ended before this don't come late.
+-- ?6: after so many ticks a node is dead, ?7: what ended before this does not come late.
 SELECT
     (SELECT json_array(window_ms, until_ms, document ->> '$.is_missing', (
             SELECT sum(value) FROM json_each(document, '$.tasks') WHERE key NOT IN ('done', 'failed')))
@@ -52,6 +52,20 @@ SELECT
             WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.window_ms <= p.window_ms
             ORDER BY r.window_ms DESC, r.revision DESC LIMIT 1)
         ORDER BY p.window_ms LIMIT ?5)) AS late_phrases,
+    -- Nor have threads, which are closed later than they ended: those of each report that does not hold them all.
+    (SELECT json_group_array(json(ends)) FROM (
+        SELECT t.held_ms, json_group_array(t.ended_ms) AS ends FROM (
+            SELECT ended_ms, (
+                SELECT r.window_ms FROM bar_reports AS r
+                WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.window_ms <= ended_ms
+                ORDER BY r.window_ms DESC LIMIT 1) AS held_ms
+            FROM help_threads INDEXED BY help_threads_ended
+            WHERE OF_MESH AND ended_ms IS NOT NULL AND ended_ms >= ?7 AND ended_ms < UNTIL) AS t
+        GROUP BY t.held_ms HAVING count(*) > (
+            SELECT r.threads FROM bar_reports AS r
+            WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.window_ms = t.held_ms
+            ORDER BY r.revision DESC LIMIT 1)
+        ORDER BY t.held_ms LIMIT ?5)) AS late_threads,
     (SELECT coalesce(sum(jobs), 0) FROM job_counts WHERE OF_MESH AND state = 'pending') AS queue_depth,
     (SELECT coalesce(sum(capacity), 0) FROM LIVE) AS places,
     (SELECT coalesce(sum(load), 0) FROM LIVE) AS load,
@@ -168,9 +182,9 @@ FROM w
 -- Reports, each unless there is one of that revision.
 INSERT INTO bar_reports (
     scope_id, repository_id, node_id, hlc, through_serial, reported_ms, window_ms, revision, window_id, until_ms,
-    is_missing, phrases, document)
+    is_missing, phrases, threads, document)
 SELECT ?1, ?2, ?3, ?4, ?5, NOW_MS, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
-    value ->> 6
+    value ->> 6, value ->> 7
 FROM json_each(?6) WHERE true
 ON CONFLICT (scope_id, repository_id, window_ms, revision) DO NOTHING
 

@@ -5,15 +5,17 @@
 scope_id = ?1 AND repository_id = ?2
 
 -- name: put
--- All that a node (?3) has to say. Of two claims of one beat the later by its hybrid time stands. What comes in has
--- a higher serial than all before, so that whoever reports on a bar sees what came after.
+-- All that a node has to say, ?1. Of two claims of one beat the later by its hybrid time stands, whichever comes in
+-- last. What comes in has a higher serial than all before, so that whoever reports on a bar sees what came after.
 INSERT INTO status_claims (
     scope_id, repository_id, node_id, serial, window_ms, agent_id, task_id, epoch_ms, beat_index, state, wait_for,
     beats_left, progress, notes, overran, began_ms, useful_ms, hlc)
-SELECT ?1, ?2, ?3, (SELECT coalesce(max(serial), 0) FROM status_claims WHERE OF_MESH) + key + 1,
-    value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
-    value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13
-FROM json_each(?4) WHERE true
+SELECT ?2, ?3, script.value ->> 'node_id', claim.key + 1 + (
+        SELECT coalesce(max(serial), 0) FROM status_claims WHERE scope_id = ?2 AND repository_id = ?3),
+    claim.value ->> 0, claim.value ->> 1, claim.value ->> 2, claim.value ->> 3, claim.value ->> 4, claim.value ->> 5,
+    claim.value ->> 6, claim.value ->> 7, claim.value ->> 8, claim.value ->> 9, claim.value ->> 10,
+    claim.value ->> 11, claim.value ->> 12, claim.value ->> 13
+FROM json_each(?1) AS script, json_each(script.value ->> 'claims') AS claim WHERE true
 ON CONFLICT (scope_id, repository_id, window_ms, agent_id, task_id, epoch_ms) DO UPDATE SET
     node_id = excluded.node_id, serial = excluded.serial, beat_index = excluded.beat_index, state = excluded.state,
     wait_for = excluded.wait_for, beats_left = excluded.beats_left, progress = excluded.progress,

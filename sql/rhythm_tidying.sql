@@ -15,8 +15,25 @@ DELETE FROM phrase_checkpoints WHERE scope_id = ?1 AND repository_id = ?2 AND (a
     SELECT agent_id, task_id FROM phrase_checkpoints
     WHERE scope_id = ?1 AND repository_id = ?2 AND window_ms < ?3 LIMIT ?4)
 
+-- name: beat_pulses
+DELETE FROM beat_pulses WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (
+    SELECT node_id FROM beat_pulses
+    WHERE scope_id = ?1 AND repository_id = ?2 AND CAST(substr(hlc, 1, 13) AS INTEGER) < ?3 LIMIT ?4)
+
+-- name: tempo_policies
+-- The one that was in force then stays.
+DELETE FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2 AND anchor_ms IN (
+    SELECT anchor_ms FROM tempo_policies
+    WHERE scope_id = ?1 AND repository_id = ?2 AND anchor_ms < (
+        SELECT max(anchor_ms) FROM tempo_policies
+        WHERE scope_id = ?1 AND repository_id = ?2 AND anchor_ms <= ?3)
+    ORDER BY anchor_ms LIMIT ?4)
+
 -- name: oldest
 SELECT
+    (SELECT min(CAST(substr(hlc, 1, 13) AS INTEGER)) FROM beat_pulses
+     WHERE scope_id = ?1 AND repository_id = ?2) AS beat_pulses,
+    (SELECT min(anchor_ms) FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2) AS tempo_policies,
     (SELECT min(ended_ms) FROM help_threads
      WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL) AS help_threads,
     (SELECT min(window_ms) FROM phrase_ends WHERE scope_id = ?1 AND repository_id = ?2) AS phrase_ends,

@@ -4,6 +4,10 @@
 SELECT document, tempo_bpm, bar_len_beats, anchor_ms, first_bar, reason, op_id, hlc, announced_ms
 FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY anchor_ms
 
+-- name: extent
+-- Whether anything has changed since it was last asked.
+SELECT count(*), max(anchor_ms), max(hlc) FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2
+
 -- name: refuse_if_announced_after
 -- Nothing was announced since it was decided what comes next.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (

@@ -43,9 +43,9 @@ def bars() -> str:
     """Four bars, of which the last two are faster: the change was announced two bars ahead."""
     slow = TempoPolicy.of_document({"cluster_id": "east", "initial_bpm": 12})
     fast = TempoPolicy.of_document({"cluster_id": "east", "initial_bpm": 20})
-    plan = Plan([Entry.of(slow)])
+    plan = Plan(Entry.of(slow))
     anchor_ms = plan.next_anchor_ms(0)
-    plan = plan.with_entries([plan.followed_by(fast, fast.initial_bpm, anchor_ms, "more to do")])
+    plan = Plan(plan.head, [plan.followed_by(fast, fast.initial_bpm, anchor_ms, "more to do")])
     windows = list(plan.timeline.windows(0, anchor_ms + 2 * plan.head.tempo.bar_ms))
     scale = (_WIDTH - 2 * _LEFT) / windows[-1].end_ms
     drawn = _HEAD.format(width=_WIDTH, height=150)

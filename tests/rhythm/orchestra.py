@@ -79,7 +79,8 @@ class Orchestra:
         self.now_ms = START_MS
         self._folder = folder
         self._settings = settings
-        self.shared = SharedMemory(lambda: self.now_ms)
+        self.database_ahead_ms = 0
+        self.shared = SharedMemory(lambda: self.now_ms + self.database_ahead_ms)
         self.players: dict[str, Player] = {}
 
     def _surroundings(self, player: Player) -> Surroundings:

@@ -222,13 +222,13 @@ async def test_how_budgets_stand_is_looked_at_once_a_beat(node: MeshNode) -> Non
     ground = node.rhythm.ground
     budgets = Budgets(ground, node.rhythm.budgets.rates)
     slow = Tempo(bpm=1 / 60, bar_len=8, anchor_ms=ground.times.now_ms)
-    ground.plan = Plan([replace(ground.entry, tempo=slow)])
+    ground.plan = Plan(replace(ground.entry, tempo=slow))
     assert await budgets.standings() == {}
     assert budgets.look_again_ms is None
     await budgets.set("agent:ann", Budget(max_bu=1))
     assert await budgets.standings() == {}
     assert budgets.look_again_ms == slow.anchor_ms + slow.beat_ms
-    ground.plan = Plan([replace(ground.entry, tempo=Tempo(bpm=600, bar_len=8))])
+    ground.plan = Plan(replace(ground.entry, tempo=Tempo(bpm=600, bar_len=8)))
     assert {*await budgets.standings()} == {"agent:ann"}
     await budgets.set("agent:bob", Budget(max_bu=1))
     await ground.times.until(budgets.look_again_ms or 0)

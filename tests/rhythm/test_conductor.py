@@ -173,3 +173,88 @@ async def test_what_is_old_is_removed_by_the_leader_and_what_is_not_stays(
             await town.turn(BAR_MS // 4)
         rows = await town.living[0].playing.store.read("SELECT thread_id FROM help_threads")
         assert [row["thread_id"] for row in rows] == ["new"]
+
+
+async def test_a_policy_of_settings_counts_for_nothing_where_one_was_announced(
+    tmp_path: Path, tempo_file: Path
+) -> None:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path) as town:
+        assert await town.begin("a")
+        await town.players["a"].playing.rhythm.policies.set(policy(30))
+        for _ in range(200):
+            await town.turn(1_000)
+        assert await town.begin("b", tempo_policy=tempo_file)
+        assert town.players["b"].playing.rhythm.frame().tempo_bpm == 30
+        await town.leave("a")
+        two = town.players["b"].playing
+        two.rhythm.status.claim("agent", "task", "executing")
+        for _ in range(60):
+            await town.turn(1_000)
+        assert town.leaders() == ["b"]
+        assert two.rhythm.frame().tempo_bpm == 30
+        assert any(report.tasks for report in await two.rhythm.reverb.reports(10))
+        assert (await two.rhythm.policies.set(policy(60))).tempo.bpm == 60
+
+
+async def test_what_was_announced_after_a_restore_is_not_undone_by_what_was_before(
+    tmp_path: Path, tempo_file: Path
+) -> None:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo_file) as town:
+        one, two = await begun(town, "a", "b")
+        await one.playing.rhythm.policies.set(policy(100))
+        for _ in range(12 * 4):
+            await town.turn(BAR_MS // 4)
+        restored = "DELETE FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2 AND tempo_bpm = 100"
+        await written(town, restored)
+        assert await town.begin("c")  # it knows nothing of what got lost
+        chosen = await town.players["c"].playing.rhythm.policies.set(policy(77))
+        for _ in range(14 * 4):
+            await town.turn(BAR_MS // 4)
+        assert {player.playing.rhythm.frame().policy_hash for player in (one, two)} == {chosen.policy_hash}
+        assert (await two.playing.rhythm.policies.set(policy(60))).tempo.bpm == 60
+
+
+async def test_a_machine_whose_clock_is_wrong_when_it_begins_takes_part_as_the_others_do(
+    tmp_path: Path, tempo_file: Path
+) -> None:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo_file) as town:
+        assert await town.begin("a", skew_ms=7_200_000)
+        for _ in range(12):
+            await town.turn(BAR_MS // 4)
+        assert town.leaders() == ["a"]
+
+
+async def test_a_database_whose_clock_was_ahead_for_a_moment_stops_nothing(
+    tmp_path: Path, tempo_file: Path
+) -> None:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo_file) as town:
+        (one,) = await begun(town, "a")
+        heard: list[int] = []
+
+        async def listen() -> None:
+            async for frame in one.playing.rhythm.beats():
+                heard.append(frame.epoch_ms)
+
+        listening = asyncio.create_task(listen())
+        for ahead_ms in (86_400_000, 0):
+            town.database_ahead_ms = ahead_ms
+            for _ in range(4 * 8):
+                await town.turn(BAR_MS // 4)
+                await asyncio.sleep(0)
+            now_ms = town.now_ms + ahead_ms
+            assert any(now_ms - BAR_MS < epoch_ms <= now_ms for epoch_ms in heard)
+            assert town.leaders() == ["a"]
+        listening.cancel()
+
+
+async def test_where_bars_are_hours_long_somebody_leads_all_the_time(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.yaml"
+    slow.write_text("{cluster_id: east, initial_bpm: 0.5, bar_len_beats: 8}")
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=slow) as town:
+        await begun(town, "a", "b")
+        for _ in range(2 * 16 * 2):
+            await town.turn(30_000)
+        (leader,) = town.leaders()
+        for _ in range(16 * 2):
+            await town.turn(30_000)
+            assert town.leaders() == [leader]

@@ -36,7 +36,7 @@ ULID: Final = "01JD00000000000000000000HE"
 def help_of(node: Mesh, bpm: float = BPM) -> Help:
     """The help of a node that goes by this tempo."""
     policy = TempoPolicy.of_document({"cluster_id": "home", "initial_bpm": bpm})
-    times, plan = Times(node.clock), Plan([Entry.of(policy)])
+    times, plan = Times(node.clock), Plan(Entry.of(policy))
     return Help(Ground(node.store, node._author, node.clock, times, None, plan), node.bus)
 
 

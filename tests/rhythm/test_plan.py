@@ -33,7 +33,7 @@ def entry(bpm: float, hlc: str = "") -> Entry:
 def test_each_tempo_begins_on_a_downbeat_of_the_one_before_at_least_two_bars_ahead(
     first: TempoPolicy, later: list[tuple[TempoPolicy, int]]
 ) -> None:
-    plan, now_ms = Plan([Entry.of(first)]), NOW_MS
+    plan, now_ms = Plan(Entry.of(first)), NOW_MS
     for policy, pause_ms in later:
         now_ms += pause_ms
         bar_ms = plan.at(now_ms).tempo.bar_ms
@@ -41,7 +41,10 @@ def test_each_tempo_begins_on_a_downbeat_of_the_one_before_at_least_two_bars_ahe
         assert anchor_ms >= now_ms + LEAD_BARS * bar_ms
         assert plan.timeline.beat_at(anchor_ms).window_ms == anchor_ms
         before = plan.timeline
-        plan = plan.with_entries([plan.followed_by(policy, policy.initial_bpm, anchor_ms, "test")])
+        plan = Plan(
+            plan.entries[0],
+            (*plan.entries[1:], plan.followed_by(policy, policy.initial_bpm, anchor_ms, "test")),
+        )
         assert plan.head.policy is policy
         assert before.beat_at(anchor_ms - 1) == plan.timeline.beat_at(anchor_ms - 1)
         assert plan.timeline.beat_at(anchor_ms).is_downbeat
@@ -52,24 +55,26 @@ def test_each_tempo_begins_on_a_downbeat_of_the_one_before_at_least_two_bars_ahe
 @given(st.permutations(range(5)), st.lists(st.integers(6, 24), min_size=5, max_size=5))
 def test_the_order_in_which_tempos_are_heard_of_changes_nothing(order: list[int], bpms: list[int]) -> None:
     first = entry(12)
-    plan, entries = Plan([first]), []
+    entries: list[Entry] = []
     for number, bpm in enumerate(bpms):
+        plan = Plan(first, entries)
         policy = TempoPolicy.of_document({"cluster_id": "east", "initial_bpm": bpm})
-        new = plan.followed_by(policy, bpm, plan.next_anchor_ms(NOW_MS), f"{number}")
-        entries.append(new)
-        plan = plan.with_entries([new])
-    heard = Plan([first])
-    for number in order:
-        heard = heard.with_entries([entries[number]])
-    # What does not fit what was known is left out until it does: all of them together always do.
-    assert Plan([first, *entries]).timeline == plan.timeline
-    assert heard.with_entries(entries).timeline == plan.timeline
+        entries.append(plan.followed_by(policy, bpm, plan.next_anchor_ms(NOW_MS), f"{number}"))
+    heard = Plan(first, [entries[number] for number in order])
+    assert heard.timeline == Plan(first, entries).timeline
+    assert len(heard.entries) == 6
+
+
+def test_what_does_not_follow_from_what_was_there_before_is_the_beginning() -> None:
+    later = Plan(entry(7)).followed_by(entry(30).policy, 30, Plan(entry(7)).next_anchor_ms(NOW_MS), "")
+    assert [each.tempo.bpm for each in Plan(entry(12), [later]).entries] == [30]
+    assert [each.tempo.bpm for each in Plan(entry(7), [later]).entries] == [7, 30]
 
 
 def test_of_two_with_one_anchor_the_later_by_its_hybrid_time_holds() -> None:
     older, newer = entry(12, "1-"), entry(20, "2-")
-    assert Plan([newer, older]).head is newer
-    assert Plan([older, newer]).head is newer
+    assert Plan(entry(6), [newer, older]).head is newer
+    assert Plan(entry(6), [older, newer]).head is newer
 
 
 @given(st.lists(st.integers(6, 24), min_size=1, max_size=7), st.randoms())

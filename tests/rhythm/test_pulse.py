@@ -58,6 +58,23 @@ async def test_when_nobody_listens_any_more_nothing_beats(tempo_file: Path) -> N
         assert "vox-mesh-pulse" not in {task.get_name() for task in asyncio.all_tasks()}
 
 
+async def test_who_begins_to_listen_as_another_ends_hears_the_next_beat(tempo_file: Path) -> None:
+    settings = load_settings(_env_file=None, tempo_policy=tempo_file)
+    async with asyncio.timeout(PATIENCE_S), Mesh.open_command(settings) as mesh:
+        for _ in range(3):
+            beats = mesh.rhythm.beats()
+            await anext(beats)
+            await beats.aclose()
+
+
+async def test_with_the_node_its_beats_end(tempo_file: Path) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        async with Mesh.open(load_settings(_env_file=None, tempo_policy=tempo_file)) as mesh:
+            beats = mesh.rhythm.beats()
+            await anext(beats)
+        assert [frame async for frame in beats] == []
+
+
 async def test_a_clock_that_jumps_has_the_downbeats_that_it_left_out_told(tempo_file: Path) -> None:
     async with asyncio.timeout(PATIENCE_S), Town() as town:
         node = await town.node(tempo_policy=tempo_file)

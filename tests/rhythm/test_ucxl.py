@@ -29,7 +29,7 @@ from vox_mesh.model.rhythm.ucxl import (
 BASE: Final = "ucxl://proj:any/*/task/ingest"
 BEAT_MS: Final = 5_000
 FIRST: Final = Entry.of(TempoPolicy.built_in("home"))
-BUILT_IN: Final = Plan([FIRST])  # 12 beats a minute, 8 in a bar: plan 2, work 4, review 2
+BUILT_IN: Final = Plan(FIRST)  # 12 beats a minute, 8 in a bar: plan 2, work 4, review 2
 NOW_MS: Final = 1_000_000_000 * 40_000 + 2_300  # in the first beat of a bar
 
 
@@ -38,7 +38,7 @@ def then(plan: Plan, bpm: float, bar_len: int, bars: int, phases: dict[str, int]
     document = {"cluster_id": "home", "initial_bpm": bpm, "bar_len_beats": bar_len}
     policy = TempoPolicy.of_document(document if phases is None else {**document, "phases": phases})
     anchor_ms = plan.head.anchor_ms + bars * plan.head.tempo.bar_ms
-    return plan.with_entries([plan.followed_by(policy, bpm, anchor_ms, "")])
+    return Plan(plan.entries[0], (*plan.entries[1:], plan.followed_by(policy, bpm, anchor_ms, "")))
 
 
 def resolved(suffixes: str, plan: Plan = BUILT_IN, now_ms: int = NOW_MS) -> Resolved:
@@ -102,7 +102,7 @@ def test_every_text_is_an_address_or_refused_at_a_place_in_it(text: str) -> None
 def test_beats_between_now_and_what_an_address_means_are_those_that_it_says(
     count: int, is_past: bool, now_ms: int, tempos: list[tuple[float, int, int]]
 ) -> None:
-    plan = Plan([replace(FIRST, first_bar=7)])
+    plan = Plan(replace(FIRST, first_bar=7))
     for bpm, bar_len, bars in tempos:
         plan = then(plan, bpm, bar_len, bars)
     at_ms = resolve(Address(BASE, (Beats(count, is_past),)), plan, now_ms).at_ms
@@ -213,6 +213,6 @@ def test_what_is_wrong_is_told_with_its_place_and_what_may_stand_there(
 
 
 def test_bars_before_the_first_tempo_that_is_known_are_refused() -> None:
-    plan = Plan([replace(FIRST, first_bar=41)])
+    plan = Plan(replace(FIRST, first_bar=41))
     assert resolved(";bar=42#beat=1", plan).at_ms == 0
     assert "the first bar that is known is 42" in fault(BASE + ";bar=41#beat=1", plan).line

@@ -55,6 +55,6 @@ def player(node: MeshNode, hand: Hand, policy: TempoPolicy | None = None) -> Pla
     clock = MeshClock(Surroundings(lambda: hand.now_ms, lambda: hand.now_ms / 1_000))
     clock.name(node.identity.chain)
     policy = TempoPolicy.built_in("default") if policy is None else policy
-    plan = Plan([Entry.of(policy)])
+    plan = Plan(Entry.of(policy))
     ground = Ground(node.store, node._author, clock, Times(clock), None, plan)
     return Player(node, ground, StatusDesk(ground), Reverb(ground))

@@ -65,8 +65,11 @@ class Leadership:
         return Leader._make(rows[0]) if rows else None
 
     async def keep(self, ttl_s: float) -> bool:
-        """Go on to lead for so long, or begin to if nobody does; whether this node leads."""
-        if self._lock is not None:
+        """Go on to lead for so long, or begin to if nobody does; whether this node leads.
+
+        As long as half of that is left, nothing is said.
+        """
+        if self._lock is not None and self._lock.deadline - self._monotonic() < ttl_s / 2:
             try:
                 await self._locks.renew(self._lock, ttl=ttl_s)
             except StaleFence:

@@ -29,9 +29,11 @@ _log = logging.getLogger(__name__)
 
 _LEAD_BARS: Final = 2.5
 _LEAST_LEAD_S: Final = 5.0
-_MOST_LEAD_S: Final = 3_600.0
+_MOST_LEAD_S: Final = 120.0
 _DIFFER_BARS: Final = 2
 """For so long nodes may differ: each hears of a new policy in its own time."""
+
+_NOT_LED: Final = "the rhythm could not be led"
 
 Duty = Callable[[], Awaitable[object]]
 
@@ -59,7 +61,7 @@ class Conductor:
         self._help = helping
         self._nodes = nodes
         self._tidying = Tidying(ground)
-        self._began_ms = ground.times.now_ms
+        self._came_ms: int | None = None
         self._begun_ms = self._reported_ms = 0  # the last bars whose beginning, and whose report, we did
         self._said = ""
         self._differing_since_ms: int | None = None
@@ -69,36 +71,45 @@ class Conductor:
         """Do the duties, until cancelled."""
         while True:
             await self.catch_up()
-            await self._ground.times.until(self._next_ms())
+            await self._ground.times.until(self._next_ms(), or_set_back=True)
 
     def _next_ms(self) -> int:
         """When there is something to do again."""
-        window = self._ground.timeline.window_at(self._ground.times.now_ms)
-        if self._reported_ms < window.start_ms <= self._begun_ms:
-            return window.start_ms + self._patience_ms
-        return window.end_ms
+        now_ms = self._ground.times.now_ms
+        window = self._ground.timeline.window_at(now_ms)
+        report_ms = window.start_ms + self._patience_ms
+        lead_ms = now_ms + round(self._lead_s * 1_000 / 4)
+        return min(window.end_ms, lead_ms, report_ms if report_ms > now_ms else window.end_ms)
 
     async def catch_up(self) -> None:
         """Do what has come due."""
         async with self._turn:
             now_ms = self._ground.times.now_ms
             window = self._ground.timeline.window_at(now_ms)
-            if self._has_just_begun(window):
+            if self._begun_ms > window.end_ms:
+                _log.warning("the clock was set back: the rhythm goes on from there")
+                self._begun_ms = self._reported_ms = 0
+            is_new_bar, self._begun_ms = self._begun_ms < window.start_ms, window.start_ms
+            if not self._has_seen_a_bar_before(window):
+                if is_new_bar:
+                    await self._told(self._policies.look, "the tempo could not be read")
                 return
-            if self._begun_ms < window.start_ms:
-                self._begun_ms = window.start_ms
-                await self._begin_bar()
+            await (self._begin_bar() if is_new_bar else self._told(self._lead, _NOT_LED))
             if self._reported_ms < window.start_ms <= now_ms - self._patience_ms:
                 self._reported_ms = window.start_ms
                 await self._told(self._report, "the last bar could not be reported on")
 
-    def _has_just_begun(self, window: Window) -> bool:
-        return self._ground.timeline.window_at(window.start_ms - 1).start_ms < self._began_ms
+    def _has_seen_a_bar_before(self, window: Window) -> bool:
+        """Whether this node has seen a whole bar, by the database's clock and not by its own."""
+        if self._came_ms is None and self._ground.clock.is_set:
+            self._came_ms = self._ground.times.now_ms
+        before = self._ground.timeline.window_at(window.start_ms - 1)
+        return self._came_ms is not None and self._came_ms <= before.start_ms
 
     async def _begin_bar(self) -> None:
         for duty, failure in (
             (self._policies.look, "the tempo could not be read"),
-            (self._lead, "the rhythm could not be led"),
+            (self._lead, _NOT_LED),
             (self._say, "nobody could be told by which tempo this node goes"),
             (self._agree, "the tempos of other nodes could not be read"),
             (self._help.close_due, "promises that are over could not be ended"),
@@ -113,9 +124,14 @@ class Conductor:
         except MeshError as error:
             _log.warning("%s: %s", failure, error.line)
 
-    async def _lead(self) -> None:
+    @property
+    def _lead_s(self) -> float:
+        """For how long this node leads unless it goes on: some bars, if those are of a middle length."""
         bar_s = self._ground.entry.tempo.bar_ms / 1_000
-        if await self._leadership.keep(min(max(_LEAD_BARS * bar_s, _LEAST_LEAD_S), _MOST_LEAD_S)):
+        return min(max(_LEAD_BARS * bar_s, _LEAST_LEAD_S), _MOST_LEAD_S)
+
+    async def _lead(self) -> None:
+        if await self._leadership.keep(self._lead_s):
             await self._policies.settle()
             await self._tidying.run_once()
 
@@ -162,7 +178,7 @@ class Conductor:
                 "nobody leads and nodes go by %d policies: the middle one is followed, %g beats a minute",
                 *(len(seen), middle.tempo.bpm),
             )
-            self._pulse.source, ground.plan = Source.MEDIAN, Plan([middle])
+            self._pulse.source, ground.plan = Source.MEDIAN, Plan(middle)
 
     async def _said_by_others(self) -> dict[str, Entry]:
         said = await self._policies.said()

@@ -25,6 +25,8 @@ class Ground:
     """On whose behalf this process acts, if nobody else is named."""
     plan: Plan
     """Which policy holds when, as far as it is known here."""
+    newest_ms: int = -1
+    """The last anchor that was announced, as far as it is known here."""
 
     @property
     def mesh(self) -> tuple[str, str]:

@@ -41,6 +41,7 @@ EXPIRED: Final = "help.expired"
 _SQL: Final = named("help")
 _NOT_NOW: Final = "help_not_now"
 _AT_ONCE: Final = 500
+_BATCHES: Final = 20
 _AGAIN_MS: Final = 100
 
 Thread = Message | HelpThread | str
@@ -113,7 +114,7 @@ class Help:
         return answer
 
     async def _ended(self, thread: Thread) -> HelpThread:
-        """Wait for the end; close the thread when its time is over, if nobody else does."""
+        """Wait for the end; close this thread, and no other, when its time is over, if nobody else does."""
         is_late = False
         while True:
             seen = self._store.change_count
@@ -122,7 +123,7 @@ class Help:
                 return now
             now_ms = self._ground.times.now_ms
             is_late = now_ms >= now.closes_ms
-            if is_late and await self.close_due():
+            if is_late and await self._close(now):
                 continue
             with suppress(TimeoutError):
                 async with self._ground.times.limit(now_ms + _AGAIN_MS if is_late else now.closes_ms):
@@ -279,10 +280,20 @@ class Help:
         Which they are our copy of the database shows, and the database decides: each is closed, and its
         asker told, by one node.
         """
-        values = (*self._ground.mesh, self._ground.times.now_ms, _AT_ONCE)
-        due = [HelpThread(*row) for row in await self._store.read(_SQL["due"], values)]
-        closings = await asyncio.gather(*(self._close(thread) for thread in due))
-        if closed := sum(closings):
+        closed = 0
+        for batch in range(_BATCHES):
+            values = (*self._ground.mesh, self._ground.times.now_ms, _AT_ONCE)
+            rows = await self._store.read(_SQL["due"], values, fresh=batch > 0)
+            closings = await asyncio.gather(
+                *(self._close(HelpThread(*row)) for row in rows), return_exceptions=True
+            )
+            closed += closings.count(True)
+            for failure in closings:
+                if isinstance(failure, BaseException):
+                    raise failure  # when all the others are closed
+            if len(rows) < _AT_ONCE or True not in closings:
+                break
+        if closed:
             _log.info("%d requests for help came to nothing, and those who asked were told", closed)
         return closed
 

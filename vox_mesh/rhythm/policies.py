@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +11,7 @@ from vox_mesh.coordination.kinds import SET_TEMPO
 from vox_mesh.errors import BadValue, Contended, Refused
 from vox_mesh.model.canonical import canonical, parse
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
-from vox_mesh.model.rhythm.plan import LEAD_BARS, Entry, Plan
+from vox_mesh.model.rhythm.plan import Entry, Plan
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Tempo
 from vox_mesh.rhythm.ground import Ground
@@ -31,27 +31,44 @@ _TRIES: Final = 8
 class Policies:
     """Reads and announces policies."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, built_in: TempoPolicy) -> None:
         self._ground = ground
+        self._first = Entry.of(built_in)
+        self._seen: Row | None = None
+        self._rows: dict[str, Entry] = {}
         self.announced = ground.plan
         """What was announced, as far as it is known here; the ground has it, unless nodes disagree."""
         self.lost: list[Entry] = []
-        """What is known here, and not in the database any more."""
+        """What was in force, and is not in the database any more."""
 
     async def look(self, *, fresh: bool = False) -> Plan:
-        """Learn what was announced. What was known stays known: it was in force, also if its row is gone."""
-        ground = self._ground
-        rows = await ground.store.read(_SQL["entries"], ground.mesh, fresh=fresh)
-        known = {entry.op_id for entry in self.announced.entries}
-        self._add(entry for row in rows if row["op_id"] not in known if (entry := _entry_of(row)) is not None)
-        there = {"", *(row["op_id"] for row in rows)}
-        self.lost = [entry for entry in self.announced.entries if entry.op_id not in there]
+        """Learn what was announced, if that has changed. What was known stays so, also if its row is gone."""
+        store, mesh = self._ground.store, self._ground.mesh
+        (seen,) = await store.read(_SQL["extent"], mesh, fresh=fresh)
+        if seen != self._seen:
+            rows = await store.read(_SQL["entries"], mesh, fresh=fresh)
+            self._learn([entry for row in rows if (entry := _entry_of(row)) is not None])
+            self._seen = seen
         return self.announced
 
-    def _add(self, entries: Iterable[Entry]) -> None:
-        before, self.announced = self.announced, self.announced.with_entries(entries)
+    def _learn(self, entries: Sequence[Entry]) -> None:
+        there = {entry.op_id: entry for entry in entries}
+        self.lost = [entry for op_id, entry in self._rows.items() if op_id not in there]
+        plan = Plan(self._first, (*entries, *self.lost)) if entries or self.lost else self.announced
+        fitting = [entry for entry in Plan(self._first, entries).entries if entry.op_id]
+        if self.lost and not all(entry in plan.entries for entry in fitting):
+            _log.warning("tempos that got lost do not fit what was announced since, and are given up")
+            self.lost, plan = [], Plan(self._first, entries)
+        if left_out := len(entries) + len(self.lost) - sum(bool(entry.op_id) for entry in plan.entries):
+            _log.warning("%d tempos that were announced begin on no downbeat, and are left out", left_out)
+        self._rows = there | {entry.op_id: entry for entry in self.lost}
+        self._ground.newest_ms = max((entry.anchor_ms for entry in self._rows.values()), default=-1)
+        self._follow(plan)
+
+    def _follow(self, plan: Plan) -> None:
+        before, self.announced = self.announced, plan
         if self._ground.plan is before:
-            self._ground.plan = self.announced
+            self._ground.plan = plan
 
     # --- announcing ------------------------------------------------------------------------------
 
@@ -73,7 +90,7 @@ class Policies:
                 if refused.reason not in OVERTAKEN:
                     raise
                 continue
-            self._add([entry])
+            self._learn([*self._rows.values(), entry])
             return entry
         raise Contended("others announce tempos all the time", hint="try again")
 
@@ -86,16 +103,16 @@ class Policies:
         plan, ground = self.announced, self._ground
         anchor_ms = plan.head.tempo.beat_at(ground.times.now_ms).window_ms
         if not is_alone or anchor_ms <= plan.head.anchor_ms:
-            anchor_ms = plan.next_anchor_ms(ground.times.now_ms, _MARGIN_MS)
+            anchor_ms = plan.next_anchor_ms(ground.times.now_ms, _MARGIN_MS, ground.newest_ms + 1)
         entry = plan.followed_by(policy, bpm, anchor_ms, reason)
         return replace(entry, op_id=new_key(), hlc=str(ground.clock.tick()), announced_ms=ground.times.now_ms)
 
     def announcement(self, entry: Entry) -> Sequence[Statement]:
         """The statements that announce it; refused if somebody was quicker, or it is too late for that."""
-        ground, before = self._ground, self.announced.head
-        lead_ms = LEAD_BARS * max(before.tempo.bar_ms, self.announced.at(ground.times.now_ms).tempo.bar_ms)
+        ground = self._ground
+        lead_ms = self.announced.lead_ms(ground.times.now_ms)
         return (
-            nothing_else(ground, self.announced),
+            nothing_else(ground),
             Statement(
                 _SQL["refuse_if_late"], (*self._living, entry.anchor_ms, lead_ms), refusal="tempo_late"
             ),
@@ -117,16 +134,16 @@ class Policies:
         Tempos get lost when an older copy of the database is restored; they were in force all the same.
         """
         first = self.announced.entries[0]
-        if not first.op_id and first.policy != TempoPolicy.built_in(self._ground.mesh[1]):
+        if not self._rows and first.policy != self._first.policy:
             said = replace(
                 first, reason="of the leader's settings", op_id=new_key(), hlc=str(self._ground.clock.tick())
             )
-            await self._ground.store.write(self._script(said, (self._row(said),)))
-            self._add([said])
+            await self._ground.store.write(self._script(said, (nothing_else(self._ground), self._row(said))))
+            self._learn([said])
         if self.lost:
             _log.warning("%d tempos that were announced have got lost, and are written again", len(self.lost))
             await self._ground.store.write(Script(*(self._row(entry) for entry in self.lost)))
-            self.lost = []
+            self._seen = None
 
     def _script(self, entry: Entry, statements: Sequence[Statement]) -> Script:
         said = {
@@ -156,10 +173,11 @@ class Policies:
 OVERTAKEN: Final = ("tempo_overtaken", "tempo_late")
 
 
-def nothing_else(ground: Ground, plan: Plan) -> Statement:
-    """Lets a script go on only if nothing was announced that is not in the plan."""
-    head_ms = plan.head.anchor_ms if plan.head.op_id else -1
-    return Statement(_SQL["refuse_if_announced_after"], (*ground.mesh, head_ms), refusal="tempo_overtaken")
+def nothing_else(ground: Ground) -> Statement:
+    """Lets a script go on only if nothing was announced that is not known here."""
+    return Statement(
+        _SQL["refuse_if_announced_after"], (*ground.mesh, ground.newest_ms), refusal="tempo_overtaken"
+    )
 
 
 def _goes_by(row: Row) -> Entry | None:

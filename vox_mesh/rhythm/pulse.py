@@ -32,13 +32,21 @@ class _Listener:
     def __init__(self) -> None:
         self._frames: deque[BeatFrame] = deque(maxlen=_KEPT)
         self._came = asyncio.Event()
+        self._is_over = False
 
     def tell(self, frame: BeatFrame) -> None:
         self._frames.append(frame)
         self._came.set()
 
-    async def next(self) -> BeatFrame:
+    def end(self) -> None:
+        self._is_over = True
+        self._came.set()
+
+    async def next(self) -> BeatFrame | None:
+        """The next frame; `None`: there are no more."""
         while not self._frames:
+            if self._is_over:
+                return None
             self._came.clear()
             await self._came.wait()
         return self._frames.popleft()
@@ -68,22 +76,38 @@ class Pulse:
         """Each beat from now on, when it begins; of what a jump of the clock left out, only the downbeats."""
         listener = _Listener()
         self._listeners.add(listener)
-        if self._beating is None or self._beating.done():
+        if self._beating is None:
             self._beating = asyncio.create_task(self._beat(), name="vox-mesh-pulse", context=apart())
         try:
-            while True:
-                yield await listener.next()
+            while (frame := await listener.next()) is not None:
+                yield frame
         finally:
             self._listeners.discard(listener)
             if not self._listeners:
-                self._beating.cancel()
+                self._stop()
+
+    def _stop(self) -> None:
+        beating, self._beating = self._beating, None
+        if beating is not None:
+            beating.cancel()
+
+    async def close(self) -> None:
+        """Tell nothing more: whoever listens has heard the last beat."""
+        self._stop()
+        for listener in self._listeners:
+            listener.end()
 
     async def _beat(self) -> None:
         ground = self._ground
         metronome = Metronome(told_ms := ground.beat().epoch_ms)
         while True:
-            await ground.times.until(ground.timeline.beat_at(told_ms).ends_ms)
+            await ground.times.until(ground.timeline.beat_at(told_ms).ends_ms, or_set_back=True)
             now_ms = ground.times.now_ms
+            if told_ms - now_ms > ground.beat(now_ms).bar_ms:
+                _log.warning(
+                    "the clock was set back by %d s: beats are told anew", (told_ms - now_ms) / 1_000
+                )
+                metronome = Metronome(told_ms := ground.beat(now_ms).epoch_ms)
             if ground.timeline.bars_between(told_ms, now_ms) > _MOST_BARS:
                 _log.warning(
                     "the clock has jumped by %d s: the beats in between are left out",

@@ -15,6 +15,7 @@ from vox_mesh.model.liveness import DEAD_AFTER_TICKS
 from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.reports import BarReport, Figures, Source, Standing, stretches
 from vox_mesh.model.rhythm.tempo import Window
+from vox_mesh.model.rhythm.watch import Watch
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.policies import nothing_else
 from vox_mesh.rhythm.tally import Tally
@@ -31,8 +32,8 @@ REPORTS_KEPT_MS: Final = 90 * _DAY_MS
 AMENDED_FOR_MS: Final = CLAIMS_KEPT_MS - _DAY_MS
 """A report is amended for so long: after that the claims that it was made of may be gone."""
 
-PHRASES_LATE_MS: Final = 2 * 3_600_000
-"""Phrases are looked for so long after the end of their bar."""
+ENDS_LATE_MS: Final = 2 * 3_600_000
+"""Phrases and threads that have ended are looked for so long after the end of their bar."""
 
 GRACE_BEATS: Final = 0.25
 MAX_GRACE_MS: Final = 1_000
@@ -45,9 +46,6 @@ _CLOSE_S: Final = 2.0
 _AT_ONCE: Final = 64
 _PASSES: Final = 8
 _TRIES: Final = 4
-_WATCHED_BARS: Final = 2
-"""Who has looked so many bars ago knows what was in between."""
-
 _FORGOTTEN_AT_ONCE: Final = 2_000
 _PARTS: Final = 10
 _OVERTAKEN: Final = "overtaken"
@@ -72,6 +70,7 @@ class _Due(NamedTuple):
     unreported: Sequence[int]
     late: Sequence[tuple[int, int]]
     late_phrases: Sequence[int]
+    late_threads: Sequence[int]
     queue_depth: int
     places: int
     load: int
@@ -85,6 +84,12 @@ class _Due(NamedTuple):
         """How the mesh stands now."""
         utilisation = self.load / self.places if self.places else None
         return Standing(self.queue_depth, self.places, utilisation, self.clock_distance_ms)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether there is no more than can be written at once."""
+        parts = (self.unreported, self.late, self.late_phrases, self.late_threads)
+        return max(len(part) for part in parts) <= _AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +113,7 @@ class Reverb:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self.tally = Tally()
-        self._looked_ms: int | None = None
-        self._watched_ms: int | None = None  # since when no bar has escaped us
+        self._watch = Watch()
 
     @property
     def grace_ms(self) -> int:
@@ -143,7 +147,7 @@ class Reverb:
         """
         now_ms = self._ground.times.now_ms if now_ms is None else now_ms
         if not self._ground.policy.observability.emit_bar_reports:
-            self._look(now_ms)
+            self._watch.look(self._ground.timeline, now_ms)
             return []
         written: list[BarReport] = []
         for _ in range(_PASSES):
@@ -155,7 +159,7 @@ class Reverb:
 
     async def close(self) -> None:
         """Vouch for the quiet bars that we have seen: whoever comes next has not."""
-        if self._looked_ms is None or not self._ground.policy.observability.emit_bar_reports:
+        if self._watch.begins_ms is None or not self._ground.policy.observability.emit_bar_reports:
             return
         try:
             async with asyncio.timeout(_CLOSE_S):
@@ -163,19 +167,14 @@ class Reverb:
         except (MeshError, TimeoutError) as error:
             _log.info("the last bars are not reported: %s", error)
 
-    def _look(self, now_ms: int) -> None:
-        timeline, looked_ms = self._ground.timeline, self._looked_ms
-        is_gap = looked_ms is None or timeline.bars_between(looked_ms, max(now_ms, looked_ms)) > _WATCHED_BARS
-        if is_gap or self._watched_ms is None:
-            self._watched_ms = timeline.window_at(now_ms).start_ms
-        self._looked_ms = now_ms
-
     async def _roll_up(self, now_ms: int, least_quiet: int = QUIET_BARS) -> tuple[list[BarReport], bool]:
         """One pass; whether that was all of it."""
         fresh = False
         for _ in range(_TRIES):
             due = await self._due(now_ms, fresh=fresh)
-            self._look(now_ms)
+            self._watch.look(self._ground.timeline, now_ms)
+            if due.last is not None:
+                self._watch.forget(due.last.until_ms)
             late = await self._late(due, fresh=fresh)
             new = [] if len(due.late) > _AT_ONCE else self._new(due, now_ms, least_quiet)
             if not late and not new:
@@ -189,17 +188,32 @@ class Reverb:
                 fresh = True
             else:
                 await self._forget(due, now_ms)
-                return written, max(len(due.unreported), len(due.late)) <= _AT_ONCE
+                return written, due.is_all
         return [], True
 
     async def _due(self, now_ms: int, *, fresh: bool) -> _Due:
         ground = self._ground
         values = (
             *(*ground.mesh, now_ms - AMENDED_FOR_MS, self._due_until(now_ms), _AT_ONCE + 1),
-            *(DEAD_AFTER_TICKS, now_ms - PHRASES_LATE_MS),
+            *(DEAD_AFTER_TICKS, ground.timeline.window_at(now_ms - ENDS_LATE_MS).start_ms),
         )
         rows = await ground.store.read(_SQL["due"], values, fresh=fresh)
-        return _due_of(rows[0], is_fresh=not rows.age_s)
+        return self._due_of(rows[0], is_fresh=not rows.age_s)
+
+    def _due_of(self, row: Row, *, is_fresh: bool) -> _Due:
+        last = None if row["last"] is None else _Last(*orjson.loads(row["last"]))
+        # Threads end at any moment: one in each bar tells of them all.
+        ends = sorted((each for ends in orjson.loads(row["late_threads"]) for each in ends), reverse=True)
+        late_threads = {self._ground.timeline.window_at(each).start_ms: each for each in ends}
+        return _Due(
+            *(last, row["serial"], orjson.loads(row["unreported"])),
+            [(window_ms, first) for window_ms, first in orjson.loads(row["late"])],
+            orjson.loads(row["late_phrases"]),
+            sorted(late_threads.values()),
+            *(row["queue_depth"], row["places"], row["load"], row["clock_distance_ms"]),
+            *(row["oldest_claim_ms"], row["oldest_report_ms"]),
+            is_fresh,
+        )
 
     def _due_until(self, now_ms: int) -> int:
         return self._ground.timeline.window_at(now_ms - self.grace_ms).start_ms
@@ -208,21 +222,21 @@ class Reverb:
 
     def _new(self, due: _Due, now_ms: int, least_quiet: int) -> list[_Draft]:
         """What is to be written of the bars after the last report."""
-        timeline, until_ms = self._ground.timeline, self._due_until(now_ms)
-        watched_ms = until_ms if self._watched_ms is None else self._watched_ms
+        timeline, watch, until_ms = self._ground.timeline, self._watch, self._due_until(now_ms)
         data = list(due.unreported)
-        if len(data) > _AT_ONCE:  # the rest with the next pass
-            until_ms = timeline.window_at(data.pop()).start_ms
+        if len(data) > _AT_ONCE:  # the rest with the next pass; they may all be of one bar
+            until_ms = max(timeline.window_at(data.pop()).start_ms, timeline.window_at(data[0]).end_ms)
         if due.last is not None:
             from_ms = due.last.until_ms
         else:  # nobody was there before, or has left anything but this
-            from_ms = min([watched_ms, *(timeline.window_at(each).start_ms for each in data)])
+            begins_ms = until_ms if watch.begins_ms is None else watch.begins_ms
+            from_ms = min([begins_ms, *(timeline.window_at(each).start_ms for each in data)])
         if from_ms >= until_ms:
             return []
         current = timeline.window_at(until_ms - 1)
-        if current.start_ms >= watched_ms and self._is_busy(due):
+        if watch.covers(current.start_ms) and self._is_busy(due):
             data.append(current.start_ms)
-        if due.last is not None and due.last.unfinished and from_ms >= watched_ms:
+        if due.last is not None and due.last.unfinished and watch.covers(from_ms):
             data.append(from_ms)  # some should have said something
         drafts: list[_Draft] = []
         for window, has_data in stretches(timeline, from_ms, until_ms, data):
@@ -231,7 +245,8 @@ class Reverb:
                 standing = due.standing if is_now else Standing()
                 drafts.append(_Draft(window, True, standing=standing))
             else:
-                drafts += _nothing(window, watched_ms)
+                for part, is_watched in watch.parts(window):
+                    drafts.append(_Draft(part, False, is_missing=not is_watched))
         is_news = any(draft.has_data or draft.is_missing for draft in drafts)
         return drafts if is_news or timeline.bars_between(from_ms, until_ms) >= least_quiet else []
 
@@ -245,7 +260,8 @@ class Reverb:
 
     async def _late(self, due: _Due, *, fresh: bool) -> list[_Draft]:
         """What is to be written of bars that were reported before."""
-        moments = sorted({*(window_ms for window_ms, _ in due.late[:_AT_ONCE]), *due.late_phrases})
+        claimed = (window_ms for window_ms, _ in due.late[:_AT_ONCE])
+        moments = sorted({*claimed, *due.late_phrases, *due.late_threads[:_AT_ONCE]})
         if not moments:
             return []
         ground, timeline = self._ground, self._ground.timeline
@@ -288,7 +304,7 @@ class Reverb:
         until_ms = 0 if due.last is None else due.last.until_ms
         starts = orjson.dumps([report.start_ms for report in reports]).decode()
         script = Script(
-            nothing_else(ground, ground.plan),  # where the bars lie is known
+            nothing_else(ground),  # where the bars lie is known
             Statement(_SQL["refuse_unless_follows"], (*ground.mesh, 0, until_ms), refusal=_OVERTAKEN),
             Statement(_SQL["write"], (*ground.mesh, ground.node_id, hlc, through, rows)),
             Statement(
@@ -347,32 +363,12 @@ class Reverb:
                     break
 
 
-def _nothing(window: Window, watched_ms: int) -> Iterator[_Draft]:
-    """Bars without anything: those before somebody watched are missing."""
-    start_ms, end_ms = window
-    if start_ms < watched_ms:
-        yield _Draft(Window(start_ms, min(end_ms, watched_ms)), False, is_missing=True)
-    if end_ms > watched_ms:
-        yield _Draft(Window(max(start_ms, watched_ms), end_ms), False)
-
-
 def _values(report: BarReport) -> tuple[Any, ...]:
     """A report as the statement knows it, by its places."""
     return (
         *(report.start_ms, report.revision, report.window_id, report.end_ms, int(report.is_missing)),
-        *(sum(report.phrases.values()), orjson.dumps(report.document()).decode()),
-    )
-
-
-def _due_of(row: Row, *, is_fresh: bool) -> _Due:
-    last = None if row["last"] is None else _Last(*orjson.loads(row["last"]))
-    return _Due(
-        *(last, row["serial"], orjson.loads(row["unreported"])),
-        [(window_ms, first) for window_ms, first in orjson.loads(row["late"])],
-        orjson.loads(row["late_phrases"]),
-        *(row["queue_depth"], row["places"], row["load"], row["clock_distance_ms"]),
-        *(row["oldest_claim_ms"], row["oldest_report_ms"]),
-        is_fresh,
+        *(sum(report.phrases.values()), sum(report.promises.values())),
+        orjson.dumps(report.document()).decode(),
     )
 
 

@@ -50,10 +50,11 @@ class Rhythm:
         files: RhythmFiles,
     ) -> None:
         self.times = Times(clock)
-        plan = Plan([_first_entry(files.policy, store.tenant.repository_id)])
+        built_in = TempoPolicy.built_in(store.tenant.repository_id)
+        plan = Plan(Entry.of(built_in if files.policy is None else _policy_at(files.policy)))
         self.ground = Ground(store, author, clock, self.times, agent, plan)
         self.budgets = Budgets(self.ground, read_rates(files.rates))
-        self.policies = Policies(self.ground)
+        self.policies = Policies(self.ground, built_in)
         self.pulse = Pulse(self.ground)
         self.holds = BeatLocks(self.ground, locks)
         self.leadership = Leadership(OFFICE, store, locks, clock, surroundings.monotonic)
@@ -106,16 +107,14 @@ class Rhythm:
         return await self.leadership.leader()
 
     async def close(self) -> None:
-        """Say what is left to be said, and let another one lead."""
+        """Say what is left to be said, let another one lead, and end the beats."""
         await self.status.close()
         await self.reverb.close()
         await self.leadership.resign()
+        await self.pulse.close()
 
 
-def _first_entry(file: Path | None, cluster_id: str) -> Entry:
-    """What holds as long as nothing was announced."""
-    if file is None:
-        return Entry.of(TempoPolicy.built_in(cluster_id))
+def _policy_at(file: Path) -> TempoPolicy:
     try:
         text = file.read_bytes()
     except OSError as error:
@@ -123,4 +122,4 @@ def _first_entry(file: Path | None, cluster_id: str) -> Entry:
             f"VOX_MESH_TEMPO_POLICY: {file} can't be read: {error.strerror}",
             hint="name a file, or unset the variable",
         ) from None
-    return Entry.of(parse_policy(text, str(file)))
+    return parse_policy(text, str(file))

@@ -11,12 +11,19 @@ from typing import Any, Final
 
 import orjson
 
-from vox_mesh.errors import BadValue, DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded
+from vox_mesh.errors import (
+    BadValue,
+    DatabaseUnavailable,
+    MeshError,
+    OutcomeUnknown,
+    Overloaded,
+    SpoolFull,
+)
 from vox_mesh.model.hlc import Hlc
 from vox_mesh.model.rhythm.claims import ClaimState, StatusClaim
 from vox_mesh.model.rhythm.tempo import Beat
 from vox_mesh.rhythm.ground import Ground
-from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.script import Script, Shape
 from vox_mesh.store.statements import named
 
 _log = logging.getLogger(__name__)
@@ -25,15 +32,20 @@ MAX_LIVE: Final = 4_000
 """Of so many tasks a node tells; of more, only the ones last spoken of."""
 
 MAX_WAITING: Final = 20_000
-"""So many claims are kept while the database is away."""
+"""So many claims are kept while the database is away: in the spool, where there is one, and as many here."""
 
 _PART_BYTES: Final = 1_500_000
 """So much goes in one script: with the notes that agents write, all of it."""
 
 _CLOSE_S: Final = 2.0
 _LEAST_S: Final = 1.0
-_AWAY: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded)
-_SQL: Final = named("rhythm_status")
+_AWAY: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded, SpoolFull)
+_PUT: Final = Shape(
+    "rhythm.claims",
+    (named("rhythm_status")["put"],),
+    subject=lambda item: item["node_id"],  # serials are given out one script after the other
+    repeatable=True,  # what is there already is not newer than itself
+)
 
 _Task = tuple[str, str]
 
@@ -79,6 +91,7 @@ class StatusDesk:
         self._spoken = asyncio.Event()
         self._writing = asyncio.Lock()
         self._is_away = False
+        self._spooled = 0  # claims, since the database was last there: the spool has more to keep than these
         self.dropped = 0
         """Claims that were lost: there were too many."""
 
@@ -89,7 +102,7 @@ class StatusDesk:
 
     @property
     def waiting(self) -> int:
-        """How many claims are not written yet."""
+        """How many claims are neither written yet nor in the spool."""
         return len(self._unsaid)
 
     # --- what is said ----------------------------------------------------------------------------
@@ -189,7 +202,7 @@ class StatusDesk:
                 self._unsaid[agent, task, beat.epoch_ms] = again
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Write now all that was said. What can't be written stays, and is written with the next."""
+        """Write now all that was said, or have the spool keep it. What neither takes stays for the next time."""
         async with self._writing:
             excess = len(self._unsaid) - MAX_WAITING
             if excess > 0:
@@ -197,7 +210,8 @@ class StatusDesk:
                     del self._unsaid[key]
                 self._drop(excess, "claims wait for the database")
             for part in list(self._parts()):
-                await self._ground.store.write(self._script(part), timeout=timeout)
+                outcome = await self._ground.store.write(self._script(part), timeout=timeout)
+                self._spooled = self._spooled + len(part) if outcome.spooled else 0
                 for key, (said, _) in part.items():
                     if self._unsaid.get(key) is said:
                         del self._unsaid[key]
@@ -216,15 +230,14 @@ class StatusDesk:
             yield part
 
     def _script(self, part: _Part) -> Script:
-        ground = self._ground
-        rows = b"[%s]" % b",".join(row for _, row in part.values())
-        put = Statement(_SQL["put"], (*ground.mesh, ground.node_id, rows.decode()))
-        return Script(put, repeatable=True)  # what is there already is not newer than itself
+        claims = b"[%s]" % b",".join(row for _, row in part.values())
+        item = {"node_id": self._ground.node_id, "claims": claims.decode()}
+        return Script.of(_PUT, item, appendable=self._spooled < MAX_WAITING)
 
     async def close(self) -> None:
-        """Write what is left, if that can be done soon."""
+        """Write what is left, if that can be done soon; the spool gets it in time if it can't."""
         try:
             async with asyncio.timeout(_CLOSE_S):
-                await self.flush()
+                await self.flush(_CLOSE_S / 2)
         except (MeshError, TimeoutError) as error:
             _log.warning("%d status claims are lost: %s", len(self._unsaid), error)

@@ -12,6 +12,8 @@ _DAY_MS: Final = 86_400_000
 KEPT_MS: Final = {
     "help_threads": 90 * _DAY_MS,
     "phrase_checkpoints": 90 * _DAY_MS,
+    "beat_pulses": 90 * _DAY_MS,
+    "tempo_policies": 400 * _DAY_MS,
     "phrase_ends": 400 * _DAY_MS,  # a year's costs can be told, and some more
 }
 

@@ -30,12 +30,16 @@ class Times:
         self._turned.set()
         self._turned = asyncio.Event()
 
-    async def until(self, at_ms: int) -> None:
-        """Wait for a moment."""
-        while (left_ms := at_ms - self._clock.now_ms) > 0:
+    async def until(self, at_ms: int, *, or_set_back: bool = False) -> None:
+        """Wait for a moment; or no longer than until the clock was set back."""
+        left_ms = at_ms - self._clock.now_ms
+        while left_ms > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left_ms / 1_000, _LONGEST_S)):
                     await self._turned.wait()
+            before_ms, left_ms = left_ms, at_ms - self._clock.now_ms
+            if or_set_back and left_ms > before_ms:
+                return
 
     @asynccontextmanager
     async def limit(self, at_ms: int) -> AsyncIterator[asyncio.Timeout]:

@@ -199,3 +199,12 @@ def test_a_page_that_cannot_be_right_is_told(path: Path) -> None:
     assert reader.quickly(Statement("SELECT a FROM t"), LONG_S) is None
     assert reader.found_damage
     reader.forget()
+
+
+def test_going_on_after_a_change_is_not_broken_off_by_the_time_of_an_earlier_query(reader: Reader) -> None:
+    short = Statement("SELECT count(*) FROM t")
+    for _ in range(1_000):  # how far the steps are counted when the time is over differs from one to the next
+        assert one(reader.quickly(short, LONG_S)) == 3
+        reader._until = 0.0
+        reader.doubt()
+        reader.renew()

@@ -51,7 +51,9 @@ _NEUTRAL_TROUBLE: Final = 0.1
 _NEUTRAL_UTILISATION: Final = 0.55
 _DECISIVE: Final = {"cluster_id", "initial_bpm", "bar_len_beats", "phases", "limits", "adaptation"}
 _WORK: Final = "work"
-_BPM_DIGITS: Final = 2
+_BPM_DIGITS: Final = 4
+"""Of a tempo, so many are told, wherever the point is."""
+
 _DIGITS: Final = 6
 
 
@@ -155,7 +157,7 @@ def decide(
         overrun_rate=heard.overrun_rate,
         broken_rate=heard.broken_rate,
     )
-    wanted = _within(round(_level(policy, after.integral, error), _BPM_DIGITS), limits)
+    wanted = _within(_rounded(_level(policy, after.integral, error)), limits)
     if abs(wanted - state.bpm) < _hysteresis(policy) * state.bpm or wanted == state.bpm:
         return stay("steady: what is wanted is near enough", after, wanted)
     if state.changed_ms is not None and now_ms < state.changed_ms + MINUTE_MS:
@@ -206,6 +208,10 @@ def _reason(is_faster: bool, heard: Readings) -> str:
     if heard.overrun_rate >= heard.broken_rate:
         return "slower: phases are overrun"
     return "slower: promises are broken"
+
+
+def _rounded(bpm: float) -> float:
+    return float(f"{bpm:.{_BPM_DIGITS}g}")
 
 
 def _level(policy: TempoPolicy, integral: float, error: float) -> float:

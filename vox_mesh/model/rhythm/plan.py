@@ -13,6 +13,9 @@ from vox_mesh.model.rhythm.tempo import Tempo, Timeline
 LEAD_BARS: Final = 2
 """A tempo is announced at least so many bars ahead: each node looks for one in every bar."""
 
+LEAST_LEAD_MS: Final = 5_000
+"""And, however short bars are, so long ahead: copies of the database may be behind."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -42,18 +45,26 @@ class Entry:
         """Since when it holds."""
         return self.tempo.anchor_ms
 
+    def leads_to(self, other: Entry) -> bool:
+        """Whether the other begins on a downbeat of this one."""
+        return self.tempo.beat_at(other.anchor_ms).window_ms == other.anchor_ms
+
 
 class Plan:
-    """Entries in their order. Of two with one anchor the later by its hybrid time holds."""
+    """Entries in their order. Of two with one anchor the later by its hybrid time holds.
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        best: dict[int, Entry] = {}
-        for entry in sorted(entries, key=lambda each: each.hlc):
-            best[entry.anchor_ms] = entry
-        first, *others = (best[anchor_ms] for anchor_ms in sorted(best))
-        fitting = [first]
-        for entry in others:
-            if fitting[-1].tempo.beat_at(entry.anchor_ms).window_ms == entry.anchor_ms:
+    `first` is what held before all of them, unless the earliest does not follow from it: then nobody knows
+    any more what did. Of the others, one that is anchored on no downbeat of the one before is left out.
+    """
+
+    def __init__(self, first: Entry, entries: Iterable[Entry] = ()) -> None:
+        best = {entry.anchor_ms: entry for entry in sorted(entries, key=lambda each: each.hlc)}
+        ordered = [best[anchor_ms] for anchor_ms in sorted(best)]
+        if not ordered or (first.anchor_ms < ordered[0].anchor_ms and first.leads_to(ordered[0])):
+            ordered.insert(0, first)
+        fitting = ordered[:1]
+        for entry in ordered[1:]:
+            if fitting[-1].leads_to(entry):
                 fitting.append(entry)
         self.entries: Final[Sequence[Entry]] = tuple(fitting)
         self.timeline: Final = Timeline(entry.tempo for entry in fitting)
@@ -70,15 +81,15 @@ class Plan:
                 return entry
         return self.entries[0]
 
-    def with_entries(self, entries: Iterable[Entry]) -> Plan:
-        """This one, and these."""
-        return Plan((*self.entries, *entries))
+    def lead_ms(self, now_ms: int) -> int:
+        """How long before its anchor another tempo must be announced."""
+        return max(LEAST_LEAD_MS, LEAD_BARS * max(self.head.tempo.bar_ms, self.at(now_ms).tempo.bar_ms))
 
-    def next_anchor_ms(self, now_ms: int, margin_ms: int = 0) -> int:
+    def next_anchor_ms(self, now_ms: int, margin_ms: int = 0, after_ms: int = 0) -> int:
         """The first downbeat on which another tempo can begin, if it is announced within the margin."""
         head = self.head
-        lead_ms = LEAD_BARS * max(head.tempo.bar_ms, self.at(now_ms).tempo.bar_ms)
-        soonest_ms = max(now_ms + margin_ms + lead_ms, head.anchor_ms + head.tempo.bar_ms)
+        earliest_ms = now_ms + margin_ms + self.lead_ms(now_ms)
+        soonest_ms = max(earliest_ms, head.anchor_ms + head.tempo.bar_ms, after_ms)
         beat = head.tempo.beat_at(soonest_ms)
         return beat.window_ms if beat.window_ms == soonest_ms else beat.window_ends_ms
 

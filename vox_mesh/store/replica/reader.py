@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import time
@@ -158,7 +159,11 @@ class Reader:
             if self._outline is None or self._outline != _outline(self._path):
                 self.forget()
             else:
-                self._connection.execute(_DROP_PAGES)
+                self._until = math.inf  # the time of the last query is over, and this is none
+                try:
+                    self._connection.execute(_DROP_PAGES)
+                except sqlite3.Error:
+                    self.forget()
 
     def forget(self) -> None:
         """Close the kept connection: it would go on answering from the pages it has seen."""
