@@ -97,7 +97,8 @@ class Orchestra:
     async def begin(self, name: str, *, skew_ms: int = 0, drift: float = 0.0, **settings: Any) -> bool:
         """Have a node begin, or begin again; not as long as the others believe that it lives."""
         player = self.players.setdefault(name, Player(name, Line(self.shared), skew_ms, drift))
-        given = {"node_id": name, "home_dir": self._folder / name, "http": False, "db_deadline": "1s"}
+        home = self._folder / name
+        given: dict[str, Any] = {"node_id": name, "home_dir": home, "http": False, "db_deadline": "1s"}
         chosen = TownSettings(**given, **self._settings, **settings)
         player.opening = Mesh.open(chosen, self._surroundings(player))
         try:

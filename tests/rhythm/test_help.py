@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.messaging import PATIENCE_S, crowd_on, database_ms
+from tests.support.messaging import PATIENCE_S, crowd_on, database_ms, write
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Message, Statement
@@ -21,6 +21,7 @@ from vox_mesh.model.rhythm.plan import Entry, Plan
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import THREAD, HelpPromise, HelpState, HelpThread, thread_of, verdict
 from vox_mesh.node import MeshNode
+from vox_mesh.rhythm import help as helping
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.help import ANSWER, EXPIRED, PROMISE, REQUEST, WITHDRAWN, Help
 from vox_mesh.rhythm.times import Times
@@ -356,6 +357,39 @@ async def test_many_nodes_that_close_at_the_same_time_tell_each_asker_once(two: 
     assert sorted(each.receiver_agent for each in told) == [f"s{n}" for n in range(5)]
     assert {await two.state(thread) for thread in threads} == {"unanswered"}
     assert await two.counts() == (0, 0, 0, 5)
+
+
+async def test_all_whose_time_is_over_are_closed_however_many_they_are(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(helping, "_AT_ONCE", 2)
+    for number in range(5):
+        await two.asker.ask("helper", number, within_beats=1)
+    await two.turn(1)
+    assert await two.helper.close_due() == 5
+    assert await two.counts() == (0, 0, 0, 5)
+
+
+async def test_one_that_can_not_be_closed_keeps_no_other_open(two: Two) -> None:
+    threads = [await two.asker.ask("helper", number, within_beats=1) for number in range(2)]
+    await write(
+        two.asking,
+        "UPDATE help_threads SET asker = 'no agent!' WHERE scope_id = ?1 AND repository_id = ?2"
+        " AND thread_id = ?3",
+        threads[0].thread_id,
+    )
+    await two.turn(1)
+    with pytest.raises(BadValue):
+        await two.helper.close_due()
+    assert await two.state(threads[1]) == "unanswered"
+
+
+async def test_who_waits_closes_no_thread_but_its_own(two: Two) -> None:
+    own, other = [await two.asker.ask("helper", number, within_beats=1) for number in range(2)]
+    await two.turn(1)
+    with pytest.raises(ThreadClosed):
+        await two.asker.wait(own)
+    assert await two.state(other) == "asked", "whoever waits for that one closes it, or the next bar does"
 
 
 async def test_a_node_whose_clock_is_ahead_closes_nothing_before_its_time(two: Two) -> None:

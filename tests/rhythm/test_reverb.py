@@ -18,7 +18,7 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport, Names
 from vox_mesh.model.rhythm.tempo import window_id
 from vox_mesh.rhythm import reverb
-from vox_mesh.rhythm.reverb import CLAIMS_KEPT_MS, QUIET_BARS, REPORTS_KEPT_MS
+from vox_mesh.rhythm.reverb import CLAIMS_KEPT_MS, ENDS_LATE_MS, QUIET_BARS, REPORTS_KEPT_MS
 
 _DAY_BARS = 86_400_000 // BAR_MS
 
@@ -234,6 +234,43 @@ async def test_who_leaves_vouches_for_the_quiet_bars_that_it_saw(
         assert bars(await every(two)) == [(0, 2, "quiet"), (2, 3, "missing")]
 
 
+@pytest.mark.parametrize("is_told", [True, False], ids=["after-a-report", "before-the-first"])
+async def test_quiet_bars_that_were_watched_stay_quiet_when_a_gap_follows(
+    one: Player, hand: Hand, is_told: bool
+) -> None:
+    if is_told:
+        await one.say("a", "t", "done")
+    for bar in range(1, 21):
+        hand.to(bar, 2)
+        await one.reverb.roll_up_due()
+    hand.to(25, 2)  # the database was away
+    first = 1 if is_told else 0
+    assert bars(await one.reverb.roll_up_due()) == [(first, 20 - first, "quiet"), (20, 5, "missing")]
+    assert one.reverb.tally.missing_bars == 5
+    for bar in range(26, 29):
+        hand.to(bar, 2)
+        assert await one.reverb.roll_up_due() == []
+    hand.to(28, 3)
+    await one.say("a", "u", "done")
+    hand.to(29, 2)
+    assert bars(await one.reverb.roll_up_due()) == [(25, 3, "quiet"), (28, 1, "told")]
+    assert_tiled(await every(one))
+
+
+async def test_a_silent_bar_between_two_that_are_told_at_once_is_no_quiet_one(
+    one: Player, hand: Hand
+) -> None:
+    await one.say("a", "t", "executing")
+    await one.say("b", "u", "done")
+    hand.to(2)
+    await one.say("b", "v", "done")
+    hand.to(2, 2)
+    told = await one.reverb.roll_up_due()
+    assert bars(told) == [(0, 1, "told"), (1, 1, "told")]
+    assert (told[1].reporters, told[1].missing) == (0, Names(1, ("a",)))
+    assert [alarm.name for alarm in told[1].alarms] == ["no_status_claims"]
+
+
 async def test_a_gap_is_one_report_however_long_and_bars_with_data_are_told_late(
     one: Player, hand: Hand
 ) -> None:
@@ -337,6 +374,75 @@ async def test_phrases_that_come_late_amend_the_report_of_their_bar_once(one: Pl
     assert (amended.phrases, amended.revision) == ({"done": 1, "failed": 1}, 2)
     assert amended.cost == first.cost + 1.5
     assert await one.reverb.roll_up_due() == []
+
+
+async def test_phrases_of_a_bar_of_hours_come_late_too(there: Scene, hand: Hand) -> None:
+    slow = TempoPolicy.of_document({"cluster_id": "c", "initial_bpm": 1 / 60})
+    async with there.node() as node:
+        one = player(node, hand, slow)
+        await one.reverb.roll_up_due()
+        window = one.ground.timeline.window_at(hand.now_ms)
+        await phrase(one, "x", hand.now_ms)
+        hand.now_ms = window.end_ms + one.reverb.grace_ms
+        await one.reverb.roll_up_due()
+        await phrase(one, "y", window.start_ms + 1)
+        hand.now_ms = window.end_ms + ENDS_LATE_MS - 1
+        (amended,) = await one.reverb.roll_up_due()
+        assert (amended.start_ms, amended.revision, amended.phrases) == (window.start_ms, 2, {"done": 2})
+        await phrase(one, "z", window.start_ms + 2)
+        hand.now_ms += 1
+        assert await one.reverb.roll_up_due() == []
+
+
+async def test_threads_that_are_closed_after_their_bar_was_reported_amend_it_once(
+    one: Player, hand: Hand
+) -> None:
+    await thread(one, "kept", "kept", start(0) + 1)
+    await one.say("a", "t", "done")
+    hand.to(1, 2)
+    (first,) = await one.reverb.roll_up_due()
+    await thread(one, "late", "unanswered", start(0) + 2)
+    await thread(one, "last", "unanswered", start(1) - 1)
+    (amended,) = await one.reverb.roll_up_due()
+    assert (amended.revision, amended.window_id, amended.tasks) == (2, first.window_id, {"done": 1})
+    assert amended.promises == {"kept": 1, "broken": 0, "expired": 0, "unanswered": 2}
+    assert one.reverb.tally.promises == amended.promises, "each was counted once"
+    assert await one.reverb.roll_up_due() == []
+
+
+async def test_quiet_and_missing_bars_come_apart_when_threads_of_theirs_are_closed(
+    one: Player, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reverb, "_AT_ONCE", 2)
+    for bar in range(1, 6):
+        hand.to(bar, 2)
+        await one.reverb.roll_up_due()
+    hand.to(10, 2)
+    assert bars(await one.reverb.roll_up_due()) == [(0, 5, "quiet"), (5, 5, "missing")]
+    for bar in (1, 3, 4, 7):
+        for number in range(3):
+            await thread(one, f"{bar}-{number}", "expired", start(bar) + number)
+    await one.reverb.roll_up_due()
+    reports = await every(one)
+    assert_tiled(reports)
+    assert [report.promises.get("expired", 0) for report in reports] == [0, 3, 0, 3, 3, 0, 3, 0]
+    assert [report.is_missing for report in reports] == [*([False] * 5), True, False, True]
+    assert await one.reverb.roll_up_due() == []
+
+
+async def test_a_bar_in_which_more_threads_end_than_are_looked_at_at_once_is_reported(
+    one: Player, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reverb, "_AT_ONCE", 4)
+    for number in range(9):
+        await thread(one, f"{number}", "unanswered", start(1) + number)
+    await thread(one, "next", "kept", start(2))
+    hand.to(1, 2)
+    await one.reverb.roll_up_due()
+    hand.to(3, 2)
+    await one.reverb.roll_up_due()
+    told = {report.start_ms: sum(report.promises.values()) for report in await every(one)}
+    assert told == {start(0): 0, start(1): 9, start(2): 1}
 
 
 async def test_what_comes_late_for_many_bars_is_taken_in_whole(

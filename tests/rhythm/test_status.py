@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +304,130 @@ async def test_what_is_left_is_written_when_the_node_closes(there: Scene, one: P
     goes_away(there)
     await one.status.close()
     assert one.status.waiting == 1
+
+
+# --- in the spool ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """Where a node keeps what it can't write."""
+    return tmp_path / "spool.db"
+
+
+@asynccontextmanager
+async def cut_off(there: Scene, hand: Hand, rest: Clock, spool: Path) -> AsyncIterator[Player]:
+    """A node with a spool, for which the database is away from now on."""
+    async with there.node(breaker=Breaker(rest, faults=1, rest_s=_REST_S), spool=spool) as node:
+        await node.run_once()
+        goes_away(there)
+        yield player(node, hand)
+
+
+async def drained(player: Player) -> None:
+    """Wait until the spool is empty."""
+    async with asyncio.timeout(_PATIENCE_S):
+        await player.node.store.drained()
+
+
+async def test_what_was_said_while_the_database_was_away_outlives_the_node(
+    there: Scene, hand: Hand, rest: Clock, spool: Path
+) -> None:
+    async with cut_off(there, hand, rest, spool) as one:
+        one.status.claim("a", "t", "executing", notes='für "dich"')
+        for beat in (1, 2):
+            hand.to(0, beat)
+            await one.beat()
+        assert one.status.waiting == 0, "the spool has it"
+        hand.to(0, 3)
+        one.status.claim("a", "t", "done", overran=True)
+        await one.status.close()
+        assert one.status.waiting == 0
+    async with there.node(spool=spool) as node:
+        one = player(node, hand)
+        await drained(one)
+        assert await claims(one, "beat_index, state, notes, overran, serial, node_id") == [
+            (1, "executing", 'für "dich"', 0, 1, "a"),
+            (2, "executing", 'für "dich"', 0, 2, "a"),
+            (3, "done", "", 1, 3, "a"),
+        ]
+
+
+async def test_the_spool_gets_what_is_left_when_the_database_goes_away_as_the_node_closes(
+    there: Scene, hand: Hand, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "_CLOSE_S", 0.1)
+    async with there.node(spool=spool) as node:
+        await node.run_once()
+        one = player(node, hand)
+        one.status.claim("a", "t", "done")
+        there.gate.hold()
+        await one.status.close()
+        assert one.status.waiting == 0
+        there.gate.release()
+        await drained(one)
+        assert await claims(one) == [("a", "t", 1, "done")]
+
+
+async def test_what_comes_from_the_spool_does_not_replace_what_was_said_later(
+    there: Scene, hand: Hand, rest: Clock, spool: Path
+) -> None:
+    async with cut_off(there, hand, rest, spool) as one:
+        one.status.claim("a", "t", "executing")
+        one.status.claim("b", "u", "executing")
+        await one.beat()
+    async with there.node("two") as other, there.node(spool=spool) as node:
+        two = player(other, hand)
+        hand.now_ms += 5
+        await two.say("a", "t", "done")
+        one = player(node, hand)
+        await node.run_once()
+        await drained(one)
+        assert await claims(one, "agent_id, state, node_id") == [
+            ("a", "done", "two"),
+            ("b", "executing", "a"),
+        ]
+
+
+async def test_claims_leave_room_in_the_spool_for_what_else_waits(
+    there: Scene, hand: Hand, rest: Clock, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "MAX_WAITING", 3)
+    async with cut_off(there, hand, rest, spool) as one:
+        one.status.claim("a", "t", "executing")
+        for beat in range(1, 6):
+            hand.to(0, beat)
+            await one.beat()
+        kept = (await one.node.store.status()).spool
+        assert kept is not None
+        assert (kept.depth, one.status.waiting) == (3, 2)
+        comes_back(rest)
+        hand.to(0, 6)
+        await one.beat()
+        await drained(one)
+        assert [index for (index,) in await claims(one, "beat_index")] == [1, 2, 3, 4, 5, 6]
+        assert (one.status.waiting, one.status.dropped) == (0, 0)
+
+
+async def test_claims_that_find_the_spool_full_wait_as_where_there_is_none(
+    there: Scene, hand: Hand, rest: Clock, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cut_off(there, hand, rest, spool) as one:
+        queue = one.node.store._agent_queue
+        assert queue is not None
+        monkeypatch.setattr(queue._spool, "_max_bytes", 100)
+        one.status.claim("a", "t", "done")
+        await one.beat()
+        assert one.status.waiting == 1
+        comes_back(rest)
+        monkeypatch.undo()
+        hand.to(0, 2)
+        await one.beat()
+        await drained(one)
+        assert await claims(one) == [("a", "t", 1, "done")]
+
+
+# --- what is no claim of now ----------------------------------------------------------------------
 
 
 async def test_a_claim_made_elsewhere_lands_in_the_beat_of_its_time(one: Player, hand: Hand) -> None:
