@@ -1,7 +1,7 @@
 -- Checkpoints: where a task's work stands, so that whoever takes it up again need not begin anew.
 
 -- name: last
-SELECT window_ms, value FROM phrase_checkpoints
+SELECT window_ms, value, hlc FROM phrase_checkpoints
 WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id = ?3 AND task_id = ?4
 
 -- name: keep
@@ -12,3 +12,8 @@ ON CONFLICT (scope_id, repository_id, agent_id, task_id) DO UPDATE
 SET window_ms = excluded.window_ms, value = excluded.value, hlc = excluded.hlc
 WHERE excluded.hlc > phrase_checkpoints.hlc
   AND (excluded.window_ms <> phrase_checkpoints.window_ms OR excluded.value <> phrase_checkpoints.value)
+
+-- name: forget
+-- Of a task that is done; one that was kept later is of its next round.
+DELETE FROM phrase_checkpoints
+WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id = ?3 AND task_id = ?4 AND hlc < ?5

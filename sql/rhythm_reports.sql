@@ -178,6 +178,17 @@ SELECT start_ms,
         GROUP BY t.state)) AS promises
 FROM w
 
+-- name: unfinished
+-- Those of these bars (?3: where each begins and ends) with tasks of which the next one should tell.
+SELECT w.value ->> 1 AS end_ms FROM json_each(?3) AS w
+WHERE EXISTS (
+    SELECT 1 FROM (
+        SELECT c.state, max(c.epoch_ms) FROM status_claims AS c
+        WHERE c.scope_id = ?1 AND c.repository_id = ?2
+          AND c.window_ms >= w.value ->> 0 AND c.window_ms < w.value ->> 1
+        GROUP BY c.window_ms, c.agent_id, c.task_id) AS k
+    WHERE k.state NOT IN ('done', 'failed'))
+
 -- name: write
 -- Reports, each unless there is one of that revision.
 INSERT INTO bar_reports (

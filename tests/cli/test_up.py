@@ -63,7 +63,9 @@ def test_a_node_that_is_up_is_ready_listed_and_leaves(folder: Vox) -> None:
         assert httpx.get(f"{url}/livez").json() == {"live": True}
         assert httpx.get(f"{url}/readyz").json() == {"ready": True}
         checks = _asked(url, "/readyz?verbose")["checks"]
-        assert {check["name"] for check in checks} == {"database", "writes", "clock", "parts", "worker"}
+        assert {check["name"] for check in checks} == {
+            *("database", "writes", "clock", "parts", "worker", "tempo")
+        }
         (node,) = _asked(url, "/v1/nodes")["items"]
         assert (node["node_id"], node["state"], node["role"]) == ("one", "alive", "owner")
         assert "example.echo" in node["kinds"]

@@ -412,7 +412,7 @@ async def test_however_many_budgets_there_are_the_answer_is_bounded(node: MeshNo
     numbers = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 60)"
     await write(
         node,
-        f"{numbers} INSERT INTO budgets SELECT ?1, ?2, 'agent:' || n, '{{\"max_bu\": 1}}', 0, '' FROM n",
+        f"{numbers} INSERT INTO budgets SELECT ?1, ?2, 'agent:' || n, '{{\"max_bu\": 1}}', 0, '', 0 FROM n",
     )
     assert len((await scraped(metrics)).all("vox_budget_spent_ratio")) == 50
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -12,12 +13,17 @@ from typing import Any, Final, NamedTuple
 import orjson
 import pytest
 
+from tests.support.fork_server import Program
+from tests.support.forked import AsyncProcess
 from tests.support.job_desks import Desk, ended
+from tests.support.job_runs import settings_of
 from tests.support.messaging import PATIENCE_S
+from tests.support.processes import environment
 from tools.homes import FILE
-from vox_mesh import Mesh
+from vox_mesh import Mesh, Settings
 from vox_mesh.errors import BadManifest
 from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.metering import Meter, Share, Shares
 from vox_mesh.model.jobs import Job
 from vox_mesh.model.manifest import Manifest, parse_manifests
 from vox_mesh.model.rhythm.budgets import Budget
@@ -33,6 +39,25 @@ _FOR_EVER: Final = ("/bin/sh", "-c", "echo begun; while :; do sleep 60; done")
 _ENDS: Final = """
     SELECT outcome, attempt, beats, overruns, resources, bu, cost, note, account, agent_id
     FROM phrase_ends WHERE job_id = ?1 ORDER BY began_ms, phrase_id
+"""
+
+
+_DOOMED: Final = """
+import asyncio, os
+from vox_mesh import Mesh
+
+async def main():
+    begun = asyncio.Barrier(3)
+    async with Mesh.open() as mesh:
+        @mesh.worker.handles("work")
+        async def handle(context):
+            await begun.wait()
+            os._exit(9)
+
+        async with mesh.worker.running(concurrency=3):
+            await asyncio.Event().wait()
+
+asyncio.run(main())
 """
 
 
@@ -52,11 +77,11 @@ class End(NamedTuple):
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[MeshNode]:
-    """A worker on the file home, in a mesh with ten beats a second."""
+def settings(tmp_path: Path) -> Settings:
+    """Of a worker on the file home, in a mesh with ten beats a second."""
     (tmp_path / "tempo.yaml").write_text(_POLICY)
     (tmp_path / "rates.yaml").write_text(_RATES)
-    settings = FILE.settings(
+    return FILE.settings(
         tmp_path,
         None,
         node_id="worker",
@@ -65,6 +90,11 @@ async def node(tmp_path: Path) -> AsyncIterator[MeshNode]:
         tempo_policy=tmp_path / "tempo.yaml",
         rates=tmp_path / "rates.yaml",
     )
+
+
+@pytest.fixture
+async def node(settings: Settings) -> AsyncIterator[MeshNode]:
+    """That worker."""
     async with Mesh.open(settings) as node:
         yield node
 
@@ -232,6 +262,112 @@ async def test_a_phase_cap_bounds_work_that_has_no_score(node: MeshNode) -> None
         1,
         "the 1.5 beats that the budget of the job has for work are used",
     )
+
+
+async def test_what_a_killed_worker_used_is_charged_and_no_bound_begins_anew(
+    node: MeshNode, settings: Settings, tmp_path: Path
+) -> None:
+    bounded: list[dict[str, Any]] = [
+        {"budget": {"max_bu": 2, "charge_to": "acme"}},
+        {"budget": {"hard_end": "bar+0"}},
+        {"score": _SCORE | {"retry": {"max_phrases": 1}}},
+    ]
+    jobs = [await work(node, payload=n, lease="1s", **fields) for n, fields in enumerate(bounded)]
+    await node.rhythm.budgets.set("account:acme", Budget(max_bu=1_000))
+    variables = {**os.environ, **environment(settings_of(settings, tmp_path, "doomed"))}
+    doomed = await AsyncProcess.start(Program((), variables, code=_DOOMED))
+    await asyncio.wait_for(doomed.communicate(), PATIENCE_S)
+    assert doomed.returncode == 9
+    leases = [(await node.jobs.find(job)).lease_until_ms or 0 for job in jobs]
+    await node.rhythm.times.until(max(leases) + 2)
+    await node.catch_up()
+    desk = Desk(node)
+    desk.may_end.set()
+    async with node.worker.running():
+        found = await ended(node, *jobs)
+    assert [(job.state, job.attempts) for job in found] == [("failed", 2)] * 3
+    reasons = [job.reason or "" for job in found]
+    assert "of 2 beats of its budget were used before" in reasons[0]
+    assert reasons[1:] == [
+        "the budget of the job has its hard end: bar+0",
+        "all phrases of its score (1) were played before",
+    ]
+    assert desk.order == []
+    for job in jobs:
+        (end,) = await ends_of(node, job)
+        assert (end.outcome, end.note, end.agent_id) == ("failed", "its worker was gone", "doomed")
+        assert 2 <= end.bu <= 1_000 / _BEAT_MS + 1  # no longer than its lease
+    (end,) = await ends_of(node, jobs[0])
+    (account,) = await node.rhythm.budgets.report("account:acme")
+    assert account.phrases == 1
+    assert account.bu == pytest.approx(end.bu)
+
+
+async def test_the_lowest_cap_of_job_agent_and_account_holds(node: MeshNode) -> None:
+    await node.rhythm.budgets.set("agent:worker", Budget(phase_caps={"plan": 0.5, "review": 0.5}))
+    await node.rhythm.budgets.set("account:acme", Budget(phase_caps={"work": 1}))
+    seen: dict[Any, float | None] = {}
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        seen[context.payload] = context.phrase_beats
+        await asyncio.Event().wait()
+
+    own = {"charge_to": "acme", "phase_caps": {"work": 1.5}}
+    jobs = [
+        await work(node, payload="scored", score=_ONCE, budget=own),
+        await work(node, payload="not", budget=own),
+    ]
+    async with node.worker.running():
+        found = await ended(node, *jobs)
+    assert seen == {"scored": 2, "not": 1}
+    assert [job.reason for job in found] == [
+        "its phrase of 2 beats is over",
+        "the 1 beats that the budget of account:acme has for work are used",
+    ]
+
+
+async def test_a_ceiling_of_an_agent_is_for_all_its_jobs_together(node: MeshNode) -> None:
+    await node.rhythm.budgets.set("agent:worker", Budget(per_beat={"gpu_sec": {"A100": 1}}))
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        for _ in range(150):  # each 0.6 a beat, or less
+            context.charge(gpu_sec={"A100": 0.06})
+            await node.rhythm.times.until(node.rhythm.times.now_ms + _BEAT_MS // 10)
+
+    jobs = [await work(node, payload=n) for n in range(3)]
+    async with node.worker.running(concurrency=3):
+        found = await ended(node, *jobs)
+    assert sorted(job.state for job in found) == ["failed", "failed", "succeeded"]
+    assert all("the budget of agent:worker" in (job.reason or "") for job in found if job.state == "failed")
+
+
+def test_of_those_that_exceed_a_ceiling_together_one_is_stopped_in_a_beat() -> None:
+    shares, stopped, budget = Shares(), list[int](), Budget(per_beat={"cpu_sec": 3})
+    meters = [Meter() for _ in range(4)]
+    all_of_them = [
+        Share(meter, ["agent:ann"] if n else ["agent:bob"], 0, lambda _, n=n: stopped.append(n))  # type: ignore[misc]
+        for n, meter in enumerate(meters)
+    ]
+    for n, (meter, share) in enumerate(zip(meters, all_of_them, strict=True)):
+        shares.join(share)
+        meter.report(Resources(cpu_sec=9 if n == 0 else n))
+    _, one, two, three = all_of_them
+    shares.leave(one)  # it was over in the beat, and has used what it has
+    found = shares.excess(two, "agent:ann", budget, 1)
+    assert found is not None
+    assert (str(found.excess), found.by) == ("6 cpu_sec in a beat, where 3 are allowed", three)
+    assert shares.excess(two, "agent:ann", budget, 1) is None
+    for share in (two, three):
+        share.count_from(5_000)
+    meters[2].report(Resources(cpu_sec=3))
+    assert shares.excess(two, "agent:ann", budget, 1) is None
+    meters[3].report(Resources(cpu_sec=1))
+    assert shares.excess(two, "agent:ann", budget, 2) is None
+    found = shares.excess(three, "agent:ann", budget, 1)
+    assert found is not None
+    assert found.by is two
 
 
 async def test_more_processor_time_than_a_beat_may_use_stops_a_command(node: MeshNode) -> None:

@@ -10,17 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rhythm.test_phrases import A_MS, TASK, for_ever, played
 from tests.rhythm.test_tempo import near, timelines
 from tests.support.authoring import Scene, scene
-from vox_mesh.errors import BadBudget, BadValue, NotKnown
-from vox_mesh.model.rhythm.budgets import Budget, Verdict, parse_budget, verdict
+from tests.support.phrase_stage import Stage, score
+from vox_mesh.errors import BadBudget, BadValue, NotKnown, OverBudget, WaitExhausted
+from vox_mesh.model.rhythm.budgets import WAITS, Budget, Verdict, capped, capped_waits, parse_budget, verdict
 from vox_mesh.model.rhythm.costs import Resources
-from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
+from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.plan import Plan
+from vox_mesh.model.rhythm.score import WaitBudget
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline
 from vox_mesh.node import MeshNode
 from vox_mesh.rhythm.budgets import Budgets
-from vox_mesh.store.script import Script, new_key
+from vox_mesh.store.script import Script, Statement, new_key
 
 SHARES = st.floats(0, 10, allow_nan=False)
 _ORDER = list(Verdict)
@@ -33,7 +36,7 @@ _ORDER = list(Verdict)
 def test_verdicts_follow_the_thresholds_and_never_get_milder_as_more_is_spent(
     most: float, shares: tuple[float, float, float], one: float, other: float
 ) -> None:
-    warn, claims, work = shares
+    warn, claims, work = sorted(shares)
     budget = Budget.of_document(
         {"max_bu": most, "thresholds": {"warn": warn, "claims": claims, "work": work}}
     )
@@ -75,9 +78,18 @@ def test_a_hard_end_may_be_a_time(timeline: Timeline, moment: datetime) -> None:
 
 
 def test_caps_only_ever_take_away() -> None:
-    budget = Budget.of_document({"phase_caps": {"work": 2, "plan": 9}, "wait_caps": {"help": 1}})
-    assert budget.capped({"plan": 2, "work": 4, "review": 2}) == {"plan": 2, "work": 2, "review": 2}
-    assert budget.capped_waits({"help": 2, "io": 1}) == {"help": 1, "io": 1}
+    one = Budget.of_document({"phase_caps": {"work": 2, "plan": 9}, "wait_caps": {"help": 1}})
+    other = Budget.of_document({"phase_caps": {"work": 3, "review": 1}, "wait_caps": {"io": 0.5}})
+    beats, waits = {"plan": 2, "work": 4, "review": 2}, {"help": 2, "io": 1}
+    assert (capped(beats, []), capped_waits(waits, [])) == (beats, waits)
+    assert capped(beats, [one]) == {"plan": 2, "work": 2, "review": 2}
+    assert capped(beats, [one, other]) == capped(beats, [other, one]) == {"plan": 2, "work": 2, "review": 1}
+    assert capped_waits(waits, [one]) == {"help": 1, "io": 1}
+    assert capped_waits(waits, [one, other]) == {"help": 1, "io": 0.5}
+
+
+def test_what_can_be_capped_is_what_a_score_has() -> None:
+    assert tuple(WaitBudget.model_fields) == WAITS
 
 
 def test_the_ceiling_of_a_beat_names_what_exceeds_it() -> None:
@@ -85,8 +97,8 @@ def test_the_ceiling_of_a_beat_names_what_exceeds_it() -> None:
     assert budget.over_in_beat(Resources(cpu_sec=3), beats=2) is None
     within = Resources(cpu_sec=2, mem_gbs=1e9, gpu_sec={"A100": 1, "4090": 1e9})
     assert budget.over_in_beat(within) is None
-    assert "3 cpu_sec in a beat, where 2" in (budget.over_in_beat(Resources(cpu_sec=3)) or "")
-    assert "gpu_sec[A100]" in (budget.over_in_beat(Resources(gpu_sec={"A100": 1.1})) or "")
+    assert "3 cpu_sec in a beat, where 2" in str(budget.over_in_beat(Resources(cpu_sec=3)))
+    assert "gpu_sec[A100]" in str(budget.over_in_beat(Resources(gpu_sec={"A100": 1.1})))
 
 
 def test_a_budget_is_read_as_it_was_written() -> None:
@@ -105,6 +117,15 @@ def test_a_budget_is_read_as_it_was_written() -> None:
     ("line", "fault"),
     [
         ("max_bu: -1", "budget.max_bu: must not be -1"),
+        ("max_bu: 1.0e+13", "budget.max_bu: must not be 10000000000000.0; allowed: beats in all"),
+        (
+            "per_beat: {cpu_sec: 1.0e+308}",
+            "budget.per_beat.cpu_sec: cpu_sec is 1e+308, and not a number from 0",
+        ),
+        ("phase_caps: {wrok: 1}", "budget.phase_caps.wrok: is no phase; one of plan, work, review"),
+        ("wait_caps: {halp: 1}", "budget.wait_caps.halp: is no wait budget; one of help, io"),
+        ("thresholds: {warn: 1.1}", "budget.thresholds.warn: warn is 1.1 and claims 1; allowed: warn <="),
+        ("thresholds: {work: 0.9}", "budget.thresholds.work: claims is 1 and work 0.9"),
         ("max_bu: many", "budget.max_bu: must be a number, not text"),
         ("hard_end: bar+x", "budget.hard_end: 'bar+x' is no end"),
         ("hard_end: 2030-01-31T08:00:00", "budget.hard_end: '2030-01-31T08:00:00' is no end"),
@@ -121,7 +142,7 @@ def test_a_budget_is_read_as_it_was_written() -> None:
 )
 def test_a_fault_is_told_with_its_line_and_field(line: str, fault: str) -> None:
     with pytest.raises(BadBudget) as raised:
-        parse_budget(f"budget:\n  wait_caps: {{}}\n  {line}\n", "b.yaml")
+        parse_budget(f"budget: # of three lines\n\n  {line}\n", "b.yaml")
     (told,) = raised.value.faults
     assert told.startswith(f"b.yaml:3: {fault}")
 
@@ -216,6 +237,92 @@ async def test_a_budget_that_is_spent_is_exhausted_until_it_is_raised_or_set_ane
     await budgets.remove("account:acme")
     assert await exhausted() == []
     assert [each.subject for each in await budgets.show()] == ["agent:ann"]
+
+
+async def test_how_budgets_stand_is_kept_and_not_summed_from_all_that_ever_ended(node: MeshNode) -> None:
+    budgets, store = node.rhythm.budgets, node.store
+
+    async def stand() -> dict[str, float]:
+        found = await Budgets(node.rhythm.ground, budgets.rates).standings()
+        return {subject: each.bu for subject, each in found.items()}
+
+    await budgets.set("agent:ann", Budget(max_bu=100))
+    since_ms = (await budgets.set("account:acme", Budget(max_bu=100))).since_ms
+    await node.rhythm.times.until(since_ms)
+    end = ended(node, 5, account="acme")
+    await record(node, end, ended(node, 2), replace(ended(node, 9), ended_ms=since_ms - 60_000))
+    await record(node, end)  # told twice, it counts once
+    await store.write(Script(Statement("DELETE FROM phrase_ends WHERE scope_id = ?1", store.tenant[:1])))
+    assert await stand() == {"agent:ann": 7, "account:acme": 5}
+    await budgets.set("agent:ann", Budget(max_bu=50))
+    await budgets.set("account:acme", Budget(max_bu=50), anew=True)
+    assert await stand() == {"agent:ann": 7, "account:acme": 0}
+
+
+async def test_what_was_lost_with_a_worker_is_charged_once_until_the_end_of_its_lease(node: MeshNode) -> None:
+    budgets, now_ms = node.rhythm.budgets, node.rhythm.times.now_ms
+    begins = [
+        PhraseBegin(new_key(), job, 1, "ann", account, "work", 1, now_ms - ago_ms)
+        for job, account, ago_ms in (("long-ago", "acme", 60_000), ("just-now", "", 6_000))
+    ]
+    lease = Statement(
+        "UPDATE phrase_begins SET lease_until_ms = began_ms + 5000 WHERE scope_id = ?1", node.store.tenant[:1]
+    )
+    await node.store.write(Script(*map(budgets.begun, begins), lease))
+    told = replace(ended(node, 7), phrase_id=begins[0].phrase_id, job_id="long-ago")
+    for _ in range(2):
+        await budgets.charge_lost("another", fresh=True)  # the other one may only be late
+        await record(node, told)  # too late
+        (found,) = await budgets.report("agent:ann")
+        assert found.phrases == 1
+        assert found.bu == pytest.approx(1.0)
+        assert [each.bu for each in await budgets.report("account:acme")] == [pytest.approx(1.0)]
+    await budgets.charge_lost("just-now", fresh=True)
+    (found,) = await budgets.report("agent:ann")
+    assert found.phrases == 2
+    assert found.bu == pytest.approx(2.0)
+    await node.store.write(Script(*map(budgets.begun, begins)))  # from the spool, after all of that
+    await budgets.charge_lost("just-now", fresh=True)
+    assert [each.bu for each in await budgets.report("agent:ann")] == [pytest.approx(2.0)]
+
+
+# --- phrases -------------------------------------------------------------------------------------
+
+
+def test_the_lowest_cap_of_task_agent_and_account_holds_in_a_phrase() -> None:
+    async def scenario(here: Stage) -> None:
+        await here.budgets.set("agent:ada", Budget(phase_caps={"plan": 1}, wait_caps={"io": 0}))
+        await here.budgets.set("account:lab", Budget(phase_caps={"work": 1}, wait_caps={"help": 0.5}))
+        await here.beats(1)
+        own = {"charge_to": "lab", "phase_caps": {"work": 3, "review": 0.5}}
+        phrase = here.phrase(score(), task=TASK, budget=own)
+
+        async def agent() -> None:
+            async with phrase, phrase.work():
+                await phrase.wait_for(for_ever())
+
+        with pytest.raises(WaitExhausted):
+            await agent()
+        assert phrase.beats == {"plan": 1, "work": 1, "review": 0.5}
+        assert phrase.end is not None
+        assert phrase.end.waited["help"] == pytest.approx(0.5, abs=A_MS)
+
+    played(scenario)
+
+
+def test_a_task_has_the_same_thresholds_as_a_job() -> None:
+    async def scenario(here: Stage) -> None:
+        budget = {"max_bu": 2, "thresholds": {"work": 1.5}}
+        for one in (here.phrase(score(), task=TASK, budget=each) for each in (budget, {"max_bu": 0})):
+            with pytest.raises(OverBudget):
+                async with one:
+                    await for_ever()
+        assert [end["bu"] for end in await here.ends()] == [pytest.approx(3, abs=A_MS), 0]
+
+    played(scenario)
+
+
+# --- workers -------------------------------------------------------------------------------------
 
 
 async def test_how_budgets_stand_is_looked_at_once_a_beat(node: MeshNode) -> None:

@@ -258,3 +258,22 @@ async def test_where_bars_are_hours_long_somebody_leads_all_the_time(tmp_path: P
         for _ in range(16 * 2):
             await town.turn(30_000)
             assert town.leaders() == [leader]
+
+
+async def test_who_was_cut_off_calls_nothing_missing_that_the_leader_saw(
+    tmp_path: Path, tempo_file: Path
+) -> None:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo_file) as town:
+        await begun(town, "a", "b")
+        (leader,) = town.leaders()
+        (other,) = {"a", "b"} - {leader}
+        for _ in range(2):
+            town.cut_or_mend(other)
+            for _ in range(6 * 4):
+                await town.turn(BAR_MS // 4)
+        town.players[leader].playing.rhythm.status.claim("agent", "task", "done")
+        for _ in range(2 * 4):
+            await town.turn(BAR_MS // 4)
+        reports = await town.players[leader].playing.rhythm.reverb.reports(100)
+        assert any(report.tasks for report in reports)
+        assert not any(report.is_missing for report in reports)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.messaging import PATIENCE_S, crowd_on, database_ms, write
+from tests.support.messaging import PATIENCE_S, crowd_on, database_ms
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Message, Statement
@@ -368,20 +368,6 @@ async def test_all_whose_time_is_over_are_closed_however_many_they_are(
     await two.turn(1)
     assert await two.helper.close_due() == 5
     assert await two.counts() == (0, 0, 0, 5)
-
-
-async def test_one_that_can_not_be_closed_keeps_no_other_open(two: Two) -> None:
-    threads = [await two.asker.ask("helper", number, within_beats=1) for number in range(2)]
-    await write(
-        two.asking,
-        "UPDATE help_threads SET asker = 'no agent!' WHERE scope_id = ?1 AND repository_id = ?2"
-        " AND thread_id = ?3",
-        threads[0].thread_id,
-    )
-    await two.turn(1)
-    with pytest.raises(BadValue):
-        await two.helper.close_due()
-    assert await two.state(threads[1]) == "unanswered"
 
 
 async def test_who_waits_closes_no_thread_but_its_own(two: Two) -> None:

@@ -411,17 +411,24 @@ def test_a_state_is_kept_on_each_downbeat_and_a_checkpoint_is_written_once() -> 
     async def scenario(here: Stage) -> None:
         state = {"at": 0}
         await here.beats(3)
-        async with here.phrase(task=TASK, state=lambda: dict(state)) as phrase:
-            assert phrase.resumed is None
-            for _ in range(7):
-                await here.beats(1)
-                state["at"] += 1
-            assert phrase.resumed in ({"at": 4}, {"at": 5})
-            written = here.node.store.change_count
-            await phrase.checkpoint(phrase.resumed)
-            assert here.node.store.change_count == written
-            await phrase.checkpoint({"at": 7})
-            assert here.node.store.change_count > written
+        phrase = here.phrase(task=TASK, state=lambda: dict(state))
+
+        async def agent() -> None:
+            async with phrase:
+                assert phrase.resumed is None
+                for _ in range(7):
+                    await here.beats(1)
+                    state["at"] += 1
+                assert phrase.resumed in ({"at": 4}, {"at": 5})
+                written = here.node.store.change_count
+                await phrase.checkpoint(phrase.resumed)
+                assert here.node.store.change_count == written
+                await phrase.checkpoint({"at": 7})
+                assert here.node.store.change_count > written
+                raise LookupError("not done")
+
+        with pytest.raises(LookupError):
+            await agent()
         rows = await here.node.store.read("SELECT window_ms, value FROM phrase_checkpoints")
         assert [tuple(row) for row in rows] == [(here.ground.beat().window_ms, '{"at":7}')]
         async with here.phrase(task=TASK) as again:
@@ -452,7 +459,7 @@ def test_an_agent_over_budget_is_stopped_and_pays_for_what_it_used() -> None:
         with pytest.raises(OverBudget):
             await agent()
         end = await here.assert_recorded(phrase, "failed", "failed")
-        assert (end["bu"], end["account"]) == (pytest.approx(3, abs=A_MS), "lab")
+        assert (end["bu"], end["account"]) == (pytest.approx(3.75, abs=A_MS), "lab")
         assert end["note"].startswith("OverBudget")
 
     played(scenario)
@@ -475,7 +482,7 @@ def test_a_budget_lowers_all_ceilings_and_is_one_for_all_retries() -> None:
         first, second = await here.ends()
         assert first["waited"]["help"] == pytest.approx(0.5, abs=A_MS)
         assert first["beats"]["work"] == pytest.approx(1, abs=A_MS)
-        assert second["bu"] == pytest.approx(0.5, abs=A_MS)
+        assert second["bu"] == pytest.approx(0.875, abs=A_MS)
         assert [first["outcome"], second["outcome"]] == ["deferred", "failed"]
 
     played(scenario)
@@ -708,6 +715,6 @@ def test_no_agent_uses_more_than_its_phrase_nor_waits_more_than_its_budgets(
             assert end["waited"]["help"] <= given_score.wait_budget.help + slack
             assert end["waited"]["io"] <= given_score.wait_budget.io + slack
         if max_bu is not None:
-            assert sum(end["bu"] for end in ends) <= max_bu + slack * len(ends)
+            assert sum(end["bu"] for end in ends) <= 1.25 * max_bu + slack * len(ends)
 
     played(scenario)

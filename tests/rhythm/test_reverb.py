@@ -257,6 +257,28 @@ async def test_quiet_bars_that_were_watched_stay_quiet_when_a_gap_follows(
     assert_tiled(await every(one))
 
 
+async def test_bars_that_one_has_missed_while_another_leads_are_told_by_who_has_seen_them(
+    there: Scene, one: Player, hand: Hand
+) -> None:
+    async with there.node("two") as node:
+        two = player(node, hand)
+        await two.reverb.roll_up_due()
+        for bar in range(1, 9):
+            hand.to(bar, 2)
+            await one.reverb.roll_up_due()
+            if bar not in range(3, 8):  # the second is cut off
+                assert await two.reverb.roll_up_due(may_miss=False) == []
+        await two.reverb.close()
+        assert bars(await every(one)) == [(0, 2, "quiet")], "as far as it has seen them"
+        await one.reverb.close()
+        assert bars(await every(one)) == [(0, 2, "quiet"), (2, 6, "quiet")]
+        hand.to(14, 2)
+        await two.say("a", "t", "done")
+        hand.to(15, 2)
+        told = await two.reverb.roll_up_due(may_miss=False)
+        assert bars(told) == [(8, 6, "missing"), (14, 1, "told")], "what came after is told by anybody"
+
+
 async def test_a_silent_bar_between_two_that_are_told_at_once_is_no_quiet_one(
     one: Player, hand: Hand
 ) -> None:

@@ -14,11 +14,22 @@ from vox_mesh.cli.output import Record, json_option, show_one, show_several
 from vox_mesh.errors import BadBudget
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.rhythm.budgets import Budget, checked_subject, parse_budget
+from vox_mesh.model.rhythm.costs import MOST
 from vox_mesh.rhythm.budgets import SetBudget, Spending
 from vox_mesh.views.budgets import BudgetView, SpendingView
 
 _SUBJECT: Final = click.argument("subject", metavar="SUBJECT")
 _ANY: Final = click.argument("subject", metavar="[SUBJECT]", required=False)
+
+
+def _beats(text: str) -> float:
+    try:
+        beats = float(text)
+    except ValueError:
+        beats = -1.0
+    if not 0 <= beats <= MOST:
+        raise click.BadParameter(f"{text!r} is not a number from 0 to {MOST:g}")
+    return beats
 
 
 @click.group(no_args_is_help=False)
@@ -29,7 +40,7 @@ def budget() -> None:
 @budget.command(name="set")
 @_SUBJECT
 @click.argument("file", required=False)
-@click.option("--max-bu", type=click.FloatRange(min=0), metavar="N", help="So many beats, without a file.")
+@click.option("--max-bu", type=_beats, metavar="N", help="So many beats, without a file.")
 @click.option("--anew", is_flag=True, help="What was spent until now is forgotten.")
 @click.option("--none", "is_removed", is_flag=True, help="Remove the budget.")
 @json_option
@@ -42,7 +53,7 @@ def set_(
     What is wrong with the file is told line by line, and ends with 2.
 
     \b
-    Examples:
+    Example:
       vox-mesh budget set account:research --max-bu 500
       vox-mesh budget set agent:planner budget.yaml --anew
     """

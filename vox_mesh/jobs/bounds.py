@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vox_mesh.errors import MeshError, OverBudget, PhaseOverrun
 from vox_mesh.jobs.finishing import Ended
-from vox_mesh.jobs.metering import Meter
+from vox_mesh.jobs.metering import Meter, Share, Shares
 from vox_mesh.jobs.process_group import ProcessGroup
 from vox_mesh.model.jobs import JobState
-from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, verdict
-from vox_mesh.model.rhythm.costs import Resources
-from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
+from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, capped, verdict
+from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.score import DEFER, Score
 from vox_mesh.rhythm.budgets import Budgets, Standing
 from vox_mesh.rhythm.ground import Ground
@@ -52,6 +51,7 @@ class Bounds:
     def __init__(self, ground: Ground, budgets: Budgets) -> None:
         self.ground = ground
         self.budgets = budgets
+        self.shares = Shares()
 
     @property
     def agent(self) -> str:
@@ -68,16 +68,18 @@ class Bounds:
 
     async def of(self, context: JobContext) -> Bound | None:
         """What bounds an attempt, if anything does."""
-        core = context.core
-        is_agents = agent_of(self.agent) in await self.budgets.standings()
-        if "score" not in core and "budget" not in core and not is_agents:
+        core, job = context.core, context.job
+        standings = await self.budgets.standings()
+        if "score" not in core and "budget" not in core and agent_of(self.agent) not in standings:
             return None
         score = Score.of_document(core["score"]) if "score" in core else None
         budget = Budget.of_document(core.get("budget", {}))
-        before: tuple[float, int | None] = (0.0, None)
-        if context.job.claim_token > 1:
-            before = await self.budgets.spent_on_job(context.job.job_id)
-        return Bound(self, context, score, budget, *before)
+        spent: tuple[float, int | None] = (0.0, None)
+        had_others = job.claim_token > 1
+        await self.budgets.charge_lost(job.job_id, fresh=had_others)
+        if had_others:
+            spent = await self.budgets.spent_on_job(job.job_id)
+        return Bound(self, context, score, budget, standings, *spent)
 
 
 class Bound:
@@ -89,6 +91,7 @@ class Bound:
         context: JobContext,
         score: Score | None,
         budget: Budget,
+        standings: Mapping[str, Standing],
         spent_bu: float,
         first_began_ms: int | None,
     ) -> None:
@@ -97,21 +100,23 @@ class Bound:
         self._context = context
         self._score = score
         self._budget = budget
-        self._number = context.job.failures + 1
-        self._phases = _phases_of(score, budget, self._number)
+        self._number = context.job.failures + 1  # what was lost with a worker has failed
+        self._phrase_id: Final = new_key()
         self._began_ms = self._ground.times.now_ms
         self._own = Standing(budget, first_began_ms or self._began_ms, spent_bu)
         self._subjects = [agent_of(bounds.agent)]
         if budget.charge_to is not None:
             self._subjects.append(account_of(budget.charge_to))
+        self._capping = {whose: standing.budget for whose, standing in self._limits(standings)}
+        self._phases = _phases_of(score, self._capping.values(), self._number)
         self._warned: set[str] = set()
-        self._counted_ms = self._ground.beat(self._began_ms).epoch_ms
-        self._counted = Resources()  # what was used before that beat
         self._pause_ms = _LOOKS_MS[0]
         self._cut: MeshError | None = None
         self._timeout: asyncio.Timeout | None = None
         self._group: ProcessGroup | None = None
         self.meter = Meter()
+        epoch_ms = self._ground.beat(self._began_ms).epoch_ms
+        self._share = Share(self.meter, self._subjects, epoch_ms, self._cut_off)
 
     # --- for the work to see ---------------------------------------------------------------------
 
@@ -130,15 +135,34 @@ class Bound:
 
     async def keep(self, attempting: Coroutine[Any, Any, Ended]) -> Ended:
         """Have the attempt made within its bounds; how it ended, which is recorded with what it used."""
-        if verdict(self._own.bu, self._budget) in _SPENT:
+        if (why := self._nothing_left()) is not None:
             attempting.close()
-            spent = f"{self._own.bu:.2f} of {self._budget.max_bu:g} beats of its budget were used before"
-            failed = Ended(self._context.job, JobState.FAILED, spent, finished_ms=self._began_ms)
+            failed = Ended(self._context.job, JobState.FAILED, why, finished_ms=self._began_ms)
             return failed._replace(may_retry=False)
+        self._bounds.shares.join(self._share)
+        try:
+            return await self._kept(attempting)
+        finally:
+            self._bounds.shares.leave(self._share)
+
+    def _nothing_left(self) -> str | None:
+        """Why it is not even begun: earlier attempts have used all there was."""
+        budget, score = self._budget, self._score
+        if score is not None and self._number > (most := score.retry.max_phrases):
+            return f"all phrases of its score ({most}) were played before"
+        if verdict(self._own.bu, budget) in _SPENT:
+            return f"{self._own.bu:.2f} of {budget.max_bu:g} beats of its budget were used before"
+        if self._own.verdict(self._ground.timeline, self._began_ms) is Verdict.STOP:
+            return _hard_end(_OWN, budget)
+        return None
+
+    async def _kept(self, attempting: Coroutine[Any, Any, Ended]) -> Ended:
         watching = asyncio.create_task(self._watch(), name="vox-mesh-bounds")
         try:
+            await self._tell_begin()
             ended = await attempting
         except asyncio.CancelledError:
+            attempting.close()  # it may not have begun
             watching.cancel()
             await to_the_end(asyncio.create_task(self._record(None), name="vox-mesh-phrase-end"))
             raise
@@ -198,7 +222,7 @@ class Bound:
 
     def _look(self, now_ms: int, standings: Mapping[str, Standing]) -> int:
         """See whether anything is over; when to look again."""
-        timeline, used = self._ground.timeline, self.meter.used
+        timeline = self._ground.timeline
         beat = timeline.beat_at(now_ms)
         moments = [beat.ends_ms]
         if self._phases:
@@ -207,14 +231,23 @@ class Bound:
             if now_ms >= end_ms:
                 self._cut_off(self._overrun())
         # The first look in a beat tells of the one before; or of several, if there was none in them.
-        in_beats = used - self._counted, max(1.0, timeline.beats_between(self._counted_ms, beat.epoch_ms))
+        beats = max(1.0, timeline.beats_between(self._share.epoch_ms, beat.epoch_ms))
         for whose, standing in self._limits(standings):
             moments += self._look_at(whose, standing, now_ms)
-            if (over := standing.budget.over_in_beat(*in_beats)) is not None:
-                self._cut_off(OverBudget(f"the budget of {whose} is exceeded: {over}"))
-        if beat.epoch_ms != self._counted_ms:
-            self._counted_ms, self._counted = beat.epoch_ms, used
+            self._look_at_beats(whose, standing.budget, beats)
+        self._share.count_from(beat.epoch_ms)
         return min(each for each in moments if each > now_ms)
+
+    def _look_at_beats(self, whose: str, budget: Budget, beats: float) -> None:
+        """A ceiling of the job is its own; one of an agent or account is for all its work here together."""
+        if whose == _OWN:
+            excess, share = budget.over_in_beat(self._share.used, beats), self._share
+        elif (found := self._bounds.shares.excess(self._share, whose, budget, beats)) is not None:
+            excess, share = found
+        else:
+            return
+        if excess is not None:
+            share.stop(OverBudget(f"the budget of {whose} is exceeded: {excess}"))
 
     def _limits(self, standings: Mapping[str, Standing]) -> list[tuple[str, Standing]]:
         found = [(each, standings[each]) for each in self._subjects if each in standings]
@@ -225,7 +258,7 @@ class Bound:
         if (end_ms := budget.hard_end_ms(timeline, standing.since_ms)) is not None:
             moments.append(end_ms)
             if now_ms >= end_ms:
-                self._cut_off(OverBudget(f"the budget of {whose} has its hard end: {budget.hard_end}"))
+                self._cut_off(OverBudget(_hard_end(whose, budget)))
         if budget.max_bu is not None:
             stop_bu = budget.thresholds.work * budget.max_bu - standing.bu
             moments.append(timeline.after(self._began_ms, max(0.0, stop_bu)) + 1)
@@ -245,10 +278,32 @@ class Bound:
     def _overrun(self) -> MeshError:
         phase, beats = list(self._phases)[-1], sum(self._phases.values())
         if self._score is None:
-            return OverBudget(f"the {beats:g} beats that the budget of {_OWN} has for {phase} are used")
+            whose = next(
+                whose for whose, each in self._capping.items() if each.phase_caps.get(phase) == beats
+            )
+            return OverBudget(f"the {beats:g} beats that the budget of {whose} has for {phase} are used")
         return PhaseOverrun(f"its phrase of {beats:g} beats is over", phase=phase)
 
-    # --- its end ---------------------------------------------------------------------------------
+    # --- its beginning and its end ---------------------------------------------------------------
+
+    async def _tell_begin(self) -> None:
+        """Have it known that it is under way: should its worker be gone, somebody else tells its end."""
+        job = self._context.job
+        begin = PhraseBegin(
+            phrase_id=self._phrase_id,
+            job_id=job.job_id,
+            claim_token=job.claim_token,
+            agent_id=self._bounds.agent,
+            account=self._budget.charge_to or "",
+            role=job.kind,
+            attempt=self._number,
+            began_ms=self._began_ms,
+        )
+        script = Script(self._bounds.budgets.begun(begin), appendable=True)
+        try:
+            await self._ground.store.write(script, timeout=_RECORD_S)
+        except MeshError as error:
+            _log.warning("that job %s is under way was not recorded: %s", job.job_id, error.line)
 
     def _judged(self, ended: Ended) -> Ended:
         """What becomes of the job: cut off it has failed; and it is tried again only while it may be."""
@@ -269,7 +324,7 @@ class Bound:
         now_ms = max(self._began_ms, ground.times.now_ms)
         is_done = ended is not None and ended.state is JobState.SUCCEEDED
         end = PhraseEnd(
-            phrase_id=new_key(),
+            phrase_id=self._phrase_id,
             agent_id=self._bounds.agent,
             task_id=job.job_id,
             job_id=job.job_id,
@@ -292,11 +347,16 @@ class Bound:
             _log.error("what job %s used was not recorded: %s", job.job_id, error.line)
 
 
-def _phases_of(score: Score | None, budget: Budget, number: int) -> dict[str, float]:
+def _phases_of(score: Score | None, budgets: Collection[Budget], number: int) -> dict[str, float]:
     """The beats of each phase; without a score and a cap there is no bound to them."""
     if score is not None:
-        return budget.capped(score.attempt(number))
-    return {_WORK: budget.phase_caps[_WORK]} if _WORK in budget.phase_caps else {}
+        return capped(score.attempt(number), budgets)
+    caps = [each.phase_caps[_WORK] for each in budgets if _WORK in each.phase_caps]
+    return {_WORK: min(caps)} if caps else {}
+
+
+def _hard_end(whose: str, budget: Budget) -> str:
+    return f"the budget of {whose} has its hard end: {budget.hard_end}"
 
 
 def _by_phase(phases: Mapping[str, float], beats: float) -> dict[str, float]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from vox_mesh.errors import OverBudget
 from vox_mesh.jobs.process_group import ProcessGroup, group_of
+from vox_mesh.model.rhythm.budgets import Budget, Excess
 from vox_mesh.model.rhythm.costs import Resources
 
 _GB: Final = 1e9
@@ -101,6 +103,76 @@ class Meter:
         finally:
             self._thread_clock = None
             self._cpu_s = time.thread_time() - began_s
+
+
+# --- several of them ---------------------------------------------------------------------------------
+
+
+class Share:
+    """What one attempt has used since a beat began, on whose account, and how it is stopped."""
+
+    def __init__(
+        self, meter: Meter, subjects: Sequence[str], epoch_ms: int, stop: Callable[[OverBudget], None]
+    ) -> None:
+        self._meter = meter
+        self._before = Resources()
+        self.subjects = subjects
+        self.epoch_ms = epoch_ms
+        self.stop = stop
+
+    @property
+    def used(self) -> Resources:
+        """What was used since."""
+        return self._meter.used - self._before
+
+    def count_from(self, epoch_ms: int) -> None:
+        """Count what is used in another beat."""
+        if epoch_ms != self.epoch_ms:
+            self.epoch_ms, self._before = epoch_ms, self._meter.used
+
+
+class Found(NamedTuple):
+    """More than a beat may use, and which attempt has used most of it."""
+
+    excess: Excess
+    by: Share
+
+
+class Shares:
+    """What all attempts of a worker use in a beat together, by agent and account."""
+
+    def __init__(self) -> None:
+        self._shares: set[Share] = set()
+        self._ended: dict[tuple[str, int], Resources] = {}  # what those used that were over in the beat
+        self._answered: dict[str, int] = {}
+
+    def join(self, share: Share) -> None:
+        """An attempt begins."""
+        self._shares.add(share)
+
+    def leave(self, share: Share) -> None:
+        """It is over; what it used in this beat was used."""
+        self._shares.discard(share)
+        self._ended = {key: used for key, used in self._ended.items() if key[1] >= share.epoch_ms}
+        for subject in share.subjects:
+            key = subject, share.epoch_ms
+            self._ended[key] = self._ended.get(key, Resources()) + share.used
+
+    def excess(self, share: Share, subject: str, budget: Budget, beats: float) -> Found | None:
+        """What all that count from the same beat as this one have used too much of.
+
+        It is told once a beat: when one is stopped, the others may be within the ceiling.
+        """
+        epoch_ms = share.epoch_ms
+        if not budget.per_beat or self._answered.get(subject) == epoch_ms:
+            return None
+        sharing = [each for each in self._shares if each.epoch_ms == epoch_ms and subject in each.subjects]
+        ended = self._ended.get((subject, epoch_ms), Resources())
+        excess = budget.over_in_beat(sum((each.used for each in sharing), ended), beats)
+        if excess is None:
+            return None
+        self._answered[subject] = epoch_ms
+        return Found(excess, max(sharing, key=lambda each: excess.part_of(each.used)))
 
 
 def _highest(one: float | None, other: float | None) -> float | None:

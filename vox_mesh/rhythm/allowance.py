@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of
+from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, capped, capped_waits
 from vox_mesh.model.rhythm.tempo import Timeline
 from vox_mesh.rhythm.budgets import Budgets, Standing
 
@@ -21,6 +21,7 @@ class Allowance:
     spent: float = 0.0
     since_ms: int | None = None
     standings: Sequence[Standing] = field(default=())
+    """Those of the agent and the account, as they were when it was last looked."""
 
     async def look(self, budgets: Budgets) -> None:
         """Learn how the budgets of the agent and the account stand."""
@@ -33,20 +34,35 @@ class Allowance:
         """Who is charged."""
         return self.budget.charge_to or ""
 
+    def capped(self, beats: Mapping[str, float]) -> dict[str, float]:
+        """The beats of phases, none more than any of the budgets allows."""
+        return capped(beats, self._budgets)
+
+    def capped_waits(self, beats: Mapping[str, float]) -> dict[str, float]:
+        """The same of beats that may be waited."""
+        return capped_waits(beats, self._budgets)
+
+    @property
+    def _budgets(self) -> list[Budget]:
+        return [self.budget, *(each.budget for each in self.standings)]
+
     def is_exhausted(self, timeline: Timeline, now_ms: int) -> bool:
-        """Whether nothing new is to be begun for the agent or the account."""
-        return any(each.verdict(timeline, now_ms) in _NOTHING_NEW for each in self.standings)
+        """Whether nothing new is to be begun: for the task, for the agent or for the account."""
+        return any(each.verdict(timeline, now_ms) in _NOTHING_NEW for each in self._all(now_ms))
 
     def ends_ms(self, timeline: Timeline, began_ms: int) -> int | None:
         """When all is spent by a phrase that began then, if it goes on so long."""
-        if self.since_ms is None:
-            self.since_ms = began_ms
-        ends = [self.budget.hard_end_ms(timeline, self.since_ms)]
-        left = [] if self.budget.max_bu is None else [self.budget.max_bu - self.spent]
-        for each in self.standings:
+        ends, left = [], []
+        for each in self._all(began_ms):
             ends.append(each.budget.hard_end_ms(timeline, each.since_ms))
             if each.budget.max_bu is not None:
                 left.append(each.budget.thresholds.work * each.budget.max_bu - each.bu)
         if left:
             ends.append(timeline.after(began_ms, max(0.0, min(left))))
         return min((end_ms for end_ms in ends if end_ms is not None), default=None)
+
+    def _all(self, now_ms: int) -> list[Standing]:
+        """How all of them stand; that of the task counts from when this is first asked."""
+        if self.since_ms is None:
+            self.since_ms = now_ms
+        return [Standing(self.budget, self.since_ms, self.spent), *self.standings]

@@ -14,7 +14,7 @@ from vox_mesh.errors import BadSettings, BadValue, MeshError, NotKnown
 from vox_mesh.model.canonical import canonical
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, checked_subject, verdict
 from vox_mesh.model.rhythm.costs import Rates, Resources, parse_rates
-from vox_mesh.model.rhythm.ends import PhraseEnd
+from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.tempo import Timeline
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.store.script import Script, Statement
@@ -24,6 +24,10 @@ from vox_mesh.store.values import Row
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("budgets")
+
+_LATE_MS: Final = 10_000  # who has not told of an end by then is gone
+_LOST_AT_ONCE: Final = 100
+_WORK: Final = "work"
 
 
 def read_rates(path: Path | None) -> Rates:
@@ -171,6 +175,47 @@ class Budgets:
         """How many beats earlier attempts at a job have used, and when the first of them began."""
         rows = await self._ground.store.read(_SQL["spent_on_job"], (*self._ground.mesh, job_id), fresh=True)
         return rows[0]["bu"], rows[0]["began_ms"]
+
+    # --- what is lost with a worker --------------------------------------------------------------
+
+    def begun(self, begin: PhraseBegin) -> Statement:
+        """The statement that records the beginning of an attempt. It is of use until the end is recorded."""
+        of_job = (begin.job_id, begin.phrase_id, begin.claim_token)
+        who = (begin.agent_id, begin.account, begin.role, begin.attempt, begin.began_ms)
+        return Statement(_SQL["begin"], (*self._ground.mesh, *of_job, *who))
+
+    async def charge_lost(self, job_id: str, *, fresh: bool) -> None:
+        """Record the ends of attempts that nobody could tell of: earlier ones at this job, and at any other.
+
+        Each is charged until the end of its lease, as it is not known when its worker was gone.
+        """
+        ground, now_ms = self._ground, self._ground.times.now_ms
+        values = (*ground.mesh, job_id, now_ms - _LATE_MS, _LOST_AT_ONCE)
+        try:
+            rows = await ground.store.read(_SQL["lost"], values, fresh=fresh)
+            if rows:
+                lost = [self.record(self._lost(row, now_ms)) for row in rows]
+                await ground.store.write(Script(*lost, appendable=True))
+        except MeshError as error:
+            _log.warning("what was lost with its worker could not be charged: %s", error.line)
+
+    def _lost(self, row: Row, now_ms: int) -> PhraseEnd:
+        began_ms = row["began_ms"]
+        ended_ms = max(began_ms, min(row["ended_ms"], now_ms))
+        return PhraseEnd(
+            phrase_id=row["phrase_id"],
+            agent_id=row["agent_id"],
+            task_id=row["job_id"],
+            job_id=row["job_id"],
+            outcome=PhraseOutcome.DONE if row["is_done"] else PhraseOutcome.FAILED,
+            began_ms=began_ms,
+            ended_ms=ended_ms,
+            beats={_WORK: self._ground.timeline.beats_between(began_ms, ended_ms)},
+            attempt=row["attempt"],
+            account=row["account"],
+            role=row["role"],
+            note="its end was not told" if row["is_done"] else "its worker was gone",
+        )
 
     # --- for workers -----------------------------------------------------------------------------
 

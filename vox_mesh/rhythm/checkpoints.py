@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import MeshError
 from vox_mesh.model.canonical import canonical, parse
+from vox_mesh.rhythm.cutoff import answer_of
 from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.sheet import WRITE_S, State
+from vox_mesh.rhythm.sheet import WRITE_S, Sheet
+from vox_mesh.rhythm.voice import Voice
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.statements import named
 
@@ -17,22 +17,26 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("checkpoints")
 
+_STATE_MS: Final = 3_000
+"""So long, or half a beat, the state of a task may take to be told."""
+
 
 class Checkpoint(NamedTuple):
-    """What was kept, as canonical JSON, and in which bar."""
+    """What was kept, as canonical JSON, in which bar, and when."""
 
     window_ms: int
     text: str
+    hlc: str
 
 
 class Checkpoints:
-    """Those of one task of an agent. What was kept before in the same bar is not written again."""
+    """Those of one task of an agent, in all its phrases. The same in the same bar is not written again."""
 
-    def __init__(self, ground: Ground, agent: str, task: str, state: State | None) -> None:
+    def __init__(self, ground: Ground, sheet: Sheet) -> None:
         self._ground = ground
-        self._agent = agent
-        self._task = task
-        self._state = state
+        self._task = sheet.task
+        self._whose = (*ground.mesh, sheet.agent, sheet.task)
+        self._state = sheet.state
         self._last: Checkpoint | None = None
 
     @property
@@ -41,36 +45,42 @@ class Checkpoints:
         return None if self._last is None else parse(self._last.text)
 
     async def look(self) -> None:
-        """Learn what was kept before."""
-        ground = self._ground
-        values = (*ground.mesh, self._agent, self._task)
-        rows = await ground.store.read(_SQL["last"], values, fresh=True)
-        self._last = Checkpoint._make(rows[0]) if rows else None
+        """Learn what was kept before, unless what is known is newer: that may still be in the spool."""
+        for row in await self._ground.store.read(_SQL["last"], self._whose, fresh=True):
+            found = Checkpoint._make(row)
+            if self._last is None or found.hlc > self._last.hlc:
+                self._last = found
 
     async def keep(self, value: Any) -> None:
         """Keep it as that of this bar."""
         ground = self._ground
-        now = Checkpoint(ground.beat().window_ms, canonical(value))
-        if now == self._last:
+        window_ms, text = ground.beat().window_ms, canonical(value)
+        if self._last is not None and (window_ms, text) == self._last[:2]:
             return
-        values = (*ground.mesh, self._agent, self._task, *now, str(ground.clock.tick()))
-        script = Script(Statement(_SQL["keep"], values), appendable=True)
+        now = Checkpoint(window_ms, text, str(ground.clock.tick()))
+        script = Script(Statement(_SQL["keep"], (*self._whose, *now)), appendable=True)
         await ground.store.write(script, timeout=WRITE_S)
         self._last = now
 
-    async def keep_state(self) -> None:
-        """Keep what the task's state is, if anybody can tell."""
+    def forget(self) -> Statement:
+        """The statement that removes it, when its task is done."""
+        return Statement(_SQL["forget"], (*self._whose, str(self._ground.clock.tick())))
+
+    async def keep_state(self, voice: Voice) -> None:
+        """Keep what the task's state is, if anybody can tell: soon, and whatever may be wrong with it."""
         if self._state is None:
             return
+        ground = self._ground
+        patience_ms = min(_STATE_MS, ground.beat().beat_ms // 2)
         try:
-            value = self._state()
-            await self.keep(await value if inspect.isawaitable(value) else value)
-        except MeshError as error:
-            _log.warning("no checkpoint of %s could be kept: %s", self._task, error.line)
+            await self.keep(await answer_of(self._state, ground, ground.times.now_ms + patience_ms))
+        except Exception as error:  # the function is somebody else's, and a checkpoint is not the work
+            _log.warning("no checkpoint of %s could be kept: %r", self._task, error)
+            voice.remark("a checkpoint not kept")
 
-    async def run(self) -> None:
+    async def run(self, voice: Voice) -> None:
         """Keep the state on each downbeat."""
         times = self._ground.times
         while True:
             await times.until(self._ground.timeline.window_at(times.now_ms).end_ms)
-            await self.keep_state()
+            await self.keep_state(voice)

@@ -89,9 +89,10 @@ class Conductor:
             if self._begun_ms > window.end_ms:
                 _log.warning("the clock was set back: the rhythm goes on from there")
                 self._begun_ms = self._reported_ms = 0
-            is_new_bar, self._begun_ms = self._begun_ms < window.start_ms, window.start_ms
+            is_first, is_new_bar = self._begun_ms == 0, self._begun_ms < window.start_ms
+            self._begun_ms = window.start_ms
             if not self._has_seen_a_bar_before(window):
-                if is_new_bar:
+                if is_new_bar and not is_first:  # a node that begins has just looked
                     await self._told(self._policies.look, "the tempo could not be read")
                 return
             await (self._begin_bar() if is_new_bar else self._told(self._lead, _NOT_LED))
@@ -146,7 +147,8 @@ class Conductor:
 
     async def _report(self) -> None:
         await self._policies.look()  # a node that was cut off may not know where the bars lie
-        for report in await self._reverb.roll_up_due():
+        may_miss = self._leadership.is_ours or await self._leadership.leader() is None
+        for report in await self._reverb.roll_up_due(may_miss=may_miss):
             await self._controller.decide(report)
 
     # --- agreeing --------------------------------------------------------------------------------

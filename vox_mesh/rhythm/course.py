@@ -27,26 +27,34 @@ class Course:
         self._ground = ground
         self._allowance = sheet.allowance
         self._task = sheet.task
-        budget = sheet.allowance.budget
-        self.beats: Final = budget.capped(sheet.score.attempt(attempt))
-        self._ends = dict(zip(self.beats, accumulate(self.beats.values()), strict=True))
-        self._caps = budget.capped_waits(sheet.score.wait_budget.model_dump())
+        self.beats: Final[dict[str, float]] = {**sheet.score.attempt(attempt)}
+        self._caps: dict[str, float] = sheet.score.wait_budget.model_dump()
+        self._keep_to_caps()
         self._used = {name: Stopwatch(ground) for name in (*self.beats, BETWEEN, FALLBACK)}
         self._waited = {name: Stopwatch(ground) for name in self._caps}
-        self._running = BETWEEN
+        self._place = BETWEEN
+        self._is_falling_back = False
+        self._counting: Stopwatch | None = None
         self.began_ms = 0
         self._spent_ms: int | None = None
         self.ended_ms = 0
+        self.is_over = False
 
     def begin(self) -> Cutoff:
         """From now on; the cutoff of all of it."""
         ground = self._ground
+        self._keep_to_caps()  # of the agent's and the account's budgets, which are known only now
         self.began_ms = ground.times.now_ms
         spent_ms = self._allowance.ends_ms(ground.timeline, self.began_ms)
         if spent_ms is not None and spent_ms < self.ends_ms:  # one that lasts until the end is no limit
             self._spent_ms = spent_ms
-        self._used[self._running].start()
+        self._count()
         return Cutoff(ground.times, self.ends_ms)
+
+    def _keep_to_caps(self) -> None:
+        self.beats.update(self._allowance.capped(self.beats))
+        self._caps.update(self._allowance.capped_waits(self._caps))
+        self._ends = dict(zip(self.beats, accumulate(self.beats.values()), strict=True))
 
     # --- its ends --------------------------------------------------------------------------------
 
@@ -89,17 +97,39 @@ class Course:
 
     # --- what is used ----------------------------------------------------------------------------
 
-    def go_to(self, name: str) -> str:
-        """Count beats there from now on; where they were counted before."""
-        before, self._running = self._running, name
-        self._used[before].stop()
-        self._used[name].start()
-        return before
+    def go_to(self, name: str) -> None:
+        """Count beats there from now on."""
+        self._place = name
+        self._count()
+
+    @contextmanager
+    def falling_back(self) -> Iterator[None]:
+        """Count them as those of the fallback, whatever phases begin or end meanwhile."""
+        self._is_falling_back = True
+        self._count()
+        try:
+            yield
+        finally:
+            self._is_falling_back = False
+            self._count()
 
     def stop(self) -> None:
         """Count no more: it is over."""
-        self._used[self._running].stop()
-        self.ended_ms = self._ground.times.now_ms
+        self.ended_ms, self.is_over = self._ground.times.now_ms, True
+        self._count()
+
+    def _count(self) -> None:
+        if self._counting is not None:
+            self._counting.stop()
+        self._counting = None
+        if not self.is_over:
+            self._counting = self._used[FALLBACK if self._is_falling_back else self._place]
+            self._counting.start()
+
+    @property
+    def late_beats(self) -> float:
+        """How many passed between its end as it should have been, and as it was."""
+        return max(0.0, self._ground.timeline.beats_between(self.ends_ms, self.ended_ms))
 
     @contextmanager
     def waiting(self, budget: str) -> Iterator[None]:
@@ -118,5 +148,5 @@ class Course:
 
     @property
     def waited(self) -> dict[str, float]:
-        """The beats that were waited."""
-        return {name: watch.beats for name, watch in self._waited.items()}
+        """The beats that were waited. That a wait's end was noticed late is not waiting."""
+        return {name: min(watch.beats, self._caps[name]) for name, watch in self._waited.items()}

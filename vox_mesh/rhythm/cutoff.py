@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
+from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.times import Times
 
 _LAST_WORDS_MS: Final = 500
-"""What was cancelled has so long to put its things away; then it is left to itself."""
+"""What was cancelled has so long to put its things away, or half a beat; then it is left to itself."""
 
 
 class Cutoff:
@@ -25,16 +28,19 @@ class Cutoff:
         self._timeout = asyncio.timeout(None)
         self._alarm: asyncio.Task[None] | None = None
         self._holds = 0
+        self._is_on = False
 
     async def begin(self) -> None:
         """From here on."""
         await self._timeout.__aenter__()
+        self._is_on = True
         self._arm()
 
     async def end(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         """The block has ended; whether it was cut off, and nothing else became of it."""
+        self._is_on = False
         self._disarm()
         try:
             await self._timeout.__aexit__(kind, error, traceback)
@@ -48,10 +54,10 @@ class Cutoff:
         return self._timeout.expired()
 
     def hold(self) -> None:
-        """Let it be silent, until it is released as often."""
+        """Let it be silent, until it is released as often: that may be when the block has ended."""
         self._holds += 1
         self._disarm()
-        if not self.has_rung:
+        if self._is_on and not self.has_rung:
             self._timeout.reschedule(None)
 
     def release(self) -> None:
@@ -61,7 +67,7 @@ class Cutoff:
             self._arm()
 
     def _arm(self) -> None:
-        if self.has_rung:
+        if not self._is_on or self.has_rung:
             return
         if self.at_ms <= self._times.now_ms:
             self._ring()
@@ -81,15 +87,28 @@ class Cutoff:
         self._timeout.reschedule(asyncio.get_running_loop().time())
 
 
-async def done_by(doing: asyncio.Future[Any], times: Times, at_ms: int) -> bool:
-    """Wait for something until a moment, and cancel it then; whether it was done."""
+async def answer_of(function: Callable[[], Any], ground: Ground, at_ms: int) -> Any:
+    """What a function of somebody else answers; `TimeoutError` if that is awaited beyond a moment."""
+    answer = function()
+    if not inspect.isawaitable(answer):
+        return answer
+    doing = asyncio.ensure_future(answer)
     try:
-        return await either(doing, times, at_ms)
+        is_there = await either(doing, ground.times, at_ms)
     finally:
-        if not doing.done():
-            doing.cancel()
-            if not await either(doing, times, times.now_ms + _LAST_WORDS_MS):
-                doing.add_done_callback(_forget)
+        await put_away(doing, ground)
+    if not is_there or doing.cancelled():  # whatever has cancelled it, it was not us who were
+        raise TimeoutError("it took too long, or was cancelled")
+    return doing.result()
+
+
+async def put_away(doing: asyncio.Future[Any], ground: Ground) -> None:
+    """Cancel it if it is not done, and wait a little for its end."""
+    doing.add_done_callback(_forget)
+    if not doing.done():
+        doing.cancel()
+        last_words_ms = min(_LAST_WORDS_MS, ground.beat().beat_ms // 2)
+        await either(doing, ground.times, ground.times.now_ms + last_words_ms)
 
 
 async def either(doing: asyncio.Future[Any], times: Times, at_ms: int) -> bool:

@@ -10,13 +10,13 @@ from vox_mesh.model.canonical import canonical
 from vox_mesh.model.rhythm.claims import MAX_NOTES
 from vox_mesh.model.rhythm.ends import PhraseEnd
 from vox_mesh.rhythm.sheet import WRITE_S, Parts
-from vox_mesh.store.script import Op, Script
+from vox_mesh.store.script import Op, Script, Statement
 
 _log = logging.getLogger(__name__)
 
 
-async def write_end(parts: Parts, end: PhraseEnd) -> float:
-    """Write it down, in one script that may wait for the database; what the phrase cost.
+async def write_end(parts: Parts, end: PhraseEnd, *beside: Statement) -> float:
+    """Write it down, with what follows from it, in one script that may wait for the database; its cost.
 
     That it can't be written hides nothing of what the phrase ended in.
     """
@@ -39,7 +39,7 @@ async def write_end(parts: Parts, end: PhraseEnd) -> float:
     }
     try:
         op = Op(END_PHRASE, canonical(told))
-        script = Script(parts.budgets.record(end), op=op, key=end.phrase_id, appendable=True)
+        script = Script(parts.budgets.record(end), *beside, op=op, key=end.phrase_id, appendable=True)
         await parts.ground.store.write(script, timeout=WRITE_S)
     except Exception as error:  # nor does anything else that is wrong with writing it
         _log.error("the end of phrase %s (%s) was not recorded: %s", end.phrase_id, end.outcome, error)

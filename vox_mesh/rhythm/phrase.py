@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -16,7 +17,7 @@ from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.score import CHECKPOINT, DEFER
 from vox_mesh.rhythm.checkpoints import Checkpoints
 from vox_mesh.rhythm.course import BETWEEN, Course
-from vox_mesh.rhythm.cutoff import Cutoff
+from vox_mesh.rhythm.cutoff import Cutoff, put_away
 from vox_mesh.rhythm.endings import note_of, why, write_end
 from vox_mesh.rhythm.phase import Phase
 from vox_mesh.rhythm.sheet import Parts, Place, Sheet
@@ -30,17 +31,27 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_NO_LATER: Final = 0.1
+"""So many beats after its end a phrase has still ended in time: to be cut off takes a moment."""
+
 
 class Phrase:
     """`async with phrase`: what is done in it has an end, which is recorded with what it cost."""
 
-    def __init__(self, parts: Parts, sheet: Sheet, attempt: int = 1, place: Place = Place.ALONE) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        sheet: Sheet,
+        checkpoints: Checkpoints,
+        attempt: int = 1,
+        place: Place = Place.ALONE,
+    ) -> None:
         self._parts = parts
         self._sheet = sheet
         self._place = place
         self._course = Course(parts.ground, sheet, attempt)
         self._voice = Voice(parts.status, sheet.agent, sheet.task)
-        self._checkpoints = Checkpoints(parts.ground, sheet.agent, sheet.task, sheet.state)
+        self._checkpoints = checkpoints
         self._keeping: asyncio.Task[None] | None = None
         self._phase: Phase | None = None
         self._is_cut_short = False
@@ -85,15 +96,16 @@ class Phrase:
             raise error
         await self._cutoff.begin()
         if self._sheet.state is not None:
-            self._keeping = asyncio.create_task(self._checkpoints.run(), name="vox-mesh-checkpoints")
+            keeping = self._checkpoints.run(self._voice)
+            self._keeping = asyncio.create_task(keeping, name="vox-mesh-checkpoints")
         return self
 
     async def _look_back(self) -> None:
-        try:
-            await self._checkpoints.look()
-            await self._sheet.allowance.look(self._parts.budgets)
-        except MeshError as error:
-            _log.warning("nothing is known of what was done on %s before: %s", self.task, error.line)
+        for look in (self._checkpoints.look, partial(self._sheet.allowance.look, self._parts.budgets)):
+            try:
+                await look()
+            except MeshError as error:
+                _log.warning("it could not be read what was done on %s before: %s", self.task, error.line)
 
     @property
     def resumed(self) -> Any:
@@ -164,7 +176,7 @@ class Phrase:
         self._voice.overran(phase)
         steps = self._sheet.score.escalation.on_overrun
         if CHECKPOINT in steps:
-            await self._checkpoints.keep_state()
+            await self._checkpoints.keep_state(self._voice)
         if not was_cut_off:
             return
         self._is_cut_short = True
@@ -235,6 +247,7 @@ class Phrase:
         self._course.stop()
         late = await self._what_follows(was_cut_off) if was_cut_off or error is None else None
         error = late if was_cut_off else late or error
+        self._note_lateness()
         await self._ended(error)
         if error is None or self._is_made_up_for(error):
             return True
@@ -242,45 +255,54 @@ class Phrase:
             raise late
         return False
 
-    async def _what_follows(self, was_cut_off: bool) -> MeshError | None:
-        """What is raised if it ends too late."""
+    async def _what_follows(self, was_cut_off: bool) -> BaseException | None:
+        """What is raised if it ends too late, or we are cancelled meanwhile: its end is recorded before."""
         if self._course.is_over_budget:
             return self._course.over_budget()
         if was_cut_off:
             self.overruns += 1
             try:
                 await self._escalate(BETWEEN, was_cut_off=True)
-            except MeshError as error:
+            except BaseException as error:
                 return error
         return None
+
+    def _note_lateness(self) -> None:
+        """What would not be cut off, and has ended by itself, may be done, but not as it should."""
+        late = self._course.late_beats
+        if late > _NO_LATER:
+            self._voice.remark(f"ended {late:.2g} beats late")
+            self._is_cut_short = True
+            self.overruns = max(self.overruns, 1)
 
     def _is_made_up_for(self, error: BaseException) -> bool:
         if isinstance(error, PhraseDeferred):
             return self._place is Place.FOLLOWED
-        return error is self._waits.covered
+        return self._waits.have_covered(error)
 
     def _outcome_of(self, error: BaseException | None) -> PhraseOutcome:
         if isinstance(error, PhraseDeferred):
             return PhraseOutcome.DEFERRED
-        if error is not None and error is not self._waits.covered:
+        if error is not None and not self._waits.have_covered(error):
             return PhraseOutcome.FAILED
         is_degraded = self._is_cut_short or self._waits.were_in_vain
         return PhraseOutcome.DEGRADED if is_degraded else PhraseOutcome.DONE
 
     async def _ended(self, error: BaseException | None) -> None:
         """Have it recorded, however often we are cancelled meanwhile."""
-        if self._keeping is not None:
-            self._keeping.cancel()
         self.outcome = self._outcome_of(error)
         await to_the_end(asyncio.create_task(self._record(self.outcome, error), name="vox-mesh-phrase-end"))
 
     async def _record(self, outcome: PhraseOutcome, error: BaseException | None) -> None:
         await self._waits.told()
-        if error is not None and error is not self._waits.covered:
-            self._voice.remarks.append(why(error))
+        if self._keeping is not None:
+            await put_away(self._keeping, self._parts.ground)
+        if error is not None and not self._waits.have_covered(error):
+            self._voice.remark(why(error))
         self.end = self._as_recorded(outcome)
         self._sheet.allowance.spent += self.end.bu
-        self.cost = await write_end(self._parts, self.end)
+        done = [self._checkpoints.forget()] if outcome is PhraseOutcome.DONE else []
+        self.cost = await write_end(self._parts, self.end, *done)
         self._voice.ends(self._last_state(), self.end.note)
 
     def _as_recorded(self, outcome: PhraseOutcome) -> PhraseEnd:

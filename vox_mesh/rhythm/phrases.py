@@ -14,6 +14,7 @@ from vox_mesh.model.rhythm.ends import PhraseOutcome
 from vox_mesh.model.rhythm.score import Score, ScoreFile, parse_score
 from vox_mesh.rhythm.allowance import Allowance
 from vox_mesh.rhythm.budgets import Budgets
+from vox_mesh.rhythm.checkpoints import Checkpoints
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.phrase import Phrase
@@ -48,10 +49,10 @@ class Phrases:
         """One phrase. A phase that takes too long may end it with `PhraseDeferred`.
 
         `fallbacks` are done when it was waited in vain, by their names in the score. `state` tells what to
-        keep as a checkpoint on each downbeat. `start`: now, or with the next bar.
+        keep as a checkpoint on each downbeat, within half a beat. `start`: now, or with the next bar.
         """
         sheet = self._sheet(score, task, agent, fallbacks, budget, state, start, job_id, role)
-        return Phrase(self._parts, sheet)
+        return Phrase(self._parts, sheet, Checkpoints(self._parts.ground, sheet))
 
     async def phrases(
         self,
@@ -71,9 +72,10 @@ class Phrases:
         The last one raises `PhaseOverrun` instead. The budget is one for all of them.
         """
         sheet = self._sheet(score, task, agent, fallbacks, budget, state, start, job_id, role)
-        most = sheet.score.retry.max_phrases
+        checkpoints, most = Checkpoints(self._parts.ground, sheet), sheet.score.retry.max_phrases
         for attempt in range(1, most + 1):
-            phrase = Phrase(self._parts, sheet, attempt, Place.FOLLOWED if attempt < most else Place.LAST)
+            place = Place.FOLLOWED if attempt < most else Place.LAST
+            phrase = Phrase(self._parts, sheet, checkpoints, attempt, place)
             yield phrase
             if phrase.outcome is not PhraseOutcome.DEFERRED:
                 return

@@ -53,7 +53,10 @@ class Policies:
 
     def _learn(self, entries: Sequence[Entry]) -> None:
         there = {entry.op_id: entry for entry in entries}
-        self.lost = [entry for op_id, entry in self._rows.items() if op_id not in there]
+        oldest_ms = min((entry.anchor_ms for entry in entries), default=-1)  # what was before is forgotten
+        self.lost = [
+            entry for op_id, entry in self._rows.items() if op_id not in there and entry.anchor_ms > oldest_ms
+        ]
         plan = Plan(self._first, (*entries, *self.lost)) if entries or self.lost else self.announced
         fitting = [entry for entry in Plan(self._first, entries).entries if entry.op_id]
         if self.lost and not all(entry in plan.entries for entry in fitting):
@@ -140,6 +143,8 @@ class Policies:
             )
             await self._ground.store.write(self._script(said, (nothing_else(self._ground), self._row(said))))
             self._learn([said])
+        if self.lost:
+            await self.look(fresh=True)  # our copy of the database may only be behind
         if self.lost:
             _log.warning("%d tempos that were announced have got lost, and are written again", len(self.lost))
             await self._ground.store.write(Script(*(self._row(entry) for entry in self.lost)))

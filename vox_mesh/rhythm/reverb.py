@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -139,11 +140,12 @@ class Reverb:
 
     # --- made ------------------------------------------------------------------------------------
 
-    async def roll_up_due(self, now_ms: int | None = None) -> list[BarReport]:
+    async def roll_up_due(self, now_ms: int | None = None, *, may_miss: bool = True) -> list[BarReport]:
         """Report on the bars that have ended, and amend what more has come in for; what was written.
 
         Nothing is written of bars in which nothing happened, until something does. Whoever has looked in
-        every bar knows that these are not missing, so all should look, after the one who leads.
+        every bar knows that these are not missing, so all should look, after the one who leads. Without
+        `may_miss` nothing is said of bars that only we may have missed, unless something came after them.
         """
         now_ms = self._ground.times.now_ms if now_ms is None else now_ms
         if not self._ground.policy.observability.emit_bar_reports:
@@ -151,7 +153,7 @@ class Reverb:
             return []
         written: list[BarReport] = []
         for _ in range(_PASSES):
-            part, is_all = await self._roll_up(now_ms)
+            part, is_all = await self._roll_up(now_ms, may_miss=may_miss)
             written += part
             if is_all:
                 break
@@ -163,11 +165,13 @@ class Reverb:
             return
         try:
             async with asyncio.timeout(_CLOSE_S):
-                await self._roll_up(self._ground.times.now_ms, least_quiet=1)
+                await self._roll_up(self._ground.times.now_ms, least_quiet=1, may_miss=False)
         except (MeshError, TimeoutError) as error:
             _log.info("the last bars are not reported: %s", error)
 
-    async def _roll_up(self, now_ms: int, least_quiet: int = QUIET_BARS) -> tuple[list[BarReport], bool]:
+    async def _roll_up(
+        self, now_ms: int, *, least_quiet: int = QUIET_BARS, may_miss: bool
+    ) -> tuple[list[BarReport], bool]:
         """One pass; whether that was all of it."""
         fresh = False
         for _ in range(_TRIES):
@@ -176,7 +180,9 @@ class Reverb:
             if due.last is not None:
                 self._watch.forget(due.last.until_ms)
             late = await self._late(due, fresh=fresh)
-            new = [] if len(due.late) > _AT_ONCE else self._new(due, now_ms, least_quiet)
+            new = [] if len(due.late) > _AT_ONCE else await self._new(due, now_ms, fresh=fresh)
+            if not any(draft.has_data for draft in new):
+                new = self._worth_telling(new, least_quiet, may_miss=may_miss)
             if not late and not new:
                 break
             if not fresh and not due.is_fresh:
@@ -220,8 +226,8 @@ class Reverb:
 
     # --- bars that have ended --------------------------------------------------------------------
 
-    def _new(self, due: _Due, now_ms: int, least_quiet: int) -> list[_Draft]:
-        """What is to be written of the bars after the last report."""
+    async def _new(self, due: _Due, now_ms: int, *, fresh: bool) -> list[_Draft]:
+        """What could be written of the bars after the last report."""
         timeline, watch, until_ms = self._ground.timeline, self._watch, self._due_until(now_ms)
         data = list(due.unreported)
         if len(data) > _AT_ONCE:  # the rest with the next pass; they may all be of one bar
@@ -238,6 +244,7 @@ class Reverb:
             data.append(current.start_ms)
         if due.last is not None and due.last.unfinished and watch.covers(from_ms):
             data.append(from_ms)  # some should have said something
+        data += await self._silent(data, until_ms, fresh=fresh)
         drafts: list[_Draft] = []
         for window, has_data in stretches(timeline, from_ms, until_ms, data):
             if has_data:
@@ -247,8 +254,31 @@ class Reverb:
             else:
                 for part, is_watched in watch.parts(window):
                     drafts.append(_Draft(part, False, is_missing=not is_watched))
-        is_news = any(draft.has_data or draft.is_missing for draft in drafts)
-        return drafts if is_news or timeline.bars_between(from_ms, until_ms) >= least_quiet else []
+        return drafts
+
+    def _worth_telling(self, drafts: list[_Draft], least_quiet: int, *, may_miss: bool) -> list[_Draft]:
+        """Of bars of which there is nothing to tell: those that are missing, or many."""
+        if not may_miss:
+            drafts = list(takewhile(lambda draft: not draft.is_missing, drafts))
+        if not drafts or any(draft.is_missing for draft in drafts):
+            return drafts
+        from_ms, until_ms = drafts[0].window.start_ms, drafts[-1].window.end_ms
+        return drafts if self._ground.timeline.bars_between(from_ms, until_ms) >= least_quiet else []
+
+    async def _silent(self, data: Iterable[int], until_ms: int, *, fresh: bool) -> list[int]:
+        """The bars after these in which nobody said anything, though some should have."""
+        ground = self._ground
+        windows = {ground.timeline.window_at(each) for each in data}
+        told = {window.start_ms for window in windows}
+        last = [
+            tuple(window)
+            for window in windows
+            if window.end_ms < until_ms and window.end_ms not in told and self._watch.covers(window.end_ms)
+        ]
+        if not last:  # as nearly always: then no more than the bar that has just ended is due
+            return []
+        values = (*ground.mesh, orjson.dumps(last).decode())
+        return [row["end_ms"] for row in await ground.store.read(_SQL["unfinished"], values, fresh=fresh)]
 
     def _is_busy(self, due: _Due) -> bool:
         """Whether the mesh does something of which a bar's report should tell, though no agent spoke."""

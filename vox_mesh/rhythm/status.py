@@ -202,7 +202,7 @@ class StatusDesk:
                 self._unsaid[agent, task, beat.epoch_ms] = again
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Write now all that was said, or have the spool keep it. What neither takes stays for the next time."""
+        """Write now all that was said, or have the spool keep it. What neither takes goes with the next."""
         async with self._writing:
             excess = len(self._unsaid) - MAX_WAITING
             if excess > 0:

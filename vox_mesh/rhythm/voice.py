@@ -25,7 +25,17 @@ class Voice:
         self._state = ClaimState.PLANNING
         self._progress: float | None = None
         self._notes = ""
-        self.remarks: list[str] = []
+        self._has_ended = False
+        self._remarks: dict[str, None] = {}
+
+    def remark(self, remark: str) -> None:
+        """Remember this for the end; once, however often it is so."""
+        self._remarks[remark] = None
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be told, in the order in which it came."""
+        return list(self._remarks)
 
     def phase(self, name: str, beats_left: float) -> None:
         """A phase has begun."""
@@ -49,7 +59,7 @@ class Voice:
 
     def overran(self, phase: str) -> None:
         """A phase has taken all its beats."""
-        self.remarks.append(f"{phase} overran")
+        self.remark(f"{phase} overran")
         self._claim(self._state, 0.0, overran=True)
 
     def falls_back(self, name: str, beats_left: float) -> None:
@@ -57,8 +67,9 @@ class Voice:
         self._claim(ClaimState.REVIEW, beats_left, notes=f"falls back on {name}")
 
     def ends(self, state: ClaimState, note: str) -> None:
-        """The phrase is over."""
+        """The phrase is over. What still goes on of it says nothing any more."""
         self._claim(state, notes=note or self._notes)
+        self._has_ended = True
 
     def _claim(
         self,
@@ -69,6 +80,8 @@ class Voice:
         notes: str | None = None,
         overran: bool = False,
     ) -> None:
+        if self._has_ended:
+            return
         self._status.claim(
             *self._who,
             state,

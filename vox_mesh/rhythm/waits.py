@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from math import ceil
 from typing import Any, Final, TypeVar
 
 from vox_mesh.errors import BadValue, MeshError, ThreadClosed, WaitExhausted
 from vox_mesh.model.messages import Message
 from vox_mesh.model.rhythm.promises import HelpState, HelpThread
-from vox_mesh.rhythm.course import FALLBACK, Course
-from vox_mesh.rhythm.cutoff import Cutoff, done_by, either
+from vox_mesh.rhythm.course import Course
+from vox_mesh.rhythm.cutoff import Cutoff, answer_of, either, put_away
 from vox_mesh.rhythm.sheet import WRITE_S, Parts, Sheet
 from vox_mesh.rhythm.voice import Voice
 
@@ -25,6 +25,9 @@ T = TypeVar("T")
 HELP: Final = "help"
 
 _EMITTED_TTL_S: Final = 86_400.0
+
+_falling_back: ContextVar[str] = ContextVar("vox_mesh_falling_back", default="")
+"""The phrase in whose fallback we are: what is waited for in it has no fallback of its own."""
 
 
 class Waits:
@@ -47,9 +50,10 @@ class Waits:
         self._playing = playing
         self._times = parts.ground.times
         self._telling: list[asyncio.Task[None]] = []
+        self._escalated: set[str] = set()
+        self._fallback: asyncio.Future[bool] | None = None
+        self._covered: list[WaitExhausted] = []
         self.were_in_vain = False
-        self.covered: WaitExhausted | None = None
-        """The error that a fallback has made up for."""
         self.result: Any = None
         """What came of the phrase: of its fallback, if nobody says anything else."""
 
@@ -65,14 +69,21 @@ class Waits:
             raise
         cutoff.hold()
         try:
-            with course.waiting(budget):
-                is_there = await done_by(doing, self._times, ends_ms)
+            is_there = await self._done_by(doing, budget, ends_ms)
             self._voice.goes_on(course.beats_until(cutoff.at_ms))
             if is_there:
                 return doing.result()
             raise await self._exhausted(budget)
         finally:
             cutoff.release()
+
+    async def _done_by(self, doing: asyncio.Future[Any], budget: str, ends_ms: int) -> bool:
+        """Whether it is done by then; what it takes to be cancelled is not counted as waiting."""
+        try:
+            with self._course.waiting(budget):
+                return await either(doing, self._times, ends_ms)
+        finally:
+            await put_away(doing, self._parts.ground)
 
     async def ask_help(self, to: str, body: Any) -> Message:
         """Ask for help, and wait for the answer. A promise that is not made in this bar is a broken one."""
@@ -104,11 +115,7 @@ class Waits:
         """Do what the score says when it was waited in vain; the error that tells of it."""
         if self._course.is_over_budget:
             return self._course.over_budget()
-        self.were_in_vain = True
-        self._voice.remarks.append(f"{budget} exhausted")
         escalation = self._sheet.score.escalation
-        for name in escalation.emits:
-            await self._emit(name, budget)
         fallbacks = [name for name in (on_fail, escalation.fallback) if name]
         given = [name for name in fallbacks if name in self._sheet.fallbacks]
         fallback = next(iter(given or fallbacks), None)
@@ -118,9 +125,23 @@ class Waits:
             fallback=fallback,
             hint=f"fall back on {fallback}" if fallback else "give it more beats, or a fallback",
         )
-        if given and await self._fall_back(given[0]):
-            self.covered = error
+        if self._course.is_over or _falling_back.get() == self._phrase_id:
+            return error
+        self.were_in_vain = True
+        if budget not in self._escalated:
+            self._escalated.add(budget)
+            self._voice.remark(f"{budget} exhausted")
+            for name in escalation.emits:
+                await self._emit(name, budget)
+        if given and await self._is_made_up_for(given[0]):
+            self._covered.append(error)
         return error
+
+    def have_covered(self, error: BaseException) -> bool:
+        """Whether a fallback has made up for an error, or for all of a group of them."""
+        if isinstance(error, BaseExceptionGroup):
+            return all(self.have_covered(each) for each in error.exceptions)
+        return any(error is each for each in self._covered)
 
     async def told(self) -> None:
         """Wait until all is told that is to be; each does not take long, and hides no error."""
@@ -142,30 +163,39 @@ class Waits:
             )
         except MeshError as error:
             _log.warning("%s could not be told of %s: %s", name, self._sheet.task, error.line)
-            self._voice.remarks.append(f"{name} not told")
+            self._voice.remark(f"{name} not told")
         else:
-            self._voice.remarks.append(f"{name} told")
+            self._voice.remark(f"{name} told")
+
+    async def _is_made_up_for(self, name: str) -> bool:
+        """Fall back, once in a phrase: whoever has waited in vain beside, or later, has the same of it."""
+        while (under_way := self._fallback) is not None:
+            await asyncio.wait([under_way])
+            if not under_way.cancelled():
+                return under_way.result()
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._fallback = done
+        try:
+            done.set_result(await self._fall_back(name))
+        finally:
+            if not done.done():  # whoever did it was cancelled, and others may still do it
+                self._fallback = None
+                done.cancel()
+        return done.result()
 
     async def _fall_back(self, name: str) -> bool:
         """Do what was given for that, until the end of the phrase at the most; whether it was done."""
-        self._voice.falls_back(name, self._course.beats_until(self._course.ends_ms))
-        before = self._course.go_to(FALLBACK)  # its beats are not those of the phase that it is done in
+        ends_ms = self._course.ends_ms
+        self._voice.falls_back(name, self._course.beats_until(ends_ms))
+        within = _falling_back.set(self._phrase_id)
         try:
-            self.result = await self._until_the_end(self._sheet.fallbacks[name])
+            with self._course.falling_back():
+                self.result = await answer_of(self._sheet.fallbacks[name], self._parts.ground, ends_ms)
         except Exception as error:  # whatever it is: what is told is why we fell back
             _log.warning("the fallback %s of %s failed: %r", name, self._sheet.task, error)
-            self._voice.remarks.append(f"fallback {name} failed")
+            self._voice.remark(f"fallback {name} failed")
             return False
         finally:
-            self._course.go_to(before)
-        self._voice.remarks.append(f"fallback {name}")
+            _falling_back.reset(within)
+        self._voice.remark(f"fallback {name}")
         return True
-
-    async def _until_the_end(self, function: Callable[[], Any]) -> Any:
-        result = function()
-        if not inspect.isawaitable(result):
-            return result
-        doing = asyncio.ensure_future(result)
-        if not await done_by(doing, self._times, self._course.ends_ms):
-            raise TimeoutError("it took longer than the phrase")
-        return doing.result()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from vox_mesh.model.rhythm.budgets import BAR_DIGITS
-from vox_mesh.model.rhythm.costs import CLASSED, PLAIN
+from vox_mesh.model.rhythm.budgets import BAR_DIGITS, WAITS
+from vox_mesh.model.rhythm.costs import CLASSED, MOST, PLAIN
 from vox_mesh.model.rhythm.policy import PHASES
 from vox_mesh.model.rhythm.score import CHECKPOINT, DEFER, MAX_PHRASES, MAX_STEPS
 from vox_mesh.model.rhythm.tempo import FASTEST_BPM, LONGEST_BAR, SLOWEST_BPM
@@ -19,15 +19,18 @@ def _beats(least: int) -> dict[str, Any]:
     return {"type": "integer", "minimum": least, "maximum": LONGEST_BAR}
 
 
-_AMOUNT: Final = {"type": "number", "minimum": 0}
+def _amount(least: float = 0, most: float = MOST) -> dict[str, Any]:
+    return {"type": "number", "minimum": least, "maximum": most}
 
 
-def _amounts(names: str) -> dict[str, Any]:
-    return {"type": "object", "propertyNames": {"pattern": names}, "additionalProperties": _AMOUNT}
+_AMOUNT: Final = _amount()
 
 
-_CAPS: Final = _amounts(r"^[^\x00]*$")
-_BY_CLASS: Final = _amounts(r"^[^\x00]+$")
+_BY_CLASS: Final = {
+    "type": "object",
+    "propertyNames": {"pattern": r"^[^\x00]+$"},
+    "additionalProperties": _AMOUNT,
+}
 _STEPS: Final = {"type": "array", "uniqueItems": True, "maxItems": MAX_STEPS}
 _THREE_BEATS: Final = {
     "required": ["bar_len"],
@@ -72,8 +75,8 @@ SCORE: Final = _map(
 BUDGET: Final = _map(
     {
         "max_bu": _AMOUNT,
-        "phase_caps": _CAPS,
-        "wait_caps": _CAPS,
+        "phase_caps": _map(dict.fromkeys(PHASES, _AMOUNT)),
+        "wait_caps": _map(dict.fromkeys(WAITS, _AMOUNT)),
         "hard_end": {
             "anyOf": [
                 {"type": "string", "pattern": rf"^bar\+[0-9]{{1,{BAR_DIGITS}}}$"},
@@ -85,7 +88,10 @@ BUDGET: Final = _map(
         },
         "charge_to": {"type": "string", "pattern": "^[!-~]{1,200}$"},
         "per_beat": _map({**dict.fromkeys(PLAIN, _AMOUNT), **dict.fromkeys(CLASSED, _BY_CLASS)}),
-        "thresholds": _map(dict.fromkeys(("warn", "claims", "work"), _AMOUNT)),
+        "thresholds": _map(
+            {"warn": _amount(0, 0.8), "claims": _amount(0.8, 1.25), "work": _amount(1.25)},
+            description="Any shares will do, as long as warn <= claims <= work.",
+        ),
     }
 )
 """A budget."""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final, Self
+from functools import partial
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, Field, PlainValidator, StringConstraints, model_validator
 
 from vox_mesh.errors import BadBudget, BadValue
 from vox_mesh.model.flaws import flaw, made, read_model, shown
 from vox_mesh.model.rhythm.costs import CLASSED, PRIMITIVES, Amount, Resources
-from vox_mesh.model.rhythm.policy import STRICT
+from vox_mesh.model.rhythm.policy import PHASES, STRICT
 from vox_mesh.model.rhythm.tempo import Timeline
 
 BAR_DIGITS: Final = 4
+
+WAITS: Final = ("help", "io")
+"""What is waited for: the wait budgets that a score has."""
 
 _BARS: Final = re.compile(rf"bar\+(\d{{1,{BAR_DIGITS}}})", re.ASCII)
 _SUBJECT: Final = re.compile(r"(agent|account):\S{1,200}")
@@ -76,7 +80,15 @@ def _ceilings(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-_Caps = dict[str, Amount]
+def _known(caps: dict[str, float], what: str, names: tuple[str, ...]) -> dict[str, float]:
+    for name in caps:
+        if name not in names:
+            raise flaw(f"is no {what}; one of {', '.join(names)}", name)
+    return caps
+
+
+_PhaseCaps = Annotated[dict[str, Amount], AfterValidator(partial(_known, what="phase", names=PHASES))]
+_WaitCaps = Annotated[dict[str, Amount], AfterValidator(partial(_known, what="wait budget", names=WAITS))]
 _Account = Annotated[str, StringConstraints(pattern="^[!-~]{1,200}$")]
 
 
@@ -89,15 +101,24 @@ class Thresholds(BaseModel):
     claims: Amount = Field(1.0, description="a share, such as 1.0")
     work: Amount = Field(1.25, description="a share, such as 1.25")
 
+    @model_validator(mode="after")
+    def _rise(self) -> Self:
+        for lower, higher in (("warn", "claims"), ("claims", "work")):
+            low, high = getattr(self, lower), getattr(self, higher)
+            if low > high:
+                at = lower if lower in self.model_fields_set else higher
+                raise flaw(f"{lower} is {low:g} and {higher} {high:g}; allowed: warn <= claims <= work", at)
+        return self
+
 
 class Budget(BaseModel):
     """How much a job, an agent or an account may use. What is not given is not bounded."""
 
     model_config = STRICT
 
-    max_bu: Amount | None = Field(None, description="beats in all, a number from 0")
-    phase_caps: _Caps = Field(default={}, description="a map of phases to beats")
-    wait_caps: _Caps = Field(default={}, description="a map of what is waited for (help, io) to beats")
+    max_bu: Amount | None = Field(None, description="beats in all, a number from 0 to 1e12")
+    phase_caps: _PhaseCaps = Field(default={}, description="a map of phases to beats")
+    wait_caps: _WaitCaps = Field(default={}, description="a map of what is waited for (help, io) to beats")
     hard_end: Annotated[str, PlainValidator(_hard_end)] | None = Field(
         None, description="bar+K, or a time with its offset, such as 2030-01-31T08:00:00Z"
     )
@@ -131,14 +152,6 @@ class Budget(BaseModel):
 
     # --- what follows from it ------------------------------------------------------------------------
 
-    def capped(self, beats: Mapping[str, float]) -> dict[str, float]:
-        """The beats of phases, none more than its cap."""
-        return {name: min(count, self.phase_caps.get(name, count)) for name, count in beats.items()}
-
-    def capped_waits(self, beats: Mapping[str, float]) -> dict[str, float]:
-        """The same of beats that may be waited."""
-        return {name: min(count, self.wait_caps.get(name, count)) for name, count in beats.items()}
-
     def hard_end_ms(self, timeline: Timeline, since_ms: int) -> int | None:
         """When all has an end: `bar+0` is that of the bar in which it began."""
         if self.hard_end is None:
@@ -147,16 +160,47 @@ class Budget(BaseModel):
             return _moment_ms(self.hard_end)
         return timeline.downbeat_after(since_ms, int(bars[1]) + 1)
 
-    def over_in_beat(self, used: Resources, beats: float = 1.0) -> str | None:
-        """Which ceiling was exceeded by what a beat has used, or some beats on average; in words."""
+    def over_in_beat(self, used: Resources, beats: float = 1.0) -> Excess | None:
+        """Which ceiling was exceeded by what a beat has used, or some beats on average."""
         for name, device, amount in used.amounts():
             ceiling = self.per_beat.get(name)
             if name in CLASSED and ceiling is not None:
                 ceiling = ceiling.get(device)
             if ceiling is not None and amount > ceiling * beats:
-                what = f"{name}[{device}]" if device else name
-                return f"{amount / beats:.3g} {what} in a beat, where {ceiling:g} are allowed"
+                return Excess(name, device, amount / beats, ceiling)
         return None
+
+
+class Excess(NamedTuple):
+    """More of a resource than a beat may use."""
+
+    name: str
+    device: str
+    amount: float
+    ceiling: float
+
+    def __str__(self) -> str:
+        what = f"{self.name}[{self.device}]" if self.device else self.name
+        return f"{self.amount:.3g} {what} in a beat, where {self.ceiling:g} are allowed"
+
+    def part_of(self, used: Resources) -> float:
+        """How much of it somebody has used."""
+        parts = (amount for name, device, amount in used.amounts() if (name, device) == self[:2])
+        return next(parts, 0.0)
+
+
+def capped(beats: Mapping[str, float], budgets: Iterable[Budget]) -> dict[str, float]:
+    """The beats of phases, none more than the lowest of its caps."""
+    return _lowest(beats, [each.phase_caps for each in budgets])
+
+
+def capped_waits(beats: Mapping[str, float], budgets: Iterable[Budget]) -> dict[str, float]:
+    """The same of beats that may be waited."""
+    return _lowest(beats, [each.wait_caps for each in budgets])
+
+
+def _lowest(beats: Mapping[str, float], caps: list[dict[str, float]]) -> dict[str, float]:
+    return {name: min([count, *(each.get(name, count) for each in caps)]) for name, count in beats.items()}
 
 
 def verdict(spent_bu: float, budget: Budget) -> Verdict:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Final
@@ -12,6 +11,11 @@ from pydantic import BaseModel, BeforeValidator, Field
 from vox_mesh.errors import BadBudget, BadValue
 from vox_mesh.model.flaws import read_model
 from vox_mesh.model.rhythm.policy import STRICT
+
+MOST: Final = 1e12
+"""No amount is higher: what is, was not meant, and can neither be summed nor shown."""
+
+_RANGE: Final = "from 0 to 1e12"
 
 DEFAULT: Final = "default"
 """In a map of rates: what all others cost."""
@@ -98,8 +102,8 @@ PLAIN: Final = tuple(name for name in PRIMITIVES if name not in CLASSED)
 
 
 def _check(name: str, amount: Any) -> None:
-    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf:
-        raise BadValue(f"{name} is {amount!r}, and not a number from 0")
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= MOST:
+        raise BadValue(f"{name} is {amount!r}, and not a number {_RANGE}")
 
 
 def _sum(one: float | None, other: float | None) -> float | None:
@@ -128,8 +132,8 @@ def _for_all(value: Any) -> Any:
     return value if isinstance(value, dict) else {DEFAULT: value}
 
 
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""A number from 0."""
+Amount = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
+"""A number that can be spent."""
 
 _RateMap = Annotated[dict[str, Amount], BeforeValidator(_for_all)]
 _CLASSES: Final = "a map of classes of devices, or default, to numbers from 0; or one number for all"

@@ -19,6 +19,20 @@ class PhraseOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PhraseBegin:
+    """The beginning of an attempt at a job, which is kept until its end is recorded."""
+
+    phrase_id: str
+    job_id: str
+    claim_token: int
+    agent_id: str
+    account: str
+    role: str
+    attempt: int
+    began_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class PhraseEnd:
     """The end of a phrase, as it is recorded. What it cost, and its bar, follow from it."""
 
