@@ -19,7 +19,7 @@ demo: $(READY) $(SERVER) ## run a real mesh on this machine: no server, no accou
 	@$(BIN)/python -m tools.demo $(if $(SERVER),--server $(SERVER))
 
 test: $(TOOLS) lint sqld ## check style and types, then run all tests
-	@$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
+	@$(BIN)/python -m pytest --numprocesses 4 --dist worksteal
 
 lint: $(TOOLS) ## ruff and mypy --strict
 	@$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from tests.support.phrase_stage import BEAT_MS, Stage, score, stage
 from tests.support.virtual_time import run
 from vox_mesh.errors import DatabaseUnavailable, PhraseDeferred, WaitExhausted
 from vox_mesh.rhythm.phrase import Phrase
+from vox_mesh.store.script import Script, Statement
 
 TASK = "ucxl://proj:any/task/ingest"
 FALLS_BACK = {"on_wait_exhausted": ["emit:needs-attention", "fallback:coarse"]}
@@ -142,6 +143,7 @@ def test_a_fallback_that_waits_in_vain_has_no_fallback_and_tells_nobody_again() 
         assert len(await here.node.bus.inbox("needs-attention")) == 1
         end = await here.assert_recorded(phrase, "failed", "failed")
         assert "fallback coarse failed" in end["note"]
+        assert end["bu"] == pytest.approx(2, abs=A_MS)  # it did not wait for itself
 
     played(scenario)
 
@@ -316,6 +318,21 @@ def test_a_checkpoint_is_known_to_the_next_phrase_though_it_can_not_be_read(
                     await (for_ever() if phrase.attempt == 1 else here.beats(0.5))
             monkeypatch.setattr(here.node.store, "read", away)
         monkeypatch.undo()
+        assert resumed == [None, {"pages": 1}]
+
+    played(scenario)
+
+
+def test_a_checkpoint_that_is_still_on_its_way_is_not_replaced_by_the_one_before() -> None:
+    async def scenario(here: Stage) -> None:
+        resumed: list[Any] = []
+        async for phrase in here.phrases(score(), task=TASK, state=lambda: {"pages": len(resumed)}):
+            async with phrase:
+                resumed.append(phrase.resumed)
+                async with phrase.work():
+                    await (for_ever() if phrase.attempt == 1 else here.beats(0.5))
+            before = Statement("UPDATE phrase_checkpoints SET value = '{}', hlc = '0' || hlc")
+            await here.node.store.write(Script(before))
         assert resumed == [None, {"pages": 1}]
 
     played(scenario)
