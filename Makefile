@@ -10,7 +10,7 @@ SERVER :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench soak sqld clean
+.PHONY: help demo test lint style bench soak sqld clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,13 +18,18 @@ help: ## show this list
 demo: $(READY) $(SERVER) ## run a real mesh on this machine: no server, no account; SERVER=sqld: on a real server
 	@$(BIN)/python -m tools.demo $(if $(SERVER),--server $(SERVER))
 
-test: $(TOOLS) lint sqld ## check style and types, then run all tests
-	@$(BIN)/python -m pytest --numprocesses 4 --dist worksteal
+test: $(TOOLS) style sqld ## check style and types, and run all tests
+	@# Types are checked meanwhile: the tests wait more than they compute.
+	@$(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal; tests=$$?; \
+	wait $$types || { cat $(VENV)/types.txt; exit 1; }; exit $$tests
 
-lint: $(TOOLS) ## ruff and mypy --strict
+lint: style ## ruff and mypy --strict
+	@$(BIN)/mypy
+
+style: $(TOOLS)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
 
 bench: $(TOOLS) sqld ## measure: a table for people, JSON lines in bench/results
 	@$(BIN)/python -m bench

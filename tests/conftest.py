@@ -23,7 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A plain run tries the same examples each time; what a long one finds becomes a test of its own.
 hypothesis.settings.register_profile(
-    "vox-mesh", max_examples=200 if SOAK else 30, derandomize=not SOAK, deadline=None
+    "vox-mesh", max_examples=200 if SOAK else 20, derandomize=not SOAK, deadline=None
 )
 hypothesis.settings.load_profile("vox-mesh")
 

@@ -17,7 +17,7 @@ from vox_mesh.model.rhythm.reports import BarReport
 
 NAMES = ("a", "b", "c", "d", "e")
 STEP_MS = 500
-BARS = 400 if SOAK else 40
+BARS = 400 if SOAK else 30
 PATIENCE_S = 300.0 if SOAK else 60.0
 SEEDS = range(10) if SOAK else (2,)
 

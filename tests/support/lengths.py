@@ -77,13 +77,13 @@ WANTING_S: Final = 30.0 if SOAK else 2.0
 PATTERN_RACES: Final = 300 if SOAK else 15
 """Rounds in which two nodes want keys that overlap."""
 
-LOCK_WALKS: Final = 200 if SOAK else 12
+LOCK_WALKS: Final = 200 if SOAK else 10
 """Walks of agents over locks that are compared with what the rules say."""
 
-MESSAGE_WALKS: Final = 500 if SOAK else 12
+MESSAGE_WALKS: Final = 500 if SOAK else 10
 """Walks of senders and consumers over a few inboxes that are compared with what the rules say."""
 
-JOB_WALKS: Final = 500 if SOAK else 12
+JOB_WALKS: Final = 500 if SOAK else 10
 """Walks of nodes over a handful of jobs that are compared with what the rules say."""
 
 NODE_ROUNDS: Final = 30 if SOAK else 1
