@@ -18,7 +18,7 @@ from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh
 from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.model.rhythm.plan import Entry, Plan
+from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Metronome, Tempo, Timeline
 from vox_mesh.rhythm.ground import Ground as Footing
@@ -52,7 +52,7 @@ async def _stage(folder: Path, home: HomeCase, server: Server | None) -> AsyncIt
     async with Mesh.open(home.settings(folder, server, tick="1h")) as node:
         clock = MeshClock(Surroundings(lambda: hand.now_ms, lambda: hand.now_ms / 1_000))
         clock.name(node.identity.chain)
-        plan = Plan(Entry.of(TempoPolicy.built_in("bench")))
+        plan = Plan(PlanEntry.of(TempoPolicy.built_in("bench")))
         yield (
             hand,
             Footing(node.store, node.rhythm.ground.author, clock, Times(clock), None, plan),
@@ -117,7 +117,7 @@ async def _late_ms(ground: Ground, callers: int) -> list[float]:
     async with ground.store(FILE) as store, Mesh.open(FILE.settings(ground.folder, None, tick="1h")) as node:
         clock = MeshClock(Surroundings())
         footing = Footing(
-            node.store, node.rhythm.ground.author, clock, Times(clock), None, Plan(Entry.of(_FAST))
+            node.store, node.rhythm.ground.author, clock, Times(clock), None, Plan(PlanEntry.of(_FAST))
         )
         seconds = (beats + 1) * 60 / _FAST.initial_bpm
         load = (

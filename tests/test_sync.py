@@ -57,6 +57,23 @@ def test_a_command_beside_the_nodes_blocks_too(tmp_path: Path) -> None:
         assert [each.node_id for each in command.nodes.all()] == [node.identity.node_id]
 
 
+def test_phrases_and_beats_are_played_without_await(tmp_path: Path) -> None:
+    tempo = tmp_path / "tempo.yaml"
+    tempo.write_text("{cluster_id: east, initial_bpm: 600}")
+    with Mesh.open(load_settings(_env_file=None, tempo_policy=tempo, agent_id="ada")) as mesh:
+        beats = mesh.rhythm.beats()
+        first, second = next(beats), next(beats)
+        assert second.epoch_ms == first.epoch_ms + 100
+        with mesh.rhythm.phrase(task="once") as phrase:
+            with phrase.plan():
+                phrase.progress(0.5, "half")
+            with phrase.work():
+                phrase.useful()
+        assert phrase.outcome == "done"
+        (spent,) = mesh.rhythm.budgets.report("agent:ada")
+        assert spent.phrases == 1
+
+
 def test_an_optimistic_write_is_made_of_what_the_function_returns(mesh: MeshNode) -> None:
     create = "CREATE TABLE pages (name TEXT PRIMARY KEY, hits INTEGER, written_at TEXT)"
     mesh.store.write(Script(Statement(create)))

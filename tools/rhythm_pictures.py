@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.model.rhythm.plan import Entry, Plan
+from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.score import Score
 from vox_mesh.model.rhythm.tempo import Timeline, Window
@@ -43,7 +43,7 @@ def bars() -> str:
     """Four bars, of which the last two are faster: the change was announced two bars ahead."""
     slow = TempoPolicy.of_document({"cluster_id": "east", "initial_bpm": 12})
     fast = TempoPolicy.of_document({"cluster_id": "east", "initial_bpm": 20})
-    plan = Plan(Entry.of(slow))
+    plan = Plan(PlanEntry.of(slow))
     anchor_ms = plan.next_anchor_ms(0)
     plan = Plan(plan.head, [plan.followed_by(fast, fast.initial_bpm, anchor_ms, "more to do")])
     windows = list(plan.timeline.windows(0, anchor_ms + 2 * plan.head.tempo.bar_ms))

@@ -9,16 +9,19 @@ import ast
 import asyncio
 import builtins
 import inspect
+import re
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from vox_mesh import Mesh
+from vox_mesh.errors import MeshError
 from vox_mesh.sync.blocking import is_service, lives_in_loop
 from vox_mesh.testing.town import Town
 
@@ -40,6 +43,7 @@ _OURS: Final = {
     "AsyncGenerator": "Generator",
     "AsyncIterator": "Iterator",
 }
+_MARKS: Final = {"property": "property", "cached_property": "property", "staticmethod": "staticmethod"}
 _FUNCTIONS: Final = """
 def opened(manager: Callable[[], AbstractAsyncContextManager[Any]]) -> AbstractContextManager[Any]: ...
 def timeout(seconds: float | None) -> AbstractContextManager[None]: ...
@@ -106,7 +110,7 @@ class Stub:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 if node.name == "__init__":
                     lines |= dict(self._attributes(node, kind, service))
-                elif not node.name.startswith("_") and "classmethod" not in _decorators(node):
+                elif not node.name.startswith("_") and not _is_left_out(node):
                     lines[node.name] = self._function(node, kind, service)
         return lines
 
@@ -139,16 +143,17 @@ class Stub:
 
     def _function(self, node: Any, kind: type, service: Any) -> str:
         decorators = _decorators(node)
-        if "property" in decorators:
-            value = getattr(service, node.name)
-            if is_service(value):
-                self.add(value)
+        if "property" in decorators or "cached_property" in decorators:
+            with suppress(MeshError):  # some can be asked only while they are in use
+                value = getattr(service, node.name)
+                if is_service(value):
+                    self.add(value)
         for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg):
             self._typed(each, kind)
         self._typed(node.args.kwarg, kind)
         node.args.defaults = [ast.Constant(...) for _ in node.args.defaults]
         node.args.kw_defaults = [each and ast.Constant(...) for each in node.args.kw_defaults]
-        returned = self._type(node.returns, kind.__module__)
+        returned = self._returned(node.returns, kind.__module__)
         theirs, bracket, item = returned.partition("[")
         if "asynccontextmanager" in decorators:
             returned = f"AbstractContextManager[{item}"
@@ -156,8 +161,18 @@ class Stub:
             returned = _OURS[theirs] + bracket + item
         if theirs == "AsyncGenerator":
             returned = returned.removesuffix("]") + ", None]"
-        marks = "".join(f"    @{each}\n" for each in decorators if each in ("property", "staticmethod"))
+        marks = "".join(f"    @{mark}\n" for each in decorators if (mark := _MARKS.get(each)))
         return f"{marks}    def {node.name}({ast.unparse(node.args)}) -> {returned}: ...\n"
+
+    def _returned(self, annotation: ast.expr, module: str) -> str:
+        """What a function gives: an object of the loop that is a block of its own is entered by `with`."""
+        text = self._type(annotation, module)
+        for name in {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}:
+            where, real = _imports(module).get(name) or (module, name)
+            kind = getattr(import_module(where), real, None) if where.startswith("vox_mesh") else None
+            if isinstance(kind, type) and lives_in_loop(kind) and hasattr(kind, "__aenter__"):
+                text = re.sub(rf"\b{name}\b", f"AbstractContextManager[{name}]", text)
+        return text
 
     def _typed(self, argument: ast.arg | None, kind: type) -> None:
         if argument is not None and argument.annotation is not None:
@@ -195,6 +210,10 @@ class Stub:
         return "\n".join((_HEAD, *imports, _FUNCTIONS, *(text for text in self.classes.values() if text)))
 
 
+def _is_left_out(node: Any) -> bool:
+    return any(each == "classmethod" or each.endswith(".setter") for each in _decorators(node))
+
+
 def _decorators(node: Any) -> list[str]:
     return [ast.unparse(each) for each in node.decorator_list]
 
@@ -206,7 +225,11 @@ def written() -> str:
         stub = Stub()
         async with Town() as town:
             stub.add(town)
-            stub.add(await town.node())
+            node = await town.node()
+            stub.add(node)
+            phrase = node.rhythm.phrase(task="any")
+            stub.add(phrase)
+            stub.add(phrase.work())
         return stub.text
 
     text = asyncio.run(described())

@@ -11,7 +11,7 @@ import pytest
 from tests.rhythm.orchestra import Orchestra, Player, orchestra
 from vox_mesh.model.canonical import canonical
 from vox_mesh.model.rhythm.frames import Source
-from vox_mesh.model.rhythm.plan import Entry
+from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.store.script import Script, Statement
 
@@ -106,7 +106,7 @@ async def test_where_nobody_leads_and_policies_differ_the_one_in_the_middle_is_f
             "UPDATE beat_pulses SET document = ?4, tempo_bpm = ?5 WHERE scope_id = ?1 AND repository_id = ?2"
         )
         for name, bpm in (("b", 120.0), ("c", 60.0)):
-            other = Entry.of(policy(bpm)).policy
+            other = PlanEntry.of(policy(bpm)).policy
             await written(town, f"{said} AND node_id = ?3", name, canonical(other.document()), bpm)
         for player in town.living:
             player.line.is_mute = True

@@ -17,7 +17,7 @@ from tools.sqld import Server
 from vox_mesh import Mesh, Message, Statement
 from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.errors import BadValue, MessageTaken, NotHelper, NotKnown, ThreadClosed
-from vox_mesh.model.rhythm.plan import Entry, Plan
+from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import THREAD, HelpPromise, HelpState, HelpThread, thread_of, verdict
 from vox_mesh.node import MeshNode
@@ -37,7 +37,7 @@ ULID: Final = "01JD00000000000000000000HE"
 def help_of(node: Mesh, bpm: float = BPM) -> Help:
     """The help of a node that goes by this tempo."""
     policy = TempoPolicy.of_document({"cluster_id": "home", "initial_bpm": bpm})
-    times, plan = Times(node.clock), Plan(Entry.of(policy))
+    times, plan = Times(node.clock), Plan(PlanEntry.of(policy))
     return Help(Ground(node.store, node._author, node.clock, times, None, plan), node.bus)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.grounds import BAR_MS, BEAT_MS, BEGIN_MS
 from vox_mesh.model.rhythm import kpis
 from vox_mesh.model.rhythm.claims import ClaimState
-from vox_mesh.model.rhythm.plan import Entry
+from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport, Figures, Source, Standing, stretches
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline, Window, window_id
@@ -20,7 +20,7 @@ from vox_mesh.model.rhythm.tempo import Tempo, Timeline, Window, window_id
 _COUNTS = st.integers(0, 1_000)
 _BEATS = st.dictionaries(st.sampled_from([each.value for each in ClaimState]), _COUNTS)
 _POLICY = TempoPolicy.built_in("default")
-_SOURCE = Source(Timeline([Tempo(12, 8)]), Entry(_POLICY, Tempo(12, 8)))
+_SOURCE = Source(Timeline([Tempo(12, 8)]), PlanEntry(_POLICY, Tempo(12, 8)))
 _WINDOW = Window(BEGIN_MS, BEGIN_MS + BAR_MS)
 
 

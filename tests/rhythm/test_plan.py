@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.rhythm.frames import BeatFrame
-from vox_mesh.model.rhythm.plan import LEAD_BARS, Entry, Plan, median
+from vox_mesh.model.rhythm.plan import LEAD_BARS, Plan, PlanEntry, median
 from vox_mesh.model.rhythm.policy import TempoPolicy
 
 NOW_MS = 1_800_000_000_000
@@ -23,17 +23,17 @@ POLICIES = st.builds(
 )
 
 
-def entry(bpm: float, hlc: str = "") -> Entry:
+def entry(bpm: float, hlc: str = "") -> PlanEntry:
     """One that holds from the beginning."""
     policy = TempoPolicy.of_document({"cluster_id": "east", "initial_bpm": bpm})
-    return Entry(Entry.of(policy).policy, Entry.of(policy).tempo, hlc=hlc)
+    return PlanEntry(PlanEntry.of(policy).policy, PlanEntry.of(policy).tempo, hlc=hlc)
 
 
 @given(POLICIES, st.lists(st.tuples(POLICIES, st.integers(0, 10**6)), max_size=6))
 def test_each_tempo_begins_on_a_downbeat_of_the_one_before_at_least_two_bars_ahead(
     first: TempoPolicy, later: list[tuple[TempoPolicy, int]]
 ) -> None:
-    plan, now_ms = Plan(Entry.of(first)), NOW_MS
+    plan, now_ms = Plan(PlanEntry.of(first)), NOW_MS
     for policy, pause_ms in later:
         now_ms += pause_ms
         bar_ms = plan.at(now_ms).tempo.bar_ms
@@ -55,7 +55,7 @@ def test_each_tempo_begins_on_a_downbeat_of_the_one_before_at_least_two_bars_ahe
 @given(st.permutations(range(5)), st.lists(st.integers(6, 24), min_size=5, max_size=5))
 def test_the_order_in_which_tempos_are_heard_of_changes_nothing(order: list[int], bpms: list[int]) -> None:
     first = entry(12)
-    entries: list[Entry] = []
+    entries: list[PlanEntry] = []
     for number, bpm in enumerate(bpms):
         plan = Plan(first, entries)
         policy = TempoPolicy.of_document({"cluster_id": "east", "initial_bpm": bpm})

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.authoring import Scene, scene
+from tests.support.authoring import Scene
 from tests.support.grounds import BAR_MS, BEAT_MS, BEGIN_MS, Hand, Player, player
-from tests.support.messaging import Crowd, crowd_on, write
-from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
+from tests.support.messaging import Crowd, write
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport, Names
 from vox_mesh.model.rhythm.tempo import window_id
@@ -21,28 +19,6 @@ from vox_mesh.rhythm import reverb
 from vox_mesh.rhythm.reverb import CLAIMS_KEPT_MS, ENDS_LATE_MS, QUIET_BARS, REPORTS_KEPT_MS
 
 _DAY_BARS = 86_400_000 // BAR_MS
-
-
-@pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
-async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crowd]:
-    """Any number of nodes on each home in turn."""
-    case: HomeCase = request.param
-    server = request.getfixturevalue("shared_server") if case.needs_server else None
-    async with crowd_on(case, tmp_path, server) as crowd:
-        yield crowd
-
-
-@pytest.fixture
-def hand() -> Hand:
-    """The clock of a test."""
-    return Hand()
-
-
-@pytest.fixture
-async def there() -> AsyncIterator[Scene]:
-    """A database in memory, behind a gate."""
-    async with scene() as there:
-        yield there
 
 
 @pytest.fixture

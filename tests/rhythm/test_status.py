@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.authoring import Scene, scene
+from tests.support.authoring import Scene
 from tests.support.clocks import Clock
 from tests.support.grounds import BAR_MS, BEAT_MS, BEGIN_MS, Hand, Player, player
-from tests.support.messaging import Crowd, crowd_on
-from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
+from tests.support.messaging import Crowd
 from vox_mesh.errors import BadValue, StaleIncarnation, Unreachable
 from vox_mesh.model.hlc import Hlc
 from vox_mesh.model.rhythm.claims import StatusClaim
@@ -24,28 +23,6 @@ from vox_mesh.store.breaker import Breaker
 
 _PATIENCE_S = 30.0
 _REST_S = 10.0
-
-
-@pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
-async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crowd]:
-    """Any number of nodes on each home in turn."""
-    case: HomeCase = request.param
-    server = request.getfixturevalue("shared_server") if case.needs_server else None
-    async with crowd_on(case, tmp_path, server) as crowd:
-        yield crowd
-
-
-@pytest.fixture
-def hand() -> Hand:
-    """The clock of a test."""
-    return Hand()
-
-
-@pytest.fixture
-async def there() -> AsyncIterator[Scene]:
-    """A database in memory, behind a gate that loses what it is told to."""
-    async with scene() as there:
-        yield there
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vox_mesh.errors import BadAddress
-from vox_mesh.model.rhythm.plan import Entry, Plan
+from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Beat
 from vox_mesh.model.rhythm.ucxl import (
@@ -28,7 +28,7 @@ from vox_mesh.model.rhythm.ucxl import (
 
 BASE: Final = "ucxl://proj:any/*/task/ingest"
 BEAT_MS: Final = 5_000
-FIRST: Final = Entry.of(TempoPolicy.built_in("home"))
+FIRST: Final = PlanEntry.of(TempoPolicy.built_in("home"))
 BUILT_IN: Final = Plan(FIRST)  # 12 beats a minute, 8 in a bar: plan 2, work 4, review 2
 NOW_MS: Final = 1_000_000_000 * 40_000 + 2_300  # in the first beat of a bar
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.model.rhythm.plan import Entry, Plan
+from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
 from vox_mesh.rhythm.ground import Ground
@@ -55,6 +55,6 @@ def player(node: MeshNode, hand: Hand, policy: TempoPolicy | None = None) -> Pla
     clock = MeshClock(Surroundings(lambda: hand.now_ms, lambda: hand.now_ms / 1_000))
     clock.name(node.identity.chain)
     policy = TempoPolicy.built_in("default") if policy is None else policy
-    plan = Plan(Entry.of(policy))
+    plan = Plan(PlanEntry.of(policy))
     ground = Ground(node.store, node._author, clock, Times(clock), None, plan)
     return Player(node, ground, StatusDesk(ground), Reverb(ground))

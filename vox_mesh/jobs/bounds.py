@@ -18,7 +18,7 @@ from vox_mesh.model.jobs import JobState
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, capped, verdict
 from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.score import DEFER, Score
-from vox_mesh.rhythm.budgets import Budgets, Standing
+from vox_mesh.rhythm.budgets import Budgets, BudgetStanding
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.thread import to_the_end
@@ -91,7 +91,7 @@ class Bound:
         context: JobContext,
         score: Score | None,
         budget: Budget,
-        standings: Mapping[str, Standing],
+        standings: Mapping[str, BudgetStanding],
         spent_bu: float,
         first_began_ms: int | None,
     ) -> None:
@@ -103,7 +103,7 @@ class Bound:
         self._number = context.job.failures + 1  # what was lost with a worker has failed
         self._phrase_id: Final = new_key()
         self._began_ms = self._ground.times.now_ms
-        self._own = Standing(budget, first_began_ms or self._began_ms, spent_bu)
+        self._own = BudgetStanding(budget, first_began_ms or self._began_ms, spent_bu)
         self._subjects = [agent_of(bounds.agent)]
         if budget.charge_to is not None:
             self._subjects.append(account_of(budget.charge_to))
@@ -220,7 +220,7 @@ class Bound:
             await times.until(min(next_ms, now_ms + self._pause_ms))
             self._pause_ms = min(2 * self._pause_ms, _LOOKS_MS[1])
 
-    def _look(self, now_ms: int, standings: Mapping[str, Standing]) -> int:
+    def _look(self, now_ms: int, standings: Mapping[str, BudgetStanding]) -> int:
         """See whether anything is over; when to look again."""
         timeline = self._ground.timeline
         beat = timeline.beat_at(now_ms)
@@ -249,11 +249,11 @@ class Bound:
         if excess is not None:
             share.stop(OverBudget(f"the budget of {whose} is exceeded: {excess}"))
 
-    def _limits(self, standings: Mapping[str, Standing]) -> list[tuple[str, Standing]]:
+    def _limits(self, standings: Mapping[str, BudgetStanding]) -> list[tuple[str, BudgetStanding]]:
         found = [(each, standings[each]) for each in self._subjects if each in standings]
         return [(_OWN, self._own), *found]
 
-    def _look_at(self, whose: str, standing: Standing, now_ms: int) -> list[int]:
+    def _look_at(self, whose: str, standing: BudgetStanding, now_ms: int) -> list[int]:
         budget, timeline, moments = standing.budget, self._ground.timeline, []
         if (end_ms := budget.hard_end_ms(timeline, standing.since_ms)) is not None:
             moments.append(end_ms)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, capped, capped_waits
 from vox_mesh.model.rhythm.tempo import Timeline
-from vox_mesh.rhythm.budgets import Budgets, Standing
+from vox_mesh.rhythm.budgets import Budgets, BudgetStanding
 
 _NOTHING_NEW = (Verdict.NO_CLAIMS, Verdict.STOP)
 
@@ -20,7 +20,7 @@ class Allowance:
     agent: str
     spent: float = 0.0
     since_ms: int | None = None
-    standings: Sequence[Standing] = field(default=())
+    standings: Sequence[BudgetStanding] = field(default=())
     """Those of the agent and the account, as they were when it was last looked."""
 
     async def look(self, budgets: Budgets) -> None:
@@ -61,8 +61,8 @@ class Allowance:
             ends.append(timeline.after(began_ms, max(0.0, min(left))))
         return min((end_ms for end_ms in ends if end_ms is not None), default=None)
 
-    def _all(self, now_ms: int) -> list[Standing]:
+    def _all(self, now_ms: int) -> list[BudgetStanding]:
         """How all of them stand; that of the task counts from when this is first asked."""
         if self.since_ms is None:
             self.since_ms = now_ms
-        return [Standing(self.budget, self.since_ms, self.spent), *self.standings]
+        return [BudgetStanding(self.budget, self.since_ms, self.spent), *self.standings]

@@ -50,7 +50,7 @@ class SetBudget:
     since_ms: int
 
 
-class Standing(NamedTuple):
+class BudgetStanding(NamedTuple):
     """How a budget stands."""
 
     budget: Budget
@@ -81,7 +81,7 @@ class Spending:
 class _Seen:
     """How all budgets stood when that was last looked at."""
 
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    standings: Mapping[str, BudgetStanding] = field(default_factory=dict)
     until_ms: int = 0
     changes: int = -1
 
@@ -162,7 +162,7 @@ class Budgets:
         ]
 
     def _spending(
-        self, subject: str, spent: Row | None, used: dict[str, Any], standing: Standing | None
+        self, subject: str, spent: Row | None, used: dict[str, Any], standing: BudgetStanding | None
     ) -> Spending:
         phrases, bu, cost = (0, 0.0, 0.0) if spent is None else (spent["phrases"], spent["bu"], spent["cost"])
         whole = (subject, phrases, bu, cost, Resources.of(used))
@@ -219,7 +219,7 @@ class Budgets:
 
     # --- for workers -----------------------------------------------------------------------------
 
-    async def standings(self) -> Mapping[str, Standing]:
+    async def standings(self) -> Mapping[str, BudgetStanding]:
         """How all budgets stand, by subject: looked at once a beat at the most, and only if anything changed.
 
         While the database is away, what was seen last holds.
@@ -235,9 +235,9 @@ class Budgets:
             self._seen = seen = _Seen(standings, ground.beat(now_ms).ends_ms, changes)
         return seen.standings
 
-    async def _standings(self, *, fresh: bool = False) -> dict[str, Standing]:
+    async def _standings(self, *, fresh: bool = False) -> dict[str, BudgetStanding]:
         rows = await self._ground.store.read(_SQL["standing"], self._ground.mesh, fresh=fresh)
-        return {row["subject"]: Standing(_budget_of(row), row["since_ms"], row["bu"]) for row in rows}
+        return {row["subject"]: BudgetStanding(_budget_of(row), row["since_ms"], row["bu"]) for row in rows}
 
     def _is_fresh(self, now_ms: int) -> bool:
         # One that lies more than a beat ahead was seen before the clock was turned back.

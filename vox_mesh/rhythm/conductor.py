@@ -15,7 +15,7 @@ from vox_mesh.coordination.leadership import Leadership
 from vox_mesh.coordination.nodes import Nodes
 from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.model.rhythm.frames import Source
-from vox_mesh.model.rhythm.plan import Entry, Plan, median
+from vox_mesh.model.rhythm.plan import Plan, PlanEntry, median
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.rhythm.controller import TempoController
 from vox_mesh.rhythm.ground import Ground
@@ -182,7 +182,7 @@ class Conductor:
             )
             self._pulse.source, ground.plan = Source.MEDIAN, Plan(middle)
 
-    async def _said_by_others(self) -> dict[str, Entry]:
+    async def _said_by_others(self) -> dict[str, PlanEntry]:
         said = await self._policies.said()
         said.pop(self._ground.node_id, None)
         if not said:

@@ -13,7 +13,7 @@ from vox_mesh.model.canonical import JsonObject, canonical, parse
 from vox_mesh.model.chain import Entry as LogEntry
 from vox_mesh.model.rhythm import control
 from vox_mesh.model.rhythm.control import ControlState, Decision, Divergence, Readings
-from vox_mesh.model.rhythm.plan import Entry
+from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.policies import OVERTAKEN, Policies
@@ -85,7 +85,7 @@ class TempoController:
             await self._policies.look()
         return decision
 
-    def _script(self, entry: Entry, payload: str, *, is_change: bool) -> Script:
+    def _script(self, entry: PlanEntry, payload: str, *, is_change: bool) -> Script:
         announcement = self._policies.announcement(entry) if is_change else ()
         op = Op(TEMPO_DECISION, payload)
         return Script(self._leadership.guard(), *announcement, key=entry.op_id, op=op)
@@ -107,7 +107,7 @@ class TempoController:
             except (KeyError, TypeError, ValueError) as error:
                 _log.warning("the last decision on the tempo is not understood here: %s", error)
 
-    def _state(self, head: Entry) -> ControlState:
+    def _state(self, head: PlanEntry) -> ControlState:
         """Where to go on: from the last decision, unless somebody has set a tempo or a policy since."""
         last = self._last
         begun = ControlState.beginning(head.policy, head.tempo.bpm, head.anchor_ms)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.model.rhythm.plan import Entry, Plan
+from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Beat, Timeline
 from vox_mesh.rhythm.times import Times
@@ -45,7 +45,7 @@ class Ground:
         return self.plan.timeline
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> PlanEntry:
         """What holds now: the policy, and the tempo that it has come to."""
         return self.plan.at(self.times.now_ms)
 

@@ -44,7 +44,7 @@ _AT_ONCE: Final = 500
 _BATCHES: Final = 20
 _AGAIN_MS: Final = 100
 
-Thread = Message | HelpThread | str
+AnyThread = Message | HelpThread | str
 """A thread of help: the request, or another message in it, or what is known of it, or its id or address."""
 
 
@@ -99,7 +99,7 @@ class Help:
             closes_ms=request.expires_ms or now_ms,
         )
 
-    async def wait(self, thread: Thread) -> Message:
+    async def wait(self, thread: AnyThread) -> Message:
         """The answer, when it comes; `ThreadClosed` if there is none, with what to do instead.
 
         What was said in the thread is taken from the asker's inbox then, unless somebody works on it.
@@ -113,7 +113,7 @@ class Help:
             raise _closed(now)
         return answer
 
-    async def _ended(self, thread: Thread) -> HelpThread:
+    async def _ended(self, thread: AnyThread) -> HelpThread:
         """Wait for the end; close this thread, and no other, when its time is over, if nobody else does."""
         is_late = False
         while True:
@@ -129,7 +129,7 @@ class Help:
                 async with self._ground.times.limit(now_ms + _AGAIN_MS if is_late else now.closes_ms):
                     await self._store.changed(seen)
 
-    async def state(self, thread: Thread, *, fresh: bool = False) -> HelpThread:
+    async def state(self, thread: AnyThread, *, fresh: bool = False) -> HelpThread:
         """What is known of a thread by now; with `fresh`, by the database itself."""
         thread_id = _id_of(thread)
         for asked in (fresh, True):  # our copy may not have it yet
@@ -154,7 +154,7 @@ class Help:
 
     async def promise(
         self,
-        message: Thread,
+        message: AnyThread,
         *,
         promise_beats: int,
         fail_after_beats: int,
@@ -184,7 +184,7 @@ class Help:
         )
         return promised
 
-    async def answer(self, thread: Thread, body: Any, *, sender: str | None = None) -> Message:
+    async def answer(self, thread: AnyThread, body: Any, *, sender: str | None = None) -> Message:
         """Answer: the promise is kept if that is in time, broken if it is late; then it is `ThreadClosed`."""
         helper = self._helper(thread, sender)
         return await self._say(
@@ -196,7 +196,7 @@ class Help:
             change=lambda answer: ("answer", (helper, answer.message_uuid)),
         )
 
-    async def withdraw(self, thread: Thread, *, reason: str = "", sender: str | None = None) -> Message:
+    async def withdraw(self, thread: AnyThread, *, reason: str = "", sender: str | None = None) -> Message:
         """Take a promise back: it is broken, and the asker need not wait any longer."""
         now = await self.state(thread)
         body = {"thread_id": now.address, "reason": reason, "on_fail": now.on_fail}
@@ -205,14 +205,14 @@ class Help:
             now, WITHDRAWN, body, helper, only=(HelpState.PROMISED,), change=lambda _: ("withdraw", ())
         )
 
-    def _helper(self, thread: Thread, sender: str | None) -> str:
+    def _helper(self, thread: AnyThread, sender: str | None) -> str:
         if sender is None and isinstance(thread, Message) and not thread.receiver_agent.startswith(ROLE):
             sender = thread.receiver_agent
         return self._bus.agent_or_default(sender)
 
     async def _say(
         self,
-        thread: Thread,
+        thread: AnyThread,
         msg_type: str,
         body: Any,
         helper: str,
@@ -253,7 +253,7 @@ class Help:
             self._bus.hand_over(thread)
         return said
 
-    def _acknowledged(self, thread: Thread) -> Sequence[Statement]:
+    def _acknowledged(self, thread: AnyThread) -> Sequence[Statement]:
         """The request is done with by what is said to it: whoever else got it could only be refused."""
         if not isinstance(thread, Message) or thread.claim_owner is None or is_brought(thread):
             return ()
@@ -327,7 +327,7 @@ class Help:
         return True
 
 
-def _id_of(thread: Thread) -> str:
+def _id_of(thread: AnyThread) -> str:
     if isinstance(thread, Message):
         return thread_of(thread.thread)
     return thread.thread_id if isinstance(thread, HelpThread) else thread_of(thread)

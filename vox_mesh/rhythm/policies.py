@@ -11,7 +11,7 @@ from vox_mesh.coordination.kinds import SET_TEMPO
 from vox_mesh.errors import BadValue, Contended, Refused
 from vox_mesh.model.canonical import canonical, parse
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
-from vox_mesh.model.rhythm.plan import Entry, Plan
+from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Tempo
 from vox_mesh.rhythm.ground import Ground
@@ -33,12 +33,12 @@ class Policies:
 
     def __init__(self, ground: Ground, built_in: TempoPolicy) -> None:
         self._ground = ground
-        self._first = Entry.of(built_in)
+        self._first = PlanEntry.of(built_in)
         self._seen: Row | None = None
-        self._rows: dict[str, Entry] = {}
+        self._rows: dict[str, PlanEntry] = {}
         self.announced = ground.plan
         """What was announced, as far as it is known here; the ground has it, unless nodes disagree."""
-        self.lost: list[Entry] = []
+        self.lost: list[PlanEntry] = []
         """What was in force, and is not in the database any more."""
 
     async def look(self, *, fresh: bool = False) -> Plan:
@@ -51,7 +51,7 @@ class Policies:
             self._seen = seen
         return self.announced
 
-    def _learn(self, entries: Sequence[Entry]) -> None:
+    def _learn(self, entries: Sequence[PlanEntry]) -> None:
         there = {entry.op_id: entry for entry in entries}
         oldest_ms = min((entry.anchor_ms for entry in entries), default=-1)  # what was before is forgotten
         self.lost = [
@@ -75,7 +75,7 @@ class Policies:
 
     # --- announcing ------------------------------------------------------------------------------
 
-    async def set(self, policy: TempoPolicy, reason: str = "set by hand") -> Entry:
+    async def set(self, policy: TempoPolicy, reason: str = "set by hand") -> PlanEntry:
         """Have a policy in force from a downbeat on that is two bars ahead, on every node; its entry.
 
         Where no node lives there is nobody who must hear of it first: then it is in force at once.
@@ -101,7 +101,7 @@ class Policies:
     def _living(self) -> tuple[str, str, float]:
         return (*self._ground.mesh, DEAD_AFTER_TICKS)
 
-    def next(self, policy: TempoPolicy, bpm: float, reason: str, *, is_alone: bool = False) -> Entry:
+    def next(self, policy: TempoPolicy, bpm: float, reason: str, *, is_alone: bool = False) -> PlanEntry:
         """The entry with which a policy would follow what is known here, if it is announced at once."""
         plan, ground = self.announced, self._ground
         anchor_ms = plan.head.tempo.beat_at(ground.times.now_ms).window_ms
@@ -110,7 +110,7 @@ class Policies:
         entry = plan.followed_by(policy, bpm, anchor_ms, reason)
         return replace(entry, op_id=new_key(), hlc=str(ground.clock.tick()), announced_ms=ground.times.now_ms)
 
-    def announcement(self, entry: Entry) -> Sequence[Statement]:
+    def announcement(self, entry: PlanEntry) -> Sequence[Statement]:
         """The statements that announce it; refused if somebody was quicker, or it is too late for that."""
         ground = self._ground
         lead_ms = self.announced.lead_ms(ground.times.now_ms)
@@ -122,7 +122,7 @@ class Policies:
             self._row(entry),
         )
 
-    def _row(self, entry: Entry) -> Statement:
+    def _row(self, entry: PlanEntry) -> Statement:
         tempo = entry.tempo
         values = (
             *(*self._ground.mesh, entry.anchor_ms, entry.policy_hash, entry.policy.cluster_id),
@@ -150,7 +150,7 @@ class Policies:
             await self._ground.store.write(Script(*(self._row(entry) for entry in self.lost)))
             self._seen = None
 
-    def _script(self, entry: Entry, statements: Sequence[Statement]) -> Script:
+    def _script(self, entry: PlanEntry, statements: Sequence[Statement]) -> Script:
         said = {
             "anchor_ms": entry.anchor_ms,
             "policy": entry.policy.document(),
@@ -162,14 +162,14 @@ class Policies:
 
     # --- who goes by what ------------------------------------------------------------------------
 
-    async def say(self, entry: Entry) -> None:
+    async def say(self, entry: PlanEntry) -> None:
         """Have all know by which policy this node goes."""
         ground, tempo = self._ground, entry.tempo
         said = (canonical(entry.policy.document()), tempo.bpm, tempo.bar_len, tempo.anchor_ms)
         values = (*ground.mesh, ground.node_id, *said, str(ground.clock.tick()))
         await ground.store.write(Script(Statement(_SQL["say_pulse"], values)))
 
-    async def said(self) -> dict[str, Entry]:
+    async def said(self) -> dict[str, PlanEntry]:
         """By which policy each node goes, as far as our copy of the database shows."""
         rows = await self._ground.store.read(_SQL["pulses"], self._ground.mesh)
         return {row["node_id"]: entry for row in rows if (entry := _goes_by(row)) is not None}
@@ -185,17 +185,17 @@ def nothing_else(ground: Ground) -> Statement:
     )
 
 
-def _goes_by(row: Row) -> Entry | None:
+def _goes_by(row: Row) -> PlanEntry | None:
     """The policy and the tempo of a row; `None`, and a warning, if they are not understood here."""
     try:
         policy = TempoPolicy.of_document(parse(row["document"]))
-        return Entry(policy, Tempo(row["tempo_bpm"], row["bar_len_beats"], row["anchor_ms"]))
+        return PlanEntry(policy, Tempo(row["tempo_bpm"], row["bar_len_beats"], row["anchor_ms"]))
     except BadValue as error:
         _log.warning("a tempo is not understood here: %s", error.line)
         return None
 
 
-def _entry_of(row: Row) -> Entry | None:
+def _entry_of(row: Row) -> PlanEntry | None:
     entry = _goes_by(row)
     if entry is None:
         return None

@@ -14,7 +14,7 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.messages.bus import Bus
 from vox_mesh.model.hlc import Hlc
 from vox_mesh.model.rhythm.frames import BeatFrame, Stamp
-from vox_mesh.model.rhythm.plan import Entry, Plan
+from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.tempo import Timeline, window_id
 from vox_mesh.rhythm.budgets import Budgets, read_rates
@@ -35,7 +35,7 @@ OFFICE: Final = "rhythm"
 """What the leader leads."""
 
 
-class Rhythm:
+class Rhythm(Phrases):
     """Beats, and what is measured in them."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Rhythm:
     ) -> None:
         self.times = Times(clock)
         built_in = TempoPolicy.built_in(store.tenant.repository_id)
-        plan = Plan(Entry.of(built_in if files.policy is None else _policy_at(files.policy)))
+        plan = Plan(PlanEntry.of(built_in if files.policy is None else _policy_at(files.policy)))
         self.ground = Ground(store, author, clock, self.times, agent, plan)
         self.budgets = Budgets(self.ground, read_rates(files.rates))
         self.policies = Policies(self.ground, built_in)
@@ -62,8 +62,7 @@ class Rhythm:
         self.reverb = Reverb(self.ground)
         self.help = Help(self.ground, bus)
         self.controller = TempoController(self.ground, self.policies, self.leadership)
-        phrases = Phrases(self.ground, self.status, bus, self.budgets, self.help)
-        self.phrase, self.phrases = phrases.phrase, phrases.phrases
+        super().__init__(self.ground, self.status, bus, self.budgets, self.help)
 
     async def look(self) -> None:
         """Learn which tempos were announced; a node does so in every bar."""

@@ -76,10 +76,10 @@ def _bare(value: Any) -> Any:
 
 def _as_seen(loop: LoopThread, value: Any, node: Planes | None) -> Any:
     """A value of the loop, as the outside may use it."""
-    if is_service(value):
-        return Blocking(loop, value, node)
     if isinstance(value, AbstractAsyncContextManager):
         return Block(loop, value, node)
+    if is_service(value):
+        return Blocking(loop, value, node)
     if hasattr(value, "__anext__"):
         return loop.iterate(value, node)
     return value
@@ -143,7 +143,10 @@ class Block(AbstractContextManager[Any]):
             call.result()
         self._among = self._loop.blocks
         self._among.append(self)
-        return _as_seen(self._loop, self._entered.result(), self._node)
+        value = self._entered.result()
+        if value is self._manager:
+            return Blocking(self._loop, value, self._node)
+        return _as_seen(self._loop, value, self._node)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

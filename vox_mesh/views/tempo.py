@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vox_mesh.model.rhythm.plan import Entry
+from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.planes import Planes
 
 
@@ -26,7 +26,7 @@ class PolicyView:
     op_id: str | None
 
     @classmethod
-    def of(cls, entry: Entry) -> PolicyView:
+    def of(cls, entry: PlanEntry) -> PolicyView:
         """An entry of the plan."""
         return cls(
             policy_hash=entry.policy_hash,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.locks import iso_of, milliseconds_at
-from vox_mesh.model.rhythm.plan import Entry
+from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.tempo import Beat
 from vox_mesh.model.shapes import is_time, short
 
@@ -48,7 +48,7 @@ class BeatFrame:
     source: str = Source.POLICY
 
     @classmethod
-    def of(cls, beat: Beat, entry: Entry, hlc: str, source: Source = Source.POLICY) -> Self:
+    def of(cls, beat: Beat, entry: PlanEntry, hlc: str, source: Source = Source.POLICY) -> Self:
         """The frame of a beat under a policy."""
         return cls(
             cluster_id=entry.policy.cluster_id,

@@ -18,7 +18,7 @@ LEAST_LEAD_MS: Final = 5_000
 
 
 @dataclass(frozen=True)
-class Entry:
+class PlanEntry:
     """A policy, the tempo that it has come to, and who said so when."""
 
     policy: TempoPolicy
@@ -45,7 +45,7 @@ class Entry:
         """Since when it holds."""
         return self.tempo.anchor_ms
 
-    def leads_to(self, other: Entry) -> bool:
+    def leads_to(self, other: PlanEntry) -> bool:
         """Whether the other begins on a downbeat of this one."""
         return self.tempo.beat_at(other.anchor_ms).window_ms == other.anchor_ms
 
@@ -57,7 +57,7 @@ class Plan:
     any more what did. Of the others, one that is anchored on no downbeat of the one before is left out.
     """
 
-    def __init__(self, first: Entry, entries: Iterable[Entry] = ()) -> None:
+    def __init__(self, first: PlanEntry, entries: Iterable[PlanEntry] = ()) -> None:
         best = {entry.anchor_ms: entry for entry in sorted(entries, key=lambda each: each.hlc)}
         ordered = [best[anchor_ms] for anchor_ms in sorted(best)]
         if not ordered or (first.anchor_ms < ordered[0].anchor_ms and first.leads_to(ordered[0])):
@@ -66,15 +66,15 @@ class Plan:
         for entry in ordered[1:]:
             if fitting[-1].leads_to(entry):
                 fitting.append(entry)
-        self.entries: Final[Sequence[Entry]] = tuple(fitting)
+        self.entries: Final[Sequence[PlanEntry]] = tuple(fitting)
         self.timeline: Final = Timeline(entry.tempo for entry in fitting)
 
     @property
-    def head(self) -> Entry:
+    def head(self) -> PlanEntry:
         """The last that was announced: what comes next is anchored on it."""
         return self.entries[-1]
 
-    def at(self, at_ms: int) -> Entry:
+    def at(self, at_ms: int) -> PlanEntry:
         """What holds at a moment."""
         for entry in reversed(self.entries):
             if entry.anchor_ms <= at_ms:
@@ -93,14 +93,14 @@ class Plan:
         beat = head.tempo.beat_at(soonest_ms)
         return beat.window_ms if beat.window_ms == soonest_ms else beat.window_ends_ms
 
-    def followed_by(self, policy: TempoPolicy, bpm: float, anchor_ms: int, reason: str) -> Entry:
+    def followed_by(self, policy: TempoPolicy, bpm: float, anchor_ms: int, reason: str) -> PlanEntry:
         """The entry of another policy, from that downbeat on."""
         tempo = Tempo(bpm, policy.bar_len_beats, anchor_ms)
         bars = self.head.first_bar + (anchor_ms - self.head.anchor_ms) // self.head.tempo.bar_ms
-        return Entry(policy, tempo, bars, reason)
+        return PlanEntry(policy, tempo, bars, reason)
 
 
-def median(entries: Sequence[Entry]) -> Entry:
+def median(entries: Sequence[PlanEntry]) -> PlanEntry:
     """Of policies that differ, the one in the middle by its tempo: whoever sees the same takes the same."""
     ordered = sorted(entries, key=lambda each: (each.tempo.bpm, each.policy_hash))
     return ordered[(len(ordered) - 1) // 2]

@@ -10,7 +10,7 @@ from vox_mesh.model.rhythm import kpis
 from vox_mesh.model.rhythm.claims import OVER, PHASE_OF
 from vox_mesh.model.rhythm.control import Readings, suggest_phases
 from vox_mesh.model.rhythm.kpis import Kpis
-from vox_mesh.model.rhythm.plan import Entry
+from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.tempo import Timeline, Window, window_id
 
 PROMISE_MISS_RATE: Final = 0.5
@@ -104,7 +104,7 @@ class Source(NamedTuple):
     """What a report is made by: the timeline, and what held in its bar."""
 
     timeline: Timeline
-    entry: Entry
+    entry: PlanEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def _alarms(report: BarReport) -> Iterable[Alarm]:
         yield Alarm("no_status_claims", report.missing.count, SILENT_REPORTERS)
 
 
-def _suggestion(report: BarReport, entry: Entry) -> Suggestion:
+def _suggestion(report: BarReport, entry: PlanEntry) -> Suggestion:
     phases = suggest_phases(entry.policy, report.overruns_by_phase)
     readings = report.readings()
     if readings.strain > 0:

@@ -1,0 +1,35 @@
+"""What tests of the rhythm are given: nodes on each home, a clock to move, a database that can go away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.authoring import Scene, scene
+from tests.support.grounds import Hand
+from tests.support.messaging import Crowd, crowd_on
+from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
+
+
+@pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
+async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crowd]:
+    """Any number of nodes on each home in turn."""
+    case: HomeCase = request.param
+    server = request.getfixturevalue("shared_server") if case.needs_server else None
+    async with crowd_on(case, tmp_path, server) as crowd:
+        yield crowd
+
+
+@pytest.fixture
+def hand() -> Hand:
+    """The clock of a test."""
+    return Hand()
+
+
+@pytest.fixture
+async def there() -> AsyncIterator[Scene]:
+    """A database in memory, behind a gate that loses what it is told to."""
+    async with scene() as there:
+        yield there
