@@ -62,7 +62,7 @@ class Phrase:
         self.agent: Final = sheet.agent
         self.attempt: Final = attempt
         """Which phrase it is for its task, from 1."""
-        self.beats: Final[dict[str, int]] = self._course.beats
+        self.beats: Final[dict[str, float]] = self._course.beats
         """How many each phase has."""
         self.resources = Resources()
         """What was used beside beats, as far as whoever measures it has said."""

@@ -766,7 +766,7 @@ class Phrase:
     task: str
     agent: str
     attempt: int
-    beats: dict[str, int]
+    beats: dict[str, float]
     resources: Resources
     overruns: int
     outcome: PhraseOutcome | None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
 from functools import cache, wraps
 from types import TracebackType
 from typing import Any, Final
@@ -65,7 +65,7 @@ def _calling(loop: LoopThread, function: Callable[..., Any], node: Planes | None
             result = function(*map(_bare, args), **{name: _bare(each) for name, each in options.items()})
             return await result if isinstance(result, Awaitable) else result
 
-        return _as_seen(loop, loop.run(work, node), node)
+        return _as_given(loop, loop.run(work, node), node)
 
     return call
 
@@ -74,15 +74,24 @@ def _bare(value: Any) -> Any:
     return object.__getattribute__(value, "_target") if isinstance(value, Blocking) else value
 
 
-def _as_seen(loop: LoopThread, value: Any, node: Planes | None) -> Any:
-    """A value of the loop, as the outside may use it."""
+def _as_given(loop: LoopThread, value: Any, node: Planes | None) -> Any:
+    """What a function has returned, as the outside may use it: what can be entered is a block."""
     if isinstance(value, AbstractAsyncContextManager):
         return Block(loop, value, node)
-    if is_service(value):
-        return Blocking(loop, value, node)
     if hasattr(value, "__anext__"):
-        return loop.iterate(value, node)
-    return value
+        return _each(loop, value, node)
+    return _as_seen(loop, value, node)
+
+
+def _each(loop: LoopThread, items: Any, node: Planes | None) -> Generator[Any, None, None]:
+    with closing(loop.iterate(items, node)) as blocking:
+        for item in blocking:
+            yield _as_given(loop, item, node)
+
+
+def _as_seen(loop: LoopThread, value: Any, node: Planes | None) -> Any:
+    """What an object of the loop has, as the outside may use it."""
+    return Blocking(loop, value, node) if is_service(value) else value
 
 
 def is_service(value: object) -> bool:
@@ -144,9 +153,8 @@ class Block(AbstractContextManager[Any]):
         self._among = self._loop.blocks
         self._among.append(self)
         value = self._entered.result()
-        if value is self._manager:
-            return Blocking(self._loop, value, self._node)
-        return _as_seen(self._loop, value, self._node)
+        seen = _as_seen if is_service(value) else _as_given
+        return seen(self._loop, value, self._node)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
