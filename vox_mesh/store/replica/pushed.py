@@ -101,7 +101,10 @@ class PushedReplica(Following):
         self._promises.clear()
         self._copy.expect(again=True)
         self._hear(asked_at, self._copy.next_frame, hello)
-        tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._keep_in_touch())]
+        tasks = [
+            asyncio.create_task(self._follow(), name="vox-mesh-replica-follower"),
+            asyncio.create_task(self._keep_in_touch(), name="vox-mesh-replica-touch"),
+        ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             done.pop().result()
