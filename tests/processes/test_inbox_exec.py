@@ -6,10 +6,9 @@ import asyncio
 import os
 import random
 import signal
-import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import aclosing, closing, suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,7 @@ import pytest
 from tests.support.command_homes import on_file as on_file
 from tests.support.command_homes import settings as settings
 from tests.support.lengths import SOAK, cases_in_soak, in_soak
-from tests.support.lock_runs import FAMILY, PATIENCE_S, command_run
+from tests.support.lock_runs import FAMILY, PATIENCE_S, command_run, stop
 from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
@@ -55,21 +54,6 @@ async def _go_on(go: Path) -> None:
     """Have a command that waits for it end."""
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.to_thread(go.write_text, "now\n")
-
-
-def _stop(send_signal: Callable[[int], None], database: Path) -> None:
-    """Stop a process, but not in the middle of a write: nobody else could write to the file until it goes on."""
-    for _ in range(100):
-        send_signal(signal.SIGSTOP)
-        with closing(sqlite3.connect(database, timeout=0.2, isolation_level=None)) as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute("ROLLBACK")
-            except sqlite3.OperationalError:
-                send_signal(signal.SIGCONT)
-            else:
-                return
-    raise AssertionError("it writes all the time")
 
 
 # --- what ends it --------------------------------------------------------------------------------
@@ -198,7 +182,7 @@ async def test_a_message_that_is_lost_meanwhile_stops_the_command_and_stays_its_
         sent = await mesh.bus.send("b", "hello", sender="a")
         async with command_run(on_file, "inbox", "b", *_SHORT, "--exec", _FAMILY) as run:
             await run.meet()
-            _stop(run.process.send_signal, on_file.file_path)
+            stop(run.process.send_signal, on_file.file_path)
             heir = await _next(mesh)
             run.process.send_signal(signal.SIGCONT)
             code, said = await run.ended()

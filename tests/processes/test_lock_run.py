@@ -19,7 +19,7 @@ import pytest
 from tests.support.command_homes import on_file as on_file
 from tests.support.command_homes import settings as settings
 from tests.support.lengths import SOAK, cases_in_soak
-from tests.support.lock_runs import FAMILY, KEY, PATIENCE_S, lock_run
+from tests.support.lock_runs import FAMILY, KEY, PATIENCE_S, lock_run, stop
 from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
@@ -100,7 +100,7 @@ async def test_a_wrapper_that_slept_through_its_lease_stops_the_command_and_not_
 ) -> None:
     async with Mesh.open_command(on_file) as mesh, lock_run(on_file, KEY, *_SHORT, "--", *FAMILY) as run:
         await run.meet()
-        run.process.send_signal(signal.SIGSTOP)
+        stop(run.process.send_signal, on_file.file_path)
         heir = await mesh.locks.acquire(KEY, wait=PATIENCE_S)
         run.process.send_signal(signal.SIGCONT)
         code, said = await run.ended()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 from typing import Final
 
@@ -102,3 +103,18 @@ async def command_run(
         run.kill_all()
         async with asyncio.timeout(PATIENCE_S):  # somebody who was left over may have its streams
             await process.communicate()
+
+
+def stop(send_signal: Callable[[int], None], database: Path) -> None:
+    """Stop a process, but not in the middle of a write: nobody else could write to the file until it ends."""
+    for _ in range(100):
+        send_signal(signal.SIGSTOP)
+        with closing(sqlite3.connect(database, timeout=0.2, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                send_signal(signal.SIGCONT)
+            else:
+                return
+    raise AssertionError("it writes all the time")
