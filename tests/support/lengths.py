@@ -27,7 +27,7 @@ def cases_in_soak(*cases: Any) -> tuple[Any, ...]:
     return tuple(pytest.param(case, marks=pytest.mark.soak) for case in cases) if SOAK else ()
 
 
-EVERY_HOME: Final = (MEMORY, FILE, MESH, MESH_REPLICA, *cases_in_soak(MESH_HTTP, MESH_LIBSQL_CLIENT))
+EVERY_HOME: Final = (MEMORY, FILE, MESH_REPLICA, *cases_in_soak(MESH, MESH_HTTP, MESH_LIBSQL_CLIENT))
 """For what stands on the store: that all ways to a server do alike is what the store's own tests show."""
 
 SCRIPTS_PER_PROCESS: Final = 500 if SOAK else 60
