@@ -228,3 +228,7 @@ WHERE OF_MESH AND window_ms < ?3 AND (window_ms, revision) IN (
     SELECT window_ms, revision FROM bar_reports
     WHERE OF_MESH AND until_ms < ?3 AND window_ms < (SELECT max(window_ms) FROM bar_reports WHERE OF_MESH)
     ORDER BY window_ms LIMIT ?4)
+
+-- name: changed
+-- How many rows the last statement changed.
+SELECT changes()

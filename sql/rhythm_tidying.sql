@@ -39,3 +39,7 @@ SELECT
     (SELECT min(window_ms) FROM phrase_ends WHERE scope_id = ?1 AND repository_id = ?2) AS phrase_ends,
     (SELECT min(window_ms) FROM phrase_checkpoints
      WHERE scope_id = ?1 AND repository_id = ?2) AS phrase_checkpoints
+
+-- name: changed
+-- How many rows the last statement changed.
+SELECT changes()

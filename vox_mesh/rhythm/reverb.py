@@ -386,7 +386,7 @@ class Reverb:
             if oldest_ms is None or oldest_ms >= before_ms:
                 continue
             values = (*ground.mesh, before_ms, _FORGOTTEN_AT_ONCE)
-            script = (Statement(_FORGET[what], values), Answer("SELECT changes()", columns=("changed",)))
+            script = (Statement(_FORGET[what], values), Answer(_SQL["changed"], columns=("changed",)))
             for _ in range(_PARTS):
                 outcome = await ground.store.write(Script(script[0], answer=script[1]))
                 if outcome.rows.value < _FORGOTTEN_AT_ONCE:

@@ -21,7 +21,7 @@ _EVERY_MS: Final = 3_600_000
 _AT_ONCE: Final = 1_000
 _PARTS: Final = 10
 _SQL: Final = named("rhythm_tidying")
-_CHANGED: Final = Answer("SELECT changes()", columns=("changed",))
+_CHANGED: Final = Answer(_SQL["changed"], columns=("changed",))
 
 
 class Tidying:
