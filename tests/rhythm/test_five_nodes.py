@@ -46,7 +46,8 @@ async def test_clocks_leaders_and_lines_may_fail_and_every_bar_is_reported_once_
             await town.turn(STEP_MS)
             _beats_differ_only_by_the_clocks(town)
             _those_in_touch_go_by_one_policy(town)
-            assert len(town.leaders()) <= 1
+            in_touch = [name for name in town.leaders() if not town.players[name].line.is_cut]
+            assert len(in_touch) <= 1  # whoever is cut off may believe it for as long as its clock is slow
         for name, player in town.players.items():
             player.line.is_cut = False
             while player.node is None and not await town.begin(name):
@@ -91,7 +92,7 @@ def _beats_differ_only_by_the_clocks(town: Orchestra) -> None:
         times = sorted(rhythm.times.now_ms for rhythm in rhythms)
         assert epochs[0] == epochs[1] or times[0] < epochs[1] <= times[1]
         differ_ms = abs(town.error_ms(one) - town.error_ms(two))
-        assert epochs[1] - epochs[0] <= differ_ms + rhythms[0].frame().beat_ms
+        assert epochs[1] - epochs[0] <= differ_ms + max(rhythm.frame().beat_ms for rhythm in rhythms)
 
 
 def _those_in_touch_go_by_one_policy(town: Orchestra) -> None:
@@ -100,7 +101,9 @@ def _those_in_touch_go_by_one_policy(town: Orchestra) -> None:
     in_touch = [
         player
         for player in town.living
-        if not player.line.is_cut and town.now_ms - player.since_ms > 3 * bar_ms
+        if player.playing.clock.is_set  # one that began again too soon is refused for a while
+        and not player.line.is_cut
+        and town.now_ms - player.since_ms > 3 * bar_ms
     ]
     assert len({player.playing.rhythm.ground.plan.at(town.now_ms).policy_hash for player in in_touch}) <= 1
 

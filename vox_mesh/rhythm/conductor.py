@@ -188,4 +188,10 @@ class Conductor:
         if not said:
             return {}
         live = {node.node_id for node in await self._nodes.live_nodes_from_db()}
-        return {entry.policy_hash: entry for node_id, entry in said.items() if node_id in live}
+        # Who goes by what held before has not heard of it yet, and does not disagree.
+        known = {entry.policy_hash for entry in self._policies.announced.entries}
+        return {
+            entry.policy_hash: entry
+            for node_id, entry in said.items()
+            if node_id in live and entry.policy_hash not in known
+        }
