@@ -92,10 +92,6 @@ class Tempo:
         epoch_ms = self.anchor_ms + beats * self.beat_ms
         return Beat(before + 1, epoch_ms, self.beat_ms, self.anchor_ms + bars * self.bar_ms, self.bar_len)
 
-    def next_downbeat_ms(self, at_ms: int, bars: int = 1) -> int:
-        """When the bar begins that is so many bars after the one of that moment."""
-        return self.beat_at(at_ms).window_ms + bars * self.bar_ms
-
 
 class Window(NamedTuple):
     """One bar, as it is reported on."""
