@@ -1,0 +1,1 @@
+"""Instruments that try to break the mesh, and judges that tell from a history whether they did."""

@@ -1,0 +1,62 @@
+"""What a judge says of a history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from proof.history import History
+
+_SHOWN: Final = 5
+"""Faults that a verdict tells; the history has the rest."""
+
+Judge = Callable[[History], Iterator[str | int]]
+"""Yields a line for each fault, and numbers: how much it looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A promise of the mesh, and who can tell whether it was kept."""
+
+    name: str
+    promise: str
+    judge: Judge
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a promise was kept in one history."""
+
+    name: str
+    promise: str
+    looks: int
+    """How much was looked at. A promise that nothing was seen of is not kept, only not broken."""
+    faults: tuple[str, ...]
+    count: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether no fault was found."""
+        return not self.count
+
+    def __str__(self) -> str:
+        if self.holds:
+            return f"held    {self.name:<24} {self.looks:>8} looks"
+        left = self.count - len(self.faults)
+        lines = (*self.faults, f"… and {left} more") if left else self.faults
+        told = "\n".join(f"          {line}" for line in lines)
+        return f"BROKEN  {self.name:<24} {self.promise}\n{told}"
+
+
+def judged(check: Check, history: History) -> Verdict:
+    """The verdict on one promise."""
+    looks, faults, count = 0, [], 0
+    for said in check.judge(history):
+        if isinstance(said, int):
+            looks += said
+            continue
+        count += 1
+        if len(faults) < _SHOWN:
+            faults.append(said)
+    return Verdict(check.name, check.promise, looks, tuple(faults), count)

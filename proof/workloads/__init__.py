@@ -1,0 +1,1 @@
+"""What players do with the mesh while it is tried: one module for each."""
