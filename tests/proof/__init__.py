@@ -1,1 +1,1 @@
-"""Tests of the instruments: a judge that can't find a fault, or finds one that is not there, proves nothing."""
+"""Tests of the instruments: a judge that finds no fault, or finds one that is not there, proves nothing."""
