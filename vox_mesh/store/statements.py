@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-_NOW_MS: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+NOW_MS: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+"""The database's clock, in milliseconds."""
 _ISO: Final = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
 _NAME: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 
@@ -52,5 +53,5 @@ def _bare(text: str) -> str:
     after x, which is a modifier such as `+30.000 seconds`.
     """
     bare = " ".join(re.sub(r"--[^\n]*", "", text).split()).rstrip(";")
-    bare = bare.replace("NOW_MS", _NOW_MS).replace("NOW_ISO", f"{_ISO})")
+    bare = bare.replace("NOW_MS", NOW_MS).replace("NOW_ISO", f"{_ISO})")
     return bare.replace("ISO_IN(", f"{_ISO}, ")

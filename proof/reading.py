@@ -1,0 +1,108 @@
+"""What the database holds when all is over: read once, and written into the history."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from proof.history import History, Recorder
+from proof.moves import WITNESSES
+from vox_mesh.errors import MeshError
+from vox_mesh.model.chain import Entry
+
+Ask = Callable[[str], Awaitable[list[dict[str, Any]]]]
+"""Runs one SELECT at the database."""
+
+Row = dict[str, Any]
+
+_SHOWN: Final = 5
+_PAGE: Final = 500
+"""Rows in one answer: a server gives no answer of more than 10 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that judges look into."""
+
+    name: str
+    key: tuple[str, ...]
+    """What its rows are read in the order of."""
+    others: tuple[str, ...]
+
+    def page(self, after: Row | None) -> str:
+        """A query for the next rows, after one."""
+        order, columns = ", ".join(self.key), ", ".join(self.key + self.others)
+        beyond = "" if after is None else f"WHERE ({order}) > ({self._place(after)}) "
+        return f"SELECT {columns} FROM {self.name} {beyond}ORDER BY {order} LIMIT {_PAGE}"
+
+    def _place(self, row: Row) -> str:
+        return ", ".join(_literal(row[each]) for each in self.key)
+
+
+TABLES: Final = (
+    Table(
+        "jobs",
+        ("id",),
+        (
+            *("job_id", "ulid", "kind", "state", "priority", "waits", "claimer", "claim_token", "attempts"),
+            *("failures", "max_attempts", "created_ms", "started_ms", "ended_ms", "reason", "last_op"),
+            "manifest",
+        ),
+    ),
+    Table("job_predecessors", ("job_id", "predecessor"), ("awaited",)),
+    Table("job_crons", ("name",), ("expression", "timezone", "next_ms", "last_ms", "last_job", "added_ms")),
+    Table(
+        "a2a_messages",
+        ("id",),
+        (
+            *("message_uuid", "sender_agent", "receiver_agent", "payload", "expires_ms", "max_attempts"),
+            *("hlc", "state", "claim_owner", "delivery_attempts", "ended_ms", "ended_reason"),
+        ),
+    ),
+    Table("agent_oplog", ("id",), Entry._fields[1:]),
+    Table("memories", ("memory_key",), ("agent_id", "content", "importance", "written_at")),
+    Table("occ_conflicts", ("conflict_id",), ("table_name", "row_key", "strategy", "state")),
+    Table("distributed_locks", ("lock_key",), ("holder_node", "holder_agent", "fence_token", "expires_at")),
+    Table("mesh_heartbeats", ("node_id",), ("incarnation", "last_seen_ms", "left_ms", "tick_ms")),
+    Table("tempo_policies", ("anchor_ms",), ("policy_hash", "tempo_bpm", "bar_len_beats", "first_bar")),
+    Table("bar_reports", ("window_ms", "revision"), ("window_id", "until_ms", "is_missing", "node_id")),
+    *(Table(each.name, ("id",), each.columns[1:]) for each in WITNESSES),
+)
+
+
+async def read_finals(ask: Ask, recorder: Recorder) -> None:
+    """Write into the history what there is, and whether the database is in order."""
+    for table in TABLES:
+        async for row in _rows(ask, table):
+            recorder.note("final", table=table.name, row=row)
+    await _note_integrity(ask, recorder)
+
+
+async def _rows(ask: Ask, table: Table) -> AsyncIterator[Row]:
+    last: Row | None = None
+    while rows := await ask(table.page(last)):
+        for row in rows:
+            yield row
+        last = rows[-1]
+        if len(rows) < _PAGE:
+            return
+
+
+async def _note_integrity(ask: Ask, recorder: Recorder) -> None:
+    try:
+        rows = await ask("PRAGMA integrity_check")
+    except MeshError as error:  # not every server lets itself be asked
+        recorder.note("final.integrity", ok=None, said=[str(error)])
+        return
+    said = [str(value) for row in rows for value in row.values()]
+    recorder.note("final.integrity", ok=said == ["ok"], said=said[:_SHOWN])
+
+
+def finals(history: History, table: str) -> list[Row]:
+    """The rows of a table, as they were in the end."""
+    return [event.data["row"] for event in history.notes("final") if event.data["table"] == table]
+
+
+def _literal(value: Any) -> str:
+    return str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
