@@ -11,11 +11,14 @@ import hypothesis
 import pytest
 
 from tests.support.lengths import SOAK
+from tools.forked import load_first
 from tools.homes import ALL_HOMES, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, Store, open_store
 
 _MUCH_BYTES = 10_000_000
+
+load_first("tests.support.jobs", "tests.support.tally", "tests.support.lock_history", "tests.support.rivals")
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and the processes of a test inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

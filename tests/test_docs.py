@@ -15,9 +15,9 @@ from typing import Final
 
 import pytest
 
-from tests.support.fork_server import Program
-from tests.support.forked import Process
 from tests.support.lengths import SOAK
+from tools.fork_server import Program
+from tools.forked import Process
 from tools.sqld import Server
 
 _ROOT: Final = Path(__file__).resolve().parent.parent

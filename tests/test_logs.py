@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 from tests.cli.conftest import Ended, Vox
-from tests.support.fork_server import Program
-from tests.support.forked import Process
+from tools.fork_server import Program
+from tools.forked import Process
 from tools.homes import MEMORY
 from vox_mesh import Job, Mesh
 from vox_mesh.coordination.log_context import apart, log_fields, of_job, telling

@@ -15,8 +15,8 @@ from typing import Final
 
 import pytest
 
-from tests.support.fork_server import Program
-from tests.support.forked import Process
+from tools.fork_server import Program
+from tools.forked import Process
 from tools.sync_stub import STUB, written
 from vox_mesh import JobContext, Script, Statement, load_settings
 from vox_mesh.errors import BadValue, LockHeld, LockLost, StoreClosed, WrongThread

@@ -16,8 +16,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.cli.conftest import Ended, Vox
-from tests.support.fork_server import Program
-from tests.support.forked import Process
+from tools.fork_server import Program
+from tools.forked import Process
 from vox_mesh.model.traces import Trace
 
 _PATIENCE_S: Final = 60.0

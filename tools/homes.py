@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import SecretStr
+
 from tools.sqld import Server
 from vox_mesh import Settings, load_settings
 from vox_mesh.model.homes import Driver, Home, ReplicaChoice
+from vox_mesh.settings import variable_of
 from vox_mesh.store.script import new_key
 
 
@@ -52,3 +55,17 @@ MESH_REPLICA: Final = HomeCase(Home.MESH, Driver.WS, ReplicaChoice.AUTO)
 MESH_HTTP: Final = HomeCase(Home.MESH, Driver.HTTP)
 MESH_LIBSQL_CLIENT: Final = HomeCase(Home.MESH, Driver.LIBSQL_CLIENT)
 ALL_HOMES: Final = (MEMORY, FILE, MESH, MESH_REPLICA, MESH_HTTP, MESH_LIBSQL_CLIENT)
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The variables that make another process read the same settings."""
+    variables = {}
+    for field in Settings.model_fields:
+        value = getattr(settings, field)
+        if isinstance(value, SecretStr):
+            value = value.get_secret_value()
+        if isinstance(value, float):
+            value = f"{round(value * 1_000)}ms"
+        if value is not None:
+            variables[variable_of(field)] = str(value)
+    return variables

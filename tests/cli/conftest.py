@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.fork_server import Program
-from tests.support.forked import Process
 from tests.support.programs import NOTING_NODE
+from tools.fork_server import Program
+from tools.forked import Process
 from tools.sqld import Server
 from vox_mesh.cli import app
 

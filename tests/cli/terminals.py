@@ -15,8 +15,8 @@ from fcntl import ioctl
 from typing import Any, Final
 
 from tests.cli.conftest import Vox
-from tests.support.fork_server import Program
-from tests.support.forked import _fork
+from tools.fork_server import Program
+from tools.forked import fork
 
 _PATIENCE_S: Final = 60.0
 
@@ -30,7 +30,7 @@ class Terminal:
         self.modes = termios.tcgetattr(self._theirs)
         module = "" if code else "vox_mesh.cli"
         program = Program(arguments, vox.environment, module=module, code=code, folder=str(vox.folder))
-        told = _fork(program, self._theirs, self._theirs, self._theirs)
+        told = fork(program, self._theirs, self._theirs, self._theirs)
         self._told = os.fdopen(told, buffering=1)
         self.pid = int(self._told.readline())
         self.shown = b""

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.cli.conftest import Vox
 from tests.cli.test_conflicts import recorded
-from tests.support.forked import Process
+from tools.forked import Process
 
 _PATIENCE_S = 60.0
 Findings = dict[str, tuple[str, str]]

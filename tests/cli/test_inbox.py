@@ -12,7 +12,7 @@ from tests.cli.conftest import Vox, assert_wrong_usage
 from tests.cli.test_messages import claimed, payloads, sent
 from tests.cli.test_nodes import interrupted, line_of
 from tests.cli.test_send import piped
-from tests.support.forked import Process
+from tools.forked import Process
 from tools.sqld import Server
 
 _PATIENCE_S: Final = 60.0

@@ -12,9 +12,9 @@ import pytest
 
 from tests.cli.conftest import Vox, assert_wrong_usage
 from tests.cli.test_oplog import database
-from tests.support.fork_server import Program
-from tests.support.forked import Process
 from tests.support.job_scene import done, taken
+from tools.fork_server import Program
+from tools.forked import Process
 from tools.sqld import Server, free_port
 from vox_mesh.cli import app
 from vox_mesh.model.canonical import content_id

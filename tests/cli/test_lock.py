@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Vox, assert_wrong_usage
 from tests.cli.test_nodes import interrupted, line_of
-from tests.support.forked import Process
+from tools.forked import Process
 from tools.sqld import Server, free_port
 
 _KEY: Final = "file:src/lib.rs"

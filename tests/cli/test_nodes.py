@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Any, Final
 
 from tests.cli.conftest import Vox, running_node
-from tests.support.forked import Process
+from tools.forked import Process
 from tools.sqld import Server, free_port
 from vox_mesh.coordination.identity import passing_identity
 from vox_mesh.coordination.nodes import Node

@@ -17,9 +17,9 @@ from typing import Any, Final
 import pytest
 
 from tests.cli.conftest import Vox
-from tests.support.fork_server import Program
-from tests.support.forked import Process
 from tests.support.programs import NODE
+from tools.fork_server import Program
+from tools.forked import Process
 from tools.sqld import Server, free_port
 from vox_mesh.store.replica.mark import replica_path
 

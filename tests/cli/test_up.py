@@ -17,7 +17,7 @@ import pytest
 
 from tests.cli.conftest import MESH_TOKEN, Vox, assert_wrong_usage
 from tests.support import example_handlers
-from tests.support.forked import Process
+from tools.forked import Process
 from vox_mesh.settings import Settings, variable_of
 
 _PATIENCE_S = 60.0

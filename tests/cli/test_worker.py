@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Vox, assert_wrong_usage
 from tests.support import example_handlers
-from tests.support.forked import Process
+from tools.forked import Process
 from vox_mesh import HandlerSet, JobContext
 from vox_mesh.cli import app
 from vox_mesh.errors import BadSettings, BadValue

@@ -18,7 +18,7 @@ from vox_mesh import Script, Statement, guard
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.coordination.deferral import Waiting
 from vox_mesh.coordination.kinds import APPLY, DROP, Authored, OpKind
-from vox_mesh.errors import BadValue, NotKnown, Refused
+from vox_mesh.errors import BadValue, CircuitOpen, NotKnown, Refused
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
 from vox_mesh.store.file import FileEngine
@@ -331,6 +331,18 @@ async def test_asking_says_what_is_waited_for(mesh: MeshNode) -> None:
     await mesh.deferral.run_once()
     assert await mesh.deferral.waiting() == []
     assert await mesh.deferral.waiting_for(behind) is None
+
+
+async def test_an_op_that_waits_is_stored_though_nobody_can_look_then_what_it_waits_for() -> None:
+    async with scene() as there, there.node() as node:
+        await know(node)
+        dep = new_key()
+        there.gate.asking.extend([None, CircuitOpen("away")])  # when it looks once more
+        op_id = await add(node, dep)
+        assert not there.gate.asking
+        await add(node, key=dep)
+        await node.deferral.run_once()
+        assert await effects(node, op_id) == [op_id]
 
 
 async def test_an_op_that_waits_and_is_sent_again_takes_effect_once() -> None:

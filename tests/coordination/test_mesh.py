@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
+from proof.chaos.proxy import Proxy
 from tests.support.leftovers import assert_nothing_left, descriptors
-from tests.support.proxy import Proxy
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings, Store

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
+from proof.chaos.proxy import Fault, Proxy
 from tests.support.authoring import NOTE, NOTE_KIND, Scene, assert_sound, ids, noted, notes, scene
 from tests.support.clocks import Clock
 from tests.support.lengths import SOAK, in_soak
-from tests.support.proxy import Fault, Proxy
 from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import Answer, Outcome, Script, Statement, guard

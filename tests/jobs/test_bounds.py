@@ -13,13 +13,12 @@ from typing import Any, Final, NamedTuple
 import orjson
 import pytest
 
-from tests.support.fork_server import Program
-from tests.support.forked import AsyncProcess
 from tests.support.job_desks import Desk, ended
 from tests.support.job_runs import settings_of
 from tests.support.messaging import PATIENCE_S
-from tests.support.processes import environment
-from tools.homes import FILE
+from tools.fork_server import Program
+from tools.forked import AsyncProcess
+from tools.homes import FILE, environment
 from vox_mesh import Mesh, Settings
 from vox_mesh.errors import BadManifest
 from vox_mesh.jobs.context import JobContext

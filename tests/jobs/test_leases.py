@@ -9,11 +9,11 @@ from typing import Final
 import orjson
 import pytest
 
+from proof.chaos.proxy import Proxy
 from tests.support.authoring import Scene, assert_sound
 from tests.support.job_desks import Desk, ended, idle
 from tests.support.jobs_in_hand import accepted, claim, ids, lapse, ops
 from tests.support.messaging import PATIENCE_S, crowd_on
-from tests.support.proxy import Proxy
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
@@ -215,6 +215,37 @@ async def test_what_a_process_had_kept_when_it_ended_is_accepted_when_it_is_back
                 done = await ended(node, *jobs)
             assert {(job.state, job.attempts, job.failures) for job in done} == {("succeeded", 1, 0)}
             await assert_sound(node)
+
+
+async def test_a_job_that_could_not_be_begun_is_given_back_and_has_not_failed(there: Scene) -> None:
+    async with there.node() as node:
+        await node.run_once()
+        attempts = 0
+
+        @node.worker.handles("work")
+        async def work(context: JobContext) -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 1:
+                context.begun_before = None
+                raise GiveBack(delay=0)
+
+        job = await node.jobs.schedule("work")
+        (done,) = [job]
+        assert done
+
+
+async def test_a_claim_that_is_over_is_not_renewed_again_while_its_end_is_told(local: MeshNode) -> None:
+    job = await local.jobs.schedule("work")
+    leases = local.worker._leases
+    leases.hold(job._replace(claim_token=7), leases.now - _LEASE_S, round(_LEASE_S * 1_000))
+    leases.ending(job)
+    await leases._renew()
+    assert leases.stale == 1
+    await leases._renew()
+    assert leases.stale == 1
+    assert leases._pause_s() is None
+    leases.let_go(job)
 
 
 async def test_work_stops_with_its_lease_though_a_longer_one_waits_for_its_renewal(

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from proof.chaos.proxy import Fault, Proxy
 from tests.support import lengths
 from tests.support.jobs import Job
-from tests.support.proxy import Fault, Proxy
 from tests.support.tables import make_table
 from tests.support.tally import applied, assert_accounted_for
 from tests.support.transport import transport

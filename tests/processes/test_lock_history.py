@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from proof.chaos.proxy import Fault, Proxy
 from tests.support import lengths
 from tests.support.fenced_service import FencedService
 from tests.support.linearizable import Told
 from tests.support.lock_history import WRITES, Recorder, falling, falling_writes, faults, histories, roam
 from tests.support.lock_processes import Locker, lockers
-from tests.support.proxy import Fault, Proxy
 from tests.support.tables import make_table
 from tools.homes import FILE, MEMORY, MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server

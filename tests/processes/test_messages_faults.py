@@ -10,9 +10,9 @@ from typing import Final
 
 import pytest
 
+from proof.chaos.proxy import Fault, Proxy
 from tests.support.lengths import SOAK, only_at_full_length
 from tests.support.message_runs import SENDER, Correspondent, Post, post, seeded
-from tests.support.proxy import Fault, Proxy
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server, free_port
 from vox_mesh.model.homes import ReplicaChoice

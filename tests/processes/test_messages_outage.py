@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 
+from proof.chaos.proxy import Fault, Proxy
 from tests.support.lengths import SOAK, in_soak, only_at_full_length
 from tests.support.message_runs import SENDER, post, seeded
-from tests.support.proxy import Fault, Proxy
 from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server, free_port
 

@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
+from proof.chaos.proxy import Proxy, PushFault
 from tests.support import example_handlers
 from tests.support.disks import Disk
 from tests.support.disks import disk as disk
 from tests.support.node_runs import Machines, UpNode, diagnosed, machines, node_settings, told
-from tests.support.proxy import Proxy, PushFault
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings

@@ -11,12 +11,12 @@ from random import Random
 
 import pytest
 
+from proof.chaos.proxy import Fault, Proxy
 from tests.processes.conftest import StartWriter
 from tests.support import lengths
 from tests.support.authors import NOTE, assert_log_tells_the_same
 from tests.support.jobs import Job
 from tests.support.processes import Report, Writer
-from tests.support.proxy import Fault, Proxy
 from tests.support.tables import make_table
 from tests.support.writers import COLUMNS
 from tools.homes import FILE, MESH, HomeCase

@@ -11,10 +11,10 @@ from typing import Final
 
 import pytest
 
+from proof.chaos.proxy import Fault, Proxy, PushFault
 from tests.support import lengths
 from tests.support.jobs import Job
 from tests.support.processes import Report, Writer
-from tests.support.proxy import Fault, Proxy, PushFault
 from tests.support.replica_history import History
 from tests.support.replica_processes import (
     COMPACTING_FLAGS,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from proof.chaos.proxy import Fault, Proxy
 from tests.processes.conftest import StartWriter
 from tests.support import lengths
 from tests.support.jobs import Job
-from tests.support.proxy import Fault, Proxy
 from tests.support.tables import make_table
 from tests.support.writers import COLUMNS, part
 from tools.homes import MESH, MESH_HTTP, HomeCase

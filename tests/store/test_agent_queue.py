@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,7 @@ from vox_mesh.model.homes import Home
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.breaker import Breaker
 from vox_mesh.store.memory import MemoryEngine
-from vox_mesh.store.request import Tenant
+from vox_mesh.store.request import Tenant, Verdict
 from vox_mesh.store.spool import Spool
 
 SHORT_S = 0.05
@@ -309,6 +309,27 @@ async def test_large_scripts_are_replayed_in_parts(tmp_path: Path) -> None:
         assert await a.ids() == list(range(12))
         largest = max(sum(len(str(step.params)) for step in batch.steps) for batch in a.gate.batches)
         assert largest < 2 * 2**20
+
+
+async def test_on_a_slow_line_fewer_are_replayed_at_once_and_then_more_again(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool.db", 2**20)
+    spool.keep([adding(number, appendable=True) for number in range(20)])
+    queue = AgentQueue(spool, timeout=1.0, max_scripts=8)
+    sizes: list[int] = []
+
+    async def submit(scripts: Sequence[Script], timeout: float, *, is_replay: bool) -> list[Verdict]:
+        sizes.append(len(scripts))
+        if len(sizes) < 3:
+            raise OutcomeUnknown("no answer came before the deadline", key=scripts[0].key)
+        return [Outcome(script.key) for script in scripts]
+
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            await queue.replay_once(submit)
+    while await queue.replay_once(submit):
+        pass
+    assert sizes == [8, 4, 2, 4, 8, 6]
+    await queue.close()
 
 
 @few

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -222,6 +224,21 @@ async def test_cancelled_after_it_was_taken_a_script_takes_effect_with_its_neigh
         c.gate.release()
         assert outcome(await neighbour).rows.value == 3
         assert await c.ids() == [0, 1, 2]
+
+
+async def test_cancelled_at_its_deadline_nothing_is_left_that_nobody_hears() -> None:
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    async with combining() as c:
+        c.gate.hold()
+        late = c.send(adding(1), timeout=0.0)
+        await asyncio.sleep(0)  # now it is under way, and its alarm rings in the next round
+        late.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await late
+        del late
+        gc.collect()
+        assert unheard == []
 
 
 async def test_a_late_caller_does_not_end_a_request_for_the_others() -> None:

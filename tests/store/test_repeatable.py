@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proof.chaos.proxy import Fault, Proxy
 from tests.support.combining import Combining, adding, combining, outcome
 from tests.support.examples import few
 from tests.support.lengths import cases_in_soak
-from tests.support.proxy import Fault, Proxy
 from tests.support.tables import make_table
 from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server

@@ -17,7 +17,8 @@ class GatedEngine:
     """Everything that gets through is run by the real engine.
 
     `batches` holds every batch that was sent, in order. Faults in `before` are raised instead of running
-    a batch (`None` lets one through), those in `after` once it has been run.
+    a batch (`None` lets one through), those in `after` once it has been run, those in `asking` instead of
+    answering a query.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -25,6 +26,7 @@ class GatedEngine:
         self.batches: list[Batch] = []
         self.before: deque[DatabaseUnavailable | None] = deque()
         self.after: deque[DatabaseUnavailable] = deque()
+        self.asking: deque[DatabaseUnavailable | None] = deque()
         self._engine = engine
         self._is_held = False
         self._waiting = 0
@@ -68,7 +70,9 @@ class GatedEngine:
         return result
 
     async def query(self, statement: Statement) -> Rows:
-        """Answer a query."""
+        """Answer a query, if it is to be answered."""
+        if self.asking and (fault := self.asking.popleft()) is not None:
+            raise fault
         return await self._engine.query(statement)
 
     def snapshot(self) -> AbstractAsyncContextManager[Ask]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.forked import AsyncProcess
 from tests.support.jobs import Job
 from tests.support.processes import Report, Writer
+from tools.forked import AsyncProcess
 from vox_mesh import Settings
 
 _PROGRAM: Final = "tests.support.lock_programs"

@@ -12,9 +12,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 from typing import Final
 
-from tests.support.fork_server import Program
-from tests.support.forked import AsyncProcess
-from tests.support.processes import environment
+from tools.fork_server import Program
+from tools.forked import AsyncProcess
+from tools.homes import environment
 from vox_mesh import Settings
 from vox_mesh.jobs.process_group import members
 

@@ -14,10 +14,9 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from tests.support.fork_server import Program
-from tests.support.forked import AsyncProcess, Process
-from tests.support.processes import environment
-from tools.homes import HomeCase
+from tools.fork_server import Program
+from tools.forked import AsyncProcess, Process
+from tools.homes import HomeCase, environment
 from tools.sqld import Server, free_port
 from vox_mesh import Settings
 

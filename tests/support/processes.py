@@ -11,33 +11,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import SecretStr
-
-from tests.support.fork_server import Program
-from tests.support.forked import AsyncProcess
 from tests.support.jobs import Job
+from tools.fork_server import Program
+from tools.forked import AsyncProcess
+from tools.homes import environment
 from vox_mesh import MeshError, Script, Settings, Statement, Store
-from vox_mesh.settings import variable_of
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PATIENCE_S: Final = 120.0
 _WRITE_S: Final = 1.0
 
 Report = dict[str, Any]
-
-
-def environment(settings: Settings) -> dict[str, str]:
-    """The variables that make another process read the same settings."""
-    variables = {}
-    for field in Settings.model_fields:
-        value = getattr(settings, field)
-        if isinstance(value, SecretStr):
-            value = value.get_secret_value()
-        if isinstance(value, float):
-            value = f"{round(value * 1_000)}ms"
-        if value is not None:
-            variables[variable_of(field)] = str(value)
-    return variables
 
 
 class Writer:

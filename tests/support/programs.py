@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.support.fork_server import Program
-from tests.support.forked import Process
-from tests.support.processes import environment
+from tools.fork_server import Program
+from tools.forked import Process
+from tools.homes import environment
 from vox_mesh import Settings
 
 _ROOT: Final = Path(__file__).resolve().parents[2]

@@ -10,9 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from proof.chaos.proxy import Proxy, PushFault
 from tests.support.jobs import Job
 from tests.support.processes import Report, Writer
-from tests.support.proxy import Proxy, PushFault
 from tests.support.replica_processes import (
     PUSHED,
     Crew,

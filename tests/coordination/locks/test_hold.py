@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from proof.chaos.proxy import Proxy
 from tests.support.authoring import Scene
 from tests.support.clocks import Clock
 from tests.support.holding import (
@@ -22,7 +23,6 @@ from tests.support.holding import (
     settled,
     until_renewed,
 )
-from tests.support.proxy import Proxy
 from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings

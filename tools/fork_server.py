@@ -1,7 +1,7 @@
 """A process that has loaded what programs use, and forks one of itself for each program that is wanted.
 
-`python -m tests.support.fork_server SOCKET`. What it forks is a process like any other: it can be paused and
-killed, and nothing of it is shared. Only the time to load Python and our modules is saved.
+`python -m tools.fork_server SOCKET MODULE…`. What it forks is a process like any other: it can be paused and
+killed, and nothing of it is shared. Only the time to load Python and these modules is saved.
 """
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Final
+from typing import Final, NoReturn
 
 FILES: Final = 4
 """Sent with each program: stdin, stdout, stderr, and where to tell the process id and later the exit code."""
 
 _LENGTH: Final = 4
-_LOADED: Final = (
-    *("vox_mesh.cli.app", "vox_mesh.cli.job", "vox_mesh.node", "vox_mesh.http.service"),
-    *("aiohttp", "click", "httpx", "orjson"),
-    *("tests.support.jobs", "tests.support.tally", "tests.support.lock_history", "tests.support.rivals"),
-)
 
 
 @dataclass(frozen=True)
@@ -57,6 +53,34 @@ class Program:
         else:
             exec(compile(self.code, "<string>", "exec"), {"__name__": "__main__"})
 
+    def run_to_the_end(self) -> NoReturn:
+        """Be that program, and end as it would: nothing that its parent left to be done at an end is done."""
+        code = 0
+        try:
+            self.run()
+        except SystemExit as end:
+            code = _exit_code(end.code)
+        except KeyboardInterrupt:
+            traceback.print_exc()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError):
+                    stream.flush()
+            os._exit(code)
+
+
+def _exit_code(given: object) -> int:
+    """As Python itself has it: a number, nothing for 0, or words for people and 1."""
+    if given is None or isinstance(given, int):
+        return given or 0
+    print(given, file=sys.stderr)
+    return 1
+
 
 def _received(line: socket.socket) -> tuple[Program, list[int]] | None:
     head, files, _, _ = socket.recv_fds(line, _LENGTH, FILES)
@@ -76,7 +100,7 @@ def _tell(told: int, number: int) -> None:
 
 
 class _Server:
-    """Serves one test process, and lives no longer than that."""
+    """Serves one process, and lives no longer than that."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -138,13 +162,13 @@ class _Server:
 
 
 def main() -> None:
-    """Serve until the test process ends; or be one of the programs that it wants."""
-    for name in _LOADED:
+    """Serve until whoever began this ends; or be one of the programs that it wants."""
+    for name in sys.argv[2:]:
         importlib.import_module(name)
     gc.freeze()
     wanted = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
     if wanted:
-        wanted.run()
+        wanted.run_to_the_end()
 
 
 if __name__ == "__main__":

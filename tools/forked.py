@@ -17,10 +17,19 @@ from threading import Lock
 from types import TracebackType
 from typing import Final, Self, TextIO
 
-from tests.support.fork_server import Program
+from tools.fork_server import Program
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
+_ROOT: Final = Path(__file__).resolve().parents[1]
 _ASKING: Final = Lock()
+_LOADED: Final = [
+    *("vox_mesh.cli.app", "vox_mesh.cli.job", "vox_mesh.node", "vox_mesh.http.service"),
+    *("aiohttp", "click", "httpx", "orjson"),
+]
+
+
+def load_first(*modules: str) -> None:
+    """Have these loaded, too, by what programs are forked from; to be said before the first is wanted."""
+    _LOADED.extend(modules)
 
 
 @cache
@@ -29,18 +38,18 @@ def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno())],
+            [sys.executable, "-m", "tools.fork_server", str(theirs.fileno()), *_LOADED],
             cwd=_ROOT,
             env=kept | {"PYTHONPATH": str(_ROOT)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
-            start_new_session=True,  # a Ctrl-C is for the tests, which end it
+            start_new_session=True,  # a Ctrl-C is for whoever began it, who ends it
         )
     return ours, process
 
 
-def _fork(wanted: Program, stdin: int, stdout: int, stderr: int) -> int:
+def fork(wanted: Program, stdin: int, stdout: int, stderr: int) -> int:
     """Have it forked; where its process id is told, and at its end the exit code."""
     ours, theirs = os.pipe()
     try:
@@ -63,7 +72,7 @@ class Process:
         self.stdout, out = _pipe_from()
         self.stderr, err = _pipe_from()
         self.returncode: int | None = None
-        self._told = os.fdopen(_fork(wanted, given, out, err), buffering=1)
+        self._told = os.fdopen(fork(wanted, given, out, err), buffering=1)
         for file in (given, out, err):
             os.close(file)
         self.pid = int(self._told.readline())
@@ -162,7 +171,7 @@ class AsyncProcess:
         given, stdin = os.pipe()
         stdout, out = os.pipe()
         said, err = os.pipe() if stderr is None else (None, os.dup(stderr))
-        told = _fork(wanted, given, out, err)
+        told = fork(wanted, given, out, err)
         for file in (given, out, err):
             os.close(file)
         loop = asyncio.get_running_loop()
