@@ -60,7 +60,7 @@ class Mesh(Planes):
         surroundings = Surroundings() if surroundings is None else surroundings
         clock = MeshClock(surroundings)
         author = Author(lambda: _command_identity(settings), tenant, clock)
-        store = await open_store_of(settings, Role.COMMAND, None, tenant, author, surroundings.memory)
+        store = await open_store_of(settings, Role.COMMAND, None, tenant, author, surroundings)
         # Who we are is of no matter to those who only look, and nobody makes a key for that.
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: "")
         files = RhythmFiles(settings.tempo_policy, settings.rates)

@@ -123,7 +123,7 @@ class MeshNode(Mesh):
             self.presence,
             self._heartbeat.run_once,
             ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
-            Bounds(self.rhythm.ground, self.rhythm.budgets),
+            Bounds(self.rhythm.ground, self.rhythm.budgets, self._monotonic),
         )
 
     def _front_of(self, settings: Settings) -> Front:
@@ -160,13 +160,23 @@ class MeshNode(Mesh):
     async def run_once(self) -> None:
         """Tick; and, when the mesh has no owner yet, become it."""
         await self._heartbeat.run_once()
-        await self.deferral.look()
-        if not self._is_owned and not self.clock.is_off:
-            self._is_owned = await self.roles.owner() is not None
-            if not self._is_owned and self._may_own:
+        is_ownerless = False
+        with suppress(TimeoutError):  # a slow answer must not keep the next tick waiting, which asks again
+            async with asyncio.timeout(self._tick_s):
+                is_ownerless = await self._look()
+        if is_ownerless:
+            if self._may_own:
                 with suppress(Refused):  # another node was quicker
                     await self.roles.initialise()
             self._may_own = True  # with the next tick, if by then nobody else did
+
+    async def _look(self) -> bool:
+        """See whether ops wait; and whether the mesh still has no owner, and we could be it."""
+        await self.deferral.look()
+        if self._is_owned or self.clock.is_off:
+            return False
+        self._is_owned = await self.roles.owner() is not None
+        return not self._is_owned
 
     async def catch_up(self) -> None:
         """Beside the tick, do now what has come due: after the clock was turned, no timer of ours rings."""
@@ -269,7 +279,7 @@ async def open_node(settings: Settings, surroundings: Surroundings) -> MeshNode:
     presence = Presence(identity, tenant, clock, place=place, tick_s=settings.tick, activity=activity)
     author = Author(lambda: identity, tenant, clock, presence)
     with telling(node=identity.node_id):  # and so does all that is begun here
-        store = await open_store_of(settings, Role.NODE, slot, tenant, author, surroundings.memory)
+        store = await open_store_of(settings, Role.NODE, slot, tenant, author, surroundings)
         node = MeshNode(store, author, clock, presence, settings, surroundings)
         try:
             await node.start()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
 from vox_mesh.model.homes import Driver, Home, ReplicaChoice
 from vox_mesh.settings import Settings
@@ -30,7 +31,6 @@ from vox_mesh.store.store import Store
 from vox_mesh.store.traffic import Traffic
 
 if TYPE_CHECKING:
-    from vox_mesh.store.memory import SharedMemory
     from vox_mesh.store.replica.log import PrimaryLog
 
 _log = logging.getLogger(__name__)
@@ -69,11 +69,12 @@ async def open_store_of(
     slot: Slot | None,
     tenant: Tenant,
     journal: Journal | None = None,
-    memory: SharedMemory | None = None,
+    surroundings: Surroundings | None = None,
 ) -> Store:
     """Open the store; it owns the slot from now on. On the memory home it may be one that others share."""
-    floor = Floor(time.monotonic) if settings.home is Home.MESH else None
-    shared = memory if settings.home is Home.MEMORY else None
+    around = Surroundings() if surroundings is None else surroundings
+    floor = Floor(around.monotonic) if settings.home is Home.MESH else None
+    shared = around.memory if settings.home is Home.MEMORY else None
     changes = Changes() if shared is None else shared.changes
     traffic = Traffic()
     async with AsyncExitStack() as undoing:  # of what was opened, should the rest fail
@@ -86,8 +87,8 @@ async def open_store_of(
             engine,
             tenant,
             timeout=settings.db_deadline,
-            breaker=Breaker(time.monotonic) if settings.db_circuit_breaker else None,
-            agent_queue=_agent_queue(settings, slot, engine.max_scripts),
+            breaker=Breaker(around.monotonic) if settings.db_circuit_breaker else None,
+            agent_queue=_agent_queue(settings, slot, engine.max_scripts, around.chance),
             slot=slot,
             changes=changes,
             listener=_listener(settings, engine, changes),
@@ -95,6 +96,8 @@ async def open_store_of(
             replica=_replica(settings, slot, floor, changes, traffic),
             journal=journal,
             traffic=traffic,
+            monotonic=around.monotonic,
+            chance=around.chance,
         )
         undoing.pop_all()
     try:
@@ -109,7 +112,9 @@ async def open_store_of(
     return store
 
 
-def _agent_queue(settings: Settings, slot: Slot | None, max_scripts: int) -> AgentQueue | None:
+def _agent_queue(
+    settings: Settings, slot: Slot | None, max_scripts: int, chance: Callable[[], float]
+) -> AgentQueue | None:
     """A node's queue for the time when its server is away; the other homes can't be away.
 
     The spool is for this database and mesh: what waits for another one waits in another file.
@@ -119,7 +124,7 @@ def _agent_queue(settings: Settings, slot: Slot | None, max_scripts: int) -> Age
     target = "\n".join((settings.endpoint, settings.scope_id, settings.repository_id))
     name = hashlib.sha256(target.encode()).hexdigest()[:12]
     spool = Spool(slot.folder / f"spool-{name}.db", settings.spool_max_bytes)
-    return AgentQueue(spool, timeout=settings.db_deadline, max_scripts=max_scripts)
+    return AgentQueue(spool, timeout=settings.db_deadline, max_scripts=max_scripts, chance=chance)
 
 
 def _listener(settings: Settings, engine: Engine, changes: Changes) -> Listener | None:
@@ -155,7 +160,7 @@ def open_slot_replica(
         endpoint=settings.endpoint,
         token=_token(settings),
         timeout=settings.db_request_timeout,
-        floor=Floor(time.monotonic) if floor is None else floor,
+        floor=Floor(Surroundings().monotonic) if floor is None else floor,
         changes=Changes() if changes is None else changes,
         max_stale_s=settings.db_max_stale_ms / 1_000,
         requests=(Traffic() if traffic is None else traffic).requests,

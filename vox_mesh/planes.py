@@ -58,7 +58,7 @@ class Planes:
         self.occ = Occ(versions, self.conflicts, chance=surroundings.chance)
         self.locks = Locks(store, clock, lambda: self.identity.node_id, agent, surroundings.monotonic)
         self.bus = Bus(store, author, clock, surroundings, agent)
-        self.jobs = Jobs(store, author, clock, self.nodes)
+        self.jobs = Jobs(store, author, clock, self.nodes, surroundings.secret)
         self.crons = Crons(store, self.jobs, clock)
         self.job_kinds = JobKinds(store, self.jobs.roster)
         self.artifacts = artifacts

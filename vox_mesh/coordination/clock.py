@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +15,7 @@ from vox_mesh.errors import BadValue, ClockOff
 from vox_mesh.model.hlc import Hlc, HybridClock
 
 if TYPE_CHECKING:
-    from vox_mesh.store.memory import SharedMemory
+    from vox_mesh.store.memory import SharedHome
 
 _log = logging.getLogger(__name__)
 
@@ -24,12 +25,14 @@ MAX_DISTANCE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a node finds around it: a wall clock, one that never steps, and chance (from 0 to 1)."""
+    """What a node finds around it: a wall clock, one that never steps, chance (from 0 to 1), and secrets."""
 
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     monotonic: Callable[[], float] = time.monotonic
     chance: Callable[[], float] = random.random
-    memory: SharedMemory | None = None
+    secret: Callable[[int], bytes] = secrets.token_bytes
+    """So many bytes that nobody can guess."""
+    memory: SharedHome | None = None
     """The database of the memory home, if it is one that others share."""
 
 

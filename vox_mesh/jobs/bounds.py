@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vox_mesh.errors import MeshError, OverBudget, PhaseOverrun
@@ -48,9 +48,10 @@ class Shut(NamedTuple):
 class Bounds:
     """Knows what bounds the work of one worker."""
 
-    def __init__(self, ground: Ground, budgets: Budgets) -> None:
+    def __init__(self, ground: Ground, budgets: Budgets, monotonic: Callable[[], float]) -> None:
         self.ground = ground
         self.budgets = budgets
+        self.monotonic = monotonic
         self.shares = Shares()
 
     @property
@@ -114,7 +115,7 @@ class Bound:
         self._cut: MeshError | None = None
         self._timeout: asyncio.Timeout | None = None
         self._group: ProcessGroup | None = None
-        self.meter = Meter()
+        self.meter = Meter(bounds.monotonic)
         epoch_ms = self._ground.beat(self._began_ms).epoch_ms
         self._share = Share(self.meter, self._subjects, epoch_ms, self._cut_off)
 

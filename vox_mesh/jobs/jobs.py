@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -59,9 +58,17 @@ Reference = str | Job | Scheduled
 class Jobs:
     """The plane of jobs, as anyone may use it; what works on them is the worker."""
 
-    def __init__(self, store: Store, author: Author, clock: MeshClock, nodes: Nodes) -> None:
+    def __init__(
+        self,
+        store: Store,
+        author: Author,
+        clock: MeshClock,
+        nodes: Nodes,
+        secret: Callable[[int], bytes],
+    ) -> None:
         self._store = store
         self._nodes = nodes
+        self._secret = secret
         self._author = author
         self.clock = clock
         self.roster = Roster(store, clock)
@@ -152,7 +159,7 @@ class Jobs:
             "ulid": manifest.ulid or new_key(),
             "kind": manifest.job_kind,
             "manifest": embedded(text),
-            "seed": secrets.token_hex(_SEED_BYTES),
+            "seed": self._secret(_SEED_BYTES).hex(),
             "priority": DEFAULT_PRIORITY if manifest.priority is None else manifest.priority,
             "max_attempts": manifest.max_attempts or DEFAULT_ATTEMPTS,
             "backoff_ms": DEFAULT_BACKOFF_MS if manifest.backoff_ms is None else manifest.backoff_ms,

@@ -78,7 +78,7 @@ class Bus:
         self._clock = clock
         self._agent = agent
         self._monotonic = surroundings.monotonic
-        self.senders = Senders(store)
+        self.senders = Senders(store, surroundings.monotonic)
         self.arrivals = Arrivals(surroundings.monotonic)
         self.whereabouts = Whereabouts(store, clock, lambda: author.identity.node_id, surroundings.monotonic)
         self.letters = Letters(store, clock)

@@ -99,7 +99,7 @@ class Outbox:
         self._monotonic = monotonic
         self._is_busy = is_busy
         self._sleep = sleep
-        self._say = Sparing(_log)
+        self._say = Sparing(_log, monotonic)
         self._lanes: dict[Peer, _Lane] = {}
         self._unresolved: deque[_Parcel] = deque()
         self._resolving: asyncio.Task[None] | None = None

@@ -75,7 +75,7 @@ class Reception:
         self._clock = clock
         self._window_ms = window_ms
         self._monotonic = monotonic
-        self._say = Sparing(_log)
+        self._say = Sparing(_log, monotonic)
         self._doubted = Recent[str, float](_MAX_NODES)  # nodes, and when they may be asked for again
         self._incarnations = Recent[str, int](_MAX_NODES)  # the latest that was heard of each node
         self._taken = Recent[str, int](_MAX_TAKEN)  # messages, and a hash of their words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from vox_mesh.coordination.identity import COMMANDS
@@ -28,11 +28,11 @@ _NO_KEYS: Final = Keys()
 class Senders:
     """Checks signatures. A key that is not known is asked for once, before its message is refused."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
         self._keys = Recent[str, Keys](_MAX_KNOWN)
-        self._say = Sparing(_log)
+        self._say = Sparing(_log, monotonic)
         self.forged: Counter[str] = Counter()
         """How many messages were not from the node that they name, by that name; for a bounded number."""
 
@@ -45,7 +45,7 @@ class Senders:
         results = await self._checked(messages, keys)
         if ask and not all(results):
             doubtful = [index for index, is_genuine in enumerate(results) if not is_genuine]
-            for node in {messages[index].sender_node for index in doubtful}:
+            for node in dict.fromkeys(messages[index].sender_node for index in doubtful):
                 await self._learn(node)
             again = [messages[index] for index in doubtful]
             known = [self._keys.get(message.sender_node, _NO_KEYS) for message in again]

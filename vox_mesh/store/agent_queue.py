@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
-from vox_mesh.errors import MeshError, ScriptFailed
+from vox_mesh.errors import MeshError, OutcomeUnknown, ScriptFailed
 from vox_mesh.store.carrier import backoff_s
 from vox_mesh.store.flight import Entry
 from vox_mesh.store.request import Verdict
@@ -51,11 +51,15 @@ class AgentQueue:
         timeout: float,
         max_scripts: int = 128,
         wait: Callable[[asyncio.Event, float], Awaitable[None]] = _wait_at_most,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._spool = spool
         self._timeout = timeout
         self._max_scripts = max_scripts
+        self._chunk = max_scripts
+        """So many are sent at once: on a slow line fewer and fewer, until their answer comes in time."""
         self._wait = wait
+        self._chance = chance
         self._disk = SerialThread("vox-mesh-spool")
         self._keeping: set[asyncio.Future[None]] = set()
         self._answered = asyncio.Event()
@@ -111,18 +115,24 @@ class AgentQueue:
                 faults = 0
             except Exception as error:  # whatever it is, what is kept must be tried again
                 faults += 1
-                pause = backoff_s(faults, random.random)
+                pause = backoff_s(faults, self._chance)
                 _log.warning("replaying the spool failed: %s; next try in %.1f s", error, pause)
                 self._answered.clear()
                 await self._wait(self._answered, pause)
 
     async def replay_once(self, submit: Submit) -> int:
         """Replay the oldest scripts that are kept; how many there were."""
-        kept = await self._disk.do(lambda: self._spool.first(self._max_scripts, _CHUNK_BYTES))
+        most_bytes = _CHUNK_BYTES * self._chunk // self._max_scripts
+        kept = await self._disk.do(lambda: self._spool.first(self._chunk, most_bytes))
         if not kept:
             self._empty_if_still_empty()
             return 0
-        verdicts = await submit([script for _, script in kept], self._timeout, is_replay=True)
+        try:
+            verdicts = await submit([script for _, script in kept], self._timeout, is_replay=True)
+        except OutcomeUnknown:
+            self._chunk = max(1, self._chunk // 2)
+            raise
+        self._chunk = min(self._max_scripts, 2 * self._chunk)
         for verdict in verdicts:
             if isinstance(verdict, MeshError) and not isinstance(verdict, ScriptFailed):
                 raise verdict  # it was not tried; those that were answer the same again

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 import pybreaker
@@ -14,21 +14,24 @@ from vox_mesh.errors import CircuitOpen, DatabaseFault, MeshError, NoAnswer, Unr
 _FAULTS: Final = 5
 _REST_S: Final = 30.0
 _FAULT_KINDS: Final = (Unreachable, NoAnswer, DatabaseFault)
+_AGES_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Storage(pybreaker.CircuitMemoryStorage):
     """Keeps the moment of opening by a clock that can't be set back or forward."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], rest_s: float) -> None:
         super().__init__(pybreaker.STATE_CLOSED)
         self._monotonic = monotonic
+        self._rest_s = rest_s
         self._opened: float | None = None
 
     @property
     def opened_at(self) -> datetime | None:
+        """As whoever compares it with the wall clock must see it: the rest is over, or has just begun."""
         if self._opened is None:
             return None
-        return datetime.now(UTC) - timedelta(seconds=self._monotonic() - self._opened)
+        return _AGES_AGO if self.is_rested else datetime.now(UTC)
 
     @opened_at.setter
     def opened_at(self, _: datetime) -> None:
@@ -38,6 +41,11 @@ class _Storage(pybreaker.CircuitMemoryStorage):
     def rested_s(self) -> float:
         """For how long the circuit has been open."""
         return 0.0 if self._opened is None else self._monotonic() - self._opened
+
+    @property
+    def is_rested(self) -> bool:
+        """Whether it has been open for long enough."""
+        return self.rested_s >= self._rest_s
 
 
 class Breaker:
@@ -49,7 +57,7 @@ class Breaker:
     def __init__(
         self, monotonic: Callable[[], float], *, faults: int = _FAULTS, rest_s: float = _REST_S
     ) -> None:
-        self._storage = _Storage(monotonic)
+        self._storage = _Storage(monotonic, rest_s)
         self._circuit = pybreaker.CircuitBreaker(
             fail_max=faults,
             reset_timeout=rest_s,
@@ -69,7 +77,7 @@ class Breaker:
         """Whether a call would be refused now."""
         if self._circuit.current_state == pybreaker.STATE_CLOSED:
             return False
-        return self._probing or self._storage.rested_s < self._rest_s
+        return self._probing or not self._storage.is_rested
 
     def refusal(self) -> CircuitOpen:
         """What a refused call gets."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from typing import Protocol
 
 from vox_mesh.model.keys import SigningKey
 from vox_mesh.store import sqlite
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.changes import Changes
-from vox_mesh.store.engine import Ask, EngineFacts
+from vox_mesh.store.engine import Ask, Engine, EngineFacts
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
 
@@ -54,33 +55,57 @@ class MemoryEngine:
         self._connection.close()
 
 
-class SharedMemory(MemoryEngine):
-    """A memory home on which several nodes of one event loop begin and end, by a clock that can be turned."""
+class SharedHome(Engine, Protocol):
+    """A memory home as one of several nodes sees it."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    changes: Changes
+    """Each node is told of the commits of all."""
+    keys: dict[str, SigningKey]
+    """A node that begins again has the key that it had."""
+
+
+class SharedMemory(MemoryEngine):
+    """A memory home on which several nodes of one event loop begin and end, by a clock that can be turned.
+
+    With the `image` of another one, it begins as that was.
+    """
+
+    def __init__(self, now_ms: Callable[[], int], image: bytes | None = None) -> None:
         from vox_mesh.store.sqlite_clock import SqliteClock
 
         self._clock = SqliteClock(now_ms)
         super().__init__()
+        if image is not None:
+            self._connection.deserialize(image)
         self.changes = Changes()
-        """Each node is told of the commits of all."""
         self.keys: dict[str, SigningKey] = {}
-        """A node that begins again has the key that it had."""
 
     def _connect(self) -> sqlite3.Connection:
         connection = super()._connect()
         self._clock.install(connection)
         return connection
 
+    def image(self) -> bytes:
+        """All that it holds."""
+        return self._connection.serialize()
+
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction, at one moment."""
+        return self.run_now(batch)
+
+    def run_now(self, batch: Batch) -> BatchResult:
+        """The same, for who does not wait."""
         self._clock.begin()
-        return await super().run(batch)
+        return sqlite.walk(self._connection, batch)
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query, as of one moment."""
+        return self.query_now(statement)
+
+    def query_now(self, statement: Statement) -> Rows:
+        """The same, for who does not wait."""
         self._clock.begin()
-        return await super().query(statement)
+        return sqlite.query(self._connection, statement)
 
     async def close(self) -> None:
         """A store is done with it: the database stays for the others."""

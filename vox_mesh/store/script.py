@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -19,8 +21,26 @@ _NO_REFUSALS: Final[Mapping[int, str]] = {}
 _NOT_IN_JSON: Final = (float, bytes)
 _OP_BYTES: Final = 512  # an entry of the log, without its payload
 
-new_key: Final = UlidSource(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
-"""Makes the key of a script that was given none."""
+Keys = Callable[[], str]
+"""Makes ULIDs that nobody else makes."""
+
+_own: Final[Keys] = UlidSource(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
+_keys: Final = ContextVar("vox_mesh_keys", default=_own)
+
+
+def new_key() -> str:
+    """Makes the key of a script that was given none."""
+    return _keys.get()()
+
+
+@contextmanager
+def keys_from(source: Keys) -> Iterator[None]:
+    """Have all new keys come from this source, here and in whatever is begun here."""
+    token = _keys.set(source)
+    try:
+        yield
+    finally:
+        _keys.reset(token)
 
 
 class Statement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -76,6 +77,7 @@ class Store:
         journal: Journal | None = None,
         traffic: Traffic | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self.home = home
         self.tenant = tenant
@@ -89,7 +91,7 @@ class Store:
         self._engine = engine
         self._monotonic = monotonic
         self._timeout = timeout
-        self._carrier = Carrier(breaker)
+        self._carrier = Carrier(breaker, chance=chance)
         self._agent_queue = agent_queue
         self._slot = slot
         self._replica = replica
