@@ -13,11 +13,11 @@ from proof.chaos.proxy import Proxy
 from tests.support.authoring import Scene, assert_sound
 from tests.support.job_desks import Desk, ended, idle
 from tests.support.jobs_in_hand import accepted, claim, ids, lapse, ops
-from tests.support.messaging import PATIENCE_S, crowd_on
+from tests.support.messaging import PATIENCE_S, crowd_on, write
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
-from vox_mesh.errors import Unreachable
+from vox_mesh.errors import CircuitOpen, Unreachable
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.model.jobs import CLAIM, COMPLETE, EXPIRE
 from vox_mesh.node import MeshNode
@@ -217,26 +217,22 @@ async def test_what_a_process_had_kept_when_it_ended_is_accepted_when_it_is_back
             await assert_sound(node)
 
 
-async def test_a_job_that_could_not_be_begun_is_given_back_and_has_not_failed(there: Scene) -> None:
+async def test_a_job_that_can_not_be_begun_goes_back_and_has_not_failed(there: Scene) -> None:
     async with there.node() as node:
         await node.run_once()
-        attempts = 0
-
-        @node.worker.handles("work")
-        async def work(context: JobContext) -> None:
-            nonlocal attempts
-            attempts += 1
-            if attempts == 1:
-                context.begun_before = None
-                raise GiveBack(delay=0)
-
+        desk = Desk(node)
         job = await node.jobs.schedule("work")
-        (done,) = [job]
-        assert done
+        await write(node, "UPDATE jobs SET claim_token = 1 WHERE scope_id = ?1 AND repository_id = ?2")
+        await claim(node, job)
+        held = await node.jobs.find(job)
+        there.gate.asking.append(CircuitOpen("away"))  # what an earlier attempt has kept can't be read
+        await node.worker._work(held, node.worker.handlers.of("work"))
+        back = await node.jobs.find(job)
+        assert (back.state, back.failures, desk.begun.qsize()) == ("pending", 0, 0)
 
 
 async def test_a_claim_that_is_over_is_not_renewed_again_while_its_end_is_told(local: MeshNode) -> None:
-    job = await local.jobs.schedule("work")
+    job = await local.jobs.find(await local.jobs.schedule("work"))
     leases = local.worker._leases
     leases.hold(job._replace(claim_token=7), leases.now - _LEASE_S, round(_LEASE_S * 1_000))
     leases.ending(job)

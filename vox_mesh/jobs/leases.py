@@ -23,6 +23,7 @@ _CALM_S: Final = 0.1
 _LEAST_S: Final = 0.01
 _LONGEST_S: Final = 10.0
 _AGAIN_S: Final = 1.0
+_NEVER: Final = float("inf")
 
 
 ToBoundary = Callable[[str, bool], int]
@@ -143,9 +144,8 @@ class Leases:
                         await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
 
     def _pause_s(self) -> float | None:
-        if not self._held:
-            return None
-        return max(_LEAST_S, min(each.renew_at for each in self._held.values()) - self._monotonic())
+        renew_at = min((each.renew_at for each in self._held.values()), default=_NEVER)
+        return None if renew_at == _NEVER else max(_LEAST_S, renew_at - self._monotonic())
 
     async def _renew(self) -> None:
         now = self._monotonic()
@@ -179,6 +179,7 @@ class Leases:
                 self._set_alarm(each)
             else:
                 self.stale += 1
+                each.renew_at = _NEVER  # also while its end, which will be refused, is being written
                 self._lose(each)
 
     async def _look(self) -> None:

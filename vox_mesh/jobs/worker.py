@@ -17,6 +17,8 @@ from vox_mesh.errors import (
     BadValue,
     DatabaseUnavailable,
     MeshError,
+    OutcomeUnknown,
+    Overloaded,
     StaleIncarnation,
     StoreClosed,
 )
@@ -43,6 +45,7 @@ MAX_CONCURRENCY: Final = 1_000
 _MOST_AT_ONCE: Final = 100
 _FEW: Final = 16
 _WINDOW: Final = 512  # so many jobs are looked at, at the most
+_AWAY: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded)
 _AWAY_S: Final = 1.0
 _STOP_S: Final = 5.0
 _SETTLE_S: Final = 2.0
@@ -415,6 +418,9 @@ class Worker:
             if job.job_id not in self._leases.cancelled:
                 raise
             ended = Ended(job, JobState.PENDING, "its worker stopped", delay_ms=0)
+        except _AWAY as error:  # what a handler raises is the end of its attempt, and does not come here
+            _log.warning("job %s could not be begun: %s", job.job_id, error.line)
+            ended = Ended(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
         except Exception as error:
             _log.exception("job %s could not be begun", job.job_id)
             ended = Ended(job, JobState.FAILED, f"a fault of its worker: {error!r}")

@@ -140,6 +140,9 @@ class Combiner:
         self._pilot = pilot
         try:
             await self._send(Flight((entry,)))
+        except BaseException:
+            entry.leave()
+            raise
         finally:
             self._pilot = self._task
             self._go_on()

@@ -52,6 +52,11 @@ class Entry:
         if self.is_waiting:
             self.future.set_exception(error)
 
+    def leave(self) -> None:
+        """The caller has gone: nobody is left to be told anything, also if that was said already."""
+        if not self.future.cancel() and not self.future.cancelled():
+            self.future.exception()
+
     def kept(self, error: MeshError | None) -> None:
         """The spool's word: the scripts are on disk, or could not be kept."""
         if self.future.done():
