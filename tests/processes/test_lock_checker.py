@@ -6,12 +6,13 @@ import math
 
 import pytest
 
-from tests.support.linearizable import History, Kind, Operation, Told
+from proof.checkers.lock_model import Kind, Operation, lock_fault
+from proof.history import Step
 
 _TTL_S = 1.0
 
 
-def _did(kind: Kind, began: float, ended: float, token: int | None, told: Told = Told.YES) -> Operation:
+def _did(kind: Kind, began: float, ended: float, token: int | None, told: Step = Step.OK) -> Operation:
     return Operation(kind, told, began, ended, token, _TTL_S)
 
 
@@ -20,7 +21,7 @@ def _acquired(token: int, began: float, ended: float) -> Operation:
 
 
 _HELD = _acquired(5, 0.0, 0.1)
-_NEVER_TOLD = Operation(Kind.ACQUIRE, Told.UNKNOWN, 0.0, ttl=_TTL_S)
+_NEVER_TOLD = Operation(Kind.ACQUIRE, Step.UNKNOWN, 0.0, ttl=_TTL_S)
 
 _POSSIBLE = {
     "one after another": [_HELD, _did(Kind.RELEASE, 0.2, 0.3, 5), _acquired(6, 0.4, 0.5)],
@@ -28,14 +29,14 @@ _POSSIBLE = {
     "taken at its end": [_HELD, _acquired(6, 0.9, 1.05)],
     "renewed, then taken at its end": [_HELD, _did(Kind.RENEW, 0.5, 0.6, 5), _acquired(6, 1.0, 1.6)],
     "a renewal that nobody knows of": [
-        *(_HELD, _did(Kind.RENEW, 0.5, math.inf, 5, Told.UNKNOWN)),
+        *(_HELD, _did(Kind.RENEW, 0.5, math.inf, 5, Step.UNKNOWN)),
         _did(Kind.WRITE, 1.4, 1.45, 5),
     ],
     "a release that nobody knows of": [
-        *(_HELD, _did(Kind.RELEASE, 0.5, math.inf, 5, Told.UNKNOWN)),
+        *(_HELD, _did(Kind.RELEASE, 0.5, math.inf, 5, Step.UNKNOWN)),
         _acquired(6, 0.6, 0.7),
     ],
-    "too late, and told so": [_HELD, _acquired(6, 1.2, 1.3), _did(Kind.WRITE, 1.4, 1.5, 5, Told.NO)],
+    "too late, and told so": [_HELD, _acquired(6, 1.2, 1.3), _did(Kind.WRITE, 1.4, 1.5, 5, Step.NO)],
     "a write that took until after the end": [_HELD, _did(Kind.WRITE, 0.5, 3.0, 5), _acquired(6, 1.2, 1.3)],
     "seen while it was held, and after": [
         *(_HELD, _did(Kind.LOOK, 0.5, 0.6, 5)),
@@ -54,7 +55,7 @@ _IMPOSSIBLE = {
     "written after its end": [_HELD, _did(Kind.WRITE, 1.2, 1.3, 5)],
     "written after a newer holder came": [_HELD, _acquired(6, 1.0, 1.2), _did(Kind.WRITE, 1.3, 1.4, 5)],
     "renewed after its end": [_HELD, _did(Kind.RENEW, 1.2, 1.3, 5)],
-    "told that it is over while it is not": [_HELD, _did(Kind.RENEW, 0.4, 0.5, 5, Told.NO)],
+    "told that it is over while it is not": [_HELD, _did(Kind.RENEW, 0.4, 0.5, 5, Step.NO)],
     "seen by nobody while it was held": [_HELD, _did(Kind.LOOK, 0.4, 0.5, None)],
     "seen after its release": [_HELD, _did(Kind.RELEASE, 0.2, 0.3, 5), _did(Kind.LOOK, 0.4, 0.5, 5)],
     "held by one who never asked": [_HELD, _did(Kind.LOOK, 1.5, 1.6, 6)],
@@ -68,9 +69,9 @@ _IMPOSSIBLE = {
 
 @pytest.mark.parametrize("name", _POSSIBLE)
 def test_what_can_have_been_passes(name: str) -> None:
-    assert History(_POSSIBLE[name]).fault() is None
+    assert lock_fault(_POSSIBLE[name]) is None
 
 
 @pytest.mark.parametrize("name", _IMPOSSIBLE)
 def test_what_can_not_have_been_is_found(name: str) -> None:
-    assert History(_IMPOSSIBLE[name]).fault() is not None
+    assert lock_fault(_IMPOSSIBLE[name]) is not None

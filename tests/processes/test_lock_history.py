@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from proof.chaos.proxy import Fault, Proxy
+from proof.history import Step
 from tests.support import lengths
 from tests.support.fenced_service import FencedService
-from tests.support.linearizable import Told
 from tests.support.lock_history import WRITES, Recorder, falling, falling_writes, faults, histories, roam
 from tests.support.lock_processes import Locker, lockers
 from tests.support.tables import make_table
@@ -107,9 +107,9 @@ async def test_a_history_of_locks_under_faults_is_linearizable_for_each_key(
             await process.order("rest")
         await asyncio.gather(*roaming)
         reports += [each for process in processes for each in process.reports]
-        found = await histories(mesh.store, table, reports, is_lossy=server is not None)
+        found = await histories(mesh.store, table, reports)
         sizes = {key: len(operations) for key, operations in found.items()}
-        unknown = sum(each.told is Told.UNKNOWN for operations in found.values() for each in operations)
+        unknown = sum(each.told is Step.UNKNOWN for operations in found.values() for each in operations)
         print(f"{case}: {sizes} operations, {unknown} of unknown outcome, under {done}")
         print(f"{case}: the service accepted {len(service.accepted)} and refused {len(service.refused)}")
         assert faults(found) == []

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from tests.support.linearizable import History, Kind, Operation, Told
+from proof.checkers.lock_model import Kind, Operation, lock_fault
+from proof.history import Step
 from vox_mesh import Mesh, MeshError, Script, Statement, Store
 from vox_mesh.errors import LockHeld, StaleFence
 from vox_mesh.model.locks import Lock
@@ -58,7 +59,7 @@ class Recorder:
         """Let go of it."""
         async with self._telling(Kind.RELEASE, lock.keys[0], token=lock.fence_token) as facts:
             if not await self._locks.release(lock):
-                facts["told"] = Told.NO
+                facts["told"] = Step.NO
 
     async def write(self, lock: Lock) -> None:
         """Write a row under it."""
@@ -87,15 +88,15 @@ class Recorder:
     @asynccontextmanager
     async def _telling(self, kind: Kind, key: str, **facts: Any) -> AsyncIterator[Facts]:
         """Tell of an operation, which may change the facts; what goes wrong with it is one of them."""
-        facts |= {"id": new_key(), "kind": kind, "key": key, "actor": self._actor, "told": Told.UNKNOWN}
+        facts |= {"id": new_key(), "kind": kind, "key": key, "actor": self._actor, "told": Step.UNKNOWN}
         self._tell(**facts, began=time.monotonic())
-        facts["told"] = Told.YES
+        facts["told"] = Step.OK
         try:
             yield facts
         except _REFUSALS:
-            facts["told"] = Told.NO
+            facts["told"] = Step.NO
         except MeshError as error:
-            facts |= {"told": Told.UNKNOWN, "error": error.line}
+            facts |= {"told": Step.UNKNOWN, "error": error.line}
         self._tell(**facts, ended=time.monotonic())
 
 
@@ -121,13 +122,8 @@ async def roam(
         await asyncio.sleep(random.random() * _PACE_S)
 
 
-async def histories(
-    store: Store, table: str, told: Iterable[Facts], *, is_lossy: bool = False
-) -> dict[str, list[Operation]]:
-    """What was done to each key; of the writes it is known what became of them, by their rows.
-
-    `is_lossy`: answers may have been lost. A release that is sent again finds nothing left to release.
-    """
+async def histories(store: Store, table: str, told: Iterable[Facts]) -> dict[str, list[Operation]]:
+    """What was done to each key; of the writes it is known what became of them, by their rows."""
     rows = await store.read(f"SELECT id FROM {table}", fresh=True)
     written = {row["id"] for row in rows}
     facts: dict[str, Facts] = {}
@@ -136,15 +132,13 @@ async def histories(
             facts.setdefault(each["id"], {}).update(each)
     found: dict[str, list[Operation]] = defaultdict(list)
     for each in facts.values():
-        kind, answer = Kind(each["kind"]), Told(each["told"])
-        if is_lossy and kind is Kind.RELEASE and answer is Told.NO:
-            answer = Told.UNKNOWN
-        is_known = answer is not Told.UNKNOWN
+        kind, answer = Kind(each["kind"]), Step(each["told"])
+        is_known = answer is not Step.UNKNOWN
         if kind is Kind.WRITE:
             is_written = each["id"] in written
-            assert not is_known or is_written == (answer is Told.YES), f"{each}, but the table says otherwise"
-            answer = Told.YES if is_written else answer
-        if answer is Told.UNKNOWN and kind in (Kind.WRITE, Kind.LOOK):
+            assert not is_known or is_written == (answer is Step.OK), f"{each}, but the table says otherwise"
+            answer = Step.OK if is_written else answer
+        if answer is Step.UNKNOWN and kind in (Kind.WRITE, Kind.LOOK):
             continue  # it changed nothing, and told nothing
         operation = Operation(
             *(kind, answer, each["began"], each["ended"] if is_known else math.inf),
@@ -156,7 +150,7 @@ async def histories(
 
 def faults(found: dict[str, list[Operation]]) -> list[str]:
     """What can't have been so, of each key."""
-    checked = {key: History(operations).fault() for key, operations in found.items()}
+    checked = {key: lock_fault(operations) for key, operations in found.items()}
     return [f"{key}: {fault}" for key, fault in checked.items() if fault is not None]
 
 

@@ -1,0 +1,195 @@
+"""A lock as a register of who holds it.
+
+A hold may end by itself, but not before its time has passed since the earliest moment at which it can have
+been granted or renewed; and nobody may be told that it is there after the latest. Times are of one clock that
+never steps.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from proof.checkers.linearizable import fault
+from proof.history import Step
+
+SLACK_S: Final = 0.01
+"""The database tells whole milliseconds, by a clock that may be slewed."""
+
+
+class Kind(StrEnum):
+    """What can be done to a lock."""
+
+    ACQUIRE = "acquire"
+    RENEW = "renew"
+    RELEASE = "release"
+    WRITE = "write"
+    LOOK = "look"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing done to one lock. A look that finds nobody has no token, nor has an acquisition in vain.
+
+    What nobody knows of may be for ever under way: its end is then that of time.
+    """
+
+    kind: Kind
+    told: Step
+    began: float
+    ended: float = math.inf
+    token: int | None = None
+    ttl: float = 0.0
+    actor: str = ""
+    id: str = ""
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether it may have had no effect at all."""
+        return self.told is Step.UNKNOWN
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} {self.token} by {self.actor or 'somebody'} "
+            f"({self.began:.3f}…{self.ended:.3f}: {self.told})"
+        )
+
+
+class _Hold(NamedTuple):
+    """Who holds the lock, and the earliest and latest moment from which its time counts."""
+
+    token: int
+    ttl: float
+    earliest: float
+    latest: float
+
+    @property
+    def over(self) -> float:
+        """It may end by itself from here on."""
+        return self.earliest + self.ttl - SLACK_S
+
+    @property
+    def surely_over(self) -> float:
+        """And has by here."""
+        return self.latest + self.ttl + SLACK_S
+
+    def __str__(self) -> str:
+        return f"token {self.token} held until {self.over:.3f}…{self.surely_over:.3f}"
+
+
+class _State(NamedTuple):
+    """The lock after some operations: `now` is the earliest moment that it can be."""
+
+    now: float = -math.inf
+    hold: _Hold | None = None
+    highest: int = 0
+
+    def __str__(self) -> str:
+        return f"nobody since token {self.highest}" if self.hold is None else str(self.hold)
+
+
+def lock_fault(operations: Sequence[Operation]) -> str | None:
+    """`None` if what was told of one lock can have been so; else what could not be explained."""
+    return fault(_Lock(operations), [one for each in operations for one in _as_seen(each)])
+
+
+def _as_seen(each: Operation) -> Iterator[Operation]:
+    # What was refused, or granted to nobody's knowledge, shows in what others see, if at all.
+    if each.kind is not Kind.ACQUIRE or each.told is Step.OK:
+        yield each
+    # An answer may have been lost, and when it was sent again the time that it had won was over.
+    if each.kind is Kind.RENEW and each.told is Step.NO:
+        yield replace(each, told=Step.UNKNOWN)
+
+
+class _Lock:
+    """What can be told of a lock."""
+
+    start = _State()
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        acquisitions = [each for each in operations if each.kind is Kind.ACQUIRE]
+        self._grants = sorted(each.token for each in acquisitions if each.token is not None)
+        self._vain = [each for each in acquisitions if each.told is not Step.OK]
+
+    def after(self, state: _State, each: Operation) -> _State | None:
+        """The lock after one more operation; `None` if it can't have been told that now."""
+        now = max(state.now, each.began)
+        if now > each.ended:
+            return None
+        state = _State(now, state.hold, state.highest)
+        match each.kind:
+            case Kind.ACQUIRE:
+                return self._granted(state, each)
+            case Kind.LOOK:
+                return _without(state, each) if each.token is None else self._seen(state, each)
+        is_held = state.hold is not None and state.hold.token == each.token
+        if each.told is Step.NO:
+            # Sent again after a lost answer, a release is told that there is nothing left to release.
+            is_let_go = is_held and each.kind is Kind.RELEASE
+            return state._replace(hold=None) if is_let_go else _without(state, each) if is_held else state
+        if not is_held or not _is_there(state):
+            return None
+        match each.kind:
+            case Kind.RELEASE:
+                return state._replace(hold=None)
+            case Kind.RENEW:
+                return _held(state, each)
+            case _:
+                return state
+
+    def is_moot(self, state: _State, each: Operation) -> bool:
+        """Whether its hold is over for ever."""
+        is_held = state.hold is not None and state.hold.token == each.token
+        return not is_held and each.token is not None and each.token <= state.highest
+
+    def _granted(self, state: _State, each: Operation) -> _State | None:
+        assert each.token is not None
+        free = _without(state, each)
+        if free is None or each.token <= free.highest:
+            return None
+        if each.token > self._grants[bisect_right(self._grants, free.highest)]:
+            return None  # tokens rise, so that the lower one had to be first
+        return _held(free._replace(highest=each.token), each)
+
+    def _seen(self, state: _State, each: Operation) -> _State | None:
+        assert each.token is not None
+        at = bisect_right(self._grants, each.token)
+        if at and self._grants[at - 1] == each.token:
+            is_held = state.hold is not None and state.hold.token == each.token
+            return state if is_held and _is_there(state) else None
+        # Somebody has it who was never told of this token: the answer was lost.
+        free = _without(state, each)
+        if free is None or not self._is_asked_for(each) or each.token < free.highest:
+            return None
+        return free._replace(highest=each.token)
+
+    def _is_asked_for(self, look: Operation) -> bool:
+        """Whether what a look found can be somebody's who does not know, or has just given up."""
+        return any(
+            each.began <= look.ended and (each.told is Step.UNKNOWN or each.ended + each.ttl >= look.began)
+            for each in self._vain
+        )
+
+
+def _held(state: _State, each: Operation) -> _State:
+    assert each.token is not None
+    latest = each.ended if state.hold is None else min(each.ended, state.hold.surely_over)
+    return state._replace(hold=_Hold(each.token, each.ttl, state.now, latest))
+
+
+def _is_there(state: _State) -> bool:
+    """Whether the hold need not be over yet."""
+    return state.hold is not None and state.now <= state.hold.surely_over
+
+
+def _without(state: _State, each: Operation) -> _State | None:
+    """The lock with nobody holding it: at once, or when the hold's time is over, if that is soon enough."""
+    if state.hold is None:
+        return state
+    over = state.hold.over
+    return _State(max(state.now, over), None, state.highest) if over <= each.ended else None
