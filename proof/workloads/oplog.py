@@ -1,0 +1,63 @@
+"""The op log: entries that depend on others, anchors, and a look now and then at whether it is whole."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.scene import Part, Scene
+from proof.workloads.numbered import Numbers, key_of
+from vox_mesh import OpKind
+
+NOTE: Final = OpKind("proof.note", appendable=True)
+STEP: Final = OpKind("proof.step")
+
+_OP: Final = "op"
+_DEPENDS: Final = 0.3
+_MOST_DEPS: Final = 3
+_ANCHORS: Final = 0.05
+_VERIFIES: Final = 0.04
+
+
+async def act(scene: Scene) -> None:
+    """Append, and verify what is there."""
+    for kind in (NOTE, STEP):
+        scene.mesh.oplog.register(kind)
+    numbers, known = Numbers(scene), list[str]()
+    async for _ in scene.turns():
+        await _append(scene, numbers.next(), known)
+        if scene.chance.random() < _ANCHORS:
+            with scene.recorder.deed("log.anchor") as doing:
+                doing.ok(op=(await scene.mesh.oplog.anchor()).key)
+        if scene.chance.random() < _VERIFIES:
+            await _verify(scene)
+
+
+async def _append(scene: Scene, number: int, known: list[str]) -> None:
+    """Append an op; those that are known to be there may be what it depends on."""
+    key, chance = key_of(scene.who, _OP, number), scene.chance
+    deps: list[str] = []
+    if known and chance.random() < _DEPENDS:
+        others = [each for each in known if each != key]
+        deps = chance.sample(others, min(len(others), _MOST_DEPS))
+    kind = STEP if number % 2 else NOTE
+    with scene.recorder.deed("log.append", key=key, kind=kind.name) as doing:
+        outcome = await scene.mesh.oplog.append(kind.name, {"number": number}, deps=deps, key=key)
+        doing.ok(spooled=outcome.spooled)
+        if not outcome.spooled:
+            known.append(key)
+
+
+async def _verify(scene: Scene) -> None:
+    with scene.recorder.deed("log.verify") as doing:
+        reports = await scene.mesh.oplog.verify()
+        problems = [f"{each.node_id}/{each.seq}: {each.problem}" for each in reports if each.problem]
+        doing.ok(chains=len(reports), problems=problems)
+
+
+async def drain(scene: Scene) -> None:
+    """Have one of the players look at the whole log once more."""
+    if scene.who == scene.players[0]:
+        await _verify(scene)
+
+
+OPLOG: Final = Part("oplog", act, drain)
