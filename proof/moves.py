@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from proof import tables
 from vox_mesh.store.statements import NOW_MS
 
 
@@ -74,7 +75,10 @@ MESSAGE_MOVES: Final = Witness(
 )
 
 CRON_MOVES: Final = Witness(
-    "proof_cron_moves", "job_crons", ("name", "next_ms", "last_ms", "last_job"), ("next_ms", "last_ms")
+    "proof_cron_moves",
+    "job_crons",
+    ("name", "expression", "timezone", "next_ms", "last_ms", "last_job"),
+    ("next_ms", "last_ms"),
 )
 
 LOG_EDITS: Final = Witness(
@@ -84,5 +88,8 @@ LOG_EDITS: Final = Witness(
 
 WITNESSES: Final = (JOB_MOVES, MESSAGE_MOVES, CRON_MOVES, LOG_EDITS)
 
-INSTALL: Final[tuple[str, ...]] = tuple(statement for each in WITNESSES for statement in each.statements())
-"""To be run when the mesh's own tables are there, and before anything happens in them."""
+INSTALL: Final[tuple[str, ...]] = (
+    *tables.CREATE,
+    *(statement for each in WITNESSES for statement in each.statements()),
+)
+"""And the workloads' tables. To be run when those of the mesh are there, and nothing is in them."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from proof import tables
 from proof.history import History, Recorder
 from proof.moves import WITNESSES
 from vox_mesh.errors import MeshError
 from vox_mesh.model.chain import Entry
+from vox_mesh.store.statements import NOW_MS
 
 Ask = Callable[[str], Awaitable[list[dict[str, Any]]]]
 """Runs one SELECT at the database."""
@@ -51,7 +53,7 @@ TABLES: Final = (
         ),
     ),
     Table("job_predecessors", ("job_id", "predecessor"), ("awaited",)),
-    Table("job_crons", ("name",), ("expression", "timezone", "next_ms", "last_ms", "last_job", "added_ms")),
+    Table("job_crons", ("name",), ("next_ms", "last_ms", "last_job")),
     Table(
         "a2a_messages",
         ("id",),
@@ -67,6 +69,9 @@ TABLES: Final = (
     Table("mesh_heartbeats", ("node_id",), ("incarnation", "last_seen_ms", "left_ms", "tick_ms")),
     Table("tempo_policies", ("anchor_ms",), ("policy_hash", "tempo_bpm", "bar_len_beats", "first_bar")),
     Table("bar_reports", ("window_ms", "revision"), ("window_id", "until_ms", "is_missing", "node_id")),
+    Table(tables.EFFECTS, ("id",), ("effect", "part", "player", "number")),
+    Table(tables.GUARDED, ("id",), ("cell", "token", "player")),
+    Table(tables.WRITES, ("player",), ("life", "number")),
     *(Table(each.name, ("id",), each.columns[1:]) for each in WITNESSES),
 )
 
@@ -76,6 +81,8 @@ async def read_finals(ask: Ask, recorder: Recorder) -> None:
     for table in TABLES:
         async for row in _rows(ask, table):
             recorder.note("final", table=table.name, row=row)
+    (clock,) = await ask(f"SELECT {NOW_MS} AS now_ms")
+    recorder.note("final.clock", **clock)
     await _note_integrity(ask, recorder)
 
 
@@ -102,6 +109,14 @@ async def _note_integrity(ask: Ask, recorder: Recorder) -> None:
 def finals(history: History, table: str) -> list[Row]:
     """The rows of a table, as they were in the end."""
     return [event.data["row"] for event in history.notes("final") if event.data["table"] == table]
+
+
+def grouped(rows: Iterable[Row], column: str) -> dict[Any, list[Row]]:
+    """Rows by one of their values, in the order in which they are."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row[column], []).append(row)
+    return groups
 
 
 def _literal(value: Any) -> str:
