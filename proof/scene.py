@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from proof.history import Recorder
 from proof.outside import Outside
@@ -71,14 +71,14 @@ class Workload(Protocol):
     def name(self) -> str:
         """What it is called."""
 
-    async def act(self, scene: Scene) -> None:
+    async def act(self, scene: Scene, /) -> None:
         """Do it until `scene.over`. It may be ended at any moment, and begun again in another life."""
 
-    async def drain(self, scene: Scene) -> None:
+    async def drain(self, scene: Scene, /) -> None:
         """When all has healed: see what was begun to its end."""
 
 
-Act = Callable[[Scene], Awaitable[None]]
+Act = Callable[[Scene], Coroutine[Any, Any, None]]
 
 
 async def nothing(_scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""Messages: sent singly and together, to one receiver or several, acknowledged, given back, left to expire."""
+"""Messages: sent singly and together, to one or to several, acknowledged, given back, or left to expire."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from vox_mesh.errors import MeshError
 from vox_mesh.model import ulid
 from vox_mesh.model.messages import Message, MessageState
 
-CREW: Final = "proof-crew"
-"""An inbox that all players receive from."""
+_ROLE: Final = "proof-crew"
+CREW: Final = f"role:{_ROLE}"
+"""The inbox that all players receive from, beside their own."""
 
 _MESSAGE: Final = "message"
 _REPLY: Final = "reply"
@@ -57,14 +58,9 @@ class _Plan:
 async def act(scene: Scene) -> None:
     """Send, and receive what others send."""
     async with asyncio.TaskGroup() as group:
-        receiving = [group.create_task(_Receiver(scene, each).run()) for each in _inboxes(scene)]
+        receiving = group.create_task(_Receiver(scene).run())
         await _send_all_the_time(scene)
-        for each in receiving:
-            each.cancel()
-
-
-def _inboxes(scene: Scene) -> tuple[str, str]:
-    return inbox_of(scene.who), CREW
+        receiving.cancel()
 
 
 # --- sending --------------------------------------------------------------------------------------
@@ -105,23 +101,23 @@ async def _broadcast(scene: Scene) -> None:
 
 
 class _Receiver:
-    """Receives from one inbox; when it only drains, it acknowledges everything, and says nothing more."""
+    """Receives from its player's inbox and the crew's. To drain them is to acknowledge all that comes."""
 
-    def __init__(self, scene: Scene, inbox: str, *, drains: bool = False) -> None:
+    def __init__(self, scene: Scene, *, drains: bool = False) -> None:
         self._scene = scene
-        self._inbox = inbox
         self._drains = drains
         self._kept: list[Message] = []
 
     async def run(self) -> None:
         """Receive until cancelled."""
-        pace = self._scene.pace
+        scene = self._scene
         while True:
+            inbox = scene.mesh.bus.receive(inbox_of(scene.who), roles=[_ROLE], lease=scene.pace.ttl_s)
             with suppress(MeshError):
-                async with aclosing(self._scene.mesh.bus.receive(self._inbox, lease=pace.ttl_s)) as coming:
+                async with aclosing(inbox) as coming:
                     async for message in coming:
                         await self._take(message)
-            await asyncio.sleep(pace.tick_s)
+            await asyncio.sleep(scene.pace.tick_s)
 
     async def _take(self, message: Message) -> None:
         scene, chance = self._scene, self._scene.chance
@@ -156,9 +152,10 @@ class _Receiver:
             doing.ok()
 
     async def _reply(self, message: Message) -> None:
-        key = ulid.derived(message.message_uuid, _REPLY)
+        key = ulid.derived(message.message_uuid, f"{_REPLY} {self._scene.who}")
         with self._scene.recorder.deed("message.send", key=key, to=message.sender_agent) as doing:
-            sent = await self._scene.mesh.bus.reply(message, {"key": key}, key=key)
+            sender = inbox_of(self._scene.who)
+            sent = await self._scene.mesh.bus.reply(message, {"key": key}, sender=sender, key=key)
             doing.ok(spooled=sent.state == MessageState.SPOOLED)
 
 
@@ -176,15 +173,13 @@ def _about(message: Message) -> dict[str, str | int | None]:
 async def drain(scene: Scene) -> None:
     """Acknowledge all that is left."""
     async with asyncio.TaskGroup() as group:
-        receivers = [_Receiver(scene, each, drains=True) for each in _inboxes(scene)]
-        receiving = [group.create_task(each.run()) for each in receivers]
+        receiving = group.create_task(_Receiver(scene, drains=True).run())
         await settling.until(scene, partial(_is_all_done, scene))
-        for each in receiving:
-            each.cancel()
+        receiving.cancel()
 
 
 async def _is_all_done(scene: Scene) -> bool:
-    return not await scene.mesh.bus.letters.peek(_inboxes(scene), limit=1)
+    return not await scene.mesh.bus.letters.peek([inbox_of(scene.who), CREW], limit=1)
 
 
 MESSAGES: Final = Part("messages", act, drain)

@@ -22,7 +22,7 @@ async def act(scene: Scene) -> None:
     """Append, and verify what is there."""
     for kind in (NOTE, STEP):
         scene.mesh.oplog.register(kind)
-    numbers, known = Numbers(scene), list[str]()
+    numbers, known = Numbers(scene), set[str]()
     async for _ in scene.turns():
         await _append(scene, numbers.next(), known)
         if scene.chance.random() < _ANCHORS:
@@ -32,19 +32,19 @@ async def act(scene: Scene) -> None:
             await _verify(scene)
 
 
-async def _append(scene: Scene, number: int, known: list[str]) -> None:
+async def _append(scene: Scene, number: int, known: set[str]) -> None:
     """Append an op; those that are known to be there may be what it depends on."""
     key, chance = key_of(scene.who, _OP, number), scene.chance
     deps: list[str] = []
     if known and chance.random() < _DEPENDS:
-        others = [each for each in known if each != key]
+        others = sorted(known - {key})
         deps = chance.sample(others, min(len(others), _MOST_DEPS))
     kind = STEP if number % 2 else NOTE
     with scene.recorder.deed("log.append", key=key, kind=kind.name) as doing:
         outcome = await scene.mesh.oplog.append(kind.name, {"number": number}, deps=deps, key=key)
         doing.ok(spooled=outcome.spooled)
         if not outcome.spooled:
-            known.append(key)
+            known.add(key)
 
 
 async def _verify(scene: Scene) -> None:

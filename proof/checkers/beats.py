@@ -1,0 +1,63 @@
+"""Beats: each node tells each downbeat once, and each bar is reported once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from proof.history import Event, History
+from proof.reading import finals
+from proof.verdicts import Check
+
+_MOST_BARS: Final = 1_000
+"""A clock that jumps further than this begins anew."""
+
+
+def downbeats_once(history: History) -> Iterator[str | int]:
+    """Follow the beats of each life, and then the reports."""
+    lives: dict[tuple[str, int], list[Event]] = {}
+    for event in history.notes("beat.down"):
+        lives.setdefault((event.who, event.life), []).append(event)
+    for (who, life), told in lives.items():
+        yield len(told)
+        for fault in _faults(told):
+            yield f"{who}.{life}: {fault}"
+    yield from _reports(history)
+
+
+def _faults(told: list[Event]) -> Iterator[str]:
+    for before, now in pairwise(told):
+        epoch_ms, next_ms, bar_ms = before.data["epoch_ms"], now.data["epoch_ms"], before.data["bar_ms"]
+        if next_ms <= epoch_ms:
+            if _set_back_ms(before, now) < bar_ms:
+                yield f"downbeat {next_ms} was told at {now.at:.3f}, after {epoch_ms}"
+        elif now.data["policy"] == before.data["policy"]:
+            bars, rest = divmod(next_ms - epoch_ms, bar_ms)
+            if rest or 1 < bars <= _MOST_BARS:
+                yield f"after downbeat {epoch_ms} came {next_ms} at {now.at:.3f}, and a bar is {bar_ms} ms"
+
+
+def _set_back_ms(before: Event, now: Event) -> float:
+    """By how much the node's clock was set back meanwhile: its first time may have been far off."""
+    shown_ms: int = now.data["now_ms"] - before.data["now_ms"]
+    return (now.at - before.at) * 1_000 - shown_ms
+
+
+def _reports(history: History) -> Iterator[str | int]:
+    """There is no bar between two reports; one that stands for many may come apart later."""
+    until_ms: int | None = None
+    for row in finals(history, "bar_reports"):
+        if row["revision"] > 1:
+            continue
+        yield 1
+        if until_ms is not None and row["window_ms"] > until_ms:
+            yield f"of the bars from {until_ms} to {row['window_ms']} nobody has reported"
+        until_ms = max(until_ms or 0, row["until_ms"])
+
+
+BEAT_CHECKS: Final = (
+    Check(
+        "downbeats-once", "a node tells each downbeat once, and of each bar there is a report", downbeats_once
+    ),
+)

@@ -1,0 +1,56 @@
+"""Crons: each due time fires once, and those that nobody could fire are caught up with as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from proof.history import History
+from proof.reading import Row, finals, grouped
+from proof.verdicts import Check
+from vox_mesh.model.cron import Cron
+
+_LATE_MS: Final = 20_000
+"""So long after its time a cron is late, where nothing hinders it."""
+
+
+def crons_once(history: History) -> Iterator[str | int]:
+    """Follow each cron from time to time."""
+    jobs = {job["job_id"] for job in finals(history, "jobs")}
+    for name, moves in grouped(finals(history, "proof_cron_moves"), "name").items():
+        fired: set[int] = set()
+        for before, now in pairwise(moves):
+            if now["deed"] == "update":
+                yield 1
+                for fault in _faults(before, now, jobs, fired):
+                    yield f"cron {name}: {fault}"
+                fired.add(now["last_ms"])
+        yield from _lateness(history, moves[-1])
+
+
+def _faults(before: Row, now: Row, jobs: set[str], fired: set[int]) -> Iterator[str]:
+    due_ms, time_ms, next_ms = before["next_ms"], now["last_ms"], now["next_ms"]
+    if time_ms in fired:
+        yield f"{time_ms} was fired twice"
+    if not due_ms <= time_ms <= now["at_ms"]:
+        yield f"{time_ms} was fired at {now['at_ms']}, when {due_ms} was due"
+    if (following := Cron(now["expression"], now["timezone"]).after(time_ms)) != next_ms:
+        yield f"{following} was left out: after {time_ms} came {next_ms}"
+    if now["last_job"] not in jobs:
+        yield f"the job of {time_ms} is not there"
+
+
+def _lateness(history: History, last: Row) -> Iterator[str]:
+    """What was due when it was removed, or when all was over, had been fired."""
+    if last["deed"] == "delete":
+        end_ms = last["at_ms"]
+    else:
+        end_ms = max((event.data["now_ms"] for event in history.notes("final.clock")), default=0)
+    if last["next_ms"] < end_ms - _LATE_MS:
+        yield f"cron {last['name']}: {last['next_ms']} was not fired until {end_ms}"
+
+
+CRON_CHECKS: Final = (
+    Check("crons-once", "a cron fires once for each of its times, or once for those it missed", crons_once),
+)

@@ -1,0 +1,179 @@
+"""Jobs: each comes to one end, is worked on under one claim at a time, and only after what it needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+import orjson
+
+from proof.history import Deed, History
+from proof.reading import Row, finals, grouped
+from proof.verdicts import Check
+from vox_mesh.model.jobs import COMPLETE, ENDS, EXPIRE, HELD, JobState
+
+_Moves = dict[str, list[Row]]
+
+
+def _moves(history: History) -> _Moves:
+    """What became of each job, as the witness saw it."""
+    return grouped(finals(history, "proof_job_moves"), "job_id")
+
+
+def _ops(history: History) -> dict[str, Row]:
+    """The accepted ops of the log, by their ids."""
+    return {row["op_id"]: row for row in finals(history, "agent_oplog") if row["accepted"]}
+
+
+def _is_end(row: Row) -> bool:
+    return row["state"] in ENDS
+
+
+def _told(row: Row) -> str:
+    return f"{row['state']} under {row['claim_token']} of {row['claimer']} at {row['at_ms']}"
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def one_end(history: History) -> Iterator[str | int]:
+    """Every job has ended, and its end was its only one."""
+    moves = _moves(history)
+    for job in finals(history, "jobs"):
+        yield 1
+        name, seen = job["job_id"], moves.get(job["job_id"], [])
+        if not _is_end(job):
+            yield f"job {name} is {job['state']}, and no more was to come"
+            continue
+        ends = [now for before, now in pairwise(seen) if _is_end(now) and not _is_end(before)]
+        if len(ends) != 1:
+            yield f"job {name} came to {len(ends)} ends: {', '.join(map(_told, ends))}"
+    for name, seen in moves.items():
+        for before, now in pairwise(seen):
+            if _is_end(before) and (now["state"] != before["state"] or now["deed"] == "delete"):
+                yield f"job {name} went on after its end: {_told(before)}, then {now['deed']} {_told(now)}"
+
+
+def one_completion(history: History) -> Iterator[str | int]:
+    """Of each job one completion was accepted at the most, that of whoever held it; and its work was done."""
+    completions: dict[str, list[tuple[Row, int]]] = {}
+    for op in _ops(history).values():
+        if op["kind"] == COMPLETE:
+            for item in orjson.loads(op["payload"])["jobs"]:
+                completions.setdefault(item["job_id"], []).append((op, item["claim_token"]))
+    done = {(each.data["job"], each.data["token"]) for each in history.notes("job.done")}
+    moves = _moves(history)
+    for job in finals(history, "jobs"):
+        yield 1
+        name, accepted = job["job_id"], completions.get(job["job_id"], [])
+        if len(accepted) > 1:
+            yield f"job {name} was completed by {' and '.join(op['op_id'] for op, _ in accepted)}"
+        if job["state"] == JobState.SUCCEEDED and (name, job["claim_token"]) not in done:
+            yield f"job {name} has succeeded under {job['claim_token']}, and nobody had done it"
+        for op, token in accepted:
+            for before, now in pairwise(moves.get(name, [])):
+                holder = before["claimer"], before["claim_token"]
+                if now["last_op"] == op["op_id"] and holder != (op["node_id"], token):
+                    yield f"job {name} was completed by {op['node_id']} under {token}: it was {_told(before)}"
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+def claims_apart(history: History) -> Iterator[str | int]:
+    """By the database's clock no claim began, or was taken back, before the one before it was over."""
+    ops = _ops(history)
+    for name, seen in _moves(history).items():
+        yield seen[-1]["claim_token"]
+        for before, now in pairwise(seen):
+            is_held, is_anew = before["state"] in HELD, now["claim_token"] != before["claim_token"]
+            if is_anew and now["claim_token"] != before["claim_token"] + 1:
+                yield f"job {name}: token {now['claim_token']} came after {before['claim_token']}"
+            if not is_held:
+                continue
+            is_valid = before["lease_until_ms"] >= now["at_ms"]
+            if is_anew and is_valid:
+                yield f"job {name} was claimed while it was {_told(before)}: {_told(now)}"
+            elif not is_anew and now["state"] in HELD:
+                if now["claimer"] != before["claimer"]:
+                    yield f"job {name} changed hands without a claim: {_told(before)}, then {_told(now)}"
+                if not is_valid:
+                    yield f"job {name} was kept after its lease: {_told(before)}, then {_told(now)}"
+            elif is_valid and _kind_of(ops, now) == EXPIRE:
+                yield f"job {name} was taken back early: {_told(before)}, then {_told(now)}"
+    begun = Counter((each.data["job"], each.data["token"]) for each in history.notes("job.began"))
+    for (name, token), times in begun.items():
+        if times > 1:
+            yield f"job {name} was begun {times} times under the claim {token}"
+
+
+def _kind_of(ops: dict[str, Row], move: Row) -> str | None:
+    op = ops.get(move["last_op"])
+    return None if op is None else op["kind"]
+
+
+# --- what was asked for ---------------------------------------------------------------------------
+
+
+def _key(job: Row) -> str | None:
+    payload: Any = orjson.loads(job["manifest"]).get("payload")
+    return payload.get("key") if isinstance(payload, dict) else None
+
+
+def submitted_once(history: History) -> Iterator[str | int]:
+    """Submitted once or often under one key, there is one job; and none where every answer was no."""
+    jobs = grouped(({**job, "key": _key(job)} for job in finals(history, "jobs")), "key")
+    deeds: dict[str, list[Deed]] = {}
+    for deed in history.deeds("job.submit"):
+        deeds.setdefault(deed.asked["key"], []).append(deed)
+    for key, tries in deeds.items():
+        yield 1
+        there = [job["job_id"] for job in jobs.get(key, [])]
+        ok = [deed for deed in tries if deed.is_ok]
+        if len(there) > 1:
+            yield f"the key {key} has become {len(there)} jobs: {', '.join(there)}"
+        for deed in ok:
+            if deed.got["job"] not in there:
+                yield f"job {deed.got['job']} was submitted and is not there: {deed}"
+        if sum(deed.got["is_new"] for deed in ok) > 1:
+            yield f"the key {key} was new more than once: {ok[0]} and {ok[-1]}"
+        if there and not any(deed.may_be for deed in tries):
+            yield f"job {there[0]} is there, and its submission was refused: {tries[0]}"
+
+
+def in_order(history: History) -> Iterator[str | int]:
+    """Nobody began a job before what it needs had come to its end, or to success, if that is needed."""
+    moves = _moves(history)
+    done: dict[str, float] = {}
+    for event in history.notes("job.done"):
+        done.setdefault(event.data["job"], event.at)
+    begun: dict[str, float] = {}
+    for event in history.notes("job.began"):
+        begun.setdefault(event.data["job"], event.at)
+    for link in finals(history, "job_predecessors"):
+        if link["awaited"] == "op":
+            continue
+        yield 1
+        name, needed, by_success = link["job_id"], link["predecessor"], link["awaited"] == "success"
+        claimed = next((move["id"] for move in moves.get(name, []) if move["state"] in HELD), None)
+        ended = next((move for move in moves.get(needed, []) if _is_end(move)), None)
+        if claimed is not None:
+            if ended is None or ended["id"] > claimed:
+                yield f"job {name} was claimed before {needed}, which it needs, had ended"
+            elif by_success and ended["state"] != JobState.SUCCEEDED:
+                yield f"job {name} was claimed though {needed}, which it needs, is {ended['state']}"
+        if by_success and name in begun and done.get(needed, float("inf")) > begun[name]:
+            yield f"job {name} was begun at {begun[name]:.3f} before {needed}, which it needs, was done"
+
+
+JOB_CHECKS: Final = (
+    Check("one-end", "every job comes to exactly one end", one_end),
+    Check(
+        "one-completion", "one completion of a job is accepted at the most, from its holder", one_completion
+    ),
+    Check("claims-apart", "no two claims of a job are valid at the same time", claims_apart),
+    Check("jobs-submitted-once", "submitted twice under one key, it is one job", submitted_once),
+    Check("jobs-in-order", "no job begins before what it needs has come to its end", in_order),
+)

@@ -1,0 +1,194 @@
+"""Messages: none is lost or doubled, those of a pair come in order, and none is handed out too late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from proof.history import Deed, History
+from proof.reading import Row, finals, grouped
+from proof.verdicts import Check
+from vox_mesh.model.messages import MessageState
+
+_OPEN: Final = frozenset({MessageState.STORED, MessageState.DELIVERED})
+_ON_ARRIVAL: Final = "arrival:"
+_LOOKED_AT: Final = 8
+"""A message that comes late waits for so many of those behind it that somebody has in hand."""
+
+_NOTED_MS: Final = 1_000
+"""Within this time of its being handed out, a player that is not stopped notes a message."""
+
+
+def _sends(history: History) -> dict[str, list[Deed]]:
+    """What was sent, by key."""
+    sends: dict[str, list[Deed]] = {}
+    for deed in history.deeds("message.send", "message.broadcast"):
+        for key in deed.got.get("keys", ()) if deed.what == "message.broadcast" else (deed.asked["key"],):
+            sends.setdefault(key, []).append(deed)
+    return sends
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def acked(history: History) -> Iterator[str | int]:
+    """What was sent is there, and has come to an end as the rules have it."""
+    rows = {row["message_uuid"]: row for row in finals(history, "a2a_messages")}
+    acks: dict[str, list[Deed]] = {}
+    for deed in history.deeds("message.ack"):
+        acks.setdefault(deed.asked["key"], []).append(deed)
+    for key, sends in _sends(history).items():
+        row = rows.get(key)
+        if row is not None:
+            yield 1
+            yield from (f"message {key} {fault}" for fault in _wrong_end(row, acks.get(key, [])))
+        elif any(deed.is_ok for deed in sends):
+            yield f"message {key} was sent and is not there: {sends[0]}"
+    for key, moves in grouped(finals(history, "proof_message_moves"), "message_uuid").items():
+        ends = [move["state"] for move in moves if move["state"] not in _OPEN and move["deed"] != "delete"]
+        if moves[-1]["state"] in _OPEN and ends:
+            yield f"message {key} went on after its end: {', '.join(move['state'] for move in moves)}"
+
+
+def _wrong_end(row: Row, acks: list[Deed]) -> Iterator[str]:
+    state = row["state"]
+    if state in _OPEN:
+        yield f"is {state}, and no more was to come: {row}"
+    elif state == MessageState.ACKED and not any(deed.may_be for deed in acks):
+        yield "is acked, and nobody acknowledged it"
+    elif state == MessageState.DEAD and row["delivery_attempts"] < row["max_attempts"]:
+        yield f"is dead after {row['delivery_attempts']} of {row['max_attempts']} attempts"
+    elif state == MessageState.EXPIRED and not (row["expires_ms"] and row["expires_ms"] <= row["ended_ms"]):
+        yield f"had expired at {row['ended_ms']}, before its time: {row['expires_ms']}"
+    for deed in acks:
+        if deed.is_ok and not deed.got["spooled"] and state != MessageState.ACKED:
+            yield f"is {state} though it was acknowledged: {deed}"
+
+
+def once(history: History) -> Iterator[str | int]:
+    """Sent once or often under one key, it is one message; and none, where every answer was no."""
+    by_key: dict[str, list[str]] = {}
+    for row in finals(history, "a2a_messages"):
+        body = orjson.loads(row["payload"])
+        if isinstance(body, dict) and "key" in body:
+            by_key.setdefault(body["key"], []).append(row["message_uuid"])
+    came: dict[str, int] = {}
+    for move in finals(history, "proof_message_moves"):
+        if move["deed"] == "insert":
+            came[move["message_uuid"]] = came.get(move["message_uuid"], 0) + 1
+    for key, sends in _sends(history).items():
+        yield 1
+        there = by_key.get(key, [])
+        if len(there) > 1 or came.get(key, 0) > 1:
+            yield f"the key {key} has become {max(len(there), came.get(key, 0))} messages"
+        if there and not any(deed.may_be for deed in sends):
+            yield f"message {key} is there, and was not sent, as {sends[0].who} was told: {sends[0]}"
+
+
+# --- the order ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Letter:
+    """A message that has not ended, as the witness saw it."""
+
+    key: str
+    hlc: str
+    expires_ms: int | None
+    came: int
+    """Which move it came with."""
+    state: str
+    owner: str | None = None
+    until_ms: int = 0
+    claimed: int = 0
+    """Which move its last claim was."""
+
+    def has_expired(self, at_ms: int) -> bool:
+        return self.expires_ms is not None and self.expires_ms <= at_ms
+
+    def is_held(self, at_ms: int) -> bool:
+        return self.state == MessageState.DELIVERED and self.until_ms > at_ms
+
+
+def in_order(history: History) -> Iterator[str | int]:
+    """Follow the witness: one consumer at a time for a pair, and no message before an earlier one."""
+    pairs: dict[tuple[str, str], dict[str, _Letter]] = {}
+    for move in finals(history, "proof_message_moves"):
+        letters = pairs.setdefault((move["sender_agent"], move["receiver_agent"]), {})
+        letter = letters.get(move["message_uuid"])
+        if move["deed"] == "insert":
+            key = move["message_uuid"]
+            letter = letters[key] = _Letter(key, move["hlc"], move["expires_ms"], move["id"], move["state"])
+        if letter is None:
+            continue  # it had ended
+        yield from _moved(letter, move, letters)
+        if move["state"] not in _OPEN or move["deed"] == "delete":
+            del letters[letter.key]
+
+
+def _moved(letter: _Letter, move: Row, letters: dict[str, _Letter]) -> Iterator[str | int]:
+    owner, at_ms = move["claim_owner"], move["at_ms"]
+    if move["state"] == MessageState.DELIVERED and (not letter.is_held(at_ms) or owner != letter.owner):
+        yield 1
+        letter.claimed = move["id"]
+        yield from _rivals(letter, owner, at_ms, letters)
+    elif move["state"] == MessageState.ACKED and not str(owner).startswith(_ON_ARRIVAL):
+        for other in letters.values():
+            is_earlier = other.hlc < letter.hlc and other.came < letter.claimed
+            if is_earlier and not other.has_expired(at_ms):
+                yield f"message {letter.key} was acknowledged at {at_ms} before {other.key}, which is earlier"
+    letter.state, letter.owner, letter.until_ms = move["state"], owner, move["claim_until_ms"] or 0
+
+
+def _rivals(letter: _Letter, owner: str, at_ms: int, letters: dict[str, _Letter]) -> Iterator[str]:
+    """Others who hold earlier messages of the pair."""
+    before = sorted((each for each in letters.values() if each.hlc < letter.hlc), key=lambda each: each.hlc)
+    for other in before[:_LOOKED_AT]:
+        if other.is_held(at_ms) and other.owner != owner and not _is_successor(owner, other.owner):
+            yield (
+                f"message {letter.key} was claimed by {owner} at {at_ms}, "
+                f"while {other.owner} had {other.key} of the same pair until {other.until_ms}"
+            )
+
+
+def _is_successor(owner: str, other: str | None) -> bool:
+    """Whether a claim is of a later life of the same node: what that had is its own."""
+    node, _, life = owner.rpartition(":")[0].rpartition("#")
+    other_node, _, other_life = str(other).rpartition(":")[0].rpartition("#")
+    return node == other_node and life.isdecimal() and other_life.isdecimal() and int(life) > int(other_life)
+
+
+# --- expiry ---------------------------------------------------------------------------------------
+
+
+def never_after_expiry(history: History) -> Iterator[str | int]:
+    """By the witness nothing was claimed that had expired; and nobody was handed such a thing."""
+    owners: dict[str, str | None] = {}
+    for move in finals(history, "proof_message_moves"):
+        key, expires_ms = move["message_uuid"], move["expires_ms"]
+        is_claim = move["state"] == MessageState.DELIVERED and move["claim_owner"] != owners.get(key)
+        owners[key] = move["claim_owner"] if move["state"] == MessageState.DELIVERED else None
+        if is_claim and expires_ms is not None:
+            yield 1
+            if expires_ms <= move["at_ms"]:
+                yield f"message {key} was claimed at {move['at_ms']}, and had expired at {expires_ms}"
+    stops = [(each.data["player"], each.at) for each in history.notes("resumed")]
+    for event in history.notes("message.handed"):
+        expires_ms, now_ms = event.data["expires_ms"], event.data["now_ms"]
+        if expires_ms is None:
+            continue
+        yield 1
+        was_stopped = any(who == event.who and abs(at - event.at) <= _NOTED_MS / 1_000 for who, at in stops)
+        if now_ms > expires_ms + _NOTED_MS and not was_stopped:
+            yield f"{event.who} was handed {event.data['key']} at {now_ms}: it had expired at {expires_ms}"
+
+
+MESSAGE_CHECKS: Final = (
+    Check("messages-acked", "what was sent is acknowledged, or expires, or is a dead letter", acked),
+    Check("messages-once", "sent twice under one key, it is one message", once),
+    Check("messages-in-order", "each sender's messages to a receiver come one by one, in order", in_order),
+    Check("never-after-expiry", "nothing is handed out that has expired", never_after_expiry),
+)

@@ -1,0 +1,82 @@
+"""The op log: chains without a gap, with all that was appended, and as the monitor saw them grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from proof.history import Deed, History
+from proof.reading import finals, grouped
+from proof.verdicts import Check
+from vox_mesh.model.chain import NO_HASH, Entry
+
+_APPEND: Final = "log.append"
+
+
+def _chains(history: History) -> dict[str, list[Entry]]:
+    """The entries of each chain, by their numbers."""
+    rows = grouped(finals(history, "agent_oplog"), "node_id")
+    chains = {node: [Entry(**row) for row in its] for node, its in rows.items()}
+    return {node: sorted(chain, key=lambda entry: entry.seq) for node, chain in chains.items()}
+
+
+def chains_whole(history: History) -> Iterator[str | int]:
+    """Recompute every chain; and nobody has found a fault in one meanwhile, or changed an entry."""
+    for node, chain in _chains(history).items():
+        prev = NO_HASH
+        for seq, entry in enumerate(chain, start=1):
+            yield 1
+            if entry.seq != seq:
+                yield f"{node}: entry {seq} is missing, the next one is {entry.seq}"
+                break
+            if entry.prev != prev:
+                yield f"{node}: entry {seq} ({entry.kind}) does not follow the one before it"
+            if entry.hash != entry.true_hash:
+                yield f"{node}: entry {seq} ({entry.kind}) is not what it was when it was hashed"
+            prev = entry.hash
+    for edit in finals(history, "proof_log_edits"):
+        yield f"{edit['node_id']}: entry {edit['seq']} saw an {edit['deed']} at {edit['at_ms']}"
+    for deed in history.deeds("log.verify"):
+        yield int(deed.is_ok)
+        for problem in deed.got.get("problems", ()):
+            yield f"{deed.who} found at {deed.ended:.3f}: {problem}"
+
+
+def chains_complete(history: History) -> Iterator[str | int]:
+    """What was appended is there once; what may have been, at most once; what was not, nowhere."""
+    entries = grouped(finals(history, "agent_oplog"), "op_id")
+    deeds: dict[str, list[Deed]] = {}
+    for deed in history.deeds(_APPEND):
+        deeds.setdefault(deed.asked["key"], []).append(deed)
+    for key, tries in deeds.items():
+        yield 1
+        there = entries.get(key, [])
+        if len(there) > 1:
+            yield f"op {key} is in the log {len(there)} times"
+        if any(deed.is_ok for deed in tries) and not there:
+            yield f"op {key} was appended and is not in the log: {tries[0]}"
+        if there and there[0]["accepted"] and not any(deed.may_be for deed in tries):
+            yield f"op {key} was not appended, as {tries[0].who} was told, and is in the log"
+
+
+def heads_kept(history: History) -> Iterator[str | int]:
+    """Every head that the monitor saw is in its chain, and none was before one that it had seen."""
+    entries = {(node, entry.seq): entry.hash for node, its in _chains(history).items() for entry in its}
+    highest: dict[str, int] = {}
+    for event in history.notes("monitor.head"):
+        yield 1
+        chain, seq, head = event.data["chain"], event.data["seq"], event.data["hash"]
+        if seq < highest.get(chain, 0):
+            yield f"{chain} ended at {seq} at {event.at:.3f}, and before that at {highest[chain]}"
+        highest[chain] = max(seq, highest.get(chain, 0))
+        if entries.get((chain, seq)) != head:
+            yield f"{chain}: entry {seq} is another one than at {event.at:.3f}, or is gone"
+
+
+OPLOG_CHECKS: Final = (
+    Check(
+        "chains-whole", "every chain of the log is without a gap, and hashed as it should be", chains_whole
+    ),
+    Check("chains-complete", "what was appended to the log is there, once", chains_complete),
+    Check("heads-kept", "the log only grows: what was seen of it once stays", heads_kept),
+)
