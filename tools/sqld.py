@@ -20,6 +20,7 @@ from vox_mesh.model.access_tokens import public_pem, signed_token
 from vox_mesh.model.keys import SigningKey
 
 _START_S: Final = 20.0
+_END_S: Final = 90.0
 # Without a checkpoint interval the server checkpoints on commit, and many short-lived streams wedge it.
 _SAFE_FLAGS: Final = ("--checkpoint-interval-s", "60", "--max-concurrent-connections", "256")
 
@@ -91,6 +92,13 @@ class Server:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def end(self) -> None:
+        """Ask it to end, and wait: it keeps its log, where a killed one begins another."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(_END_S)
+        self._process = None
 
     def freeze(self) -> None:
         """Stop it in its tracks: connections stay open and nothing answers."""

@@ -33,6 +33,22 @@ class PushFault(StrEnum):
     SWALLOW = "swallow everything, and leave the connection open"
 
 
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """How it is on the way, for as long as it is so."""
+
+    delay_s: float = 0.0
+    """Everything takes so much longer, in each direction."""
+    bytes_per_s: float = float("inf")
+    """No more than this goes through, in each direction of each connection."""
+    is_half_open: bool = False
+    """Connections are there, and nothing comes through; afterwards they are of no use any more."""
+    is_doubling: bool = False
+    """Every request reaches the server twice."""
+
+
+FAIR: Final = Weather()
+
 _OF_ANSWERS: Final = (Fault.DROP_ANSWER, Fault.CUT_ANSWER, Fault.HOLD_ANSWER)
 _OF_PUSHES: Final = (*_OF_ANSWERS, *PushFault)
 
@@ -56,6 +72,8 @@ class Link:
         self.is_pushed = False
         """Whether the last that was asked for is a stream of pushes."""
         self.is_mute = False
+        self.is_dead = False
+        """Whether nothing comes through any more, in either direction."""
         self.unwanted = asyncio.Event()
         self.closed = asyncio.Event()
 
@@ -82,6 +100,17 @@ class Proxy:
         self._released = asyncio.Event()
         self._listener: asyncio.Server | None = None
         self._links: set[Link] = set()
+        self._weather = FAIR
+        self._doubles: set[asyncio.Task[None]] = set()
+
+    def turn(self, weather: Weather) -> None:
+        """Change the weather; connections that were dead meanwhile are closed when they need not be."""
+        self._weather = weather
+        for link in self._links:
+            if weather.is_half_open:
+                link.is_dead = True
+            elif link.is_dead:
+                link.unwanted.set()
 
     def spoil(self, fault: Fault | PushFault, *, times: int = 1, after: int = 0) -> None:
         """Carry out a fault `times` times, each on a connection that has had `after` answers before.
@@ -109,6 +138,9 @@ class Proxy:
         for link in list(self._links):
             link.unwanted.set()
             await link.closed.wait()
+        for double in self._doubles:
+            double.cancel()
+        await asyncio.gather(*self._doubles, return_exceptions=True)
 
     def _due(self, link: Link, *faults: Fault | PushFault) -> Fault | PushFault | None:
         order = self._order
@@ -132,6 +164,7 @@ class Proxy:
             writer.transport.abort()
             return
         link = Link(writer, server)
+        link.is_dead = self._weather.is_half_open
         self._links.add(link)
         ends = (
             asyncio.create_task(self._pass_requests(reader, link)),
@@ -153,8 +186,38 @@ class Proxy:
                 if self._due(link, Fault.CUT_REQUEST):
                     link.server.write(data[: len(data) // 2])
                     return
+                await self._travel(data)
+                if link.is_dead:
+                    continue
                 link.server.write(data)
+                if self._weather.is_doubling and not link.is_pushed:
+                    self._double(data, link)
                 await link.server.drain()
+
+    async def _travel(self, data: bytes) -> None:
+        """Take the time that this takes in this weather."""
+        weather = self._weather
+        if weather is not FAIR:
+            await asyncio.sleep(weather.delay_s + len(data) / weather.bytes_per_s)
+
+    def _double(self, data: bytes, link: Link) -> None:
+        """Have the server get a request once more: what is a request by itself, as that of another client."""
+        if data.startswith(b"POST "):
+            double = asyncio.create_task(self._send_alone(data))
+            self._doubles.add(double)
+            double.add_done_callback(self._doubles.discard)
+        elif link.answers:  # on a line that is there already, the same words again
+            link.server.write(data)
+
+    async def _send_alone(self, data: bytes) -> None:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                reader, writer = await asyncio.open_connection(_HOST, self._target)
+                try:
+                    writer.write(data)
+                    await reader.read(_CHUNK)
+                finally:
+                    writer.transport.abort()
 
     async def _pass_answers(self, reader: asyncio.StreamReader, link: Link) -> None:
         with suppress(OSError):
@@ -172,6 +235,9 @@ class Proxy:
                     case PushFault.SWALLOW:
                         link.is_mute = True
                         continue
+                await self._travel(data)
+                if link.is_dead:
+                    continue
                 link.answers += 1
                 link.client.write(data)
                 await link.client.drain()

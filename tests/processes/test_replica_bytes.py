@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from collections.abc import Iterator
@@ -19,7 +20,6 @@ from tests.support.replica_processes import (
     file_of,
     fresh_copy,
     node_settings,
-    stop_cleanly,
 )
 from tests.support.replica_scene import Scene, Trouble, scene
 from tools.sqld import Server
@@ -112,13 +112,13 @@ async def _put_back(tmp_path: Path, server: Server, further: int) -> None:
     data, kept = server._folder / "data", tmp_path / "kept"
     async with await open_store(ours) as store:
         await store.write(Script(Statement("CREATE TABLE put_back (a)")))
-        await stop_cleanly(server)
+        await asyncio.to_thread(server.end)
         shutil.copytree(data, kept)
         server.start()
         for _ in range(6):
             await store.write(insert("lost"))
         await store.synced()
-    await stop_cleanly(server)
+    await asyncio.to_thread(server.end)
     shutil.rmtree(data)
     shutil.copytree(kept, data)
     server.start()

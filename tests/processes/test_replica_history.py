@@ -23,7 +23,6 @@ from tests.support.replica_processes import (
     Crew,
     crew,
     node_settings,
-    stop_cleanly,
 )
 from tests.support.replicas import ACCOUNTS, AMOUNTS, COUNTERS, SHARED
 from tests.support.tables import make_table
@@ -119,7 +118,7 @@ async def test_every_process_reads_its_writes_and_nothing_goes_back(
             await asyncio.to_thread(server.start)
 
         async def stop_server() -> None:
-            await stop_cleanly(server)
+            await asyncio.to_thread(server.end)
             await asyncio.to_thread(server.start)
 
         async def kill_actor() -> None:

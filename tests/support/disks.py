@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import resource
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 
-_PIECE: Final = bytes(4_096)
+from proof.chaos.disk import Disk as SmallDisk
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for one megabyte."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not _is_mounted(folder, "1m"):
+    small = _mounted(tmp_path / "disk", "1m")
+    if small is None:
         pytest.skip("this user may not mount a file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    yield small.folder
+    small.unmount()
 
 
-def _is_mounted(folder: Path, size: str) -> bool:
+def _mounted(folder: Path, size: str) -> SmallDisk | None:
     if sys.platform != "linux":
         pytest.skip("a small disk is made of Linux's tmpfs")
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    return subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    return SmallDisk.mounted(folder, size)
 
 
 class Disk:
@@ -38,28 +34,23 @@ class Disk:
     Elsewhere it is the process that may not write: no file of its own may be longer than it is.
     """
 
-    def __init__(self, folder: Path, is_small: bool) -> None:
+    def __init__(self, folder: Path, small: SmallDisk | None) -> None:
         self.folder = folder
-        self._filler = folder / "filler" if is_small else None
+        self._small = small
 
     def fill(self, pid: int) -> None:
         """Leave no room."""
-        if self._filler is None:
+        if self._small is None:
             self._limit(pid, 1)
-            return
-        with self._filler.open("wb", buffering=0) as filler:
-            try:
-                while True:
-                    filler.write(_PIECE)
-            except OSError:
-                return
+        else:
+            self._small.fill()
 
     def empty(self, pid: int) -> None:
         """Make room again."""
-        if self._filler is None:
+        if self._small is None:
             self._limit(pid, resource.RLIM_INFINITY)
         else:
-            self._filler.unlink()
+            self._small.empty()
 
     @staticmethod
     def _limit(pid: int, size: int) -> None:
@@ -73,7 +64,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     """A disk for one process."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    is_small = _is_mounted(folder, "8m")
-    yield Disk(folder, is_small)
-    if is_small:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    small = _mounted(folder, "8m")
+    yield Disk(folder, small)
+    if small is not None:
+        small.unmount()

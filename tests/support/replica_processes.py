@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -113,11 +112,3 @@ def assert_intact(path: Path) -> None:
     """What SQLite itself thinks of the file."""
     with closing(sqlite3.connect(f"file:{path}?immutable=1&mode=ro", uri=True)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
-async def stop_cleanly(server: Server) -> None:
-    """Ask the server to end: it keeps its log, where a killed one begins another."""
-    process = server._process
-    assert process is not None
-    process.send_signal(signal.SIGTERM)
-    await asyncio.to_thread(process.wait, _PATIENCE_S)

@@ -24,7 +24,6 @@ from tests.support.replica_processes import (
     fresh_copy,
     node_settings,
     primary_pages,
-    stop_cleanly,
 )
 from tests.support.replica_workload import Workload
 from tools.homes import MESH
@@ -103,7 +102,7 @@ class Scene:
         if self._random.random() < 0.7:
             self.server.kill()
         else:
-            await stop_cleanly(self.server)
+            await asyncio.to_thread(self.server.end)
         await asyncio.to_thread(self.server.start)
 
     async def cut_line(self) -> None:

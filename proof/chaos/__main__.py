@@ -1,0 +1,95 @@
+"""Chaos: `python -m proof.chaos --seconds 180 --seed 7 --store file`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from proof.chaos.cast import NAMES
+from proof.chaos.schedule import StoreKind, drawn
+from proof.chaos.stage import PICTURE, Stage
+from proof.history import History
+from proof.verdicts import Verdict
+
+_FOLDER: Final = Path(".cache/chaos")
+_SEEDS: Final = 10**6
+_LONGEST_S: Final = 86_400
+
+
+def _asked() -> argparse.Namespace:
+    asking = argparse.ArgumentParser(
+        prog="python -m proof.chaos", description="Real processes, a nemesis, and what is to be said of it."
+    )
+    asking.add_argument("--seconds", type=float, default=180.0, help="how long things go wrong (180)")
+    asking.add_argument("--seed", type=int, help="what is drawn, and printed, if it is not given")
+    asking.add_argument("--store", type=StoreKind, choices=list(StoreKind), default=StoreKind.FILE)
+    asking.add_argument("--nodes", type=int, default=4, help=f"how many players, from 2 to {len(NAMES)} (4)")
+    asking.add_argument("--out", type=Path, help="a folder that is made for the history")
+    asked = asking.parse_args()
+    if not 2 <= asked.nodes <= len(NAMES):
+        asking.error(f"--nodes: from 2 to {len(NAMES)}")
+    if not 1 <= asked.seconds <= _LONGEST_S:
+        asking.error(f"--seconds: from 1 to {_LONGEST_S}")
+    if asked.out is not None and asked.out.exists() and (not asked.out.is_dir() or any(asked.out.iterdir())):
+        asking.error(f"--out: {asked.out} is there already, and not empty")
+    return asked
+
+
+def main() -> None:
+    """Play, judge, tell; exit with 1 if a promise was broken."""
+    asked = _asked()
+    seed = secrets.randbelow(_SEEDS) if asked.seed is None else asked.seed
+    schedule = drawn(seed, asked.seconds, asked.store, NAMES[: asked.nodes])
+    folder = asked.out or _FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}-{asked.store}-{seed}"
+    again = (
+        f"python -m proof.chaos --seconds {asked.seconds:g} --seed {seed} "
+        f"--store {asked.store} --nodes {asked.nodes}"
+    )
+    print(f"{again}\n{schedule}", flush=True)
+    began = time.monotonic()
+    stage = Stage(schedule, folder)
+    try:
+        asyncio.run(_played(stage))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit("stopped: everything that was begun has been ended")
+    history, said = stage.judge()
+    print(f"\n{_summary(stage, history, said)}\nin {time.monotonic() - began:.0f} s, written to {folder}")
+    print(f"the picture is {folder / PICTURE}")
+    if not all(verdict.holds for verdict in said):
+        sys.exit(
+            f"BROKEN. Once more: {again}\nThe same history, judged again: python -m proof.judge {folder}"
+        )
+
+
+async def _played(stage: Stage) -> None:
+    playing = asyncio.current_task()
+    assert playing is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, playing.cancel)
+    await stage.play()
+
+
+def _summary(stage: Stage, history: History, said: list[Verdict]) -> str:
+    deeds = history.all_deeds
+    steps = Counter(str(deed.step) for deed in deeds)
+    kinds = Counter(event.data["kind"] for event in history.notes("fault.began"))
+    missed = Counter(event.data["kind"] for event in history.notes("fault.left_out"))
+    plan = stage.schedule
+    lines = [
+        f"seed {plan.seed}, {plan.seconds:g} s on {plan.store}, {len(plan.players)} players",
+        f"{len(deeds)} operations: " + ", ".join(f"{count} {step}" for step, count in sorted(steps.items())),
+        f"{sum(kinds.values())} faults: " + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items())),
+    ]
+    if missed:
+        lines.append("left out: " + ", ".join(f"{kind} {n}" for kind, n in sorted(missed.items())))
+    return "\n".join((*lines, *map(str, said)))
+
+
+if __name__ == "__main__":
+    main()

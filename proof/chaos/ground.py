@@ -1,0 +1,108 @@
+"""The ground of a run: folders, disks, a server and the ways to it. Nothing of it is left at the end."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from proof.chaos.disk import Disk
+from proof.chaos.proxy import Proxy
+from proof.chaos.schedule import PACE, Kind, Schedule, StoreKind
+from tools.homes import FILE, HomeCase
+from tools.sqld import Server, free_port
+from vox_mesh import Settings
+from vox_mesh.model.homes import Driver, Home, ReplicaChoice
+from vox_mesh.store.replica.mark import replica_path
+
+TOKEN: Final = "a-token-that-no-stranger-knows"
+
+_DRIVERS: Final = (Driver.WS, Driver.HTTP)
+_DISK: Final = "96m"
+_STAGE: Final = "stage"
+
+
+@dataclass
+class Ground:
+    """Where a run takes place."""
+
+    folder: Path
+    """For what players keep."""
+    store: StoreKind
+    server: Server | None = None
+    settings: dict[str, Settings] = field(default_factory=dict)
+    """Of each player."""
+    links: dict[str, Proxy] = field(default_factory=dict)
+    """The way of each player to the server."""
+    disks: dict[str, Disk] = field(default_factory=dict)
+    """That of each player; on the file home there is one for all, without a name."""
+
+    @property
+    def left_out(self) -> tuple[Kind, ...]:
+        """What can't go wrong on this machine."""
+        return () if self.disks else (Kind.DISK_FULL,)
+
+    @property
+    def stage_settings(self) -> Settings:
+        """Those of the stage itself, which looks at the database beside the players, by a way of its own."""
+        return self._settings(_STAGE, HomeCase(Home.MESH, Driver.HTTP) if self.server else FILE, http=False)
+
+    def replica_of(self, player: str) -> Path:
+        """The file of a player's replica."""
+        return replica_path(self.settings[player].db_path, player)
+
+    def url_of(self, player: str) -> str:
+        """Where a player's service listens."""
+        return f"http://{self.settings[player].bind}"
+
+    def _home(self, name: str) -> Path:
+        return self.folder / name
+
+    def _settings(self, name: str, case: HomeCase, **more: Any) -> Settings:
+        values: dict[str, Any] = {
+            "node_id": name,
+            "scope_id": "chaos",
+            "token": TOKEN,
+            "tick": f"{PACE.tick_s * 1_000:.0f}ms",
+            "db_deadline": "3s",
+            "db_request_timeout": "1s",
+        }
+        if self.server is None:
+            values["db_path"] = self._home("shared") / "mesh.db"
+        return case.settings(self._home(name), self.server, **(values | more))
+
+    async def lay(self, players: tuple[str, ...], ending: AsyncExitStack) -> None:
+        """Make all that the players need."""
+        if self.store is StoreKind.SQLD:
+            self.server = ending.enter_context(Server())
+        for name in ("",) if self.server is None else players:
+            if disk := Disk.mounted(self._home(name or "shared"), _DISK):
+                ending.callback(disk.unmount)
+                self.disks[name] = disk
+        for number, name in enumerate(players):
+            self.settings[name] = await self._player_settings(number, name, ending)
+
+    async def _player_settings(self, number: int, name: str, ending: AsyncExitStack) -> Settings:
+        """Of many sorts of nodes some of each: with and without a breaker, over one protocol or another."""
+        more: dict[str, Any] = {"http": True, "bind": f"127.0.0.1:{free_port()}"}
+        if self.server is None:
+            return self._settings(name, FILE, **more)
+        link = self.links[name] = await ending.enter_async_context(Proxy(self.server.port))
+        more |= {"db_url": link.url, "db_circuit_breaker": number % 3 != 1}
+        case = HomeCase(Home.MESH, _DRIVERS[number % len(_DRIVERS)], ReplicaChoice.AUTO)
+        return self._settings(name, case, **more)
+
+
+@asynccontextmanager
+async def laid(schedule: Schedule) -> AsyncIterator[Ground]:
+    """The ground for a run, until it is over."""
+    async with AsyncExitStack() as ending:
+        folder = Path(tempfile.mkdtemp(prefix="vox-chaos-"))
+        ending.callback(shutil.rmtree, folder, ignore_errors=True)
+        ground = Ground(folder, schedule.store)
+        await ground.lay(schedule.players, ending)
+        yield ground

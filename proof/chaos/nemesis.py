@@ -1,0 +1,222 @@
+"""The nemesis: does what the schedule says, and mends it again when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from typing import Final
+
+from proof.chaos import server
+from proof.chaos.cast import Person
+from proof.chaos.ground import Ground
+from proof.chaos.proxy import FAIR, Weather
+from proof.chaos.proxy import Fault as Spoiling
+from proof.chaos.schedule import Fault, Kind, Phase, Schedule
+from proof.chaos.torn import tear_replica, tear_spools
+from proof.history import Recorder
+from tools.sqld import Server
+
+_CUTS_S: Final = 0.4
+"""Between two cuts of the same link."""
+_MANY: Final = 10**6
+_GREETINGS: Final = 2
+"""Answers with which a connection begins; after them come those to what was asked."""
+
+
+class LeftOut(Exception):
+    """It can't be done here and now."""
+
+
+class Nemesis:
+    """Knows how each kind of fault is brought about."""
+
+    def __init__(self, ground: Ground, people: dict[str, Person], stage: Recorder) -> None:
+        self._ground = ground
+        self._people = people
+        self._stage = stage
+        self._doing: dict[Kind, Callable[[Fault], AbstractAsyncContextManager[None]]] = {
+            Kind.KILL: self._killed,
+            Kind.KILL_AT_POINT: self._killed_at_point,
+            Kind.PAUSE: self._paused,
+            Kind.SERVER_KILL: lambda _: server.killed(self._server),
+            Kind.SERVER_PAUSE: lambda _: server.frozen(self._server),
+            Kind.SERVER_RESTART: lambda _: server.stopped(self._server),
+            Kind.DELAY: lambda fault: self._weather(fault, Weather(delay_s=fault.detail["delay_ms"] / 1_000)),
+            Kind.THROTTLE: lambda fault: self._weather(fault, Weather(**fault.detail)),
+            Kind.HALF_OPEN: lambda fault: self._weather(fault, Weather(is_half_open=True)),
+            Kind.DUPLICATE: lambda fault: self._weather(fault, Weather(is_doubling=True)),
+            Kind.CUT: self._cut,
+            Kind.DROP_ANSWER: self._unanswered,
+            Kind.CLOCK_STEP: self._clock_wrong,
+            Kind.CLOCK_DRIFT: self._clock_wrong,
+            Kind.DISK_FULL: self._disk_full,
+            Kind.TORN_REPLICA: self._torn,
+            Kind.TORN_SPOOL: self._torn,
+            Kind.FILE_HELD: self._file_held,
+            Kind.WRITER_STORM: self._stormed,
+        }
+
+    async def rage(self, schedule: Schedule) -> None:
+        """Do all that is in the schedule; when this returns, all of it is mended."""
+        began = asyncio.get_running_loop().time()
+        async with asyncio.TaskGroup() as doing:
+            for phase in schedule.phases:
+                doing.create_task(self._announce(phase, began))
+            for fault in schedule.faults:
+                doing.create_task(self._carry_out(fault, began))
+
+    async def _announce(self, phase: Phase, began: float) -> None:
+        await _until(began + phase.at)
+        self._stage.note("storm.began" if phase.is_storm else "calm.began")
+
+    async def _carry_out(self, fault: Fault, began: float) -> None:
+        await _until(began + fault.at)
+        told = {"kind": fault.kind, "id": fault.id, "player": fault.player}
+        self._stage.note("fault.began", **told, **fault.detail)
+        try:
+            async with self._doing[fault.kind](fault):
+                await _until(began + fault.until)
+        except LeftOut as why:
+            self._stage.note("fault.left_out", **told, why=str(why))
+        self._stage.note("fault.ended", **told)
+
+    # --- players ---------------------------------------------------------------------------------
+
+    def _person(self, fault: Fault) -> Person:
+        return self._people[fault.player]
+
+    def _acting(self, fault: Fault) -> Person:
+        """The one whom it befalls, who must be there for that."""
+        person = self._person(fault)
+        if not person.is_up:
+            raise LeftOut(f"{person.name} is not up")
+        return person
+
+    @asynccontextmanager
+    async def _killed(self, fault: Fault) -> AsyncIterator[None]:
+        async with self._person(fault).off_stage():
+            yield
+
+    @asynccontextmanager
+    async def _killed_at_point(self, fault: Fault) -> AsyncIterator[None]:
+        """It kills itself when it comes to the point; if it never does, it is killed in the end."""
+        person = self._acting(fault)
+        life = person.life
+        assert life is not None
+        person.order("die", point=fault.detail["point"])
+        yield
+        self._stage.note("point.reached" if life.is_over else "point.missed", point=fault.detail["point"])
+        if not life.is_over:
+            await person.kill()
+
+    @asynccontextmanager
+    async def _paused(self, fault: Fault) -> AsyncIterator[None]:
+        person = self._acting(fault)
+        person.pause()
+        try:
+            yield
+        finally:
+            person.resume()
+
+    @asynccontextmanager
+    async def _torn(self, fault: Fault) -> AsyncIterator[None]:
+        """Kill it, and tear its files before it lives again."""
+        chance = random.Random(fault.detail["chance"])
+        person = self._person(fault)
+        async with person.off_stage():
+            if fault.kind is Kind.TORN_REPLICA:
+                torn = tear_replica(self._ground.replica_of(person.name), chance)
+            else:
+                torn = tear_spools(person.settings.home_dir, chance)
+            self._stage.note("torn", player=person.name, torn=torn)
+            yield
+
+    @asynccontextmanager
+    async def _clock_wrong(self, fault: Fault) -> AsyncIterator[None]:
+        person = self._acting(fault)
+        person.order("clock", **fault.detail)
+        try:
+            yield
+        finally:
+            person.order("clock")
+
+    @asynccontextmanager
+    async def _stormed(self, fault: Fault) -> AsyncIterator[None]:
+        self._acting(fault).order("storm", number=fault.id, seconds=fault.lasting)
+        yield
+
+    # --- disks and files -------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _disk_full(self, fault: Fault) -> AsyncIterator[None]:
+        disk = self._ground.disks.get(fault.player)
+        if disk is None:
+            raise LeftOut("this user may not mount a small disk")
+        await asyncio.to_thread(disk.fill)
+        try:
+            yield
+        finally:
+            disk.empty()
+
+    @asynccontextmanager
+    async def _file_held(self, _fault: Fault) -> AsyncIterator[None]:
+        """Somebody else writes to the file and does not come to an end, as a backup tool may."""
+        path = self._ground.stage_settings.file_path
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=0.0)) as connection:
+            while not connection.in_transaction:
+                with suppress(sqlite3.OperationalError):
+                    connection.execute("BEGIN IMMEDIATE")
+                await asyncio.sleep(0)
+            yield
+
+    # --- the way to the server -------------------------------------------------------------------
+
+    @property
+    def _server(self) -> Server:
+        assert self._ground.server is not None
+        return self._ground.server
+
+    @asynccontextmanager
+    async def _weather(self, fault: Fault, weather: Weather) -> AsyncIterator[None]:
+        link = self._ground.links[fault.player]
+        link.turn(weather)
+        try:
+            yield
+        finally:
+            link.turn(FAIR)
+
+    @asynccontextmanager
+    async def _unanswered(self, fault: Fault) -> AsyncIterator[None]:
+        link = self._ground.links[fault.player]
+        link.spoil(Spoiling.DROP_ANSWER, times=_MANY, after=_GREETINGS)
+        try:
+            yield
+        finally:
+            link.release()
+
+    @asynccontextmanager
+    async def _cut(self, fault: Fault) -> AsyncIterator[None]:
+        """Again and again all connections are cut, and none can be made for a moment."""
+        cutting = asyncio.create_task(self._keep_cutting(fault.player))
+        try:
+            yield
+        finally:
+            cutting.cancel()
+            await asyncio.gather(cutting, return_exceptions=True)
+
+    async def _keep_cutting(self, player: str) -> None:
+        link = self._ground.links[player]
+        while True:
+            try:
+                await link.refuse()
+                await asyncio.sleep(_CUTS_S)
+            finally:
+                await link.accept()
+            await asyncio.sleep(_CUTS_S)
+
+
+async def _until(moment: float) -> None:
+    await asyncio.sleep(max(0.0, moment - asyncio.get_running_loop().time()))

@@ -1,0 +1,233 @@
+"""A player: a node in a process of its own that plays all workloads, and writes down what it does and sees.
+
+`python -m proof.chaos.player ROLE`, with the settings in the environment. The stage tells it on stdin, in
+lines of JSON, what to do; it tells on stdout how it stands. When the stage is gone, so is the player.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from proof.chaos.points import Point, PointedOutside, Points
+from proof.chaos.schedule import PACE
+from proof.chaos.storm import storm
+from proof.history import Event, Recorder
+from proof.outside import FolderOutside
+from proof.plot import WORKLOADS
+from proof.scene import Scene, Workload
+from vox_mesh import Mesh, MeshError, load_settings
+from vox_mesh.coordination.clock import Surroundings
+from vox_mesh.node import MeshNode
+
+UP: Final = "up"
+OVER: Final = "over"
+DRAINED: Final = "drained"
+"""What a player tells of itself."""
+
+_LAST_DEEDS_S: Final = 15.0
+"""What is under way when all is over has deadlines of its own, and those are shorter."""
+_AGAIN_S: Final = 0.5
+_SHOWN: Final = 1_500
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Who a process is to be."""
+
+    who: str
+    life: int
+    seed: int
+    players: tuple[str, ...]
+    folder: str
+    """Of the history."""
+    outside: str
+
+    @property
+    def argument(self) -> str:
+        """As it is given to the process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def given(cls) -> Role:
+        """That of this process."""
+        told = json.loads(sys.argv[1])
+        return cls(**told | {"players": tuple(told["players"])})
+
+
+def appended_to(path: Path) -> Callable[[Event], None]:
+    """A keeper of events: when it returns, the line is in the file, whatever becomes of the process."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def keep(event: Event) -> None:
+        os.write(file, event.line())
+
+    return keep
+
+
+class Clock:
+    """The wall clock of this player: it can be set wrong, and run too fast or too slowly."""
+
+    def __init__(self) -> None:
+        self._offset_ms, self._rate, self._since = 0, 1.0, 0.0
+
+    def set(self, offset_ms: int = 0, rate: float = 1.0) -> None:
+        """From now on it is so far off, and gains or loses."""
+        self._offset_ms, self._rate, self._since = offset_ms, rate, time.monotonic()
+
+    def wall_ms(self) -> int:
+        """What it shows."""
+        gained_ms = (time.monotonic() - self._since) * (self._rate - 1) * 1_000
+        return time.time_ns() // 1_000_000 + self._offset_ms + int(gained_ms)
+
+
+class _Crashes(logging.Handler):
+    """Notes what the mesh logs with a traceback: no fault of the world around it may lead to one."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(logging.ERROR)
+        self._recorder = recorder
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note it if it came with an exception that is none of the mesh's own."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, MeshError):
+            _note_unexpected(self._recorder, record.getMessage(), error)
+
+
+def _note_unexpected(recorder: Recorder, where: str, error: BaseException) -> None:
+    told = "".join(traceback.format_exception(error))[-_SHOWN:]
+    recorder.note("unexpected", player=recorder.who, where=where, error=repr(error), trace=told)
+
+
+def _tell(word: str) -> None:
+    os.write(sys.stdout.fileno(), word.encode() + b"\n")
+
+
+class Player:
+    """One life: it acts until all is over, drains, and leaves; or dies in between."""
+
+    def __init__(self, scene: Scene, points: Points, clock: Clock) -> None:
+        self._scene = scene
+        self._points = points
+        self._clock = clock
+        self._acts = [asyncio.create_task(self._act(each), name=each.name) for each in WORKLOADS]
+        self._others: set[asyncio.Task[None]] = set()
+
+    async def obey(self, orders: AsyncIterator[dict[str, Any]]) -> None:
+        """Do what the stage says, until it says to leave."""
+        async for order in orders:
+            match order.pop("do"):
+                case "over":
+                    self._beside(self._end_acts())
+                case "drain":
+                    self._beside(self._drain())
+                case "storm":
+                    self._beside(storm(self._scene, **order))
+                case "clock":
+                    self._clock.set(**order)
+                case "die":
+                    self._points.wanted = Point(order["point"])
+                case "leave":
+                    break
+        for task in (*self._acts, *self._others):
+            task.cancel()
+        await asyncio.gather(*self._acts, *self._others, return_exceptions=True)
+
+    def _beside(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+
+    async def _act(self, workload: Workload) -> None:
+        """Act until all is over; an error of the mesh that a workload lets through is no reason to stop."""
+        while not self._scene.over.is_set():
+            await self._through(workload, workload.act)
+            await self._scene.rest(_AGAIN_S)
+
+    async def _through(self, workload: Workload, part: Callable[[Scene], Awaitable[None]]) -> None:
+        try:
+            await part(self._scene)
+        except MeshError as error:
+            self._scene.recorder.note("stumbled", workload=workload.name, error=error.line)
+        except Exception as error:
+            _note_unexpected(self._scene.recorder, workload.name, error)
+
+    async def _end_acts(self) -> None:
+        scene = self._scene
+        scene.over.set()
+        _, late = await asyncio.wait(self._acts, timeout=_LAST_DEEDS_S)
+        for task in late:
+            scene.recorder.note(
+                "unexpected", player=scene.who, where=task.get_name(), error="it does not end"
+            )
+            task.cancel()
+        _tell(OVER)
+
+    async def _drain(self) -> None:
+        await asyncio.gather(*(self._through(each, each.drain) for each in WORKLOADS))
+        await self._scene.mesh.store.drained()
+        _tell(DRAINED)
+
+
+async def _orders() -> AsyncIterator[dict[str, Any]]:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async for line in reader:
+        yield json.loads(line)
+    os._exit(1)  # nobody is there any more to play for
+
+
+async def _end_if_broken(mesh: MeshNode, recorder: Recorder) -> None:
+    """No node of a play is ever replaced while it lives: what breaks one is no part of the play."""
+    error = await mesh.broken()
+    _note_unexpected(recorder, "the node", error)
+    os._exit(1)
+
+
+async def _live(role: Role) -> None:
+    recorder = Recorder(
+        role.who, role.life, time.monotonic, appended_to(Path(role.folder) / f"{role.who}-{role.life}.jsonl")
+    )
+    logging.getLogger().addHandler(_Crashes(recorder))
+    points, clock = Points(), Clock()
+    points.install()
+    async with Mesh.open(load_settings(_env_file=None), Surroundings(wall_ms=clock.wall_ms)) as mesh:
+        recorder.note("up")
+        _tell(UP)
+        breaking = asyncio.create_task(_end_if_broken(mesh, recorder))
+        scene = Scene(
+            mesh,
+            recorder,
+            PointedOutside(FolderOutside(Path(role.outside)), points),
+            random.Random(f"{role.seed} {role.who} {role.life}"),
+            PACE,
+            role.players,
+            asyncio.Event(),
+        )
+        await Player(scene, points, clock).obey(_orders())
+        breaking.cancel()
+
+
+def main() -> None:
+    """Live until told to leave."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        asyncio.run(_live(Role.given()))
+    except MeshError as error:
+        sys.exit(error.line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""What goes wrong in a run, and when: drawn beforehand, all of it, from one number."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from proof.chaos.points import ON_FILE, ON_SERVER
+from proof.scene import Pace
+
+PACE: Final = Pace(tick_s=0.5, ttl_s=2.0, rest_s=0.3)
+
+_STORM_S: Final = 8.0
+_CALM_S: Final = 4.0
+_FIRST_S: Final = 1.0
+"""Of calm, before the first storm."""
+_UNEVEN: Final = 0.25
+_RATE: Final = 0.7
+"""Faults in a second, on average over storms and calm."""
+_GAPS: Final = (0.3, 1.7)
+"""Between two of them, as parts of the average."""
+_RECOVERY_S: Final = 2.0
+"""In which nothing new befalls what has just been through something."""
+
+
+class StoreKind(StrEnum):
+    """Where the data of a run is."""
+
+    FILE = "file"
+    SQLD = "sqld"
+
+
+class Kind(StrEnum):
+    """What can go wrong."""
+
+    KILL = "kill"
+    KILL_AT_POINT = "kill-at-point"
+    PAUSE = "pause"
+    SERVER_KILL = "server-kill"
+    SERVER_PAUSE = "server-pause"
+    SERVER_RESTART = "server-restart"
+    DELAY = "delay"
+    THROTTLE = "throttle"
+    CUT = "cut"
+    HALF_OPEN = "half-open"
+    DROP_ANSWER = "drop-answer"
+    DUPLICATE = "duplicate"
+    CLOCK_STEP = "clock-step"
+    CLOCK_DRIFT = "clock-drift"
+    DISK_FULL = "disk-full"
+    TORN_REPLICA = "torn-replica"
+    TORN_SPOOL = "torn-spool"
+    FILE_HELD = "file-held"
+    WRITER_STORM = "writer-storm"
+    STRANGERS = "strangers"
+    """All the time: never drawn."""
+
+
+class Lane(StrEnum):
+    """What a fault befalls; there is one fault at a time for each."""
+
+    PLAYER = "player"
+    LINK = "link"
+    DATABASE = "database"
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """How faults of one kind are drawn."""
+
+    lane: Lane
+    shortest_s: float
+    longest_s: float
+    stores: tuple[StoreKind, ...] = tuple(StoreKind)
+    is_away: bool = False
+    """Whether the player does nothing meanwhile."""
+
+
+_ON_SQLD: Final = (StoreKind.SQLD,)
+SORTS: Final = {
+    Kind.KILL: Sort(Lane.PLAYER, 0.1, 2.0, is_away=True),
+    Kind.KILL_AT_POINT: Sort(Lane.PLAYER, 1.0, 3.0, is_away=True),
+    Kind.PAUSE: Sort(Lane.PLAYER, 1.5 * PACE.ttl_s, 5 * PACE.ttl_s, is_away=True),
+    Kind.SERVER_KILL: Sort(Lane.DATABASE, 0.1, 2.0, _ON_SQLD),
+    Kind.SERVER_PAUSE: Sort(Lane.DATABASE, 0.5, 4.0, _ON_SQLD),
+    Kind.SERVER_RESTART: Sort(Lane.DATABASE, 0.1, 1.0, _ON_SQLD),
+    Kind.DELAY: Sort(Lane.LINK, 2.0, 6.0, _ON_SQLD),
+    Kind.THROTTLE: Sort(Lane.LINK, 2.0, 6.0, _ON_SQLD),
+    Kind.CUT: Sort(Lane.LINK, 0.5, 4.0, _ON_SQLD),
+    Kind.HALF_OPEN: Sort(Lane.LINK, 1.0, 5.0, _ON_SQLD),
+    Kind.DROP_ANSWER: Sort(Lane.LINK, 0.5, 3.0, _ON_SQLD),
+    Kind.DUPLICATE: Sort(Lane.LINK, 1.0, 4.0, _ON_SQLD),
+    Kind.CLOCK_STEP: Sort(Lane.PLAYER, 1.0, 5.0),
+    Kind.CLOCK_DRIFT: Sort(Lane.PLAYER, 2.0, 6.0),
+    Kind.DISK_FULL: Sort(Lane.PLAYER, 0.5, 3.0),
+    Kind.TORN_REPLICA: Sort(Lane.PLAYER, 0.1, 1.0, _ON_SQLD, is_away=True),
+    Kind.TORN_SPOOL: Sort(Lane.PLAYER, 0.1, 1.0, _ON_SQLD, is_away=True),
+    Kind.FILE_HELD: Sort(Lane.DATABASE, 0.5, 4.0, (StoreKind.FILE,)),
+    Kind.WRITER_STORM: Sort(Lane.PLAYER, 1.0, 4.0),
+}
+_OFTEN: Final = (Kind.KILL, Kind.KILL_AT_POINT, Kind.PAUSE)
+"""In the deck twice."""
+
+
+def lane_of(kind: Kind, store: StoreKind) -> Lane:
+    """What it befalls: on the file home all players have one disk."""
+    if kind is Kind.DISK_FULL and store is StoreKind.FILE:
+        return Lane.DATABASE
+    return SORTS[kind].lane
+
+
+def kinds_on(store: StoreKind) -> tuple[Kind, ...]:
+    """What can go wrong there."""
+    return tuple(kind for kind, sort in SORTS.items() if store in sort.stores)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A storm or a calm."""
+
+    at: float
+    until: float
+    is_storm: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong; times are in seconds from the beginning."""
+
+    id: int
+    at: float
+    kind: Kind
+    player: str
+    """Whom it befalls; nobody, if it is the database."""
+    lasting: float
+    detail: dict[str, Any]
+
+    @property
+    def until(self) -> float:
+        """When it is over."""
+        return self.at + self.lasting
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name} {value}" for name, value in self.detail.items())
+        whom = self.player or "-"
+        return f"{self.at:7.2f} s  {self.kind:<15} {whom:<6} {self.lasting:5.2f} s  {told}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """All of a run."""
+
+    seed: int
+    seconds: float
+    store: StoreKind
+    players: tuple[str, ...]
+    phases: tuple[Phase, ...]
+    faults: tuple[Fault, ...]
+
+    def document(self) -> dict[str, Any]:
+        """As it is written down."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.faults))
+
+
+def drawn(seed: int, seconds: float, store: StoreKind, players: tuple[str, ...]) -> Schedule:
+    """The schedule of a run: the same for the same arguments, everywhere and for ever."""
+    chance = random.Random(f"{seed} {seconds} {store} {players}")
+    phases = tuple(_phases(chance, seconds))
+    faults = tuple(_Drawing(chance, store, players, seconds).faults(phases))
+    return Schedule(seed, seconds, store, players, phases, faults)
+
+
+def _phases(chance: random.Random, seconds: float) -> Iterator[Phase]:
+    at, is_storm, length = 0.0, False, _FIRST_S
+    while at < seconds:
+        until = min(seconds, at + length)
+        yield Phase(at, until, is_storm)
+        at, is_storm = until, not is_storm
+        length = (_STORM_S if is_storm else _CALM_S) * chance.uniform(1 - _UNEVEN, 1 + _UNEVEN)
+
+
+class _Drawing:
+    """Draws kinds from a deck, so that each has its turn, for what nothing else befalls just then."""
+
+    def __init__(
+        self, chance: random.Random, store: StoreKind, players: tuple[str, ...], seconds: float
+    ) -> None:
+        self._chance = chance
+        self._store = store
+        self._players = players
+        self._seconds = seconds
+        self._deck: list[Kind] = []
+        self._busy: dict[tuple[Lane, str], float] = {}
+        self._away: dict[str, float] = {}
+
+    def faults(self, phases: tuple[Phase, ...]) -> Iterator[Fault]:
+        rate = _RATE * (_STORM_S + _CALM_S) / _STORM_S
+        number = 0
+        for phase in phases:
+            at = phase.at + self._chance.random() / rate
+            while phase.is_storm and at < phase.until:
+                if fault := self._fault(number + 1, at):
+                    number += 1
+                    yield fault
+                at += self._chance.uniform(*_GAPS) / rate
+
+    def _fault(self, number: int, at: float) -> Fault | None:
+        """What goes wrong now: the next in the deck that can."""
+        if not self._deck:
+            self._deck = [*kinds_on(self._store), *_OFTEN]
+            self._chance.shuffle(self._deck)
+        for kind in self._deck:
+            places = self._places(kind, at)
+            if places:
+                self._deck.remove(kind)
+                return self._made(number, at, kind, self._chance.choice(places))
+        return None
+
+    def _places(self, kind: Kind, at: float) -> list[str]:
+        """Whom it can befall now, and be over in time."""
+        sort, lane = SORTS[kind], lane_of(kind, self._store)
+        if at + sort.shortest_s > self._seconds:
+            return []
+        if lane is Lane.DATABASE:
+            free = [""]
+        else:
+            away = sum(until > at for until in self._away.values())
+            if sort.is_away and away >= max(1, len(self._players) - 2):
+                return []
+            free = list(self._players)
+        return [each for each in free if self._busy.get((lane, each), 0.0) <= at]
+
+    def _made(self, number: int, at: float, kind: Kind, player: str) -> Fault:
+        sort = SORTS[kind]
+        lasting = self._chance.uniform(sort.shortest_s, min(sort.longest_s, self._seconds - at))
+        if sort.is_away:
+            self._away[player] = at + lasting
+        self._busy[lane_of(kind, self._store), player] = at + lasting + _RECOVERY_S
+        return Fault(number, round(at, 3), kind, player, round(lasting, 3), self._detail(kind))
+
+    def _detail(self, kind: Kind) -> dict[str, Any]:
+        chance = self._chance
+        match kind:
+            case Kind.KILL_AT_POINT:
+                return {"point": chance.choice(ON_FILE if self._store is StoreKind.FILE else ON_SERVER)}
+            case Kind.DELAY:
+                return {"delay_ms": chance.randint(20, 400)}
+            case Kind.THROTTLE:
+                return {"bytes_per_s": chance.randint(20_000, 200_000)}
+            case Kind.CLOCK_STEP:
+                far = chance.choice((1_000, 10_000, 50_000, 200_000))
+                return {"offset_ms": chance.choice((-1, 1)) * chance.randint(far // 2, far)}
+            case Kind.CLOCK_DRIFT:
+                return {"rate": round(chance.uniform(0.8, 1.2), 3)}
+            case Kind.TORN_REPLICA | Kind.TORN_SPOOL:
+                return {"chance": chance.randrange(2**32)}
+            case _:
+                return {}

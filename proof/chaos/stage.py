@@ -1,0 +1,148 @@
+"""The stage: a play from the first curtain to the verdicts, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from proof.chaos.cast import Person, assert_all_gone, cast
+from proof.chaos.finals import asking, note_finals, prepare
+from proof.chaos.ground import TOKEN, Ground, laid
+from proof.chaos.nemesis import Nemesis
+from proof.chaos.picture import drawn as picture_of
+from proof.chaos.player import DRAINED, OVER, UP, Role, appended_to
+from proof.chaos.schedule import PACE, Kind, Schedule
+from proof.chaos.strangers import Strangers
+from proof.history import History, Recorder
+from proof.judge import verdicts
+from proof.monitor import Monitor
+from proof.reading import Ask
+from proof.verdicts import Verdict
+
+SCHEDULE: Final = "schedule.json"
+VERDICTS: Final = "verdicts.json"
+PICTURE: Final = "chaos.svg"
+
+_UP_S: Final = 60.0
+_AFTERWARDS_S: Final = 1.5 * PACE.ttl_s
+"""For which all goes on when all is well again."""
+_OVER_S: Final = 30.0
+_DRAIN_S: Final = 45.0
+_LEAVE_S: Final = 30.0
+_LOOK_S: Final = 0.5
+
+
+class Stage:
+    """One play: its people and where they play, and a folder in which all of it can be read afterwards."""
+
+    def __init__(self, schedule: Schedule, folder: Path) -> None:
+        self.schedule = schedule
+        self.folder = folder
+        self.left_out: tuple[Kind, ...] = ()
+        for part in ("logs", "outside"):
+            (folder / part).mkdir(parents=True)
+        self._write(SCHEDULE, schedule.document())
+        self._recorder = Recorder("stage", 1, time.monotonic, appended_to(folder / "stage.jsonl"))
+
+    async def play(self) -> None:
+        """Everything but the judging. Whatever happens, nothing is left of it but the folder."""
+        async with laid(self.schedule) as ground, asking(ground.stage_settings) as (store, ask):
+            self.left_out = ground.left_out
+            await prepare(store)
+            async with cast(self._roles(ground), self._recorder, self.folder / "logs") as people:
+                await self._all(people, self._until(UP), _UP_S, "to come up")
+                async with self._watched(ground, ask):
+                    await Nemesis(ground, people, self._recorder).rage(self.schedule)
+                    await self._all(people, self._until(UP), _UP_S, "to come up again")
+                    self._recorder.note("healed")
+                    await asyncio.sleep(_AFTERWARDS_S)
+                    await self._all(people, self._ordered("over", OVER), _OVER_S, "to end its deeds")
+                    await self._all(people, self._drained, _DRAIN_S, "to drain")
+                await self._all(people, Person.leave, _LEAVE_S, "to leave")
+                assert_all_gone(people)
+            await note_finals(ask, ground, self._recorder)
+
+    def judge(self) -> tuple[History, list[Verdict]]:
+        """What is to be said of it; written down, and drawn."""
+        history = History.read(self.folder)
+        said = verdicts(history)
+        documents = [asdict(each) | {"holds": each.holds} for each in said]
+        self._write(VERDICTS, documents)
+        (self.folder / PICTURE).write_text(picture_of(history, self.schedule, said))
+        return history, said
+
+    def _write(self, name: str, document: Any) -> None:
+        (self.folder / name).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+    def _roles(self, ground: Ground) -> dict[Role, Any]:
+        players, seed = self.schedule.players, self.schedule.seed
+        folders = str(self.folder.absolute()), str((self.folder / "outside").absolute())
+        return {Role(who, 0, seed, players, *folders): ground.settings[who] for who in players}
+
+    @asynccontextmanager
+    async def _watched(self, ground: Ground, ask: Ask) -> AsyncIterator[None]:
+        """With strangers at the doors, and a monitor of the log."""
+        urls = {who: ground.url_of(who) for who in self.schedule.players}
+        strangers = Strangers(urls, TOKEN, random.Random(self.schedule.seed), self._recorder)
+        self._recorder.note("fault.began", kind=Kind.STRANGERS, id=0, player="")
+        beside = [
+            asyncio.create_task(strangers.run(), name="strangers"),
+            asyncio.create_task(Monitor(ask, self._recorder).run(_LOOK_S), name="monitor"),
+        ]
+        try:
+            yield
+        finally:
+            for task in beside:
+                task.cancel()
+            ended = await asyncio.gather(*beside, return_exceptions=True)
+            self._recorder.note("fault.ended", kind=Kind.STRANGERS, id=0, player="")
+        for error in ended:
+            if not isinstance(error, asyncio.CancelledError):
+                raise error or AssertionError("it ends only when it is cancelled")
+
+    # --- what all are to do ----------------------------------------------------------------------
+
+    @staticmethod
+    def _until(word: str) -> Callable[[Person], Coroutine[Any, Any, None]]:
+        return lambda person: person.until(word)
+
+    @staticmethod
+    def _ordered(what: str, word: str) -> Callable[[Person], Coroutine[Any, Any, None]]:
+        async def obeyed(person: Person) -> None:
+            person.order(what)
+            await person.until(word)
+
+        return obeyed
+
+    async def _drained(self, person: Person) -> None:
+        await self._ordered("drain", DRAINED)(person)
+        self._recorder.note("drained", player=person.name)
+
+    async def _all(
+        self,
+        people: dict[str, Person],
+        do: Callable[[Person], Awaitable[None]],
+        seconds: float,
+        what: str,
+    ) -> None:
+        """Have all do it at once, within this time; whoever does not is killed, and that is a fault."""
+        await asyncio.gather(*(self._in_time(person, do, seconds, what) for person in people.values()))
+
+    async def _in_time(
+        self, person: Person, do: Callable[[Person], Awaitable[None]], seconds: float, what: str
+    ) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await do(person)
+        except TimeoutError:
+            error = f"it took more than {seconds:g} s {what}"
+            self._recorder.note("unexpected", player=person.name, where="stage", error=error)
+            await person.remove()

@@ -1,0 +1,40 @@
+"""A storm of writers: one player writes as much as it can, and all of it can be counted afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from proof.scene import Scene
+from vox_mesh import Script, Statement
+from vox_mesh.errors import MeshError, OutcomeUnknown
+
+TABLE: Final = "proof_storm"
+DDL: Final = f"CREATE TABLE IF NOT EXISTS {TABLE} (name TEXT PRIMARY KEY, n INTEGER NOT NULL)"
+
+_WRITERS: Final = 24
+_REST_S: Final = 0.005
+_AFTER_FAULT_S: Final = 0.1
+_COUNT: Final = f"INSERT INTO {TABLE} VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET n = n + 1"
+
+
+async def storm(scene: Scene, number: int, seconds: float) -> None:
+    """Have many callers write for so long, each to a row of its own that says how often."""
+    names = (f"{scene.who}.{scene.recorder.life}.{number}.{writer}" for writer in range(_WRITERS))
+    await asyncio.gather(*(_count(scene, name, seconds) for name in names))
+
+
+async def _count(scene: Scene, name: str, seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    done = unknown = 0
+    while loop.time() < until:
+        try:
+            await scene.mesh.store.write(Script(Statement(_COUNT, (name,))))
+            done += 1
+            await asyncio.sleep(_REST_S)
+        except OutcomeUnknown:
+            unknown += 1
+        except MeshError:
+            await asyncio.sleep(_AFTER_FAULT_S)
+    scene.recorder.note("storm.wrote", name=name, done=done, unknown=unknown)

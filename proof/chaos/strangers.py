@@ -1,0 +1,122 @@
+"""Strangers: all the time they call the services of players with what must be refused, come what may."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+import orjson
+
+from proof.history import Recorder
+
+MARK: Final = "a-stranger-was-here"
+"""In all that they want to be written: found anywhere in the database, it tells that something was."""
+
+_REST_S: Final = 0.08
+_PATIENCE_S: Final = 2.0
+_LARGE: Final = 2 * 2**20 + 1
+_LOCK: Final = orjson.dumps({"keys": [MARK], "agent": MARK})
+_JOB: Final = orjson.dumps({"manifests": [{"kind": MARK}]})
+_MESSAGE: Final = orjson.dumps({"sender": MARK, "receiver": MARK, "payload": MARK})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a stranger says."""
+
+    name: str
+    method: str = "POST"
+    path: str = "/v1/locks"
+    body: bytes = _LOCK
+    has_token: bool = True
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+_STRANGE: Final = {"Authorization": "Bearer a-guess"}
+CALLS: Final = (
+    Call("lock without a token", has_token=False),
+    Call("lock with a guess", has_token=False, headers=_STRANGE),
+    Call("job with a guess", path="/v1/jobs", body=_JOB, has_token=False, headers=_STRANGE),
+    Call("message with a guess", path="/v1/messages", body=_MESSAGE, has_token=False, headers=_STRANGE),
+    Call("delivery with a guess", path="/v1/a2a/deliver", body=b"[]", has_token=False, headers=_STRANGE),
+    Call("look without a token", method="GET", has_token=False),
+    Call("half of a document", body=_LOCK[:-5]),
+    Call("no document", body=b"\x00\xff" * 50),
+    Call("a field too many", body=orjson.dumps({"keys": [MARK], "agent": MARK, "by": MARK})),
+    Call("another type", body=orjson.dumps({"keys": MARK, "agent": 5})),
+    Call("no keys", body=orjson.dumps({"keys": [], "agent": MARK})),
+    Call("time before now", body=orjson.dumps({"keys": [MARK], "agent": MARK, "ttl": "-5s"})),
+    Call("no job", path="/v1/jobs", body=orjson.dumps({"manifests": [{"kind": ""}]})),
+    Call("too large", body=orjson.dumps({"keys": [MARK], "agent": "x" * _LARGE})),
+    Call("another language", headers={"Content-Type": "application/xml"}),
+    Call("packed", headers={"Content-Encoding": "gzip"}),
+    Call("nowhere", path=f"/v1/{MARK}"),
+    Call("another way", method="DELETE", path="/v1/nodes"),
+    Call("no page", method="GET", path="/v1/locks?limit=many", body=b""),
+)
+
+NOISE: Final = (
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"GET /v1/locks HTTP/9.9\r\n\r\n",
+    b"POST /v1/locks HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    b"POST /v1/locks HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
+)
+"""What is no request at all, or none that anybody may send."""
+
+
+class Strangers:
+    """Call one player after another, and note each answer."""
+
+    def __init__(
+        self, urls: Mapping[str, str], token: str, chance: random.Random, recorder: Recorder
+    ) -> None:
+        self._urls = dict(urls)
+        self._token = token
+        self._chance = chance
+        self._recorder = recorder
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with httpx.AsyncClient(timeout=_PATIENCE_S, trust_env=False) as client:
+            while True:
+                player, url = self._chance.choice(list(self._urls.items()))
+                # Who is dead or stopped does not answer; nobody expects that.
+                with suppress(httpx.TransportError, OSError, TimeoutError, asyncio.IncompleteReadError):
+                    if self._chance.random() < len(NOISE) / (len(NOISE) + len(CALLS)):
+                        await self._make_noise(player, url)
+                    else:
+                        await self._call(client, player, url)
+                await asyncio.sleep(_REST_S)
+
+    async def _call(self, client: httpx.AsyncClient, player: str, url: str) -> None:
+        call = self._chance.choice(CALLS)
+        headers = {"Content-Type": "application/json", **call.headers}
+        if call.has_token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        answer = await client.request(call.method, url + call.path, content=call.body, headers=headers)
+        self._note(player, call.name, answer.status_code)
+
+    async def _make_noise(self, player: str, url: str) -> None:
+        noise = self._chance.choice(NOISE)
+        parts = urlsplit(url)
+        async with asyncio.timeout(_PATIENCE_S):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            try:
+                writer.write(noise)
+                await writer.drain()
+                line = await reader.readline()
+            finally:
+                writer.transport.abort()
+        if line.startswith(b"HTTP/"):  # it may as well hang up
+            self._note(player, "noise", int(line.split()[1]))
+
+    def _note(self, player: str, call: str, status: int) -> None:
+        is_refused = 400 <= status < 500
+        self._recorder.note("stranger.call", player=player, call=call, status=status, refused=is_refused)

@@ -1,0 +1,52 @@
+"""What strangers must not achieve, and what a storm of writers must: from the answers and the rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from proof.history import History
+from proof.verdicts import Check
+
+
+def _no_5xx(history: History) -> Iterator[str | int]:
+    for call in history.notes("stranger.call"):
+        yield 1
+        if call.data["status"] >= 500:
+            yield f"{call.data['player']} answered {call.data['status']} to {call.data['call']!r}"
+
+
+def _refused(history: History) -> Iterator[str | int]:
+    for call in history.notes("stranger.call"):
+        yield 1
+        if not call.data["refused"] and call.data["status"] < 500:
+            yield f"{call.data['player']} did as told by {call.data['call']!r}: {call.data['status']}"
+    for table in history.notes("final.strangers"):
+        yield 1
+        if table.data["rows"]:
+            yield f"{table.data['rows']} rows of {table.data['table']} are by a stranger"
+
+
+def _storms(history: History) -> Iterator[str | int]:
+    """Of those that were seen to their end: who died before that did not tell how much it knew of."""
+    found = {note.data["name"]: note.data["n"] for note in history.notes("final.storm")}
+    for storm in history.notes("storm.wrote"):
+        yield 1
+        name, done, unknown = (storm.data[each] for each in ("name", "done", "unknown"))
+        n = found.get(name, 0)
+        if not done <= n <= done + unknown:
+            yield f"{name} counted {n}, of {done} writes that were done and {unknown} of unknown fate"
+
+
+def _nothing_unexpected(history: History) -> Iterator[str | int]:
+    yield len(history.notes("life.began"))
+    for note in history.notes("unexpected"):
+        yield f"{note.data['player']}, {note.data.get('where', 'somewhere')}: {note.data['error']}"
+
+
+STRANGER_CHECKS: Final = (
+    Check("no-5xx", "What must be refused is refused, and never fails the service.", _no_5xx),
+    Check("refused-changes-nothing", "No call that was refused leaves a trace in the database.", _refused),
+    Check("storms-counted", "Of many writes at once each takes effect once, or not at all.", _storms),
+    Check("nothing-unexpected", "Nothing fails but by an error of the mesh's own.", _nothing_unexpected),
+)
