@@ -28,7 +28,7 @@ def named(noun: str) -> Mapping[str, str]:
     statements: dict[str, str] = {}
     parts: dict[str, str] = {}
     for kind, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
-        whole = re.sub(r"\b[A-Z_]+\b", lambda word: parts.get(word[0], word[0]), _bare(text))
+        whole = re.sub(r"\b[A-Z_]+\b", lambda word: parts.get(word[0], word[0]), bare(text))
         (statements if kind == "name" else parts)[name] = whole
     return statements
 
@@ -41,17 +41,17 @@ def ddl() -> tuple[str, ...]:
     for line in (_folder() / "coordination.sql").read_text().splitlines(keepends=True):
         pending += line
         if sqlite3.complete_statement(pending):
-            statements.append(_bare(pending))
+            statements.append(bare(pending))
             pending = ""
     return tuple(statements)
 
 
-def _bare(text: str) -> str:
+def bare(text: str) -> str:
     """The statement without comments and needless space.
 
     `NOW_MS` is the database's clock in milliseconds, `NOW_ISO` the same as text, and `ISO_IN(x)` the time
     after x, which is a modifier such as `+30.000 seconds`.
     """
-    bare = " ".join(re.sub(r"--[^\n]*", "", text).split()).rstrip(";")
-    bare = bare.replace("NOW_MS", NOW_MS).replace("NOW_ISO", f"{_ISO})")
-    return bare.replace("ISO_IN(", f"{_ISO}, ")
+    text = " ".join(re.sub(r"--[^\n]*", "", text).split()).rstrip(";")
+    text = text.replace("NOW_MS", NOW_MS).replace("NOW_ISO", f"{_ISO})")
+    return text.replace("ISO_IN(", f"{_ISO}, ")

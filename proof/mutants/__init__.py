@@ -1,0 +1,1 @@
+"""Planted bugs: changes of the product that must be found, or the instruments prove nothing."""

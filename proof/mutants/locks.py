@@ -1,0 +1,86 @@
+"""Bugs in locks and in optimistic writes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.plant import Code, Plant, Sql
+
+LOCK_PLANTS: Final = (
+    Plant(
+        "token-reused",
+        "a lock that is taken again has the token that it had before",
+        (
+            Sql("locks", "take_free", "generation + 1, i.value", "1, i.value"),
+            Sql("locks", "take_one", "generation + 1, ?8", "1, ?8"),
+        ),
+        ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
+        ("locks",),
+    ),
+    Plant(
+        "token-not-raised",
+        "whoever waits for a lock gets it under its last holder's token",
+        (
+            Sql(
+                "locks",
+                "take_if_next",
+                "fence_token = 1 + max(fence_token,",
+                "fence_token = max(fence_token,",
+            ),
+            Sql("locks", "pass_on", "fence_token = 1 + max(fence_token,", "fence_token = max(fence_token,"),
+            Sql("locks", "raise_above", "generation = 1 + max(generation,", "generation = max(generation,"),
+        ),
+        ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
+        ("locks",),
+    ),
+    Plant(
+        "taken-while-held",
+        "whoever waits for a lock takes it though its holder's time is not over",
+        (Sql("locks", "take", "AND b.blocks_until > NOW_ISO)", "AND false)"),),
+        ("locks-linearizable", "outside-takes-no-older"),
+        ("locks",),
+    ),
+    Plant(
+        "renewed-by-anyone",
+        "a hold that was lost is renewed",
+        (
+            Code(
+                "vox_mesh.coordination.locks.request:held_guard", "refusal=StaleFence.code)", "refusal=None)"
+            ),
+            Sql("locks", "refuse_unless_held", "json_array_length(?3) <> (", "0 > ("),
+        ),
+        ("locks-linearizable", "outside-takes-no-older", "tokens-rise"),
+        ("locks",),
+    ),
+    Plant(
+        "released-by-anyone",
+        "a late release ends the hold of whoever has the lock by then",
+        (
+            Sql(
+                "locks",
+                "release_free",
+                "(lock_key, fence_token) IN ( "
+                "SELECT value ->> 'lock_key', value ->> 'token' FROM json_each(?1) )",
+                "lock_key IN (SELECT value ->> 'lock_key' FROM json_each(?1))",
+            ),
+            Sql("locks", "release_one", "AND fence_token = ?6", "AND ?6 = ?6"),
+            Sql("locks", "release", "AND fence_token = ?4", "AND ?4 = ?4"),
+        ),
+        ("locks-linearizable", "outside-takes-no-older"),
+        ("locks",),
+    ),
+    Plant(
+        "version-not-checked",
+        "an optimistic write does not look whether the row has moved",
+        (Code("vox_mesh.coordination.occ_table:Place.put", "AND {WRITTEN_AT} IS ?", "AND ? IS NOT 0"),),
+        ("counters-linearizable", "no-lost-update"),
+        ("counters",),
+    ),
+    Plant(
+        "contention-told-as-written",
+        "a write that found the row moved says that it was made",
+        (Code("vox_mesh.coordination.occ:Occ._send", "if changed else None", "or None"),),
+        ("counters-linearizable", "no-lost-update"),
+        ("counters",),
+    ),
+)

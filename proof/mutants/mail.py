@@ -1,0 +1,73 @@
+"""Bugs in messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.plant import Plant, Sql
+
+MESSAGE_PLANTS: Final = (
+    Plant(
+        "acked-by-anyone",
+        "a message is acknowledged by one who does not have it",
+        (
+            Sql(
+                "messages",
+                "ack",
+                "AND (message_uuid, claim_owner) IN ( "
+                "SELECT value ->> 'message_uuid', value ->> 'claim_owner' FROM json_each(?1))",
+                "",
+            ),
+            Sql("messages", "ack_one", "AND claim_owner = ?6", "AND ?6 = ?6"),
+        ),
+        ("acked-by-holder",),
+        ("messages",),
+    ),
+    Plant(
+        "acked-too-late",
+        "a message is acknowledged under a claim that is over",
+        (
+            Sql("messages", "ack", "ended_ms IS NULL AND claim_until_ms > NOW_MS", "ended_ms IS NULL"),
+            Sql("messages", "ack_one", "ended_ms IS NULL AND claim_until_ms > NOW_MS", "ended_ms IS NULL"),
+        ),
+        ("acked-by-holder", "messages-in-order"),
+        ("messages",),
+    ),
+    Plant(
+        "handed-out-expired",
+        "a message is handed out after its time",
+        (
+            Sql(
+                "messages",
+                "claim",
+                "AND ended_ms IS NULL AND hlc >= h.hlc AND (h.barrier IS NULL OR hlc < h.barrier) "
+                "AND (expires_ms IS NULL OR expires_ms > h.now)",
+                "AND ended_ms IS NULL AND hlc >= h.hlc AND (h.barrier IS NULL OR hlc < h.barrier)",
+            ),
+            Sql("messages", "claim_one", "AND (expires_ms IS NULL OR expires_ms > NOW_MS)", ""),
+            Sql("messages", "expire", "AND expires_ms <= NOW_MS", "AND expires_ms <= NOW_MS - 60000"),
+        ),
+        ("never-after-expiry",),
+        ("messages",),
+    ),
+    Plant(
+        "given-back-overtaken",
+        "what was written after a message that waits to be tried again is handed out before it",
+        (
+            Sql("messages", "claim", "AND (h.barrier IS NULL OR hlc < h.barrier)", ""),
+            Sql("messages", "claim", "coalesce(m.not_before_ms, 0),", "0,"),
+        ),
+        ("messages-in-order",),
+        ("messages",),
+    ),
+    Plant(
+        "dropped-when-handed-out",
+        "a message is done with when it is handed out, whatever becomes of it",
+        (
+            Sql("messages", "claim", "state = 'delivered',", "state = 'acked', ended_ms = chosen.now,"),
+            Sql("messages", "claim_one", "state = 'delivered',", "state = 'acked', ended_ms = NOW_MS,"),
+        ),
+        ("messages-acked", "acked-by-holder"),
+        ("messages",),
+    ),
+)

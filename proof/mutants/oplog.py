@@ -1,0 +1,131 @@
+"""Bugs in the log, and in who lives."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.plant import Code, Plant, Sql
+
+LOG_PLANTS: Final = (
+    Plant(
+        "link-skipped",
+        "an entry is linked to the one before the last",
+        (
+            Code(
+                "vox_mesh.coordination.author:Author._entries",
+                "        prev = own\n",
+                "        prev = own if len(entries) != 2 else prev\n",
+            ),
+        ),
+        ("chains-whole",),
+        ("oplog", "jobs"),
+    ),
+    Plant(
+        "entry-left-out",
+        "of entries that are written together the last is not",
+        (
+            Sql(
+                "oplog",
+                "append_several",
+                "FROM json_each(?4) ORDER BY key",
+                "FROM json_each(?4) WHERE key < 1",
+            ),
+        ),
+        ("chains-complete", "chains-whole"),
+        ("oplog", "jobs"),
+    ),
+    Plant(
+        "chain-cut-off",
+        "a node that begins again cuts off the end of its chain",
+        (
+            Sql(
+                "nodes",
+                "refuse_if_in_use",
+                "INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS ( SELECT 1 FROM mesh_heartbeats",
+                "DELETE FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 "
+                "AND seq = (SELECT max(seq) FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3"
+                ") AND NOT EXISTS (SELECT 1 FROM mesh_heartbeats",
+            ),
+        ),
+        ("heads-kept", "chains-complete"),
+        ("oplog",),
+    ),
+    Plant(
+        "applied-before-its-time",
+        "an op is applied though what it depends on is not there",
+        (
+            Code(
+                "vox_mesh.coordination.deferral:Deferral.standing_of",
+                'return Standing.APPLIED if found <= {"applied"} else Standing.DEFERRED',
+                "return Standing.APPLIED",
+            ),
+        ),
+        ("ops-in-order",),
+        ("oplog",),
+    ),
+    Plant(
+        "dead-never-told",
+        "a node that is silent is taken for alive",
+        (
+            Code(
+                "vox_mesh.model.liveness:missed_ticks",
+                "return max(0, int(silent_ms / tick_ms - _PATIENCE))",
+                "return 0",
+            ),
+        ),
+        ("dead-told",),
+        ("writes",),
+    ),
+    Plant(
+        "dead-by-own-clock",
+        "the silence of others is counted by this machine's clock",
+        (
+            Code(
+                "vox_mesh.coordination.clock:MeshClock.now_ms",
+                "if self._ahead_ms is None:",
+                "if True:",
+            ),
+        ),
+        ("live-never-dead", "dead-told", "downbeats-once", "never-after-expiry"),
+        ("writes", "beats", "messages"),
+    ),
+    Plant(
+        "live-told-dead",
+        "two ticks that did not come make a node dead",
+        (
+            Code(
+                "vox_mesh.model.liveness:missed_ticks",
+                "int(silent_ms / tick_ms - _PATIENCE)",
+                "int(20 * silent_ms / tick_ms)",
+            ),
+        ),
+        ("live-never-dead",),
+        ("writes",),
+    ),
+    Plant(
+        "downbeat-twice",
+        "a downbeat is told again with the beat after it",
+        (
+            Code(
+                "vox_mesh.rhythm.pulse:Pulse._beat",
+                "listener.tell(frame)",
+                "listener.tell(frame), listener.tell(frame)",
+            ),
+        ),
+        ("downbeats-once",),
+        ("beats",),
+    ),
+    Plant(
+        "downbeat-swallowed",
+        "beats that began while a process was away are left out, downbeats too",
+        (
+            Code(
+                "vox_mesh.rhythm.pulse:Pulse._beat",
+                "for beat in metronome.beats(ground.timeline, now_ms):",
+                "for beat in list(metronome.beats(ground.timeline, now_ms))[-1:]:",
+            ),
+        ),
+        ("downbeats-once",),
+        ("beats",),
+    ),
+)

@@ -1,0 +1,15 @@
+"""All planted bugs, by name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.locks import LOCK_PLANTS
+from proof.mutants.mail import MESSAGE_PLANTS
+from proof.mutants.oplog import LOG_PLANTS
+from proof.mutants.store import STORE_PLANTS
+from proof.mutants.work import JOB_PLANTS
+
+PLANTS: Final = {
+    plant.name: plant for plant in (*LOCK_PLANTS, *STORE_PLANTS, *LOG_PLANTS, *MESSAGE_PLANTS, *JOB_PLANTS)
+}

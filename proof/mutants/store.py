@@ -1,0 +1,104 @@
+"""Bugs in the store: keys, answers, and what callers are told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.plant import Code, Plant, Sql
+
+STORE_PLANTS: Final = (
+    Plant(
+        "retried-without-key",
+        "a request that got no answer is sent again, and takes effect again",
+        (
+            Sql("scripts", "remember_key", "VALUES (?, ?, ?, ?)", "VALUES (?, ?, ? || random(), ?)"),
+            Sql("scripts", "remember_keys", "value, ?3", "value || random(), ?3"),
+        ),
+        ("effect-once", "counters-linearizable", "no-lost-update"),
+        ("effects", "counters"),
+    ),
+    Plant(
+        "doubt-told-as-no",
+        "what may have been applied is told as not applied",
+        (
+            Code(
+                "vox_mesh.store.combiner:_unknown",
+                "return OutcomeUnknown(reason, key=entry.scripts[0].key)",
+                "return Unreachable(reason)",
+            ),
+        ),
+        ("counters-linearizable", "no-lost-update", "effect-once", "locks-linearizable"),
+        ("counters", "effects"),
+    ),
+    Plant(
+        "answered-before-commit",
+        "callers are told that it is done when the request is sent",
+        (
+            Code(
+                "vox_mesh.store.sender:Sender._carry",
+                "            flight.fault = fault\n            if",
+                "            flight.fault = fault\n"
+                "            return [Outcome(each.key) for entry in flight.entries for each in entry.scripts]"
+                "\n"
+                "            if",
+            ),
+        ),
+        ("effect-none-lost", "chains-complete", "counters-linearizable", "no-lost-update"),
+        ("effects", "counters", "oplog"),
+    ),
+    Plant(
+        "second-script-dropped",
+        "of scripts that go together in a request the second is left out",
+        (
+            Code(
+                "vox_mesh.store.request:OptimisticRequest.__init__",
+                "for run in _runs(scripts) if len(scripts) > 1 else _ALONE:",
+                "for run in (each for each in _runs(scripts) if each != [1]):",
+            ),
+        ),
+        ("effect-none-lost", "counters-linearizable", "no-lost-update"),
+        ("effects", "counters", "writes"),
+    ),
+    Plant(
+        "zombie-heard",
+        "a process whose node has begun again elsewhere goes on writing",
+        (
+            Sql("oplog", "refuse_unless_current", "AND incarnation = ?4", "AND ?4 = ?4"),
+            Sql("oplog", "is_current", "AND incarnation = ?4", "AND ?4 = ?4"),
+            Sql("oplog", "refuse_unless_current_at", "AND incarnation = ?4 ) OR ?5", "AND ?4 = ?4 ) OR ?5"),
+        ),
+        ("one-incarnation",),
+        ("writes", "locks", "counters"),
+    ),
+    Plant(
+        "two-probes",
+        "when the circuit has rested, any number of calls are let through at once",
+        (
+            Code(
+                "vox_mesh.store.breaker:Breaker.refuses",
+                "return self._probing or not self._storage.is_rested",
+                "return not self._storage.is_rested",
+            ),
+        ),
+        ("one-probe",),
+        ("writes", "effects"),
+    ),
+    Plant(
+        "key-forgotten-at-once",
+        "the key of a script is forgotten when it was answered, though it may come again",
+        (
+            Code(
+                "vox_mesh.store.combiner:Combiner._settle",
+                "if script.leaves_key and not script.may_come_again:",
+                "if script.leaves_key:",
+            ),
+            Code(
+                "vox_mesh.store.ledger:Ledger._due_count",
+                "surplus = len(answered) - _KEPT_KEYS",
+                "return len(answered)",
+            ),
+        ),
+        ("effect-once", "counters-linearizable", "no-lost-update"),
+        ("effects", "counters"),
+    ),
+)

@@ -1,0 +1,83 @@
+"""Bugs in jobs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.plant import Plant, Sql
+
+_HELD: Final = (
+    "j.claim_token = i.value ->> 'claim_token' AND j.claimer = ?5 AND j.lease_until_ms IS NOT NULL "
+    "AND j.state = 'running'"
+)
+
+JOB_PLANTS: Final = (
+    Plant(
+        "completed-by-anyone",
+        "a job is completed under a claim that is over",
+        (
+            Sql(
+                "jobs",
+                "complete",
+                _HELD,
+                "true",
+            ),
+            Sql(
+                "jobs",
+                "finish",
+                _HELD,
+                "true",
+            ),
+        ),
+        ("one-completion", "one-end"),
+        ("jobs",),
+    ),
+    Plant(
+        "claimed-by-two",
+        "a job that somebody has is claimed again",
+        (
+            Sql(
+                "jobs",
+                "take",
+                "j.state = 'pending' AND j.waits = 0 AND",
+                "j.state IN ('pending', 'claimed', 'running') AND j.waits = 0 AND",
+            ),
+            Sql(
+                "jobs",
+                "ready",
+                "AND r.state = 'pending'",
+                "AND r.state IN ('pending', 'running')",
+            ),
+        ),
+        ("claims-apart", "one-completion"),
+        ("jobs",),
+    ),
+    Plant(
+        "lease-cut-short",
+        "a lease is taken from its holder before it is over",
+        (Sql("jobs", "expire", "AND j.lease_until_ms < NOW_MS)", "AND j.lease_until_ms < NOW_MS + 60000)"),),
+        ("claims-apart",),
+        ("jobs",),
+    ),
+    Plant(
+        "needs-ignored",
+        "a job begins before those that it waits for have ended",
+        (Sql("jobs", "schedule", "coalesce(json_array_length(i.value, '$.after'), 0)", "0"),),
+        ("jobs-in-order",),
+        ("jobs",),
+    ),
+    Plant(
+        "cron-fired-twice",
+        "a cron is fired by every node that sees that it is due",
+        (Sql("crons", "move_on", "next_ms = ?6", "next_ms = next_ms"),),
+        ("crons-once",),
+        ("jobs",),
+    ),
+    Plant(
+        "ended-twice",
+        "a lease that runs out ends a job that has ended",
+        (Sql("jobs", "abort", "WHERE j.ended_ms IS NULL)", ")"),),
+        ("one-end",),
+        ("jobs",),
+    ),
+)
