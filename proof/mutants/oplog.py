@@ -43,7 +43,7 @@ LOG_PLANTS: Final = (
                 "refuse_if_in_use",
                 "INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS ( SELECT 1 FROM mesh_heartbeats",
                 "DELETE FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 "
-                "AND seq = (SELECT max(seq) FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3"
+                "AND seq = (SELECT max(seq) FROM agent_oplog WHERE scope_id = ?1 AND node_id = ?3"
                 ") AND NOT EXISTS (SELECT 1 FROM mesh_heartbeats",
             ),
         ),
