@@ -5,21 +5,39 @@ from __future__ import annotations
 from typing import Final
 
 from proof.checkers.beats import BEAT_CHECKS
+from proof.checkers.counters import COUNTER_CHECKS
 from proof.checkers.crons import CRON_CHECKS
 from proof.checkers.database import DATABASE_CHECKS
+from proof.checkers.effects import EFFECT_CHECKS
 from proof.checkers.jobs import JOB_CHECKS
+from proof.checkers.liveness import LIVENESS_CHECKS
+from proof.checkers.locks import LOCK_CHECKS
 from proof.checkers.messages import MESSAGE_CHECKS
 from proof.checkers.oplog import OPLOG_CHECKS
+from proof.checkers.progress import PROGRESS_CHECKS
 from proof.scene import Workload
 from proof.verdicts import Check
 from proof.workloads.beats import BEATS
+from proof.workloads.counters import COUNTERS
+from proof.workloads.effects import EFFECTS
 from proof.workloads.jobs import JOBS
+from proof.workloads.locks import LOCKS
+from proof.workloads.looks import LOOKS
 from proof.workloads.messages import MESSAGES
 from proof.workloads.oplog import OPLOG
+from proof.workloads.writes import WRITES
 
-WORKLOADS: Final[tuple[Workload, ...]] = (JOBS, MESSAGES, OPLOG, BEATS)
+WORKLOADS: Final[tuple[Workload, ...]] = (
+    *(LOCKS, COUNTERS, EFFECTS, WRITES, LOOKS),
+    *(JOBS, MESSAGES, OPLOG, BEATS),
+)
 
 CHECKS: Final[tuple[Check, ...]] = (
+    *LOCK_CHECKS,
+    *COUNTER_CHECKS,
+    *EFFECT_CHECKS,
+    *LIVENESS_CHECKS,
+    *PROGRESS_CHECKS,
     *JOB_CHECKS,
     *CRON_CHECKS,
     *MESSAGE_CHECKS,

@@ -15,7 +15,7 @@ from proof.workloads.numbered import key_of
 from vox_mesh import Script, Statement, guard
 from vox_mesh.errors import Refused
 
-_PARTS: Final = (1, 2)
+PARTS: Final = (1, 2)
 _REFUSED_EVERY: Final = 7
 _SPOOLED_EVERY: Final = 3
 
@@ -76,7 +76,7 @@ def _script(who: str, number: int) -> Script:
             f"INSERT INTO {tables.EFFECTS} (effect, part, player, number) VALUES (?, ?, ?, ?)",
             (key, part, who, number),
         )
-        for part in _PARTS
+        for part in PARTS
     ]
     if not number % _REFUSED_EVERY:
         return Script(*statements, guard("false", refusal="never"), key=key)

@@ -86,7 +86,7 @@ async def _leave(scene: Scene) -> None:
 async def _look(scene: Scene) -> None:
     """See who holds what."""
     key = scene.chance.choice(CELLS)
-    with scene.recorder.deed("lock.look", key=key) as doing:
+    with scene.recorder.deed("lock.look", keys=[key]) as doing:
         holders = await scene.mesh.locks.in_the_way(key)
         doing.ok(tokens=[each.fence_token for each in holders])
 
@@ -138,7 +138,7 @@ async def _work(scene: Scene, lock: Lock) -> None:
 async def _put(scene: Scene, lock: Lock) -> None:
     """Write outside of the database."""
     cell = _cell(scene, lock)
-    with scene.recorder.deed("lock.put", cell=cell, token=lock.fence_token) as doing:
+    with scene.recorder.deed("lock.put", **_held(lock), cell=cell) as doing:
         doing.ok(taken=scene.outside.write(scene.recorder, cell, lock.fence_token))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from itertools import count
 from typing import Final
 
@@ -22,7 +23,7 @@ _WRITE: Final = (
 
 async def act(scene: Scene) -> None:
     """Write, all the time."""
-    scene.recorder.note("pace", tick_s=scene.pace.tick_s, ttl_s=scene.pace.ttl_s)
+    scene.recorder.note("pace", **asdict(scene.pace))
     numbers = count(1)
     async for _ in scene.turns():
         await _write(scene, next(numbers))

@@ -57,7 +57,7 @@ class Stage:
         ask: Ask = self.ask
         (self.folder / "tempo.yaml").write_text(tempo_of(PACE))
         loop = asyncio.get_running_loop()
-        loop.call_later(seconds, self.over.set)
+        loop.call_later(seconds, self._end)
         monitor = Monitor(ask, Recorder("monitor", 1, loop.time, self.events.append))
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(monitor.run(every_s=PACE.tick_s))
@@ -68,6 +68,10 @@ class Stage:
         await read_finals(ask, self.stage)
         await self.memory.drop()
         return History(self.events)
+
+    def _end(self) -> None:
+        self.stage.note("healed")
+        self.over.set()
 
     async def _player(self, name: str, seconds: float) -> None:
         """The last of the players dies in the middle, and begins again."""
@@ -95,6 +99,7 @@ class Stage:
                 await asyncio.sleep(PACE.tick_s)
             self._install()
             self.stage.note("life.began", player=name, life=life, node_id=name)
+            recorder.note("up")
             chance = random.Random(f"{self.seed} {name} {life}")
             scene = Scene(mesh, recorder, self.outside, chance, PACE, _PLAYERS, self.over)
             acting = asyncio.gather(*(part.act(scene) for part in self.parts))
@@ -107,7 +112,6 @@ class Stage:
                 self.stage.note("life.ended", player=name, life=life, how="killed")
                 return
             await acting
-            self.stage.note("healed")
             async with asyncio.timeout(_DRAIN_S):
                 await asyncio.gather(*(part.drain(scene) for part in self.parts))
             self.stage.note("drained", player=name)

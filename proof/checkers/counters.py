@@ -1,0 +1,158 @@
+"""Rows that all write: what was told of each can have been so, and no update of a counter is lost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from proof.checkers.linearizable import fault
+from proof.history import Data, Deed, History, Step
+from proof.reading import finals
+from proof.verdicts import Check
+from proof.workloads.counters import COLUMNS, KEY, NAMED, TABLE
+
+
+class _Any(Enum):
+    ANY = "*"
+
+
+_ANY: Final = _Any.ANY
+
+Value = int | str | None | _Any
+Row = tuple[Value, ...]
+
+_ANYTHING: Final[Row] = (_ANY,) * len(COLUMNS)
+_NEW: Final[Row] = (0, None, None)
+"""A row that nobody has written to, or that is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing done to one row: what it was done over, and what it makes of it; `_ANY` is what it leaves."""
+
+    began: float
+    ended: float
+    over: Row
+    to: Row
+    told: str
+    is_optional: bool = False
+
+    def __str__(self) -> str:
+        return self.told
+
+
+class _Register:
+    """What can be told of a row."""
+
+    start = _NEW
+
+    def after(self, state: Row, each: Operation) -> Row | None:
+        """The row after one more operation; `None` if it is not what that was done over."""
+        if any(over is not _ANY and over != now for over, now in zip(each.over, state, strict=True)):
+            return None
+        return tuple(now if to is _ANY else to for to, now in zip(each.to, state, strict=True))
+
+    def is_moot(self, _state: Row, _each: Operation) -> bool:
+        """Whatever is under way here has an end: that of whoever has seen what it did."""
+        return False
+
+
+def counters_linearizable(history: History) -> Iterator[str | int]:
+    """For each row there is an order of all reads and writes that explains what everybody was told."""
+    rows: dict[str, list[Deed]] = defaultdict(list)
+    for deed in history.deeds("counter.read", "counter.write", "counter.update"):
+        rows[deed.asked["key"]].append(deed)
+    ends = {event.data["row"][KEY]: event for event in history.notes("final") if event.data["table"] == TABLE}
+    for key, deeds in rows.items():
+        operations = [each for deed in deeds for each in _known(deed)]
+        if key in ends:
+            end = ends[key]
+            row = tuple(end.data["row"][column] for column in COLUMNS)
+            operations.append(Operation(end.at, end.at, row, _ANYTHING, f"in the end {key} is {row}"))
+        operations += _seen_at_last(deeds, operations)
+        yield len(operations)
+        found = fault(_Register(), operations)
+        if found is not None:
+            yield f"{key}: {found}"
+
+
+def _known(deed: Deed) -> Iterator[Operation]:
+    """What its caller was told of a deed."""
+    seen = deed.got.get("row")
+    if seen is not None:
+        yield Operation(deed.began, deed.ended, tuple(seen), _ANYTHING, str(deed))
+    elif deed.is_ok:
+        over = tuple(deed.got["over"])
+        yield Operation(deed.began, deed.ended, over, _made(deed, over), str(deed))
+
+
+def _made(deed: Deed, over: Row) -> Row:
+    """What a write makes of a row."""
+    if deed.what == "counter.update":
+        count = over[0]
+        assert isinstance(count, int)
+        return count + 1, deed.asked["mark"], _ANY
+    values: Data = deed.asked["values"]
+    return tuple(values.get(column, _ANY) for column in COLUMNS)
+
+
+def _seen_at_last(deeds: Iterable[Deed], known: Iterable[Operation]) -> Iterator[Operation]:
+    """Those of unknown outcome whose mark was seen, and so took place before; others nobody can tell of."""
+    seen: dict[Value, Operation] = {}
+    for operation in known:
+        for mark in operation.over[1:]:
+            first = seen.get(mark)
+            if first is None or operation.ended < first.ended:
+                seen[mark] = operation
+    for deed in deeds:
+        if deed.step is not Step.UNKNOWN or deed.what == "counter.read":
+            continue
+        first = seen.get(_mark(deed))
+        if first is not None:
+            yield _supposed(deed, first)
+
+
+def _mark(deed: Deed) -> str:
+    values: Data = deed.asked if deed.what == "counter.update" else deed.asked["values"]
+    return str(values.get("mark") or values.get("content") or values["agent_id"])
+
+
+def _supposed(deed: Deed, seen: Operation) -> Operation:
+    """What a deed did of which all that is known is that somebody has seen it."""
+    ended = max(deed.began, seen.ended)
+    if deed.what == "counter.update":
+        to: Row = (*seen.over[:2], _ANY)
+        return Operation(deed.began, ended, _ANYTHING, to, str(deed))
+    base: Row = tuple(deed.asked["base"])
+    over = {"TakeLeft": _ANYTHING, "Merge": (_ANY, _ANY, base[2])}.get(deed.asked["strategy"], base)
+    return Operation(deed.began, ended, over, _made(deed, base), str(deed))
+
+
+def no_lost_update(history: History) -> Iterator[str | int]:
+    """A counter has been added to as often as was told, and no more than may have been."""
+    if not history.notes("final"):
+        return
+    counts = {row[KEY]: row[COLUMNS[0]] for row in finals(history, TABLE)}
+    added: dict[str, list[Deed]] = defaultdict(list)
+    for deed in history.deeds("counter.write", "counter.update"):
+        if deed.asked["key"].startswith(NAMED):
+            added[deed.asked["key"]].append(deed)
+    for key, deeds in added.items():
+        yield len(deeds)
+        least = sum(deed.is_ok for deed in deeds)
+        most = sum(deed.may_be for deed in deeds)
+        if not least <= counts.get(key, 0) <= most:
+            yield f"{key} is {counts.get(key, 0)}, and was added to {least} to {most} times"
+
+
+COUNTER_CHECKS: Final = (
+    Check(
+        "counters-linearizable",
+        "What was told of each row can have been so, one read or write after the other.",
+        counters_linearizable,
+    ),
+    Check("no-lost-update", "A counter is as often added to as its writers were told.", no_lost_update),
+)

@@ -1,0 +1,67 @@
+"""Effects and small writes: nothing that was told is lost, and nothing is had twice."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from proof import tables
+from proof.history import Deed, History
+from proof.reading import finals
+from proof.verdicts import Check
+from proof.workloads.effects import PARTS
+
+
+def effect_once(history: History) -> Iterator[str | int]:
+    """However often it was tried, by however many lives, an effect is had once for its key, and whole."""
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row in finals(history, tables.EFFECTS):
+        rows[row["effect"]].append(row["part"])
+    yield len(rows)
+    for key, parts in rows.items():
+        if sorted(parts) != list(PARTS):
+            yield f"of the effect {key} there are the parts {sorted(parts)}, not {list(PARTS)}"
+    outside = Counter(note.data["key"] for note in history.notes("outside.effect"))
+    yield len(outside)
+    yield from (f"{key} had its effect outside {times} times" for key, times in outside.items() if times > 1)
+
+
+def effect_none_lost(history: History) -> Iterator[str | int]:
+    """What was told as done is there; what was only ever refused is not."""
+    if not history.notes("final"):
+        return
+    there = {row["effect"] for row in finals(history, tables.EFFECTS)}
+    tries: dict[str, list[Deed]] = defaultdict(list)
+    for deed in history.deeds("effect"):
+        tries[deed.asked["key"]].append(deed)
+    yield len(tries)
+    for key, deeds in tries.items():
+        done = [deed for deed in deeds if deed.is_ok]
+        if done and key not in there:
+            yield f"{done[0]}, and it is lost"
+        if key in there and not any(deed.may_be for deed in deeds):
+            yield f"{deeds[-1]}, and it is there"
+    yield from (f"the effect {key} is there, and nobody tried to have it" for key in there - tries.keys())
+
+
+def writes_none_lost(history: History) -> Iterator[str | int]:
+    """The last small write of each player is the last that it was told of, or a later one."""
+    if not history.notes("final"):
+        return
+    last = {row["player"]: (row["life"], row["number"]) for row in finals(history, tables.WRITES)}
+    told: dict[str, tuple[int, int]] = {}
+    for deed in history.deeds("write"):
+        yield 1
+        if deed.is_ok:
+            told[deed.who] = max(told.get(deed.who, (0, 0)), (deed.life, deed.asked["number"]))
+    for who, write in told.items():
+        if last.get(who, (0, 0)) < write:
+            yield f"{who} was told of write {write}, and the last that is there is {last.get(who)}"
+
+
+EFFECT_CHECKS: Final = (
+    Check("effect-once", "Under one key an effect is had once, and whole.", effect_once),
+    Check("effect-none-lost", "An effect that was told is there; a refused one is not.", effect_none_lost),
+    Check("writes-none-lost", "A write that was told is there.", writes_none_lost),
+)

@@ -1,0 +1,101 @@
+"""Nodes: who lives is never told as dead, and who is dead always.
+
+That a player lived, could run and reached the database is seen by what it did: its small writes went through.
+So is that who looked was up to date: a read shows at least what was committed before the reader's own writes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from proof.checkers.lives import RECOVERY_S, lives_of, pace_of, writes_of
+from proof.history import Event, History
+from proof.reading import finals
+from proof.verdicts import Check
+from vox_mesh.model.liveness import DEAD_AFTER_TICKS, State
+
+_LIVELY_TICKS: Final = 3.0
+"""Whoever writes at least once in so many ticks is up, and reaches the database."""
+
+_OVER: Final = {"killed": (State.DEAD,)}
+"""How a node stands after it has ended in a way; after any other, it may have said so."""
+
+Writes = Sequence[tuple[float, float]]
+
+
+def live_never_dead(history: History) -> Iterator[str | int]:
+    """A node that wrote all the time is not told as dead by one that did so too."""
+    pace = pace_of(history)
+    if pace is None:
+        return
+    dead_s, lively_s = DEAD_AFTER_TICKS * pace.tick_s, _LIVELY_TICKS * pace.tick_s
+    players = {life.node_id: life.player for life in lives_of(history)}
+    writes = writes_of(history)
+    for look in _up_to_date(history, writes, lively_s):
+        since = look.data["since"]
+        for node_id, state in look.data["states"].items():
+            own = writes.get(players.get(node_id, ""), ())
+            if _is_lively(own, since - dead_s, since - lively_s, lively_s):
+                yield 1
+                if state == State.DEAD:
+                    yield f"{look.who} saw {node_id} as dead at {look.at:.3f}, while it wrote all the time"
+
+
+def _up_to_date(history: History, writes: dict[str, Writes], within_s: float) -> Iterator[Event]:
+    """The looks of those who had written just before."""
+    for look in history.notes("nodes.seen"):
+        own, since = writes.get(look.who, ()), look.data["since"]
+        last = bisect_right(own, since, key=lambda write: write[1]) - 1
+        if last >= 0 and own[last][0] >= since - within_s:
+            yield look
+
+
+def _is_lively(writes: Writes, since: float, until: float, gap_s: float) -> bool:
+    """Whether there was a write in every gap of so long."""
+    at = since
+    for began, ended in writes[bisect_left(writes, since, key=lambda write: write[1]) :]:
+        if began < since:
+            continue
+        if ended - at > gap_s:
+            return False
+        at = ended
+        if at >= until:
+            return True
+    return False
+
+
+def dead_told(history: History) -> Iterator[str | int]:
+    """A node that has ended, and for long enough has not come back, is told as dead, or as having left."""
+    pace = pace_of(history)
+    if pace is None:
+        return
+    writes = writes_of(history)
+    looks = list(_up_to_date(history, writes, _LIVELY_TICKS * pace.tick_s))
+    bound_s = DEAD_AFTER_TICKS * pace.tick_s + pace.ttl_s + RECOVERY_S
+    lives = lives_of(history)
+    left = {row["node_id"]: row["left_ms"] for row in finals(history, "mesh_heartbeats")}
+    for at, life in enumerate(lives):
+        own = writes.get(life.player, ())
+        if not any(life.up <= began and ended <= life.ended for began, ended in own):
+            continue  # nobody need know of it
+        again = next((each.began for each in lives[at + 1 :] if each.node_id == life.node_id), float("inf"))
+        expected = _OVER.get(life.how, (State.DEAD, State.LEFT))
+        for look in looks:
+            if life.ended + bound_s <= look.data["since"] and look.at < again:
+                yield 1
+                state = look.data["states"].get(life.node_id)
+                if state not in expected:
+                    gone_s = look.at - life.ended
+                    yield f"{look.who} saw {life} as {state}, {gone_s:.1f} s after it was {life.how}"
+        if life.how == "killed" and again == float("inf") and left.get(life.node_id) is not None:
+            yield f"{life} was killed, and is said to have left"
+
+
+LIVENESS_CHECKS: Final = (
+    Check(
+        "live-never-dead", "A node that lives and reaches the database is not told as dead.", live_never_dead
+    ),
+    Check("dead-told", "A node that was killed and stays away is told as dead.", dead_told),
+)

@@ -1,0 +1,75 @@
+"""Progress: when all has healed, everybody can write again soon; and nothing happens that nobody foresaw."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from proof.checkers.lives import RECOVERY_S, Life, lives_of, pace_of, writes_of
+from proof.history import History
+from proof.verdicts import Check
+
+_DISTURBANCES: Final = ("storm.began", "fault.began", "paused")
+
+
+def progress(history: History) -> Iterator[str | int]:
+    """After each heal, and after it has come up, each player that lives writes within a bound."""
+    pace = pace_of(history)
+    if pace is None:
+        return
+    bound_s = pace.ttl_s + RECOVERY_S
+    writes, lives = writes_of(history), lives_of(history)
+    drained = {note.data["player"] for note in history.notes("drained")}
+    for healed, until in _calms(history):
+        for life in lives:
+            since = max(healed, life.up)
+            is_undisturbed = healed < life.ended and since < math.inf and since + bound_s <= until
+            if not is_undisturbed or not (life.ended >= since + bound_s or life.player in drained):
+                continue
+            yield 1
+            if not _has_written(writes.get(life.player, ()), since, since + bound_s):
+                yield f"{life} wrote nothing in the {bound_s:g} s after {since:.3f}, when all was well"
+    yield from _never_up(history, lives)
+
+
+def _calms(history: History) -> Iterator[tuple[float, float]]:
+    """When all had healed, and until when nothing disturbed it."""
+    last = history.events[-1].at if history.events else 0.0
+    disturbed = sorted(note.at for what in _DISTURBANCES for note in history.notes(what))
+    ends = {note.data.get("id"): note.at for note in history.notes("fault.ended")}
+    faults = [(note.at, ends.get(note.data.get("id"), last)) for note in history.notes("fault.began")]
+    for note in (*history.notes("calm.began"), *history.notes("healed")):
+        if any(began <= note.at < ended for began, ended in faults):
+            continue
+        at = bisect_left(disturbed, note.at)
+        yield note.at, disturbed[at] if at < len(disturbed) else math.inf
+
+
+def _has_written(writes: Sequence[tuple[float, float]], since: float, until: float) -> bool:
+    at = bisect_left(writes, since, key=lambda write: write[1])
+    return at < len(writes) and writes[at][1] <= until
+
+
+def _never_up(history: History, lives: Sequence[Life]) -> Iterator[str]:
+    """Those who lived until the end, and never came so far as to play."""
+    healed = max((note.at for note in history.notes("healed")), default=None)
+    if healed is None:
+        return
+    for life in lives:
+        if life.began < healed < life.ended and life.up == math.inf:
+            yield f"{life} began before all had healed, and its node was never open"
+
+
+def nothing_unexpected(history: History) -> Iterator[str | int]:
+    """No error but those that the mesh tells of."""
+    yield len(history.notes("life.began"))
+    for note in history.notes("unexpected"):
+        yield f"{note.data.get('player', note.who)} at {note.at:.3f}: {note.data.get('error')}"
+
+
+PROGRESS_CHECKS: Final = (
+    Check("progress", "When all has healed, everybody can soon write again.", progress),
+    Check("nothing-unexpected", "Nothing fails in a way that the mesh does not tell of.", nothing_unexpected),
+)
