@@ -26,7 +26,7 @@ from vox_mesh.store.memory import SharedMemory
 from vox_mesh.store.script import Statement
 from vox_mesh.testing.town import TownSettings
 
-PACE: Final = Pace(tick_s=5.0, ttl_s=15.0, rest_s=1.5)
+PACE: Final = Pace(tick_s=5.0, ttl_s=15.0, rest_s=4.0)
 _PLAYERS: Final = ("ada", "bob", "cyd")
 _DRAIN_S: Final = 300.0
 
