@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.messaging import Crowd, bodies, change, found, next_of, row_of, settled, write
+from tests.support.messaging import Crowd, bodies, change, crowd_on, found, next_of, row_of, settled, write
 from tests.support.tampering import stranger
 from tests.support.town import Town
 from tools.homes import FILE
@@ -80,6 +81,19 @@ async def test_a_changed_message_is_not_delivered_and_is_among_the_dead_letters(
     dead = await found(local, sent)
     assert (dead.state, dead.ended_reason) == (MessageState.DEAD, "forged")
     assert sum(local.bus.senders.forged.values()) == 1
+
+
+async def test_messages_that_are_sent_together_have_one_signature_and_each_is_checked(tmp_path: Path) -> None:
+    async with crowd_on(FILE, tmp_path, None) as crowd:
+        node = await crowd.node("one")
+        sent = await asyncio.gather(*(node.bus.send("z", number, sender=f"a{number}") for number in range(9)))
+        together = [message.signature.partition("+")[0] for message in sent[1:]]
+        assert len({*together}) == 1
+        assert sent[0].signature not in together  # nobody else was sending when it began
+        await change(node, [sent[4]], payload='"another"')
+        await change(node, [sent[6]], signature=sent[7].signature)
+        assert sorted(bodies(await node.bus.inbox("z", limit=20))) == [0, 1, 2, 3, 5, 7, 8]
+        assert await node.bus.letters.counts() == {"delivered": 7, "dead": 2}
 
 
 async def test_a_message_under_anothers_name_or_signature_is_not_delivered(crowd: Crowd) -> None:

@@ -16,6 +16,7 @@ from vox_mesh.http.body import READ_S, body_of
 from vox_mesh.http.problems import Problem
 from vox_mesh.messages.reception import Reception
 from vox_mesh.model.messages import MAX_NAME, MAX_PAYLOAD_BYTES, WIRE_FIELDS, Message
+from vox_mesh.model.together import MAX_LENGTH
 
 PATH: Final = "/v1/a2a/deliver"
 MAX_MESSAGES: Final = 64
@@ -57,7 +58,7 @@ class WireMessage(BaseModel):
     sender_node: _Text
     sender_incarnation: Annotated[int, Field(ge=1, lt=_MAX_MS)] | None = None
     traceparent: _Text | None = None
-    signature: _Long
+    signature: Annotated[str, Field(max_length=MAX_LENGTH)]
     after: _Text | None = None
 
     def message(self) -> Message:

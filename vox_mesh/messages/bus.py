@@ -28,6 +28,7 @@ from vox_mesh.messages.letters import Letters
 from vox_mesh.messages.outbox import Auto, Outbox, Route
 from vox_mesh.messages.scripts import json, send_beside, send_plainly, send_script, sql
 from vox_mesh.messages.senders import Senders
+from vox_mesh.messages.signing import Signing
 from vox_mesh.messages.whereabouts import Whereabouts
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
 from vox_mesh.model.messages import (
@@ -78,6 +79,7 @@ class Bus:
         self._clock = clock
         self._agent = agent
         self._monotonic = surroundings.monotonic
+        self._signing = Signing(self._mesh)
         self.senders = Senders(store, surroundings.monotonic)
         self.arrivals = Arrivals(surroundings.monotonic)
         self.whereabouts = Whereabouts(store, clock, lambda: author.identity.node_id, surroundings.monotonic)
@@ -134,7 +136,7 @@ class Bus:
         own = self._author.identity  # known first: the clock ticks in its name
         if traceparent is not None:
             checked_trace(traceparent)
-        with tracing.sending(traceparent, to) as carried:
+        with self._signing.sending(), tracing.sending(traceparent, to) as carried:
             unsigned = Message(
                 message_uuid=new_key() if key is None else checked_id(key),
                 sender_agent=sender,
@@ -153,8 +155,7 @@ class Bus:
                 sender_incarnation=self._author.incarnation,
                 traceparent=traceparent or carried,
             )
-            signature = own.key.sign(unsigned.signed_text(*self._mesh))
-            message = unsigned._replace(signature=signature)
+            message = await self._signing.signed(unsigned, own.key)
             return await self._stored(message, route, timeout, () if beside is None else beside(message))
 
     async def _stored(

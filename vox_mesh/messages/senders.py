@@ -12,14 +12,15 @@ from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.messages.scripts import sql
 from vox_mesh.messages.sparing import Sparing
 from vox_mesh.model.keys import is_signed
-from vox_mesh.model.messages import Message
+from vox_mesh.model.messages import Message, signed_root
 from vox_mesh.model.recent import Recent
+from vox_mesh.model.together import parted
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
 
 _MAX_KNOWN: Final = 4_096
-_IN_LINE: Final = 2  # as many are checked at once; more would hold up everybody else
+_IN_LINE: Final = 2  # as many signatures are checked at once; more would hold up everybody else
 
 Keys = frozenset[str]
 _NO_KEYS: Final = Keys()
@@ -63,17 +64,26 @@ class Senders:
         return bool(self._keys.get(node_id))
 
     async def _checked(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
-        if len(messages) <= _IN_LINE:
+        if len({message.signature.partition("+")[0] for message in messages}) <= _IN_LINE:
             return self._check(messages, keys)
         halves = (slice(0, len(messages) // 2), slice(len(messages) // 2, None))
         checked = [asyncio.to_thread(self._check, messages[half], keys[half]) for half in halves]
         return [is_genuine for half in await asyncio.gather(*checked) for is_genuine in half]
 
     def _check(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
-        return [
-            bool(known) and _is_by_any(message.signed_text(*self._mesh), message.signature, known)
-            for message, known in zip(messages, keys, strict=True)
-        ]
+        checked: dict[tuple[str, bytes, Keys], bool] = {}
+        """By what was signed, how, and by whom: those that were sent together are checked once."""
+        results: list[bool] = []
+        for message, known in zip(messages, keys, strict=True):
+            text = message.signed_text(*self._mesh)
+            signature, root = parted(message.signature, text)
+            if root is not None:
+                text = signed_root(root, *self._mesh)
+            what = signature, text, known
+            if what not in checked:
+                checked[what] = any(is_signed(text, signature, key) for key in known)
+            results.append(checked[what])
+        return results
 
     async def _learn(self, node_id: str) -> None:
         names = (node_id, node_id + COMMANDS)
@@ -93,7 +103,3 @@ class Senders:
             "message %s says it is from %s on node %s, but was not signed with a key of that node: refused",
             *(message.message_uuid, message.sender_agent, message.sender_node),
         )
-
-
-def _is_by_any(text: bytes, signature: str, keys: Keys) -> bool:
-    return any(is_signed(text, signature, key) for key in keys)

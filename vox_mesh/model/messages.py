@@ -27,6 +27,7 @@ MESH_AGENT: Final = "mesh"
 """Who writes what the mesh itself has to say."""
 
 _SIGNED: Final = "vox-mesh message 1"
+_SIGNED_TOGETHER: Final = "vox-mesh messages 1"
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -109,6 +110,11 @@ class Message(NamedTuple):
     def signed_text(self, scope_id: str, repository_id: str) -> bytes:
         """What its signature signs: that it is a message, of which mesh, and all that its sender wrote."""
         return orjson.dumps([_SIGNED, scope_id, repository_id, *self[:WRITTEN]])
+
+
+def signed_root(root: str, scope_id: str, repository_id: str) -> bytes:
+    """What the signature of several messages signs: that it is such a one, of which mesh, and their root."""
+    return orjson.dumps([_SIGNED_TOGETHER, scope_id, repository_id, root])
 
 
 WRITTEN: Final = Message._fields.index("signature")

@@ -1,0 +1,57 @@
+"""Signing: messages that are sent together have one signature between them, which is checked once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from vox_mesh.model.keys import SigningKey
+from vox_mesh.model.messages import Message, signed_root
+from vox_mesh.model.together import MOST, grown, joined
+
+Unsigned = tuple[Message, asyncio.Future[str]]
+
+
+class Signing:
+    """Signs what one process sends. Whoever sends alone waits for nobody."""
+
+    def __init__(self, mesh: tuple[str, str]) -> None:
+        self._mesh = mesh
+        self._sending = 0
+        self._waiting: list[Unsigned] = []
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """A message is about to be sent, until the end of the block."""
+        self._sending += 1
+        try:
+            yield
+        finally:
+            self._sending -= 1
+
+    async def signed(self, message: Message, key: SigningKey) -> Message:
+        """The message with its signature: its own, or one with all that are sent in this moment."""
+        if self._sending == 1:
+            return message._replace(signature=key.sign(message.signed_text(*self._mesh)))
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._sign_all, key)
+        signature: asyncio.Future[str] = loop.create_future()
+        self._waiting.append((message, signature))
+        return message._replace(signature=await signature)
+
+    def _sign_all(self, key: SigningKey) -> None:
+        waiting, self._waiting = [each for each in self._waiting if not each[1].done()], []
+        for start in range(0, len(waiting), MOST):
+            self._sign(waiting[start : start + MOST], key)
+
+    def _sign(self, together: list[Unsigned], key: SigningKey) -> None:
+        texts = [message.signed_text(*self._mesh) for message, _ in together]
+        if len(texts) == 1:
+            together[0][1].set_result(key.sign(texts[0]))
+            return
+        root, ways = grown(texts)
+        signature = key.sign(signed_root(root, *self._mesh))
+        for (_, signed), way in zip(together, ways, strict=True):
+            signed.set_result(joined(signature, way))
