@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 
 import orjson
 
 from bench import machine, report
-from bench.figures import Figure
+from bench.figures import Found
 from bench.ground import Ground
-from bench.lines import LINES, Line, chosen
+from bench.lines import LINES, Line, chosen, plane_of
 from bench.measure import FULL, QUICK, Pace
 from tools.sqld import Server
 
@@ -40,23 +41,32 @@ def main() -> int:
     pace = QUICK if arguments.quick else FULL
     if arguments.repeat is not None:
         pace = pace._replace(rounds=arguments.repeat)
-    figures, facts = _run(lines, pace)
-    records = [{**figure.as_json(), "quick": arguments.quick, "machine": facts} for figure in figures]
+    if arguments.all:
+        pace = pace._replace(grows=True)
+    began = datetime.now(UTC)
+    found, facts = _run(lines, pace)
+    run = {"quick": arguments.quick, "at": f"{began:%Y-%m-%dT%H:%M:%SZ}", "machine": facts}
+    records = [
+        {"plane": plane_of(line).name, "line": line.name, **each.as_json(), **run} for line, each in found
+    ]
     kept = _keep(records, arguments.results)
     if arguments.json:
         sys.stdout.buffer.write(_as_lines(records))
     else:
-        print(f"{report.machine_line(facts)}\n\n{report.table(figures)}\n\nkept in {kept}")
+        table = report.table([each for _, each in found])
+        print(f"{report.machine_line(facts)}\n\n{table}\n\nkept in {kept}")
+        print(f"To make docs/benchmarks.md of it: python -m bench.page {kept}")
     return 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure the store beside raw limits."
+        prog="python -m bench", description="Measure the mesh beside raw limits and peers."
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only lines whose name holds this")
     parser.add_argument("--quick", action="store_true", help="a short look; the figures mean little")
     parser.add_argument("--repeat", type=_count, metavar="N", help="how many rounds of each side")
+    parser.add_argument("--all", action="store_true", help="the largest sizes of growth, in a short look too")
     parser.add_argument("--list", action="store_true", help="name the lines and end")
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of the table")
     parser.add_argument("--results", type=Path, default=_RESULTS, metavar="FOLDER", help="where to keep them")
@@ -77,17 +87,19 @@ def _forget_settings() -> None:
             del os.environ[name]
 
 
-def _run(lines: Sequence[Line], pace: Pace) -> tuple[list[Figure], dict[str, Any]]:
-    figures: list[Figure] = []
+def _run(lines: Sequence[Line], pace: Pace) -> tuple[list[tuple[Line, Found]], dict[str, Any]]:
+    found: list[tuple[Line, Found]] = []
     with ExitStack() as stack:
         needs_server = any(line.needs_server for line in lines)
         server = stack.enter_context(Server()) if needs_server else None
         facts = machine.facts(server)
         for line in lines:
-            print(f"measuring {line.name}: {line.what}", file=sys.stderr)
+            print(f"measuring {line.name}: {line.what}", end="", file=sys.stderr, flush=True)
+            began = perf_counter()
             with tempfile.TemporaryDirectory(prefix="vox-bench-") as folder:
-                figures += asyncio.run(line.run(Ground(Path(folder), server, pace)))
-    return figures, facts
+                found += [(line, each) for each in asyncio.run(line.run(Ground(Path(folder), server, pace)))]
+            print(f" ({perf_counter() - began:.0f} s)", file=sys.stderr)
+    return found, facts
 
 
 def _keep(records: Sequence[dict[str, Any]], folder: Path) -> Path:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.measure import ratios
 
@@ -34,6 +34,12 @@ class Target:
         """For machines: `{"of": "ratio", "at_most": 1.5}`."""
         return {"of": self.of.value, "at_most" if self.is_upper else "at_least": self.limit}
 
+    @classmethod
+    def of_json(cls, document: Mapping[str, Any]) -> Target:
+        """What `as_json` has made."""
+        is_upper = "at_most" in document
+        return cls(Of(document["of"]), document["at_most" if is_upper else "at_least"], is_upper)
+
 
 def at_most(limit: float, of: Of = Of.RATIO) -> Target:
     """A target that is reached from below."""
@@ -45,11 +51,20 @@ def at_least(limit: float, of: Of = Of.RATIO) -> Target:
     return Target(of, limit, is_upper=False)
 
 
+class Point(NamedTuple):
+    """Where a figure lies on a curve: the cost of one thing when there are so many of another."""
+
+    curve: str
+    of: str
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One row of the table. `ours` and `raw` hold a value for each round; without `raw` there is no ratio.
 
-    `worst`: the figure is the worst round, not the median one.
+    `worst`: the figure is the worst round, not the median one. On a curve, `raw` is the same at its smallest
+    size; beside a peer, it is the peer's.
     """
 
     name: str
@@ -60,6 +75,8 @@ class Figure:
     target: Target | None = None
     worst: bool = False
     notes: Mapping[str, float] = field(default_factory=dict)
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    point: Point | None = None
 
     @property
     def our_value(self) -> float:
@@ -111,6 +128,48 @@ class Figure:
             "reached": self.is_reached,
             "repetitions": len(self.ours),
             "spread": list(self.spread),
+            "worst": self.worst,
             "rounds": {"ours": list(self.ours), "raw": list(self.raw)},
             "notes": dict(self.notes),
+            "remarks": dict(self.remarks),
+            "point": None if self.point is None else self.point._asdict(),
         }
+
+    @classmethod
+    def of_json(cls, document: Mapping[str, Any]) -> Figure:
+        """What `as_json` has made."""
+        target, point = document["target"], document["point"]
+        return cls(
+            document["name"],
+            document["what"],
+            document["unit"],
+            document["rounds"]["ours"],
+            document["rounds"]["raw"],
+            None if target is None else Target.of_json(target),
+            document["worst"],
+            document["notes"],
+            document["remarks"],
+            None if point is None else Point(**point),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What was not measured, and why."""
+
+    name: str
+    what: str
+    why: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {"name": self.name, "what": self.what, "left_out": self.why}
+
+    @classmethod
+    def of_json(cls, document: Mapping[str, Any]) -> LeftOut:
+        """What `as_json` has made."""
+        return cls(document["name"], document["what"], document["left_out"])
+
+
+Found = Figure | LeftOut
+"""What comes of measuring a line."""

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Final
 
 from bench.figures import Figure, Of, at_most
+from bench.filling import fill_messages
 from bench.ground import Ground
 from bench.measure import alternate, median_us
 from tools.homes import FILE, MESH, HomeCase
@@ -21,7 +22,6 @@ from vox_mesh.messages.scripts import claim_script, json, release_script, sql
 from vox_mesh.model.messages import Message
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
-from vox_mesh.store.values import Value
 
 _ENDED: Final = 1_000_000
 _UNREAD: Final = 100
@@ -29,25 +29,12 @@ _UNREAD_SENDERS: Final = 10
 _SENDERS: Final = 10_000
 _BEHIND: Final = 100_000
 _QUICK: Final = 100  # times fewer, for a short look
-_AT_ONCE: Final = 20_000
 _LEASE_MS: Final = 60_000
 _OF_PAIR: Final = 64
 _MAX_SIZE: Final = 2**20
 _DAY_MS: Final = 86_400_000
 _CROWDED: Final = "crowded"
 _CALM: Final = "calm"
-_FILL: Final = """
-    INSERT INTO a2a_messages (
-        scope_id, repository_id, message_uuid, sender_agent, receiver_agent, msg_type, payload, priority,
-        max_attempts, hlc, sender_node, signature, state, acknowledged, ended_ms
-    )
-    WITH RECURSIVE n (i) AS (SELECT ?7 UNION ALL SELECT i + 1 FROM n WHERE i < ?8 - 1)
-    SELECT ?1, ?2, printf('%s%013d', ?3, i), 'sender-' || (i % ?5), ?4,
-        'message', '{"files":["src/parser/lexer.py"],"task":"review the change to the parser"}', 1,
-        10, printf('%013d-%05d-bench', ?9 + i / 1000, i % 1000), 'bench', 'none',
-        iif(?6, 'acked', 'stored'), ?6, iif(?6, ?9, NULL)
-    FROM n
-"""
 _HOLD_BACK: Final = """
     UPDATE a2a_messages SET not_before_ms = ?4, delivery_attempts = 1
     WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = ?3 AND sender_agent = 'sender-0'
@@ -71,16 +58,6 @@ async def _node(ground: Ground, home: HomeCase, name: str) -> AsyncIterator[Mesh
                 yield node
 
 
-async def _fill(node: MeshNode, receiver: str, count: int, senders: int, *, ended: bool = False) -> None:
-    """Put so many messages into an inbox, without a signature."""
-    prefix = new_key()[:13]
-    now_ms = time.time_ns() // 1_000_000
-    for first in range(0, count, _AT_ONCE):
-        last = min(first + _AT_ONCE, count)
-        values: tuple[Value, ...] = (prefix, receiver, senders, int(ended), first, last, now_ms)
-        await node.store.write(Script(Statement(_FILL, (*node.store.tenant[:2], *values))), timeout=60)
-
-
 # --- much that has ended -----------------------------------------------------------------------------
 
 
@@ -99,7 +76,7 @@ async def _large(ground: Ground, home: HomeCase, name: str) -> list[Figure]:
     seconds = ground.pace.seconds
     checked: list[float] = []
     async with _node(ground, home, _CROWDED) as crowded, _node(ground, home, _CALM) as calm:
-        await _fill(crowded, _CROWDED, ended, _UNREAD_SENDERS, ended=True)
+        await fill_messages(crowded, _CROWDED, ended, _UNREAD_SENDERS, ended=True)
 
         async def verify(batch: list[Message]) -> None:
             before = perf_counter()
@@ -187,12 +164,12 @@ async def claims(ground: Ground) -> list[Figure]:
     senders, behind = _SENDERS // fewer, _BEHIND // fewer
     few = _UNREAD
     async with _node(ground, FILE, _CROWDED) as node:
-        await _fill(node, _CALM, few, few)
-        await _fill(node, "many", senders, senders)
-        await _fill(node, "held back", behind, 1)
+        await fill_messages(node, _CALM, few, few)
+        await fill_messages(node, "many", senders, senders)
+        await fill_messages(node, "held back", behind, 1)
         values = (*node.store.tenant[:2], "held back", time.time_ns() // 1_000_000 + _DAY_MS)
         await node.store.write(Script(Statement(_HOLD_BACK, values)))
-        await _fill(node, "held back", few, few)
+        await fill_messages(node, "held back", few, few)
         found = await alternate(
             {
                 f"{verb} {receiver}": _measure(ground, node, verb, receiver)

@@ -1,4 +1,4 @@
-"""Lines on jobs: how many are scheduled and done, how soon one begins, and what a large roster costs."""
+"""Lines on jobs: how many are scheduled and done, and how soon one begins."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -16,42 +16,34 @@ from bench.companion import Companion, companion, primary
 from bench.figures import Figure, Of, at_least, at_most
 from bench.ground import Ground
 from bench.labourer import FOLLOW, FOLLOWED, NOOP, SCOPE, WORK
-from bench.measure import alternate, median_us, p99
+from bench.limits import Limit, raw_limit
+from bench.measure import alternate, p99
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
-from vox_mesh import Mesh, Script, Statement
-from vox_mesh.model.jobs import JobState
+from vox_mesh import Mesh
 from vox_mesh.model.manifest import Manifest
 from vox_mesh.node import MeshNode
-from vox_mesh.store.script import new_key
 
 _AT_ONCE: Final = 100
 _SCHEDULED: Final = 8_000  # jobs for each second of a round
-_DONE: Final = 4_000
+DONE_EACH_SECOND: Final = 4_000
 _FOLLOWED: Final = 100
 _IDLE_S: Final = 0.1
 _WAIT_S: Final = 120.0
-_FINISHED: Final = 1_000_000
-_QUICK: Final = 100  # times fewer, for a short look
-_FILLED_AT_ONCE: Final = 20_000
-_FILL: Final = """
-    INSERT INTO jobs (
-        scope_id, repository_id, job_id, ulid, kind, state, priority, not_before_ms, max_attempts, backoff_ms,
-        claim_token, attempts, created_ms, started_ms, ended_ms, scheduled_by, seed, last_op, manifest)
-    WITH RECURSIVE n (i) AS (SELECT ?3 UNION ALL SELECT i + 1 FROM n WHERE i < ?4 - 1)
-    SELECT ?1, ?2, lower(hex(randomblob(32))), printf('%s%013d', ?5, i), 'bench.kind-' || (i % 10),
-        iif(i % 100 = 0, 'failed', iif(?7, 'pending', 'succeeded')), 1, ?6, 3, 1000,
-        1, 1, ?6, ?6, iif(?7 AND i % 100 <> 0, NULL, ?6), 'bench', lower(hex(randomblob(32))), ?5,
-        '{"kind":"bench"}'
-    FROM n
-"""
+
+
+@dataclass(frozen=True, slots=True)
+class Staffed:
+    """A node that schedules, the processes that work, and the raw limit of what they write to."""
+
+    node: MeshNode
+    workers: Sequence[Companion]
+    raw: Limit
 
 
 @asynccontextmanager
-async def _mesh(
-    ground: Ground, home: HomeCase, workers: int = 0
-) -> AsyncIterator[tuple[MeshNode, list[Companion]]]:
-    """A node that schedules, on a database of its own, and so many processes that work."""
+async def staffed(ground: Ground, home: HomeCase, workers: int = 0) -> AsyncIterator[Staffed]:
+    """On a database of its own."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(Server()) if home.needs_server else None
         settings = home.settings(ground.folder, server, scope_id=SCOPE)
@@ -62,14 +54,15 @@ async def _mesh(
         ]
         for each in started:
             await each.ready()
-        yield node, started
+        raw = await stack.enter_async_context(raw_limit(ground.folder, server, ground.pace.seconds))
+        yield Staffed(node, started, raw)
 
 
 def _manifests(count: int = _AT_ONCE) -> list[Manifest]:
     return [Manifest.of(kind=NOOP, payload={"step": number}) for number in range(count)]
 
 
-async def _schedule(node: MeshNode, count: int) -> float:
+async def schedule(node: MeshNode, count: int) -> float:
     """Schedule so many, a hundred at a time; the seconds that took."""
     before = perf_counter()
     for _ in range(count // _AT_ONCE):
@@ -77,7 +70,8 @@ async def _schedule(node: MeshNode, count: int) -> float:
     return perf_counter() - before
 
 
-def _count(ground: Ground, each_second: int) -> int:
+def jobs_of_a_round(ground: Ground, each_second: int = DONE_EACH_SECOND) -> int:
+    """How many jobs a round takes, in whole calls."""
     return max(1, round(ground.pace.seconds * each_second) // _AT_ONCE) * _AT_ONCE
 
 
@@ -95,23 +89,17 @@ async def scheduled_file(ground: Ground) -> list[Figure]:
 
 
 async def _scheduled(ground: Ground, home: HomeCase, name: str, reach: float) -> list[Figure]:
-    count = _count(ground, _SCHEDULED)
+    count = jobs_of_a_round(ground, _SCHEDULED)
     own = replace(ground, folder=ground.folder / f"scheduled-{name}")
-    async with _mesh(own, home) as (node, _):
+    async with staffed(own, home) as mesh:
 
         async def rate() -> float:
-            return count / await _schedule(node, count)
+            return count / await schedule(mesh.node, count)
 
-        found = await alternate({"ours": rate}, ground.pace.rounds)
-    return [
-        Figure(
-            f"job-scheduled-{name}",
-            f"jobs scheduled by one process, {_AT_ONCE} at a time, {name}",
-            "1/s",
-            found["ours"],
-            target=at_least(reach, Of.OURS),
-        )
-    ]
+        found = await alternate({"ours": rate, "raw": mesh.raw.per_second}, ground.pace.rounds)
+    what = f"jobs scheduled by one process, {_AT_ONCE} at a time, {name} / {mesh.raw.what}"
+    target = at_least(reach, Of.OURS)
+    return [Figure(f"job-scheduled-{name}", what, "1/s", found["ours"], found["raw"], target)]
 
 
 async def done_sqld(ground: Ground) -> list[Figure]:
@@ -125,28 +113,22 @@ async def done_file(ground: Ground) -> list[Figure]:
 
 
 async def _done(ground: Ground, home: HomeCase, name: str, workers: int, reach: float) -> list[Figure]:
-    count = _count(ground, _DONE)
+    count = jobs_of_a_round(ground)
     own = replace(ground, folder=ground.folder / f"done-{name}-{workers}")
-    async with _mesh(own, home, workers=workers) as (node, started):
+    async with staffed(own, home, workers=workers) as mesh:
 
         async def rate() -> float:
-            await _schedule(node, count)
-            return await _done_rate(started, count)
+            await schedule(mesh.node, count)
+            return await done_rate(mesh.workers, count)
 
-        found = await alternate({"ours": rate}, ground.pace.rounds)
+        found = await alternate({"ours": rate, "raw": mesh.raw.per_second}, ground.pace.rounds)
     who = "one worker process" if workers == 1 else f"{workers} worker processes"
-    return [
-        Figure(
-            f"job-done-{workers}-{name}",
-            f"jobs claimed, run and completed by {who}, {name}",
-            "1/s",
-            found["ours"],
-            target=at_least(reach, Of.OURS),
-        )
-    ]
+    what = f"jobs claimed, run and completed by {who}, {name} / {mesh.raw.what}"
+    target = at_least(reach, Of.OURS)
+    return [Figure(f"job-done-{workers}-{name}", what, "1/s", found["ours"], found["raw"], target)]
 
 
-async def _done_rate(workers: Sequence[Companion], count: int) -> float:
+async def done_rate(workers: Sequence[Companion], count: int) -> float:
     """Have all done that were scheduled; how many a second."""
     before = time.monotonic_ns()
     for worker in workers:
@@ -172,7 +154,8 @@ async def begun_file(ground: Ground) -> list[Figure]:
 async def _begun(ground: Ground, home: HomeCase, name: str, p50_ms: float, p99_ms: float) -> list[Figure]:
     times = max(10, round(ground.pace.seconds * _FOLLOWED))
     own = replace(ground, folder=ground.folder / f"begun-{name}")
-    async with _mesh(own, home, workers=1) as (node, (worker,)):
+    async with staffed(own, home, workers=1) as mesh:
+        node, (worker,) = mesh.node, mesh.workers
         worker.tell(FOLLOW)
         await worker.report(_WAIT_S)
 
@@ -188,143 +171,33 @@ async def _begun(ground: Ground, home: HomeCase, name: str, p50_ms: float, p99_m
                 await asyncio.sleep(_IDLE_S)
             return found
 
-        pairs = (await alternate({"ours": delays_ms}, ground.pace.rounds))["ours"]
+        async def insert_ms() -> list[tuple[float, float]]:
+            return [(await mesh.raw.p50_ms(), 0.0)]
+
+        measured = await alternate({"ours": delays_ms, "raw": insert_ms}, ground.pace.rounds)
+    pairs, inserts = measured["ours"], [each[0][0] for each in measured["raw"]]
     rounds = [[since for since, _ in each] for each in pairs]
     pooled = list(itertools.chain.from_iterable(rounds))
     from_call = statistics.median(whole for each in pairs for _, whole in each)
     what = f"from a job's being scheduled to its handler in another process, idle mesh, {name},"
+    beside = f"/ {mesh.raw.what}, p50"
     return [
         Figure(
             f"job-begun-{name}-p50",
-            f"{what} p50",
+            f"{what} p50 {beside}",
             "ms",
             [statistics.median(each) for each in rounds],
+            inserts,
             target=at_most(p50_ms, Of.OURS),
             notes={"p50 from the call of schedule": from_call},
         ),
         Figure(
             f"job-begun-{name}-p99",
-            f"{what} p99",
+            f"{what} p99 {beside}",
             "ms",
             [p99(each) for each in rounds],
+            inserts,
             target=at_most(p99_ms, Of.OURS),
             notes={"p99 of all rounds together": p99(pooled), "longest": max(pooled)},
-        ),
-    ]
-
-
-# --- a large roster ----------------------------------------------------------------------------------
-
-
-async def _fill(node: MeshNode, count: int, *, pending: bool = False) -> None:
-    """Put so many jobs into the roster: finished, or still to be done."""
-    prefix, now_ms = new_key()[:13], time.time_ns() // 1_000_000
-    for first in range(0, count, _FILLED_AT_ONCE):
-        values = (first, min(first + _FILLED_AT_ONCE, count), prefix, now_ms, int(pending))
-        await node.store.write(Script(Statement(_FILL, (*node.store.tenant[:2], *values))), timeout=120)
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    name: str
-    what: str
-    ask: Callable[[MeshNode], Awaitable[object]]
-
-
-_KINDS: Final = [f"bench.kind-{number}" for number in range(10)]
-_QUESTIONS: Final = (
-    _Question("state", "the state of one job", lambda node: node.jobs.roster.find(f"{'0' * 63}1")),
-    _Question(
-        "pending", "100 jobs of a kind to be done", lambda node: node.jobs.roster.ready(_KINDS[:1], 100)
-    ),
-    _Question("overdue", "jobs past their deadline", lambda node: node.jobs.roster.overdue()),
-    _Question("ready", "100 jobs of 10 kinds to be done", lambda node: node.jobs.roster.ready(_KINDS, 100)),
-    _Question("counts", "how many of each kind and state", lambda node: node.jobs.roster.counts()),
-    _Question("oldest", "the oldest pending of each kind", lambda node: node.jobs.roster.oldest_pending()),
-    _Question(
-        "failed", "the latest 100 that failed", lambda node: node.jobs.roster.listed(state=JobState.FAILED)
-    ),
-)
-
-
-async def roster(ground: Ground) -> list[Figure]:
-    """Half of the jobs pending, half of them finished."""
-    count = _FINISHED if ground.pace.settled else _FINISHED // _QUICK
-    own = replace(ground, folder=ground.folder / "roster")
-    async with _mesh(own, FILE) as (node, _):
-        await _fill(node, count // 2)
-        await _fill(node, count // 2, pending=True)
-        await node.store.write(
-            Script(
-                Statement(
-                    "UPDATE jobs SET job_id = ? WHERE id = (SELECT max(id) FROM jobs)", (f"{'0' * 63}1",)
-                )
-            )
-        )
-
-        async def ask_ms(question: _Question) -> float:
-            return await median_us(lambda: question.ask(node), ground.pace.seconds) / 1e3
-
-        sides = {each.name: (lambda each=each: ask_ms(each)) for each in _QUESTIONS}
-        found = await alternate(sides, ground.pace.rounds)
-    return [
-        Figure(
-            f"job-roster-{each.name}",
-            f"{each.what}, among {count:,}, p50",
-            "ms",
-            found[each.name],
-            target=at_most(10.0, Of.OURS),
-        )
-        for each in _QUESTIONS
-    ]
-
-
-async def crowded_sqld(ground: Ground) -> list[Figure]:
-    """On a server."""
-    return await _crowded(ground, MESH, "sqld")
-
-
-async def crowded_file(ground: Ground) -> list[Figure]:
-    """In a file."""
-    return await _crowded(ground, FILE, "file")
-
-
-async def _crowded(ground: Ground, home: HomeCase, name: str) -> list[Figure]:
-    """What jobs cost among many that are finished, beside an empty roster."""
-    finished = _FINISHED if ground.pace.settled else _FINISHED // _QUICK
-    count = _count(ground, _DONE)
-    scheduled: dict[str, list[float]] = {"crowded": [], "calm": []}
-    async with (
-        _mesh(replace(ground, folder=ground.folder / f"crowded-{name}"), home, workers=1) as (crowded, ours),
-        _mesh(replace(ground, folder=ground.folder / f"calm-{name}"), home, workers=1) as (calm, theirs),
-    ):
-        await _fill(crowded, finished)
-
-        async def schedule(side: str, node: MeshNode, workers: Sequence[Companion]) -> float:
-            scheduled[side].append(count / await _schedule(node, count))
-            return await _done_rate(workers, count)
-
-        sides = {
-            "crowded": lambda: schedule("crowded", crowded, ours),
-            "calm": lambda: schedule("calm", calm, theirs),
-        }
-        found = await alternate(sides, ground.pace.rounds)
-    what = f"among {finished:,} finished ones / in an empty roster, {name}"
-    return [
-        Figure(
-            f"job-crowded-done-{name}",
-            f"jobs claimed, run and completed by one process {what}",
-            "1/s",
-            found["crowded"],
-            found["calm"],
-            at_least(0.9),
-        ),
-        Figure(
-            f"job-crowded-scheduled-{name}",
-            f"jobs scheduled {what}",
-            "1/s",
-            scheduled["crowded"][1:],
-            scheduled["calm"][1:],
-            at_least(0.65),
         ),
     ]

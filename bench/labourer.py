@@ -32,17 +32,19 @@ _GLANCE_S: Final = 0.01
 
 async def _serve(settings: Settings) -> None:
     async with Mesh.open(settings) as node:
-        _register(node)
+        register(node)
         print("ready", flush=True)
         while signal := (await asyncio.to_thread(sys.stdin.readline)).strip():
             if signal == FOLLOW:
                 await node.worker.start(concurrency=_PLACES, kinds=[FOLLOWED])
                 _report(True)
             else:
-                await _work(node)
+                _report(await work(node))
 
 
-def _register(node: MeshNode) -> None:
+def register(node: MeshNode) -> None:
+    """Give it the handlers."""
+
     @node.worker.handles(FOLLOWED)
     async def follow(context: JobContext) -> None:
         _report((time.monotonic_ns() - context.payload) / 1e6)
@@ -52,8 +54,8 @@ def _register(node: MeshNode) -> None:
         pass
 
 
-async def _work(node: MeshNode) -> None:
-    """Work until nothing is left to be done, by anybody."""
+async def work(node: MeshNode) -> tuple[int, int]:
+    """Work until nothing is left to be done, by anybody; how many were its own, and when it did the last."""
     before, stats = node.worker.stats.succeeded, node.worker.stats
     done, last = before, time.monotonic_ns()
     async with node.worker.running(concurrency=_PLACES, kinds=[NOOP]):
@@ -61,7 +63,7 @@ async def _work(node: MeshNode) -> None:
             await asyncio.sleep(_GLANCE_S)
             if stats.succeeded > done:
                 done, last = stats.succeeded, time.monotonic_ns()
-    _report([stats.succeeded - before, last])
+    return stats.succeeded - before, last
 
 
 async def _open(node: MeshNode) -> list[int]:

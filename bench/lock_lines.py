@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -20,15 +20,14 @@ from typing import Final
 
 import orjson
 
-from bench import workload
 from bench.companion import add_primary, companion, node_settings, primary
 from bench.figures import Figure, Of, Target, at_least, at_most
 from bench.ground import Ground
+from bench.limits import Limit, raw_limit
 from bench.measure import Call, alternate, blocking_median_us, median_us, rate
-from bench.raw import raw_socket
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
-from vox_mesh import Mesh, Settings, open_store
+from vox_mesh import Mesh, Settings
 from vox_mesh.coordination.locks.guarding import obstacles
 from vox_mesh.model.locks import Holder
 from vox_mesh.node import MeshNode
@@ -48,6 +47,10 @@ async def _node(ground: Ground, home: HomeCase) -> AsyncIterator[MeshNode]:
     server = ground.server if home.needs_server else None
     async with Mesh.open(home.settings(ground.folder, server, scope_id=_SCOPE)) as node:
         yield node
+
+
+def _limit(ground: Ground, home: HomeCase) -> AbstractAsyncContextManager[Limit]:
+    return raw_limit(ground.folder, ground.server if home.needs_server else None, ground.pace.seconds)
 
 
 def _pairs(node: MeshNode) -> Callable[[], Call]:
@@ -77,13 +80,10 @@ async def _pair_rate(node: MeshNode, callers: int, seconds: float) -> float:
 async def pairs_sqld(ground: Ground) -> list[Figure]:
     """Many callers on a server, each with a key of its own."""
     seconds = ground.pace.seconds
-    async with _node(ground, MESH) as node, _table(ground), raw_socket(ground.sqld) as raw:
-        sides = {
-            "ours": lambda: _pair_rate(node, _CALLERS, seconds),
-            "raw": lambda: rate(raw.insert, seconds),
-        }
+    async with _node(ground, MESH) as node, _limit(ground, MESH) as raw:
+        sides = {"ours": lambda: _pair_rate(node, _CALLERS, seconds), "raw": raw.per_second}
         found = await alternate(sides, ground.pace.rounds)
-    what = "64 callers, sqld: locks taken and released / raw inserts one at a time, WebSocket"
+    what = f"64 callers, sqld: locks taken and released / {raw.what}"
     target = at_least(8_000.0, Of.OURS)
     return [Figure("lock-pairs-sqld", what, "1/s", found["ours"], found["raw"], target)]
 
@@ -91,33 +91,33 @@ async def pairs_sqld(ground: Ground) -> list[Figure]:
 async def one_caller_sqld(ground: Ground) -> list[Figure]:
     """One lock at a time on a server."""
     seconds = ground.pace.seconds
-    async with _node(ground, MESH) as node, _table(ground), raw_socket(ground.sqld) as raw:
+    async with _node(ground, MESH) as node, _limit(ground, MESH) as raw:
         pair = _pairs(node)()
-        sides = {
-            "ours": lambda: median_us(pair, seconds),
-            "raw": lambda: median_us(raw.insert, seconds),
-        }
+        sides = {"ours": lambda: median_us(pair, seconds), "raw": raw.p50_ms}
         found = await alternate(sides, ground.pace.rounds)
-    what = "one caller, sqld: a lock taken and released, p50 / a raw insert, WebSocket, p50"
-    return [Figure("lock-pair-sqld", what, "us", found["ours"], found["raw"], at_most(3.5))]
+    what = f"one caller, sqld: a lock taken and released, p50 / {raw.what}, p50"
+    inserts = [each * 1e3 for each in found["raw"]]
+    return [Figure("lock-pair-sqld", what, "us", found["ours"], inserts, at_most(3.5))]
 
 
 async def pairs_file(ground: Ground) -> list[Figure]:
     """One caller and many in a file."""
     seconds = ground.pace.seconds
-    async with _node(ground, FILE) as node:
+    async with _node(ground, FILE) as node, _limit(ground, FILE) as raw:
         sides = {
             "one": lambda: _pair_rate(node, 1, seconds),
             "many": lambda: _pair_rate(node, _CALLERS, seconds),
+            "raw": raw.per_second,
         }
         found = await alternate(sides, ground.pace.rounds)
-    what = "locks taken and released"
+    what = f"locks taken and released / {raw.what}"
     return [
         Figure(
             "lock-pair-file",
             f"one caller, file: {what}",
             "1/s",
             found["one"],
+            found["raw"],
             target=at_least(2_000.0, Of.OURS),
         ),
         Figure(
@@ -125,17 +125,10 @@ async def pairs_file(ground: Ground) -> list[Figure]:
             f"64 callers, file: {what}",
             "1/s",
             found["many"],
+            found["raw"],
             target=at_least(10_000.0, Of.OURS),
         ),
     ]
-
-
-@asynccontextmanager
-async def _table(ground: Ground) -> AsyncIterator[None]:
-    """The table that raw inserts go to."""
-    async with await open_store(MESH.settings(ground.folder / "raw", ground.sqld)) as store:
-        await workload.prepare(store, settled=False)
-    yield
 
 
 # --- one lock for all --------------------------------------------------------------------------------
@@ -150,18 +143,30 @@ async def contended(ground: Ground) -> list[Figure]:
 
 
 async def _contended(ground: Ground, home: HomeCase, name: str, target: Target) -> list[Figure]:
-    async with _node(ground, home) as node:
-        found = await alternate({"ours": lambda: _turns(node, ground.pace.seconds)}, ground.pace.rounds)
+    turns: list[list[int]] = []
+    async with _node(ground, home) as node, _limit(ground, home) as raw:
+
+        async def hand_overs() -> float:
+            had, seconds = await _turns(node, ground.pace.seconds)
+            turns.append(had)
+            return sum(had) / seconds
+
+        found = await alternate({"ours": hand_overs, "raw": raw.per_second}, ground.pace.rounds)
     what = f"8 callers for one key, {name}:"
-    rates = [sum(turns) / seconds for turns, seconds in found["ours"]]
-    furthest = [_furthest_from_share(turns) for turns, _ in found["ours"]]
     return [
-        Figure(f"lock-contended-{name}", f"{what} hand-overs", "1/s", rates, target=target),
+        Figure(
+            f"lock-contended-{name}",
+            f"{what} hand-overs / {raw.what}",
+            "1/s",
+            found["ours"],
+            found["raw"],
+            target,
+        ),
         Figure(
             f"lock-share-{name}",
             f"{what} furthest of a caller from its even share",
             "x",
-            furthest,
+            [_furthest_from_share(each) for each in turns[1:]],  # the first only warmed up
             target=at_most(0.2, Of.OURS),
             worst=True,
         ),
@@ -205,13 +210,15 @@ async def hand_over_file(ground: Ground) -> list[Figure]:
 async def _hand_over(ground: Ground, home: HomeCase, name: str, p50_ms: float) -> list[Figure]:
     times = max(3, round(ground.pace.seconds * _HAND_OVERS))
     server = ground.server if home.needs_server else None
+    longest: list[float] = []
     async with (
         _node(ground, home) as node,
         companion("lock_lines", ground.folder, *primary(server)) as waiter,
+        _limit(ground, home) as raw,
     ):
         await waiter.ready()
 
-        async def delays() -> list[float]:
+        async def delay_ms() -> float:
             found: list[float] = []
             for _ in range(times):
                 lock = await node.locks.acquire(_BATON, wait=_WAIT_S)
@@ -220,18 +227,19 @@ async def _hand_over(ground: Ground, home: HomeCase, name: str, p50_ms: float) -
                 released = time.monotonic()
                 await node.locks.release(lock)
                 found.append((await waiter.report(_WAIT_S) - released) * 1e3)
-            return found
+            longest.append(max(found))
+            return statistics.median(found)
 
-        rounds = (await alternate({"ours": delays}, ground.pace.rounds))["ours"]
-    pooled = [delay for each in rounds for delay in each]
+        rounds = await alternate({"ours": delay_ms, "raw": raw.p50_ms}, ground.pace.rounds)
     return [
         Figure(
             f"lock-hand-over-{name}",
-            f"{name}: from the release to the next waiter, in another process, p50",
+            f"{name}: from the release to the next waiter, in another process, p50 / {raw.what}, p50",
             "ms",
-            [statistics.median(each) for each in rounds],
-            target=at_most(p50_ms, Of.OURS),
-            notes={"longest": max(pooled)},
+            rounds["ours"],
+            rounds["raw"],
+            at_most(p50_ms, Of.OURS),
+            notes={"longest": max(longest[1:])},
         )
     ]
 

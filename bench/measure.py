@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final, NamedTuple, TypeVar
 
+K = TypeVar("K")
 T = TypeVar("T")
 Call = Callable[[], Awaitable[object]]
 
@@ -20,7 +21,8 @@ class Pace(NamedTuple):
     """How long to measure: `rounds` of each side, of so many seconds each; `settled` as after a long run.
 
     A store that is not settled has not yet begun to forget old keys, and is faster than it will be. `idle_s`
-    is for how long nothing happens where that is what is measured, `copied_mb` how much a first copy copies.
+    is for how long nothing happens where that is what is measured, `copied_mb` how much a first copy copies,
+    `grows` whether growth is measured up to the largest sizes.
     """
 
     rounds: int
@@ -28,17 +30,18 @@ class Pace(NamedTuple):
     settled: bool
     idle_s: float
     copied_mb: int
+    grows: bool
 
 
-FULL: Final = Pace(rounds=7, seconds=0.5, settled=True, idle_s=20.0, copied_mb=100)
-QUICK: Final = Pace(rounds=3, seconds=0.05, settled=False, idle_s=3.0, copied_mb=20)
+FULL: Final = Pace(rounds=7, seconds=0.5, settled=True, idle_s=20.0, copied_mb=100, grows=True)
+QUICK: Final = Pace(rounds=3, seconds=0.05, settled=False, idle_s=3.0, copied_mb=20, grows=False)
 
 
-async def alternate(sides: Mapping[str, Callable[[], Awaitable[T]]], rounds: int) -> dict[str, list[T]]:
+async def alternate(sides: Mapping[K, Callable[[], Awaitable[T]]], rounds: int) -> dict[K, list[T]]:
     """One round of each side in turn, back and forth; the first of each only warms up and is dropped."""
     for measure in sides.values():
         await measure()
-    found: dict[str, list[T]] = {name: [] for name in sides}
+    found: dict[K, list[T]] = {name: [] for name in sides}
     order = list(sides)
     for _ in range(rounds):
         for name in order:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import statistics
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Final
 
-from bench import workload
 from bench.companion import Companion, companion, primary
 from bench.figures import Figure, Of, at_least, at_most
 from bench.ground import Ground
-from bench.measure import alternate, blocking_rate, median_us, p99, rate
-from bench.raw import raw_file, raw_socket
+from bench.limits import raw_limit
+from bench.measure import alternate, p99
 from bench.recipient import FOLLOW, INBOX, RECEIVE, SCOPE, stamped
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
@@ -53,7 +52,6 @@ async def _mailed(ground: Ground, home: HomeCase, *, relay: bool = True) -> Asyn
         Mesh.open(settings) as node,
         companion("recipient", ground.folder, *without, *primary(server)) as recipient,
     ):
-        await workload.prepare(node.store, settled=False)
         await recipient.ready()
         yield Mailed(node, recipient)
 
@@ -75,21 +73,25 @@ async def _delay(ground: Ground, name: str, how: str, p50_ms: float, p99_ms: flo
     times = round(ground.pace.seconds * _FOLLOWED)
     with Server() as server:
         own = replace(ground, server=server)
-        async with _mailed(own, MESH_REPLICA, relay=name == "relay") as both, raw_socket(server) as raw:
+        async with (
+            _mailed(own, MESH_REPLICA, relay=name == "relay") as both,
+            raw_limit(own.folder, server, ground.pace.seconds) as raw,
+        ):
             await _follow(both, is_reached=name == "relay")
 
             async def insert_ms() -> list[float]:
-                return [await median_us(raw.insert, ground.pace.seconds) / 1e3]
+                return [await raw.p50_ms()]
 
             sides = {"ours": lambda: _delays_ms(both, times), "raw": insert_ms}
             found = await alternate(sides, ground.pace.rounds)
     rounds, inserts = found["ours"], [each[0] for each in found["raw"]]
     pooled = list(itertools.chain.from_iterable(rounds))
     what = f"from the call of send to the program of another process, {how},"
+    beside = f"/ {raw.what}, p50"
     return [
         Figure(
             f"message-{name}-p50",
-            f"{what} p50 / a raw insert, WebSocket, p50",
+            f"{what} p50 {beside}",
             "ms",
             [statistics.median(each) for each in rounds],
             inserts,
@@ -97,9 +99,10 @@ async def _delay(ground: Ground, name: str, how: str, p50_ms: float, p99_ms: flo
         ),
         Figure(
             f"message-{name}-p99",
-            f"{what} p99",
+            f"{what} p99 {beside}",
             "ms",
             [p99(each) for each in rounds],
+            inserts,
             target=at_most(p99_ms, Of.OURS),
             notes={"p99 of all rounds together": p99(pooled), "longest": max(pooled)},
         ),
@@ -129,54 +132,36 @@ async def _delays_ms(both: Mailed, times: int) -> list[float]:
 async def rates_sqld(ground: Ground) -> list[Figure]:
     """On a server, with a replica on both sides."""
     with Server() as server:
-        own = replace(ground, server=server)
-        async with _mailed(own, MESH_REPLICA) as both, raw_socket(server) as raw:
-
-            async def insert() -> float:
-                return await rate(raw.insert, ground.pace.seconds)
-
-            what = "raw inserts one at a time, WebSocket"
-            return await _rates(ground, both, insert, "sqld", what, (5_000.0, 4_000.0))
+        return await _rates(replace(ground, server=server), MESH_REPLICA, "sqld", (5_000.0, 4_000.0))
 
 
 async def rates_file(ground: Ground) -> list[Figure]:
     """In a file that both have open."""
-    async with AsyncExitStack() as stack:
-        both = await stack.enter_async_context(_mailed(ground, FILE))
-        raw = stack.enter_context(raw_file(str(ground.folder / "raw.db")))
-
-        async def insert() -> float:
-            return blocking_rate(raw.insert, ground.pace.seconds)
-
-        what = "raw sqlite3, one insert each"
-        return await _rates(ground, both, insert, "file", what, (8_000.0, 5_000.0))
+    return await _rates(replace(ground, server=None), FILE, "file", (8_000.0, 5_000.0))
 
 
-async def _rates(
-    ground: Ground,
-    both: Mailed,
-    insert: Callable[[], Awaitable[float]],
-    name: str,
-    raw: str,
-    reach: tuple[float, float],
-) -> list[Figure]:
+async def _rates(ground: Ground, home: HomeCase, name: str, reach: tuple[float, float]) -> list[Figure]:
     each = max(1, round(ground.pace.seconds * _SENT) // (_SENDERS * _IN_FLIGHT))
     sent: dict[str, list[float]] = {INBOX: [], RECEIVE: []}
+    async with (
+        _mailed(ground, home) as both,
+        raw_limit(ground.folder, ground.server, ground.pace.seconds) as raw,
+    ):
 
-    async def mail(receiver: str) -> float:
-        """Send many, then have them received; how many of these a second."""
-        count = each * _SENDERS * _IN_FLIGHT
-        sent[receiver].append(count / await _send_all(both.node, receiver, each))
-        both.recipient.tell(f"{receiver} {count}")
-        return count / float(await both.recipient.report(_WAIT_S))
+        async def mail(receiver: str) -> float:
+            """Send many, then have them received; how many of these a second."""
+            count = each * _SENDERS * _IN_FLIGHT
+            sent[receiver].append(count / await _send_all(both.node, receiver, each))
+            both.recipient.tell(f"{receiver} {count}")
+            return count / float(await both.recipient.report(_WAIT_S))
 
-    sides = {INBOX: lambda: mail(INBOX), "raw": insert, RECEIVE: lambda: mail(RECEIVE)}
-    found = await alternate(sides, ground.pace.rounds)
+        sides = {INBOX: lambda: mail(INBOX), "raw": raw.per_second, RECEIVE: lambda: mail(RECEIVE)}
+        found = await alternate(sides, ground.pace.rounds)
     what = f"16 senders with 4 in flight, {name}: messages"
     return [
         Figure(
             f"message-sent-{name}",
-            f"{what} sent / {raw}",
+            f"{what} sent / {raw.what}",
             "1/s",
             sent[INBOX][1:],  # the first only warmed up
             found["raw"],
@@ -184,7 +169,7 @@ async def _rates(
         ),
         Figure(
             f"message-acked-{name}",
-            f"{what} received in batches and acknowledged, in another process / {raw}",
+            f"{what} received in batches and acknowledged, in another process / {raw.what}",
             "1/s",
             found[INBOX],
             found["raw"],
@@ -192,7 +177,7 @@ async def _rates(
         ),
         Figure(
             f"message-received-{name}",
-            f"{what} received one by one, acknowledged in the background / {raw}",
+            f"{what} received one by one, acknowledged in the background / {raw.what}",
             "1/s",
             found[RECEIVE],
             found["raw"],

@@ -88,10 +88,12 @@ class RawSocket:
         return answered / (perf_counter() - start)
 
     async def greet(self, token: str) -> None:
-        """Say hello and open the one stream."""
+        """Say hello, open the one stream, and make the table and its first row."""
         await self._socket.send_frame(orjson.dumps({"type": "hello", "jwt": token}), aiohttp.WSMsgType.TEXT)
         await self._is_done()
         await self._ask({"type": "open_stream"})
+        await self._ask(_execute(CREATE, (), wants_rows=False))
+        await self.insert()
 
     async def _send(self, request: dict[str, Any]) -> None:
         self._last_id += 1
@@ -117,7 +119,7 @@ class RawSocket:
 
 @asynccontextmanager
 async def raw_socket(server: Server) -> AsyncIterator[RawSocket]:
-    """A greeted WebSocket with an open stream."""
+    """A greeted WebSocket with an open stream, and the table to write to."""
     async with (
         aiohttp.ClientSession() as session,
         session.ws_connect(server.url, protocols=("hrana3",), compress=0) as socket,

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bench.figures import Figure, Of, Target
+from bench.figures import Figure, Found, LeftOut, Of, Target
 
 _HEAD: Final = ("what", "unit", "ours", "raw", "ratio", "lowest..highest", "reach", "reached")
 
 
-def table(figures: Sequence[Figure]) -> str:
-    """The figures as lines of text, one for each, under a head."""
+def table(found: Sequence[Found]) -> str:
+    """The figures as lines of text, one for each, under a head; then what was left out."""
+    figures = [each for each in found if isinstance(each, Figure)]
+    left = [f"{each.name}: left out, {each.why}" for each in found if isinstance(each, LeftOut)]
     rows = [_HEAD, *(_row(figure) for figure in figures)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
     notes = [f"{figure.name}: {_notes(figure)}" for figure in figures if figure.notes]
-    return "\n".join([*lines, *(["", *notes] if notes else [])])
+    return "\n".join([*lines, *(["", *notes] if notes else []), *(["", *left] if left else [])])
 
 
 def machine_line(machine: dict[str, Any]) -> str:

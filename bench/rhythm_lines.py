@@ -12,7 +12,8 @@ from typing import Final
 
 from bench import workload
 from bench.figures import Figure, Of, at_most
-from bench.ground import Ground, writing
+from bench.ground import Ground, Rounds, writing
+from bench.limits import raw_limit
 from bench.measure import p99, rate
 from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
@@ -72,9 +73,13 @@ async def _play_bar(hand: _Hand, footing: Footing, desk: StatusDesk) -> None:
     hand.now_ms = beat.window_ends_ms + _GRACE_MS
 
 
-async def _roll_ups(ground: Ground, home: HomeCase, server: Server | None) -> list[float]:
-    took = []
-    async with _stage(ground.folder / str(home), home, server) as (hand, footing):
+async def _roll_ups(ground: Ground, home: HomeCase, server: Server | None) -> Rounds:
+    took: list[float] = []
+    inserts: list[float] = []
+    async with (
+        _stage(ground.folder, home, server) as (hand, footing),
+        raw_limit(ground.folder, server, ground.pace.seconds) as raw,
+    ):
         desk, reverb = StatusDesk(footing), Reverb(footing)
         for number in range(ground.pace.rounds + 1):
             await _play_bar(hand, footing, desk)
@@ -82,18 +87,20 @@ async def _roll_ups(ground: Ground, home: HomeCase, server: Server | None) -> li
             reports = await reverb.roll_up_due()
             if number:  # the first bar has none before it
                 took.append((time.perf_counter() - began) * 1e3)
+                inserts.append(await raw.p50_ms())
             if sum(reports[-1].beats.values()) != _CLAIMS:
                 raise RuntimeError(f"the report has not all claims: {reports}")
-    return took
+    return {"ours": took, "raw": inserts}
 
 
 async def roll_up(ground: Ground) -> list[Figure]:
     """From the question what is due until the report is written, in a file and on a server."""
     figures = []
     for name, home, server in (("file", FILE, None), ("sqld", MESH, ground.sqld)):
-        took = await _roll_ups(replace(ground, folder=ground.folder / name), home, server)
-        what = f"{name}: a bar with {_CLAIMS:,} claims rolled up into its report, and that written"
-        figures.append(Figure(f"rhythm-roll-up-{name}", what, "ms", took, target=at_most(50.0, Of.OURS)))
+        found = await _roll_ups(replace(ground, folder=ground.folder / name), home, server)
+        what = f"{name}: a bar with {_CLAIMS:,} claims, its report made and written / a raw insert"
+        target = at_most(50.0, Of.OURS)
+        figures.append(Figure(f"rhythm-roll-up-{name}", what, "ms", found["ours"], found["raw"], target))
     return figures
 
 

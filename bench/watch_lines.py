@@ -17,6 +17,7 @@ from bench import workload
 from bench.companion import Companion, companion, primary
 from bench.figures import Figure, Of, at_most
 from bench.ground import Ground
+from bench.limits import raw_limit
 from bench.measure import alternate, p99
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
@@ -64,28 +65,39 @@ async def _visible(ground: Ground, home: HomeCase, name: str, p50_ms: float, p99
     commits = round(ground.pace.seconds * _ROUND_FACTOR / _GAP_S)
     chance = random.Random(_SEED)
     numbers = itertools.count(_FIRST_NUMBER)
-    async with _watched(ground, home) as both:
+    server = ground.server if home.needs_server else None
+    async with (
+        _watched(ground, home) as both,
+        raw_limit(ground.folder, server, ground.pace.seconds) as raw,
+    ):
 
         async def delays() -> list[float]:
             return await _delays_ms(both, itertools.islice(numbers, commits), chance)
 
-        found = (await alternate({"ours": delays}, ground.pace.rounds))["ours"]
+        async def insert_ms() -> list[float]:
+            return [await raw.p50_ms()]
+
+        rounds = await alternate({"ours": delays, "raw": insert_ms}, ground.pace.rounds)
+    found, inserts = rounds["ours"], [each[0] for each in rounds["raw"]]
     what = f"{name}: from the write call to another process's watch,"
+    beside = f"/ {raw.what}, p50"
     pooled = list(itertools.chain.from_iterable(found))
     notes = {"p99 of all rounds together": p99(pooled), "longest": max(pooled)}
     return [
         Figure(
             f"visible-{name}-p50",
-            f"{what} p50",
+            f"{what} p50 {beside}",
             "ms",
             [statistics.median(each) for each in found],
+            inserts,
             target=at_most(p50_ms, Of.OURS),
         ),
         Figure(
             f"visible-{name}-p99",
-            f"{what} p99",
+            f"{what} p99 {beside}",
             "ms",
             [p99(each) for each in found],
+            inserts,
             target=at_most(p99_ms, Of.OURS),
             notes=notes,
         ),

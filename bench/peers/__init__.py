@@ -1,0 +1,1 @@
+"""Other queues, measured beside our jobs in the same run, each as its own documentation shows it."""

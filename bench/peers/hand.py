@@ -1,0 +1,40 @@
+"""A process that has one queue open: it enqueues or works when told to, and reports.
+
+Signals: `put N AT_ONCE`, answered with the seconds that took; `work`, answered when no job is left, with how
+many were its own, when it could begin, and when it did the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from time import perf_counter
+
+import orjson
+
+from bench.peers.peer import Desk, Peer
+from bench.peers.roll import BY_NAME
+
+
+async def _serve(peer: Peer, place: str) -> None:
+    async with peer.open(place) as desk:
+        print("ready", flush=True)
+        while signal := (await asyncio.to_thread(sys.stdin.readline)).split():
+            print(orjson.dumps(await _report(desk, *map(int, signal[1:]))).decode(), flush=True)
+
+
+async def _report(desk: Desk, *numbers: int) -> object:
+    if not numbers:
+        return tuple(await desk.work())
+    before = perf_counter()
+    await desk.put(*numbers)
+    return perf_counter() - before
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("peer", choices=BY_NAME)
+    parser.add_argument("place")
+    arguments = parser.parse_args()
+    asyncio.run(_serve(BY_NAME[arguments.peer], arguments.place))

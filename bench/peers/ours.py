@@ -1,0 +1,77 @@
+"""Our own jobs, asked in the same way as the peers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from bench.companion import node_settings
+from bench.labourer import NOOP, SCOPE, register, work
+from bench.peers.peer import Desk, Done, Peer
+from tools.sqld import Server
+from vox_mesh import Mesh
+from vox_mesh.model.manifest import Manifest
+from vox_mesh.node import MeshNode
+
+
+class _Ours:
+    def __init__(self, node: MeshNode) -> None:
+        self._node = node
+
+    async def put(self, count: int, at_once: int) -> None:
+        for first in range(0, count, at_once):
+            steps = range(first, min(first + at_once, count))
+            jobs = [Manifest.of(kind=NOOP, payload={"step": step}) for step in steps]
+            await self._node.jobs.schedule_all(jobs, new=True)
+
+    async def work(self) -> Done:
+        began = time.monotonic_ns()
+        jobs, last = await work(self._node)
+        return Done(jobs, began, last)
+
+
+@asynccontextmanager
+async def _open(place: str) -> AsyncIterator[Desk]:
+    folder, *of_primary = orjson.loads(place)
+    async with Mesh.open(node_settings(Path(folder), of_primary or None, scope_id=SCOPE)) as node:
+        register(node)
+        yield _Ours(node)
+
+
+@contextmanager
+def _in_file(folder: Path) -> Iterator[str]:
+    yield orjson.dumps([str(folder)]).decode()
+
+
+@contextmanager
+def _on_server(folder: Path) -> Iterator[str]:
+    with Server() as server:
+        yield orjson.dumps([str(folder), server.url, server.token]).decode()
+
+
+OURS_IN_FILE: Final = Peer(
+    "ours-file",
+    "vox-mesh in a file",
+    "vox-mesh",
+    "WAL, `synchronous=FULL`",
+    "taken again when its lease has ended",
+    _in_file,
+    _open,
+    jobs_each_second=4_000,
+)
+OURS_ON_SERVER: Final = Peer(
+    "ours-sqld",
+    "vox-mesh on sqld",
+    "vox-mesh",
+    "WAL, `synchronous=FULL`",
+    "taken again when its lease has ended",
+    _on_server,
+    _open,
+    jobs_each_second=2_000,
+    on_server=True,
+)

@@ -1,0 +1,96 @@
+"""What a peer is, and what is asked of it: to enqueue jobs that do nothing, and to do them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+
+class Done(NamedTuple):
+    """How many jobs a worker has done, from when it could until when it did the last."""
+
+    jobs: int
+    began_ns: int
+    last_ns: int
+
+
+class Desk(Protocol):
+    """A peer's queue, open in one process."""
+
+    async def put(self, count: int, at_once: int) -> None:
+        """Enqueue so many, so many in a call; they are kept when this returns."""
+
+    async def work(self) -> Done:
+        """Take and complete jobs until none is left."""
+
+
+Serving = Callable[[Path], AbstractContextManager[str]]
+"""Starts what the queue lies on, in a folder; says where that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another queue. `keeps`: what is on the disk when a call returns; `killed`: what becomes of a job
+    whose worker is killed."""
+
+    name: str
+    title: str
+    package: str
+    keeps: str
+    killed: str
+    serve: Serving
+    open: Callable[[str], AbstractAsyncContextManager[Desk]]
+    jobs_each_second: int
+    at_once: int = 1
+    workers: tuple[int, ...] = (1, 4)
+    lacks_server: Callable[[], str] = str
+    on_server: bool = False
+
+    def why_not(self) -> str:
+        """Why it can't be measured here; empty if it can."""
+        if not _has(self.package):
+            return f"the Python package {self.package} is not installed"
+        return self.lacks_server()
+
+    @property
+    def version(self) -> str:
+        """That of its Python package."""
+        return importlib.metadata.version(self.package)
+
+
+def _has(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+class Tally:
+    """Counts what a worker does, and notes when."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on, and from nothing."""
+        self._jobs = 0
+        self._began_ns = self._last_ns = time.monotonic_ns()
+
+    def count(self, jobs: int = 1) -> None:
+        """So many more were completed just now."""
+        self._jobs += jobs
+        self._last_ns = time.monotonic_ns()
+
+    def done(self) -> Done:
+        """What came of it."""
+        return Done(self._jobs, self._began_ns, self._last_ns)
+
+
+def do_nothing() -> None:
+    """The job."""
