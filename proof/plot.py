@@ -15,6 +15,7 @@ from proof.checkers.locks import LOCK_CHECKS
 from proof.checkers.messages import MESSAGE_CHECKS
 from proof.checkers.oplog import OPLOG_CHECKS
 from proof.checkers.progress import PROGRESS_CHECKS
+from proof.checkers.strangers import STRANGER_CHECKS
 from proof.scene import Workload
 from proof.verdicts import Check
 from proof.workloads.beats import BEATS
@@ -44,4 +45,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     *OPLOG_CHECKS,
     *BEAT_CHECKS,
     *DATABASE_CHECKS,
+    *STRANGER_CHECKS,
 )

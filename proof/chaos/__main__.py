@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,7 @@ def _asked() -> argparse.Namespace:
     asking.add_argument("--store", type=StoreKind, choices=list(StoreKind), default=StoreKind.FILE)
     asking.add_argument("--nodes", type=int, default=4, help=f"how many players, from 2 to {len(NAMES)} (4)")
     asking.add_argument("--out", type=Path, help="a folder that is made for the history")
+    asking.add_argument("--plant", default="", metavar="BUG", help="play with a planted bug")
     asked = asking.parse_args()
     if not 2 <= asked.nodes <= len(NAMES):
         asking.error(f"--nodes: from 2 to {len(NAMES)}")
@@ -39,7 +41,15 @@ def _asked() -> argparse.Namespace:
         asking.error(f"--seconds: from 1 to {_LONGEST_S}")
     if asked.out is not None and asked.out.exists() and (not asked.out.is_dir() or any(asked.out.iterdir())):
         asking.error(f"--out: {asked.out} is there already, and not empty")
+    if asked.plant and asked.plant not in _planted():
+        asking.error(f"--plant: {asked.plant} is none of {', '.join(_planted())}")
     return asked
+
+
+def _planted() -> Iterable[str]:
+    from proof.mutants.plants import PLANTS  # nobody else need load them
+
+    return PLANTS
 
 
 def main() -> None:
@@ -50,11 +60,11 @@ def main() -> None:
     folder = asked.out or _FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}-{asked.store}-{seed}"
     again = (
         f"python -m proof.chaos --seconds {asked.seconds:g} --seed {seed} "
-        f"--store {asked.store} --nodes {asked.nodes}"
+        f"--store {asked.store} --nodes {asked.nodes}{f' --plant {asked.plant}' if asked.plant else ''}"
     )
     print(f"{again}\n{schedule}", flush=True)
     began = time.monotonic()
-    stage = Stage(schedule, folder)
+    stage = Stage(schedule, folder, asked.plant)
     try:
         asyncio.run(_played(stage))
     except (KeyboardInterrupt, asyncio.CancelledError):

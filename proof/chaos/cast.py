@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +22,10 @@ from vox_mesh import Settings
 NAMES: Final = ("ann", "ben", "cleo", "dan", "eve", "finn", "gus", "hana")
 
 _PLAYER: Final = "proof.chaos.player"
+_INFECTED: Final = "proof.mutants.infected"
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _AGAIN_S: Final = 0.3
-"""After a life that ended by itself."""
+"""After a life that broke: the next may break for the same reason."""
 
 
 @dataclass
@@ -65,8 +66,11 @@ class Life:
 class Person:
     """A player. One task begins its lives, each when the exit status of the one before is known."""
 
-    def __init__(self, role: Role, settings: Settings, stage: Recorder, logs: Path) -> None:
+    def __init__(
+        self, role: Role, settings: Settings, stage: Recorder, logs: Path, program: tuple[str, ...]
+    ) -> None:
         self.name = role.who
+        self._program = program
         self.settings = settings
         self.life: Life | None = None
         self.lives: list[Life] = []
@@ -99,16 +103,16 @@ class Person:
             self._tell()
             if life.how == "left":
                 return
-            await asyncio.sleep(_AGAIN_S)
+            if life.how == "broke":
+                await asyncio.sleep(_AGAIN_S)
 
     async def _born(self) -> Life:
         number = len(self.lives) + 1
-        role = Role(
-            self.name, number, self._role.seed, self._role.players, self._role.folder, self._role.outside
-        )
+        role = replace(self._role, life=number)
         self._stage.note("life.began", player=self.name, life=number, node_id=self.settings.node_id)
         variables = {**os.environ, "PYTHONPATH": str(_ROOT), **environment(self.settings)}
-        program = Program((role.argument,), variables, module=_PLAYER, folder=str(self._logs))
+        module, *arguments = self._program
+        program = Program((*arguments, role.argument), variables, module=module, folder=str(self._logs))
         with (self._logs / f"{self.name}-{number}.log").open("wb") as log:
             # Whoever ends us in the middle of this must not leave a process that nobody knows of.
             starting = asyncio.ensure_future(AsyncProcess.start(program, log.fileno()))
@@ -217,11 +221,14 @@ class Person:
 
 
 @asynccontextmanager
-async def cast(roles: dict[Role, Settings], stage: Recorder, logs: Path) -> AsyncIterator[dict[str, Person]]:
-    """All players by their names; none of their processes outlives this."""
+async def cast(
+    roles: dict[Role, Settings], stage: Recorder, logs: Path, plant: str = ""
+) -> AsyncIterator[dict[str, Person]]:
+    """All players by their names, if need be with a planted bug; none of their processes outlives this."""
     load_first(_PLAYER)
+    program = (_INFECTED, plant, _PLAYER) if plant else (_PLAYER,)
     async with AsyncExitStack() as ending:
-        people = {role.who: Person(role, settings, stage, logs) for role, settings in roles.items()}
+        people = {role.who: Person(role, settings, stage, logs, program) for role, settings in roles.items()}
         for person in people.values():
             ending.push_async_callback(person.close)
             person.begin()

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from proof.chaos.disk import Disk
 from proof.chaos.proxy import Proxy
-from proof.chaos.schedule import PACE, Kind, Schedule, StoreKind
+from proof.chaos.schedule import PACE, Schedule, StoreKind
 from tools.homes import FILE, HomeCase
 from tools.sqld import Server, free_port
 from vox_mesh import Settings
@@ -40,11 +40,6 @@ class Ground:
     """The way of each player to the server."""
     disks: dict[str, Disk] = field(default_factory=dict)
     """That of each player; on the file home there is one for all, without a name."""
-
-    @property
-    def left_out(self) -> tuple[Kind, ...]:
-        """What can't go wrong on this machine."""
-        return () if self.disks else (Kind.DISK_FULL,)
 
     @property
     def stage_settings(self) -> Settings:

@@ -78,7 +78,7 @@ class Nemesis:
         self._stage.note("fault.began", **told, **fault.detail)
         try:
             async with self._doing[fault.kind](fault):
-                await _until(began + fault.until)
+                await asyncio.sleep(fault.lasting)
         except LeftOut as why:
             self._stage.note("fault.left_out", **told, why=str(why))
         self._stage.note("fault.ended", **told)

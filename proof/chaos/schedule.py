@@ -138,11 +138,6 @@ class Fault:
     lasting: float
     detail: dict[str, Any]
 
-    @property
-    def until(self) -> float:
-        """When it is over."""
-        return self.at + self.lasting
-
     def __str__(self) -> str:
         told = ", ".join(f"{name} {value}" for name, value in self.detail.items())
         whom = self.player or "-"

@@ -43,10 +43,10 @@ _LOOK_S: Final = 0.5
 class Stage:
     """One play: its people and where they play, and a folder in which all of it can be read afterwards."""
 
-    def __init__(self, schedule: Schedule, folder: Path) -> None:
+    def __init__(self, schedule: Schedule, folder: Path, plant: str = "") -> None:
         self.schedule = schedule
         self.folder = folder
-        self.left_out: tuple[Kind, ...] = ()
+        self._plant = plant
         for part in ("logs", "outside"):
             (folder / part).mkdir(parents=True)
         self._write(SCHEDULE, schedule.document())
@@ -55,9 +55,9 @@ class Stage:
     async def play(self) -> None:
         """Everything but the judging. Whatever happens, nothing is left of it but the folder."""
         async with laid(self.schedule) as ground, asking(ground.stage_settings) as (store, ask):
-            self.left_out = ground.left_out
             await prepare(store)
-            async with cast(self._roles(ground), self._recorder, self.folder / "logs") as people:
+            roles = self._roles(ground)
+            async with cast(roles, self._recorder, self.folder / "logs", self._plant) as people:
                 await self._all(people, self._until(UP), _UP_S, "to come up")
                 async with self._watched(ground, ask):
                     await Nemesis(ground, people, self._recorder).rage(self.schedule)

@@ -75,37 +75,45 @@ class Strangers:
     """Call one player after another, and note each answer."""
 
     def __init__(
-        self, urls: Mapping[str, str], token: str, chance: random.Random, recorder: Recorder
+        self,
+        urls: Mapping[str, str],
+        token: str,
+        chance: random.Random,
+        recorder: Recorder,
+        rest_s: float = _REST_S,
     ) -> None:
         self._urls = dict(urls)
         self._token = token
         self._chance = chance
         self._recorder = recorder
+        self._rest_s = rest_s
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled: say all there is to say, in any order, and again."""
         async with httpx.AsyncClient(timeout=_PATIENCE_S, trust_env=False) as client:
             while True:
-                player, url = self._chance.choice(list(self._urls.items()))
-                # Who is dead or stopped does not answer; nobody expects that.
-                with suppress(httpx.TransportError, OSError, TimeoutError, asyncio.IncompleteReadError):
-                    if self._chance.random() < len(NOISE) / (len(NOISE) + len(CALLS)):
-                        await self._make_noise(player, url)
-                    else:
-                        await self._call(client, player, url)
-                await asyncio.sleep(_REST_S)
+                said: list[Call | bytes] = [*CALLS, *NOISE]
+                self._chance.shuffle(said)
+                for each in said:
+                    player = self._chance.choice(list(self._urls))
+                    # Who is dead or stopped does not answer; nobody expects that.
+                    with suppress(httpx.TransportError, OSError, TimeoutError):
+                        if isinstance(each, Call):
+                            await self._call(client, player, each)
+                        else:
+                            await self._make_noise(player, each)
+                    await asyncio.sleep(self._rest_s)
 
-    async def _call(self, client: httpx.AsyncClient, player: str, url: str) -> None:
-        call = self._chance.choice(CALLS)
+    async def _call(self, client: httpx.AsyncClient, player: str, call: Call) -> None:
         headers = {"Content-Type": "application/json", **call.headers}
         if call.has_token:
             headers["Authorization"] = f"Bearer {self._token}"
-        answer = await client.request(call.method, url + call.path, content=call.body, headers=headers)
+        url = self._urls[player] + call.path
+        answer = await client.request(call.method, url, content=call.body, headers=headers)
         self._note(player, call.name, answer.status_code)
 
-    async def _make_noise(self, player: str, url: str) -> None:
-        noise = self._chance.choice(NOISE)
-        parts = urlsplit(url)
+    async def _make_noise(self, player: str, noise: bytes) -> None:
+        parts = urlsplit(self._urls[player])
         async with asyncio.timeout(_PATIENCE_S):
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
             try:

@@ -1,0 +1,58 @@
+"""The schedule of a run is drawn from its seed alone, and leaves nothing out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from proof.chaos.schedule import SORTS, Lane, Schedule, StoreKind, drawn, kinds_on, lane_of
+
+_PLAYERS = ("ann", "ben", "cleo", "dan")
+
+
+def _drawn(seed: int, store: StoreKind, seconds: float = 180.0) -> Schedule:
+    return drawn(seed, seconds, store, _PLAYERS)
+
+
+@pytest.mark.parametrize("store", StoreKind)
+def test_the_same_seed_is_the_same_schedule_and_another_is_another(store: StoreKind) -> None:
+    assert _drawn(7, store) == _drawn(7, store)
+    assert _drawn(7, store).document() == _drawn(7, store).document()
+    assert _drawn(7, store).faults != _drawn(8, store).faults
+
+
+@pytest.mark.parametrize("store", StoreKind)
+def test_every_kind_comes_in_each_long_run_and_in_some_short_one(store: StoreKind) -> None:
+    for seed in range(20):
+        assert {fault.kind for fault in _drawn(seed, store).faults} == set(kinds_on(store))
+    short = [_drawn(seed, store, 30.0) for seed in range(20)]
+    assert {fault.kind for each in short for fault in each.faults} == set(kinds_on(store))
+
+
+@pytest.mark.parametrize("store", StoreKind)
+def test_faults_come_in_storms_as_often_as_they_should_and_end_in_time(store: StoreKind) -> None:
+    for seed in range(20):
+        schedule = _drawn(seed, store)
+        assert 0.5 < len(schedule.faults) / schedule.seconds < 0.9
+        storms = [phase for phase in schedule.phases if phase.is_storm]
+        for fault in schedule.faults:
+            assert any(storm.at <= fault.at < storm.until for storm in storms)
+            assert fault.at + fault.lasting <= schedule.seconds + 0.01
+            assert SORTS[fault.kind].shortest_s <= fault.lasting + 0.001
+
+
+@pytest.mark.parametrize("store", StoreKind)
+def test_one_fault_at_a_time_befalls_a_player_its_link_or_the_database_and_somebody_always_acts(
+    store: StoreKind,
+) -> None:
+    for seed in range(20):
+        busy: dict[tuple[Lane, str], float] = defaultdict(float)
+        away: dict[str, float] = {}
+        for fault in _drawn(seed, store).faults:
+            place = lane_of(fault.kind, store), fault.player
+            assert busy[place] <= fault.at
+            busy[place] = fault.at + fault.lasting
+            if SORTS[fault.kind].is_away:
+                away[fault.player] = fault.at + fault.lasting
+                assert sum(until > fault.at for until in away.values()) <= len(_PLAYERS) - 2
