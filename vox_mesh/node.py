@@ -267,7 +267,7 @@ async def open_node(settings: Settings, surroundings: Surroundings) -> MeshNode:
         if slot is None:
             shared = surroundings.memory
             identity = passing_identity(settings.node_id or LOCAL, None if shared is None else shared.keys)
-            place = f"{LOCAL}:{new_key()}"
+            place = surroundings.place or f"{LOCAL}:{new_key()}"
         else:
             identity = node_identity(slot.folder, settings.node_id)
             place = place_of(slot.folder)

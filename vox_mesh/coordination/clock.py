@@ -34,6 +34,8 @@ class Surroundings:
     """So many bytes that nobody can guess."""
     memory: SharedHome | None = None
     """The database of the memory home, if it is one that others share."""
+    place: str | None = None
+    """On such a home, where it runs: a node that begins there again takes over from the one before."""
 
 
 class MeshClock:

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from typing import Final
 
@@ -23,6 +24,11 @@ from vox_mesh.store.script import Answer, Script, Statement, new_key
 from vox_mesh.store.statements import named
 
 _SQL: Final = named("nodes")
+
+
+@cache
+def _own_version() -> str:
+    return version("vox-mesh")
 
 
 @dataclass(slots=True)
@@ -59,7 +65,7 @@ class Presence:
         self._place = place
         self._tick_ms = round(tick_s * 1_000)
         self._host = socket.gethostname()
-        self._version = version("vox-mesh")
+        self._version = _own_version()
         self._arrival = new_key()  # sent again, it begins no second incarnation
         self.activity = activity
         self.vitals: Callable[[], Vitals] = Vitals

@@ -112,5 +112,9 @@ class SharedMemory(MemoryEngine):
 
     async def drop(self) -> None:
         """Drop the database."""
-        await super().close()
+        self.drop_now()
+
+    def drop_now(self) -> None:
+        """The same, for who does not wait."""
+        self._connection.close()
         self._clock.close()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -33,14 +32,9 @@ def new_key() -> str:
     return _keys.get()()
 
 
-@contextmanager
-def keys_from(source: Keys) -> Iterator[None]:
-    """Have all new keys come from this source, here and in whatever is begun here."""
-    token = _keys.set(source)
-    try:
-        yield
-    finally:
-        _keys.reset(token)
+def keys_from(source: Keys) -> None:
+    """Have all new keys come from this source, in this context and in whatever is begun in it."""
+    _keys.set(source)
 
 
 class Statement:

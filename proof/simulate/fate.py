@@ -1,0 +1,155 @@
+"""What befalls a world, and when: drawn beforehand from its seed, in storms with calm between them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from proof.simulate.lines import Weather
+
+_CALM_S: Final = (2.0, 7.0)
+_STORM_S: Final = (5.0, 14.0)
+_GAP_S: Final = (0.2, 3.0)
+"""Between two faults of a storm."""
+
+_FUSE: Final = 60
+"""A house that is to be razed makes so many more steps, at the most: those are made where it is busy."""
+
+_SKEW_MS: Final = 50_000
+_DRIFT: Final = 2e-4
+_AHEAD_S: Final = 5_000.0
+
+
+class Kind(StrEnum):
+    """What can befall a world."""
+
+    KILL = "kill"
+    LEAVE = "leave"
+    PAUSE = "pause"
+    REPLACE = "replace"
+    """It is paused, another life takes its place, and then it goes on."""
+    LINE = "line"
+    """The line from a player to the database is bad."""
+    RELAY = "relay"
+    """The lines from a player to the others are bad."""
+    NETWORK = "network"
+    """The lines from all to the database are bad."""
+    DATABASE = "database"
+    """The database stands still."""
+    CLOCK = "clock"
+    """The wall clock of a player is set."""
+
+
+_OF_PLAYERS: Final = {Kind.KILL: 5, Kind.LEAVE: 1, Kind.PAUSE: 3, Kind.REPLACE: 1, Kind.CLOCK: 1}
+_OF_LINES: Final = {Kind.LINE: 5, Kind.RELAY: 1, Kind.NETWORK: 2, Kind.DATABASE: 1}
+_LASTS_S: Final = {
+    Kind.KILL: (0.05, 8.0),
+    Kind.LEAVE: (0.05, 8.0),
+    Kind.PAUSE: (0.5, 30.0),
+    Kind.REPLACE: (1.0, 15.0),
+    Kind.LINE: (0.5, 10.0),
+    Kind.RELAY: (0.5, 10.0),
+    Kind.NETWORK: (0.3, 6.0),
+    Kind.DATABASE: (0.2, 6.0),
+    Kind.CLOCK: (2.0, 10.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong, for a while."""
+
+    kind: Kind
+    at: float
+    seconds: float
+    player: int
+    """Whom it befalls, by its place among the players; -1: all."""
+    weather: Weather | None = None
+    fuse: int = 0
+    skew_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How wrong the clocks of one player are, from the beginning."""
+
+    skew_ms: int
+    rate: float
+    ahead_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """All that befalls one world."""
+
+    players: int
+    seconds: float
+    clocks: tuple[Clock, ...]
+    has_breaker: bool
+    faults: tuple[Fault, ...]
+    storms: tuple[tuple[float, bool], ...] = field(default=())
+    """When the weather changes, and whether it is a storm that begins."""
+
+
+def drawn(seed: int, seconds: float) -> Fate:
+    """The fate of a seed."""
+    chance = random.Random(f"fate {seed}")
+    players = chance.choice((3, 3, 3, 4, 5))
+    storms = tuple(_storms(chance, seconds))
+    faults = tuple(fault for at, end in _stormy(storms, seconds) for fault in _faults(chance, at, end, players))
+    clocks = tuple(_clock(chance) for _ in range(players))
+    return Fate(players, seconds, clocks, chance.random() < 0.3, faults, storms)
+
+
+def _storms(chance: random.Random, seconds: float) -> Iterator[tuple[float, bool]]:
+    at, is_storm = 0.0, False
+    while at < seconds:
+        yield at, is_storm
+        at += chance.uniform(*(_STORM_S if is_storm else _CALM_S))
+        is_storm = not is_storm
+
+
+def _stormy(storms: tuple[tuple[float, bool], ...], seconds: float) -> Iterator[tuple[float, float]]:
+    ends = [at for at, _ in storms[1:]] + [seconds]
+    return ((at, end) for (at, is_storm), end in zip(storms, ends, strict=True) if is_storm)
+
+
+def _faults(chance: random.Random, at: float, end: float, players: int) -> Iterator[Fault]:
+    while (at := at + chance.uniform(*_GAP_S)) < end:
+        kinds = _OF_PLAYERS if chance.random() < 0.5 else _OF_LINES
+        (kind,) = chance.choices(tuple(kinds), tuple(kinds.values()))
+        least, most = _LASTS_S[kind]
+        seconds = least + (most - least) * chance.random() ** 2
+        player = -1 if kind in (Kind.NETWORK, Kind.DATABASE) else chance.randrange(players)
+        weather = _weather(chance) if kind in (Kind.LINE, Kind.RELAY, Kind.NETWORK) else None
+        skew_ms = chance.randint(-_SKEW_MS, _SKEW_MS)
+        yield Fault(kind, at, seconds, player, weather, chance.randrange(_FUSE), skew_ms)
+
+
+def _weather(chance: random.Random) -> Weather:
+    """One thing wrong with a line, or a little of everything."""
+    share = chance.choice((0.1, 0.3, 0.6, 1.0))
+    match chance.randrange(8):
+        case 0:
+            return Weather(refused=share)
+        case 1:
+            return Weather(lost=share)
+        case 2:
+            return Weather(unanswered=share)
+        case 3:
+            return Weather(broken=share)
+        case 4:
+            return Weather(doubled=share)
+        case 5:
+            return Weather(late=share, late_s=chance.choice((0.2, 1.0, 5.0, 20.0)))
+        case _:
+            few = share / 5
+            return Weather(few, few, few, few, few, share, chance.choice((0.1, 1.0, 8.0)))
+
+
+def _clock(chance: random.Random) -> Clock:
+    skew_ms = chance.choice((0, chance.randint(-2_000, 2_000), chance.randint(-_SKEW_MS, _SKEW_MS)))
+    return Clock(skew_ms, 1 + _DRIFT * chance.uniform(-1, 1), _AHEAD_S * chance.random())

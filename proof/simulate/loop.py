@@ -1,0 +1,327 @@
+"""An event loop without a wall clock: which step comes next is drawn, and time jumps to the next timer.
+
+Whatever runs in it belongs to a house, which stands for a process: it can be paused, and razed like a process
+that is killed. Within a house things happen in the order in which they were begun, as asyncio promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+from weakref import WeakKeyDictionary, WeakSet
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+Failed = Callable[["House", BaseException], None]
+
+_STEP_S: Final = 1e-6
+"""What a step takes: whoever never waits does not stop the clock for the others."""
+
+_LOOK_STEPS: Final = 4_096
+_CLOSINGS: Final = 50
+"""So often a coroutine may go on waiting when it is to end."""
+
+
+class Stuck(Exception):
+    """Nothing is left that could ever happen, or it takes too long."""
+
+
+class House:
+    """A simulated process, with a clock of its own that may go too fast or too slow."""
+
+    def __init__(self, name: str, *, rate: float = 1.0, ahead_s: float = 0.0) -> None:
+        self.name = name
+        self.ready: deque[asyncio.Handle] = deque()
+        self.is_paused = False
+        self.is_razed = False
+        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self.fuse: tuple[int, Callable[[], None]] | None = None
+        """After so many more steps of its own, this is done to it."""
+        self._rate = rate
+        self._ahead_s = ahead_s
+        self.context: Final = copy_context()
+        self.context.run(_house.set, self)
+
+    def shows(self, at: float) -> float:
+        """What its clock shows at a moment."""
+        return at * self._rate + self._ahead_s
+
+    def moment(self, shown: float) -> float:
+        """When its clock shows this."""
+        return (shown - self._ahead_s) / self._rate
+
+
+_house: ContextVar[House] = ContextVar("proof_house")
+
+
+class SimulatedLoop(asyncio.AbstractEventLoop):
+    """Runs the steps of all houses, one after another."""
+
+    def __init__(self, chance: Callable[[], float], watch: Callable[[], None] = lambda: None) -> None:
+        self.now = 0.0
+        """The time of the world, by no clock of a house."""
+        self.steps = 0
+        self.failed: Failed = _raise
+        """Is told of an error that nobody took."""
+        self._chance = chance
+        self._watch = watch
+        self._houses: dict[House, None] = {}
+        self._awake: list[House] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle, House]] = []
+        self._numbers = count()
+        self._stage = self._current = House("stage")
+        self._graves: list[asyncio.Task[Any] | AsyncGenerator[Any, Any]] = []
+        self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], House] = WeakKeyDictionary()
+        self._is_running = self._is_closed = False
+
+    # --- houses ----------------------------------------------------------------------------------
+
+    def begin(self, house: House, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin something in a house."""
+        return self.create_task(coro, name=house.name, context=house.context.run(copy_context))
+
+    def pause(self, house: House) -> None:
+        """Stop a house where it is; what was to happen in it happens when it is resumed."""
+        if not house.is_paused:
+            house.is_paused = True
+            if house.ready:
+                self._awake.remove(house)
+
+    def resume(self, house: House) -> None:
+        """Let a house go on."""
+        if house.is_paused and not house.is_razed:
+            house.is_paused = False
+            if house.ready:
+                self._awake.append(house)
+
+    def raze(self, house: House) -> None:
+        """End a house where it is: nothing of it runs ever again, not even what was to run in the end."""
+        if house.is_razed:
+            return
+        if house.ready and not house.is_paused:
+            self._awake.remove(house)
+        house.is_razed = True
+        house.ready.clear()
+        house.fuse = None
+        # Kept, because whoever is forgotten while it waits would be run once more, to its end.
+        self._graves += house.tasks
+
+    def passing(self) -> float:
+        """A moment that is later than all that were told before."""
+        self.now += _STEP_S
+        return self.now
+
+    @property
+    def running(self) -> House:
+        """Whose step is being made."""
+        return self._current
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        """Run until it is done."""
+        task = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(self._first, self._forgotten)
+        asyncio._set_running_loop(self)
+        self._is_running = True
+        try:
+            while not task.done():
+                self._step()
+        finally:
+            self._is_running = False
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
+        return task.result()  # type: ignore[no-any-return]
+
+    def _step(self) -> None:
+        timers, awake = self._timers, self._awake
+        while timers and (timers[0][0] <= self.now or not awake):
+            at, _, timer, house = heappop(timers)
+            if timer.cancelled() or house.is_razed:
+                continue
+            self.now = max(self.now, at)
+            self._add(house, timer)
+        if not awake:
+            raise Stuck("nothing is left that could happen")
+        place = int(self._chance() * len(awake)) if len(awake) > 1 else 0
+        house = awake[place]
+        handle = house.ready.popleft()
+        if not house.ready:
+            del awake[place]
+        self.now += _STEP_S
+        self.steps += 1
+        if self.steps % _LOOK_STEPS == 0:
+            self._watch()
+        if not handle.cancelled():
+            self._current = house
+            handle._run()
+            self._current = self._stage
+            if house.fuse is not None:
+                self._burn(house, *house.fuse)
+
+    def _burn(self, house: House, left: int, end: Callable[[], None]) -> None:
+        house.fuse = (left - 1, end) if left else None
+        if not left:
+            end()
+
+    def _add(self, house: House, handle: asyncio.Handle) -> None:
+        if not house.ready and not house.is_paused:
+            self._awake.append(house)
+        house.ready.append(handle)
+
+    def _house_of(self, context: Context | None) -> House:
+        return self._current if context is None else context.get(_house, self._stage)
+
+    # --- what asyncio asks of a loop -------------------------------------------------------------
+
+    def time(self) -> float:
+        """What the clock of the house shows that runs."""
+        return self._current.shows(self.now)
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+    ) -> asyncio.Handle:
+        """Have this called in its house, after all that waits there."""
+        house = self._house_of(context)
+        handle = asyncio.Handle(callback, args, self, context)
+        if not (house.is_razed or self._is_closed):
+            self._add(house, handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Have this called in its house when so much time has passed."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Have this called in its house when the clock of whoever says so shows this."""
+        house = self._house_of(context)
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        if not (house.is_razed or self._is_closed):
+            heappush(self._timers, (self._current.moment(when), next(self._numbers), timer, house))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is passed over when its time comes."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        """Begin a task: in the house of its context, or here."""
+        if context is not None and _house not in context:  # one that begins from nothing
+            for variable, value in self._current.context.items():
+                if variable not in context:
+                    context.run(variable.set, value)
+        house = self._house_of(context)
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        house.tasks.add(task)
+        self._houses[house] = None
+        if house.is_razed or self._is_closed:
+            self._graves.append(task)
+        return task
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
+    ) -> asyncio.Future[T]:
+        """There are no threads: it is called here, a little later."""
+        future = self.create_future()
+
+        def run() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except Exception as error:
+                future.set_exception(error)
+
+        self.call_soon(run)
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Somebody's error was taken by nobody."""
+        if not self._is_closed:
+            self.failed(self._current, context.get("exception") or Stuck(context["message"]))
+
+    def get_debug(self) -> bool:
+        """There is nothing more to see."""
+        return False
+
+    def is_running(self) -> bool:
+        """Whether steps are being made."""
+        return self._is_running
+
+    def is_closed(self) -> bool:
+        """Whether no more steps will be made."""
+        return self._is_closed
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _first(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generators[generator] = self._current
+
+    def _forgotten(self, generator: AsyncGenerator[Any, Any]) -> None:
+        house = self._generators.get(generator, self._stage)
+        if house.is_razed or self._is_closed:
+            self._graves.append(generator)
+        else:
+            self.begin(house, _closed(generator))
+
+    def close(self) -> None:
+        """Make no more steps, and have all that waits forgotten without a word."""
+        self._is_closed = True
+        for house in self._houses:
+            self.raze(house)
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(self._first, self._forgotten)
+        asyncio._set_running_loop(self)
+        try:
+            while self._graves:
+                _bury(self._graves.pop())
+        finally:
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
+        self._timers.clear()
+
+
+def _raise(_house: House, error: BaseException) -> None:
+    raise error
+
+
+async def _closed(generator: AsyncGenerator[Any, Any]) -> None:
+    await generator.aclose()
+
+
+def _bury(dead: asyncio.Task[Any] | AsyncGenerator[Any, Any]) -> None:
+    """Have what was left in the middle go through its end now, when that has no effect any more."""
+    if not isinstance(dead, asyncio.Task):
+        return
+    dead._log_destroy_pending = False  # type: ignore[attr-defined]
+    for _ in range(_CLOSINGS):
+        with suppress(Exception, GeneratorExit, asyncio.CancelledError):
+            dead.get_coro().close()  # type: ignore[union-attr]
+            return

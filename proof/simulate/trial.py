@@ -1,0 +1,166 @@
+"""A trial: one seed is played and judged."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import logging
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from proof import plot
+from proof.history import Event, History, Step
+from proof.scene import Workload
+from proof.simulate import fate
+from proof.simulate.loop import Stuck
+from proof.simulate.world import PLAYERS, World, prepared
+from proof.verdicts import Verdict, judged
+from vox_mesh.errors import MeshError
+from vox_mesh.model.keys import SigningKey
+
+SECONDS: Final = 40.0
+DEADLINE_S: Final = 20.0
+"""For one seed, of the processor's time: others may need it too."""
+
+_AT_ONCE: Final = (1, 2, 2, 3)
+"""How many workloads are played in one trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of a seed."""
+
+    seed: int
+    workloads: tuple[str, ...]
+    deeds: int
+    faults: int
+    seconds: float
+    """That passed in its world."""
+    digest: str
+    """Of its whole history: the same seed has the same."""
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every promise was kept."""
+        return all(verdict.holds for verdict in self.verdicts)
+
+    @property
+    def broken(self) -> tuple[Verdict, ...]:
+        """The promises that were not kept."""
+        return tuple(verdict for verdict in self.verdicts if not verdict.holds)
+
+
+def tried(seed: int, seconds: float = SECONDS, folder: Path | None = None) -> Trial:
+    """Play a seed and judge its history, which is written into the folder, if there is one."""
+    workloads = _drawn(seed)
+    world = World(seed, fate.drawn(seed, seconds), workloads, _image(), _keys(), _watch(DEADLINE_S))
+    with _quietly(world), _without_gc():
+        world.play()
+    if folder is not None:
+        _write(folder, world.events)
+    history = History(world.events)
+    return Trial(
+        seed,
+        tuple(each.name for each in workloads),
+        sum(event.step is Step.CALL for event in world.events),
+        len(history.notes("fault.began")),
+        world.loop.now,
+        _digest(world.events),
+        tuple(judged(check, history) for check in plot.CHECKS),
+    )
+
+
+def _drawn(seed: int) -> Sequence[Workload]:
+    chance = random.Random(f"workloads {seed}")
+    count = min(len(plot.WORKLOADS), chance.choice(_AT_ONCE))
+    return chance.sample(plot.WORKLOADS, count)
+
+
+@cache
+def _image() -> bytes:
+    return prepared()
+
+
+@cache
+def _keys() -> dict[str, SigningKey]:
+    """The keys of all players: the same in every process."""
+    seeds = {name: hashlib.sha256(name.encode()).digest() for name in PLAYERS}
+    return {name: SigningKey(Ed25519PrivateKey.from_private_bytes(seed)) for name, seed in seeds.items()}
+
+
+def _watch(seconds: float) -> Callable[[], None]:
+    deadline = time.process_time() + seconds
+
+    def watch() -> None:
+        if time.process_time() > deadline:
+            raise Stuck(f"it took more than {seconds:g} s")
+
+    return watch
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """Nothing is forgotten at a moment that depends on what else this process has done, but all in the end."""
+    gc.freeze()
+    gc.disable()
+    told, sys.unraisablehook = sys.unraisablehook, lambda _: None  # what is buried complains in vain
+    try:
+        yield
+    finally:
+        gc.collect()
+        sys.unraisablehook = told
+        gc.enable()
+        gc.unfreeze()
+
+
+class _Crashes(logging.Handler):
+    """Notes what the mesh logs with a traceback: nothing that befalls a node may lead to one."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note it if it came with an error that is none of the mesh's own."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, MeshError):
+            self._world.unexpected(self._world.loop.running, error, record.getMessage())
+
+
+@contextmanager
+def _quietly(world: World) -> Iterator[None]:
+    """Have the mesh say nothing, but note what it should never have to say."""
+    log, crashes = logging.getLogger("vox_mesh"), _Crashes(world)
+    level, propagates = log.level, log.propagate
+    log.addHandler(crashes)
+    log.setLevel(logging.ERROR)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(crashes)
+        log.setLevel(level)
+        log.propagate = propagates
+
+
+def _write(folder: Path, events: Sequence[Event]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "history.jsonl").open("wb") as file:
+        file.writelines(event.line() for event in events)
+
+
+def _digest(events: Sequence[Event]) -> str:
+    whole = hashlib.sha256()
+    for event in events:
+        whole.update(event.line())
+    return whole.hexdigest()[:16]

@@ -1,0 +1,301 @@
+"""A world: a database, a few players and what befalls them, from the first step to what is left in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from proof import tables
+from proof.history import Event, Recorder
+from proof.moves import INSTALL
+from proof.outside import MemoryOutside
+from proof.reading import read_finals
+from proof.scene import Workload
+from proof.simulate.fate import Clock, Fate, Fault, Kind
+from proof.simulate.life import EPOCH_MS, PACE, Cast, Life
+from proof.simulate.lines import FAIR, Database, Weather
+from proof.simulate.loop import House, SimulatedLoop
+from proof.simulate.relay import Counter
+from vox_mesh.model.keys import SigningKey
+from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.schema import ensure_schema
+from vox_mesh.store.script import Statement
+
+PLAYERS: Final = ("ada", "bob", "cleo", "dan", "eve")
+_AFTER_S: Final = PACE.ttl_s + 10
+"""How long all goes on when everything is well again: by then a write must have succeeded."""
+
+_LAST_S: Final = 240.0
+"""So long the last deeds may take, and then the draining."""
+
+_LOOK_S: Final = 0.25
+_FUSE_S: Final = 10.0
+"""Whoever is to be killed in the middle of something, and has nothing to do for so long, is killed idle."""
+
+
+def prepared() -> bytes:
+    """A database in which nothing has happened yet."""
+    memory = SharedMemory(lambda: EPOCH_MS)
+    SimulatedLoop(lambda: 0.0).run_until_complete(ensure_schema(memory))
+    for sql in (*INSTALL, *tables.CREATE):
+        memory.query_now(Statement(sql))
+    return memory.image()
+
+
+@dataclass
+class Player:
+    """Somebody who lives more than once."""
+
+    name: str
+    clock: Clock
+    lives: int = 0
+    life: Life | None = None
+    is_away: bool = False
+    lines: list[Weather] = field(default_factory=list)
+    """What the line to the database suffers from; the last counts."""
+    relays: list[Weather] = field(default_factory=list)
+
+    def weathered(self) -> None:
+        """Have its lines be as they should."""
+        if self.life is not None:
+            self.life.line.way.weather = self.lines[-1] if self.lines else FAIR
+            self.life.way.weather = self.relays[-1] if self.relays else FAIR
+
+
+class World:
+    """One play of one seed."""
+
+    def __init__(
+        self,
+        seed: int,
+        fate: Fate,
+        workloads: Sequence[Workload],
+        image: bytes,
+        keys: Mapping[str, SigningKey],
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.events: Final[list[Event]] = []
+        self._is_over = False
+        self._seed = seed
+        self._fate = fate
+        self.loop = loop = SimulatedLoop(random.Random(f"steps {seed}").random, watch)
+        loop.failed = self.unexpected
+        memory = SharedMemory(lambda: EPOCH_MS + round(loop.now * 1_000), image)
+        memory.keys |= keys
+        self._database = Database(loop, memory, random.Random(f"lines {seed}"))
+        names = PLAYERS[: fate.players]
+        self._players = [Player(name, clock) for name, clock in zip(names, fate.clocks, strict=True)]
+        self._cast = Cast(
+            *(loop, self._database, MemoryOutside(), workloads, names),
+            *(asyncio.Event(), asyncio.Event(), self._counter_of, fate.has_breaker),
+        )
+        self._recorder = self._recorder_of("stage", 1)
+
+    def play(self) -> None:
+        """Play it; the history is in `events`."""
+        try:
+            self.loop.run_until_complete(self._play())
+        finally:
+            self._is_over = True
+            self.loop.close()
+            self._database.memory.drop_now()
+
+    def unexpected(self, house: House, error: BaseException, where: str = "a task") -> None:
+        """Something failed in a way that nothing that befalls a node accounts for."""
+        self._recorder.note("unexpected", player=house.name, where=where, error=repr(error))
+
+    def _recorder_of(self, who: str, life: int) -> Recorder:
+        return Recorder(who, life, self.loop.passing, self._write)
+
+    def _write(self, event: Event) -> None:
+        if not self._is_over:  # what is buried has nothing more to say
+            self.events.append(event)
+
+    def _counter_of(self, name: str) -> Counter | None:
+        life = next((each.life for each in self._players if each.name == name), None)
+        return None if life is None else life.counter
+
+    # --- the play --------------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        keeping = asyncio.create_task(self._keep())
+        await self._befall()
+        self._recorder.note("healed")
+        await asyncio.sleep(_AFTER_S)
+        self._cast.over.set()
+        await self._all(lambda life: life.has_acted.is_set(), "the last deeds")
+        self._cast.draining.set()
+        await self._all(lambda life: life.is_drained.is_set(), "the draining")
+        keeping.cancel()
+        for player in self._players:
+            if player.life is not None:
+                self.loop.raze(player.life.house)
+                self._recorder.note("drained", player=player.name)
+        await read_finals(self._ask, self._recorder)
+
+    async def _all(self, stands: Callable[[Life], bool], what: str) -> None:
+        """Wait until all lives stand so."""
+        deadline = self.loop.now + _LAST_S
+        while late := [each for each in self._players if each.life is None or not stands(each.life)]:
+            if self.loop.now > deadline:
+                for player in late:
+                    self._recorder.note("unexpected", player=player.name, where=what, error="late")
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    async def _ask(self, sql: str) -> list[dict[str, Any]]:
+        rows = self._database.memory.query_now(Statement(sql))
+        return [dict(zip(rows.columns, row, strict=True)) for row in rows]
+
+    # --- lives -----------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """Have all players live, again and again."""
+        while True:
+            for player in self._players:
+                if player.life is None and not player.is_away:
+                    self._begin(player)
+            await asyncio.sleep(_LOOK_S)
+
+    def _begin(self, player: Player) -> None:
+        player.lives += 1
+        self._note("life.began", player, life=player.lives, node_id=player.name)
+        recorder = self._recorder_of(player.name, player.lives)
+        seed = f"{player.name} {player.lives} {self._seed}"
+        player.life = life = Life(self._cast, recorder, player.clock, seed)
+        life.ended.add_done_callback(lambda _: self._ended(player, life))
+        player.weathered()
+
+    def _ended(self, player: Player, life: Life) -> None:
+        if player.life is life:
+            player.life = None
+        how, error = life.ended.result()
+        self._note("life.ended", player, life=life.recorder.life, how=how, error=error)
+
+    def _note(self, what: str, player: Player, **data: Any) -> None:
+        self._recorder.note(what, player=player.name, **data)
+
+    # --- what befalls them -----------------------------------------------------------------------
+
+    async def _befall(self) -> None:
+        """Have everything happen that is to happen, and then have all be well again."""
+        faults = [asyncio.create_task(self._fault(number, each)) for number, each in enumerate(self._fate.faults)]
+        for at, is_storm in self._fate.storms:
+            await self._until(at)
+            self._recorder.note("storm.began" if is_storm else "calm.began")
+        await self._until(self._fate.seconds)
+        for task in faults:
+            task.cancel()
+        await asyncio.gather(*faults, return_exceptions=True)
+
+    async def _until(self, at: float) -> None:
+        await asyncio.sleep(at - self.loop.now)
+
+    async def _fault(self, number: int, fault: Fault) -> None:
+        await self._until(fault.at)
+        about = {"kind": fault.kind, "id": number, "player": PLAYERS[fault.player] if fault.player >= 0 else None}
+        self._recorder.note("fault.began", **about)
+        try:
+            await self._suffer(fault)
+        finally:
+            self._recorder.note("fault.ended", **about)
+
+    async def _suffer(self, fault: Fault) -> None:
+        player = self._players[fault.player]
+        match fault.kind:
+            case Kind.DATABASE:
+                await self._stand_still(fault)
+            case Kind.NETWORK | Kind.LINE | Kind.RELAY:
+                await self._weather(fault)
+            case _ if player.life is None or player.life.house.is_paused:
+                pass
+            case Kind.KILL:
+                await self._kill(player, player.life, fault)
+            case Kind.LEAVE:
+                await self._leave(player, player.life, fault)
+            case Kind.PAUSE:
+                await self._pause(player, player.life, fault)
+            case Kind.REPLACE:
+                await self._replace(player, player.life, fault)
+            case Kind.CLOCK:
+                await self._turn(player.life, fault)
+
+    async def _stand_still(self, fault: Fault) -> None:
+        self.loop.pause(self._database.house)
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            self.loop.resume(self._database.house)
+
+    async def _weather(self, fault: Fault) -> None:
+        assert fault.weather is not None
+        struck = self._players if fault.kind is Kind.NETWORK else [self._players[fault.player]]
+        lists = [each.relays if fault.kind is Kind.RELAY else each.lines for each in struck]
+        for suffered in lists:
+            suffered.append(fault.weather)
+        self._weathered()
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            for suffered in lists:
+                suffered.remove(fault.weather)
+            self._weathered()
+
+    def _weathered(self) -> None:
+        for player in self._players:
+            player.weathered()
+
+    async def _kill(self, player: Player, life: Life, fault: Fault) -> None:
+        player.is_away = True
+        try:
+            life.house.fuse = fault.fuse, lambda: self._raze(life)
+            await asyncio.wait((life.ended,), timeout=_FUSE_S)
+            self._raze(life)
+            await asyncio.sleep(fault.seconds)
+        finally:
+            life.house.fuse = None
+            player.is_away = False
+
+    def _raze(self, life: Life) -> None:
+        if not life.ended.done():
+            self.loop.raze(life.house)
+            life.ended.set_result(("killed", None))
+
+    async def _leave(self, player: Player, life: Life, fault: Fault) -> None:
+        player.is_away = True
+        try:
+            life.is_leaving.set()
+            await asyncio.wait((life.ended,))
+            await asyncio.sleep(fault.seconds)
+        finally:
+            player.is_away = False
+
+    async def _pause(self, player: Player, life: Life, fault: Fault) -> None:
+        self.loop.pause(life.house)
+        self._note("paused", player)
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            self.loop.resume(life.house)
+            self._note("resumed", player)
+
+    async def _replace(self, player: Player, life: Life, fault: Fault) -> None:
+        self.loop.pause(life.house)
+        self._note("paused", player)
+        try:
+            await asyncio.sleep(fault.seconds / 4)
+            player.life = None
+            await asyncio.sleep(fault.seconds)
+        finally:
+            self.loop.resume(life.house)
+            self._note("resumed", player)
+
+    async def _turn(self, life: Life, fault: Fault) -> None:
+        life.skew_ms += fault.skew_ms
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            life.skew_ms -= fault.skew_ms
