@@ -3,17 +3,19 @@
 Each operation took effect at one moment between its begin and its end, and the order of those moments must
 make sense of every answer. The search goes through the history once, from end to end of its operations, and
 keeps every explanation of what was seen so far: a state, and which of those that are under way have taken
-effect already. So it takes as long as the history is, times how much happens at once. Should the
-explanations become too many, that is told as a fault: nothing is passed over.
+effect already. So it takes as long as the history is, times how much happens at once. Should there be too
+many explanations, that is told as a fault: nothing is passed over.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Final, Generic, Protocol, TypeVar
 
-MOST_EXPLANATIONS: Final = 20_000
+_STEPS: Final = 100_000
+_STEPS_EACH: Final = 500
+"""So often, and so much more for each operation, it is tried whether one may be next."""
 _SHOWN: Final = 4
 
 
@@ -52,41 +54,96 @@ class Model(Protocol[S, O_contra]):
         """Whether an optional one can have no effect any more, whatever comes."""
 
 
-class _TooMany(Exception):
-    pass
-
-
 Explanation = tuple[S, frozenset[int]]
 """A state, and those under way that have had their effect."""
 
 
 def fault(model: Model[S, O], operations: Sequence[O]) -> str | None:
     """`None` if there is an order that explains everything; else what could not be explained."""
-    explanations: set[Explanation[S]] = {(model.start, frozenset())}
-    under_way: dict[int, O] = {}
-    loose: set[int] = set()
-    """Those under way whose end nobody knows: they go when they can have no effect any more."""
-    for is_end, i in _moments(operations):
-        if not is_end:
-            under_way[i] = operations[i]
-            if operations[i].ended == math.inf:
-                loose.add(i)
-            continue
-        try:
-            found = _with(i, explanations, under_way, model)
-        except _TooMany:
-            return f"more than {MOST_EXPLANATIONS} explanations of what led to {operations[i]}"
-        if operations[i].is_optional:
-            found |= explanations
-        if not found:
-            return _told(operations[i], explanations, under_way)
-        moot = {j for j in loose if all(model.is_moot(state, under_way[j]) for state, _ in found)}
-        loose -= moot
-        gone = moot | {i}
+    return _Search(model, operations).fault()
+
+
+class _TooMany(Exception):
+    pass
+
+
+class _Search(Generic[S, O]):
+    def __init__(self, model: Model[S, O], operations: Sequence[O]) -> None:
+        self._model = model
+        self._operations = operations
+        self._explanations: set[Explanation[S]] = {(model.start, frozenset())}
+        self._under_way: dict[int, O] = {}
+        self._loose: set[int] = set()
+        """Those under way whose end nobody knows: they go when they can have no effect any more."""
+        self._left = _STEPS + _STEPS_EACH * len(operations)
+
+    def fault(self) -> str | None:
+        """What could not be explained."""
+        for is_end, i in _moments(self._operations):
+            operation = self._operations[i]
+            if not is_end:
+                self._under_way[i] = operation
+                if operation.ended == math.inf:
+                    self._loose.add(i)
+                continue
+            try:
+                found = self._with(i)
+            except _TooMany:
+                return f"there are too many explanations to tell whether {operation} can have been"
+            if operation.is_optional:
+                found |= self._explanations
+            if not found:
+                return self._told(operation)
+            self._end(i, found)
+        return None
+
+    def _with(self, i: int) -> set[Explanation[S]]:
+        """The explanations in which one of those under way has had its effect, after any of the others."""
+        found = set()
+        stack = list(self._explanations)
+        seen = set(stack)
+        after: dict[int, S | None] = {}
+        while stack:
+            self._left -= len(self._under_way)
+            if self._left < 0:
+                raise _TooMany
+            state, done = stack.pop()
+            if i not in done:
+                after = {
+                    j: self._model.after(state, each) for j, each in self._under_way.items() if j not in done
+                }
+                # What leaves the state as it is keeps nothing else from happening: it takes effect at once.
+                done |= {j for j, following in after.items() if following == state}
+            if i in done:
+                found.add((state, done))
+                continue
+            for j, following in after.items():
+                if j in done or following is None:
+                    continue
+                step = following, done | {j}
+                if j == i:
+                    found.add(step)
+                elif step not in seen:
+                    seen.add(step)
+                    stack.append(step)
+        return found
+
+    def _end(self, i: int, found: set[Explanation[S]]) -> None:
+        """One is over, and with it those that can have no effect any more."""
+        gone = {i}
+        for j in self._loose:
+            if all(self._model.is_moot(state, self._under_way[j]) for state, _ in found):
+                gone.add(j)
+        self._loose -= gone
         for j in gone:
-            del under_way[j]
-        explanations = {(state, done - gone) for state, done in found}
-    return None
+            del self._under_way[j]
+        self._explanations = {(state, done - gone) for state, done in found}
+
+    def _told(self, operation: O) -> str:
+        states = list(dict.fromkeys(str(state) for state, _ in self._explanations))
+        others = [str(each) for each in self._under_way.values() if each is not operation]
+        told = f"{operation} can't have been, with {' or '.join(states[:_SHOWN])}"
+        return f"{told}, and under way {'; '.join(others[:_SHOWN])}" if others else told
 
 
 def _moments(operations: Sequence[Operation]) -> Iterator[tuple[bool, int]]:
@@ -95,38 +152,3 @@ def _moments(operations: Sequence[Operation]) -> Iterator[tuple[bool, int]]:
     ends = ((each.ended, True, i) for i, each in enumerate(operations) if each.ended < math.inf)
     for _, is_end, i in sorted((*begins, *ends)):
         yield is_end, i
-
-
-def _with(
-    i: int, explanations: Iterable[Explanation[S]], under_way: Mapping[int, O], model: Model[S, O]
-) -> set[Explanation[S]]:
-    """The explanations in which one of those under way has had its effect, after any of the others."""
-    found = set()
-    stack = list(explanations)
-    seen = set(stack)
-    while stack:
-        state, done = stack.pop()
-        if i in done:
-            found.add((state, done))
-            continue
-        for j, operation in under_way.items():
-            if j in done or (after := model.after(state, operation)) is None:
-                continue
-            step = after, done | {j}
-            if j == i:
-                found.add(step)
-            elif step not in seen:
-                seen.add(step)
-                stack.append(step)
-        if len(seen) > MOST_EXPLANATIONS:
-            raise _TooMany
-    return found
-
-
-def _told(operation: O, explanations: Iterable[Explanation[S]], under_way: Mapping[int, O]) -> str:
-    states = list(dict.fromkeys(str(state) for state, _ in explanations))
-    others = [str(each) for each in under_way.values() if each is not operation]
-    told = [f"{operation} can't have been, with {' or '.join(states[:_SHOWN])}"]
-    if others:
-        told.append(f"and these under way: {'; '.join(others[:_SHOWN])}")
-    return ", ".join(told)

@@ -82,9 +82,9 @@ class _Hold(NamedTuple):
 
 
 class _State(NamedTuple):
-    """The lock after some operations: `now` is the earliest moment that it can be."""
+    """The lock after some operations, and the earliest moment since when it can have been so."""
 
-    now: float = -math.inf
+    since: float = -math.inf
     hold: _Hold | None = None
     highest: int = 0
 
@@ -118,25 +118,22 @@ class _Lock:
 
     def after(self, state: _State, each: Operation) -> _State | None:
         """The lock after one more operation; `None` if it can't have been told that now."""
-        now = max(state.now, each.began)
-        if now > each.ended:
+        if state.since > each.ended:
             return None
-        state = _State(now, state.hold, state.highest)
-        match each.kind:
-            case Kind.ACQUIRE:
-                return self._granted(state, each)
-            case Kind.LOOK:
-                return _without(state, each) if each.token is None else self._seen(state, each)
+        if each.kind is Kind.ACQUIRE:
+            return self._granted(state, each)
+        if each.kind is Kind.LOOK:
+            return _without(state, each) if each.token is None else self._seen(state, each)
         is_held = state.hold is not None and state.hold.token == each.token
         if each.told is Step.NO:
-            # Sent again after a lost answer, a release is told that there is nothing left to release.
-            is_let_go = is_held and each.kind is Kind.RELEASE
-            return state._replace(hold=None) if is_let_go else _without(state, each) if is_held else state
-        if not is_held or not _is_there(state):
+            if is_held and each.kind is Kind.RELEASE:
+                return _released(state, each)  # and sent again after a lost answer, there was nothing left
+            return _without(state, each) if is_held else state
+        if not is_held or not _is_there(state, each):
             return None
         match each.kind:
             case Kind.RELEASE:
-                return state._replace(hold=None)
+                return _released(state, each)
             case Kind.RENEW:
                 return _held(state, each)
             case _:
@@ -161,7 +158,7 @@ class _Lock:
         at = bisect_right(self._grants, each.token)
         if at and self._grants[at - 1] == each.token:
             is_held = state.hold is not None and state.hold.token == each.token
-            return state if is_held and _is_there(state) else None
+            return state if is_held and _is_there(state, each) else None
         # Somebody has it who was never told of this token: the answer was lost.
         free = _without(state, each)
         if free is None or not self._is_asked_for(each) or each.token < free.highest:
@@ -178,13 +175,18 @@ class _Lock:
 
 def _held(state: _State, each: Operation) -> _State:
     assert each.token is not None
+    earliest = max(state.since, each.began)
     latest = each.ended if state.hold is None else min(each.ended, state.hold.surely_over)
-    return state._replace(hold=_Hold(each.token, each.ttl, state.now, latest))
+    return _State(earliest, _Hold(each.token, each.ttl, earliest, latest), state.highest)
 
 
-def _is_there(state: _State) -> bool:
-    """Whether the hold need not be over yet."""
-    return state.hold is not None and state.now <= state.hold.surely_over
+def _released(state: _State, each: Operation) -> _State:
+    return _State(max(state.since, each.began), None, state.highest)
+
+
+def _is_there(state: _State, each: Operation) -> bool:
+    """Whether the hold need not be over when the operation begins."""
+    return state.hold is not None and max(state.since, each.began) <= state.hold.surely_over
 
 
 def _without(state: _State, each: Operation) -> _State | None:
@@ -192,4 +194,4 @@ def _without(state: _State, each: Operation) -> _State | None:
     if state.hold is None:
         return state
     over = state.hold.over
-    return _State(max(state.now, over), None, state.highest) if over <= each.ended else None
+    return _State(max(state.since, over), None, state.highest) if over <= each.ended else None
