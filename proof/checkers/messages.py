@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import orjson
@@ -11,6 +12,7 @@ import orjson
 from proof.history import Deed, History
 from proof.reading import Row, finals, grouped
 from proof.verdicts import Check
+from proof.workloads.messages import is_received
 from vox_mesh.model.messages import MessageState
 
 _OPEN: Final = frozenset({MessageState.STORED, MessageState.DELIVERED})
@@ -56,7 +58,8 @@ def acked(history: History) -> Iterator[str | int]:
 def _wrong_end(row: Row, acks: list[Deed]) -> Iterator[str]:
     state = row["state"]
     if state in _OPEN:
-        yield f"is {state}, and no more was to come: {row}"
+        if is_received(row["receiver_agent"]):
+            yield f"is {state}, and no more was to come: {row}"
     elif state == MessageState.ACKED and not any(deed.may_be for deed in acks):
         yield "is acked, and nobody acknowledged it"
     elif state == MessageState.DEAD and row["delivery_attempts"] < row["max_attempts"]:
@@ -161,6 +164,24 @@ def _is_successor(owner: str, other: str | None) -> bool:
     return node == other_node and life.isdecimal() and other_life.isdecimal() and int(life) > int(other_life)
 
 
+def by_holder(history: History) -> Iterator[str | int]:
+    """A message was acknowledged by whoever had it, while its claim was valid."""
+    holders: dict[str, str] = {}
+    for key, moves in grouped(finals(history, "proof_message_moves"), "message_uuid").items():
+        for before, now in pairwise(moves):
+            if now["state"] != MessageState.ACKED or str(now["claim_owner"]).startswith(_ON_ARRIVAL):
+                continue
+            yield 1
+            holders[key] = now["claim_owner"]
+            if before["state"] != MessageState.DELIVERED or before["claim_until_ms"] <= now["at_ms"]:
+                yield f"message {key} was acknowledged at {now['at_ms']}, when nobody had it: {before}"
+    for deed in history.deeds("message.ack"):
+        holder = holders.get(deed.asked["key"], deed.asked["owner"])
+        is_claimed = not str(deed.asked["owner"]).startswith(_ON_ARRIVAL)
+        if deed.is_ok and not deed.got["spooled"] and is_claimed and deed.asked["owner"] != holder:
+            yield f"{deed.who} acknowledged {deed.asked['key']} of {holder}: {deed}"
+
+
 # --- expiry ---------------------------------------------------------------------------------------
 
 
@@ -189,6 +210,7 @@ def never_after_expiry(history: History) -> Iterator[str | int]:
 MESSAGE_CHECKS: Final = (
     Check("messages-acked", "what was sent is acknowledged, or expires, or is a dead letter", acked),
     Check("messages-once", "sent twice under one key, it is one message", once),
+    Check("acked-by-holder", "only who has a message can acknowledge it", by_holder),
     Check("messages-in-order", "each sender's messages to a receiver come one by one, in order", in_order),
     Check("never-after-expiry", "nothing is handed out that has expired", never_after_expiry),
 )

@@ -25,7 +25,7 @@ _WAYS: Final = ("well", "well", "well", "well", "long", "fails", "back", "hopele
 
 _CRONS: Final = ("proof-odd", "proof-even")
 _EVERY_MINUTE: Final = "* * * * *"
-_SUBMITS: Final = 0.5
+_SUBMITS: Final = 0.4
 _ABORTS: Final = 0.05
 _NEEDS: Final = 0.3
 _AT_A_TIME: Final = 4
@@ -95,7 +95,8 @@ async def _work(scene: Scene) -> None:
     worker = scene.mesh.worker
     if worker.is_running:
         return
-    worker.handles(KINDS, lease=scene.pace.ttl_s)(_Hand(scene))
+    if not worker.kinds:
+        worker.handles(KINDS, lease=scene.pace.ttl_s)(_Hand(scene))
     while not worker.is_running:
         try:
             await worker.start(concurrency=_AT_A_TIME)

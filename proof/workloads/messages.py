@@ -19,22 +19,29 @@ _ROLE: Final = "proof-crew"
 CREW: Final = f"role:{_ROLE}"
 """The inbox that all players receive from, beside their own."""
 
+_INBOX: Final = "proof-"
 _MESSAGE: Final = "message"
 _REPLY: Final = "reply"
+_SENDS: Final = 0.4
 _TOGETHER: Final = 0.2
 _MOST_TOGETHER: Final = 4
 _TO_CREW: Final = 0.4
 _EXPIRES: Final = 0.2
 _SOON_DEAD: Final = 0.1
 _REPLIES: Final = 0.1
-_BROADCASTS: Final = 0.02
+_BROADCASTS: Final = 0.03
 _GIVES_BACK: Final = 0.1
 _KEEPS: Final = 0.1
 
 
 def inbox_of(who: str) -> str:
     """Under which name a player sends and receives."""
-    return f"proof-{who}"
+    return f"{_INBOX}{who}"
+
+
+def is_received(inbox: str) -> bool:
+    """Whether a player receives from an inbox; what is for everyone may be for others, too."""
+    return inbox == CREW or inbox.startswith(_INBOX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,8 @@ async def act(scene: Scene) -> None:
 async def _send_all_the_time(scene: Scene) -> None:
     numbers = Numbers(scene)
     async for _ in scene.turns():
+        if scene.chance.random() > _SENDS:
+            continue
         is_several = scene.chance.random() < _TOGETHER
         count = scene.chance.randint(2, _MOST_TOGETHER) if is_several else 1
         chosen = dict.fromkeys(numbers.next() for _ in range(count))

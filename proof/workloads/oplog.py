@@ -12,6 +12,7 @@ NOTE: Final = OpKind("proof.note", appendable=True)
 STEP: Final = OpKind("proof.step")
 
 _OP: Final = "op"
+_APPENDS: Final = 0.6
 _DEPENDS: Final = 0.3
 _MOST_DEPS: Final = 3
 _ANCHORS: Final = 0.05
@@ -24,7 +25,8 @@ async def act(scene: Scene) -> None:
         scene.mesh.oplog.register(kind)
     numbers, known = Numbers(scene), set[str]()
     async for _ in scene.turns():
-        await _append(scene, numbers.next(), known)
+        if scene.chance.random() < _APPENDS:
+            await _append(scene, numbers.next(), known)
         if scene.chance.random() < _ANCHORS:
             with scene.recorder.deed("log.anchor") as doing:
                 doing.ok(op=(await scene.mesh.oplog.anchor()).key)

@@ -34,7 +34,7 @@ def _sent(story: Story, key: str, step: Step = Step.OK) -> None:
 
 
 def _acked(story: Story, key: str, step: Step = Step.OK) -> None:
-    story.did("r", "message.ack", {"key": key}, step, spooled=False)
+    story.did("r", "message.ack", {"key": key, "owner": ADA}, step, spooled=False)
 
 
 def _good() -> Story:
@@ -64,9 +64,7 @@ def _good() -> Story:
     return story
 
 
-@pytest.mark.parametrize(
-    "name", ["messages-acked", "messages-once", "messages-in-order", "never-after-expiry"]
-)
+@pytest.mark.parametrize("name", [check.name for check in MESSAGE_CHECKS])
 def test_messages_that_end_as_the_rules_have_it_are_all_right(name: str) -> None:
     story = _good()
     story.player("r").note("message.handed", key="2", expires_ms=500, now_ms=490)
@@ -85,7 +83,7 @@ def test_messages_that_end_as_the_rules_have_it_are_all_right(name: str) -> None
 def test_a_message_that_ended_otherwise_is_found(row: dict[str, Any], fault: str) -> None:
     story = Story()
     _sent(story, "1")
-    _row(story, "1", **row)
+    _row(story, "1", receiver_agent="proof-r", **row)
     assert fault in faults(MESSAGE_CHECKS, "messages-acked", story)[0]
 
 
@@ -110,6 +108,18 @@ def test_a_key_that_became_two_messages_or_one_against_its_word_is_found() -> No
     told = " ".join(faults(MESSAGE_CHECKS, "messages-once", story))
     assert "the key 1 has become 2 messages" in told
     assert "message 6 is there, and was not sent" in told
+
+
+def test_an_acknowledgement_of_another_or_too_late_is_found() -> None:
+    story = Story()
+    _acked(story, "1")
+    _move(story, "1", 100, "delivered", BOB)
+    _move(story, "1", 200, "acked", BOB)
+    _move(story, "2", 100, "delivered", ADA)
+    _move(story, "2", 1_200, "acked", ADA)
+    told = " ".join(faults(MESSAGE_CHECKS, "acked-by-holder", story))
+    assert "message 2 was acknowledged at 1200, when nobody had it" in told
+    assert "r acknowledged 1 of bob#1:y" in told
 
 
 def test_a_later_message_that_is_acknowledged_first_is_found() -> None:
