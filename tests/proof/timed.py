@@ -31,7 +31,7 @@ def did(
     return [call] if ended == math.inf else [call, Event(ended, who, life, what, step, number, got)]
 
 
-def noted(who: str, what: str, at: float, life: int = 1, **data: Any) -> Lines:
+def noted(who: str, what: str, at: float, life: int = 1, /, **data: Any) -> Lines:
     """A remark."""
     return [Event(at, who, life, what, Step.NOTE, 0, data)]
 

@@ -1,0 +1,80 @@
+"""What the judges of effects and of small writes find, and what they have nothing against."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proof import tables
+from proof.checkers.effects import EFFECT_CHECKS
+from proof.history import Step
+from proof.judge import verdicts
+from proof.workloads.effects import EFFECTS
+from proof.workloads.writes import WRITES
+from tests.proof.calm import played
+from tests.proof.timed import Lines, did, faults, final, noted
+
+
+def _tried(step: Step, began: float = 1.0, life: int = 1) -> Lines:
+    ended = math.inf if step is Step.UNKNOWN else began + 1
+    return did("ada", "effect", (began, ended), {"key": "k", "number": 1}, step, life=life)
+
+
+def _there(*parts: int) -> Lines:
+    return final(
+        tables.EFFECTS, *({"effect": "k", "part": part, "player": "ada", "number": 1} for part in parts)
+    )
+
+
+_OUTSIDE = noted("ada", "outside.effect", 2.0, key="k")
+
+
+def test_an_effect_that_was_had_once_passes() -> None:
+    assert faults(EFFECT_CHECKS, "effect-once", _there(1, 2), _OUTSIDE) == []
+
+
+@pytest.mark.parametrize("lines", [[_there(1, 2, 1, 2)], [_there(1)], [_there(1, 2), _OUTSIDE, _OUTSIDE]])
+def test_an_effect_that_was_had_twice_or_in_part_is_found(lines: list[Lines]) -> None:
+    assert faults(EFFECT_CHECKS, "effect-once", *lines)
+
+
+@pytest.mark.parametrize(
+    ("tries", "is_there", "is_possible"),
+    [
+        ([_tried(Step.OK)], True, True),
+        ([_tried(Step.OK)], False, False),
+        ([_tried(Step.NO)], False, True),
+        ([_tried(Step.NO)], True, False),
+        ([_tried(Step.UNKNOWN)], True, True),
+        ([_tried(Step.UNKNOWN)], False, True),
+        ([_tried(Step.UNKNOWN), _tried(Step.OK, 5.0, life=2)], False, False),
+        ([_tried(Step.UNKNOWN), _tried(Step.NO, 5.0, life=2)], True, True),
+    ],
+)
+def test_an_effect_is_there_if_and_only_if_that_was_told(
+    tries: list[Lines], is_there: bool, is_possible: bool
+) -> None:
+    found = faults(EFFECT_CHECKS, "effect-none-lost", *tries, _there(*((1, 2) if is_there else ())))
+    assert (found == []) is is_possible
+
+
+@pytest.mark.parametrize(("last", "is_possible"), [((1, 2), True), ((2, 1), True), ((1, 1), False)])
+def test_the_last_write_that_was_told_is_there_or_a_later_one(
+    last: tuple[int, int], is_possible: bool
+) -> None:
+    wrote: list[dict[str, Any]] = [{"number": 1}, {"number": 2}]
+    lines = [did("ada", "write", (n, n + 0.5), asked) for n, asked in enumerate(wrote)]
+    lines.append(did("ada", "write", (5.0, math.inf), {"number": 1}, life=2))
+    lines.append(final(tables.WRITES, {"player": "ada", "life": last[0], "number": last[1]}))
+    assert (faults(EFFECT_CHECKS, "writes-none-lost", *lines) == []) is is_possible
+
+
+def test_a_calm_run_of_effects_and_writes_breaks_no_promise(tmp_path: Path) -> None:
+    history = played(tmp_path, EFFECTS, WRITES, seconds=60.0)
+    said = verdicts(history)
+    assert [str(each) for each in said if not each.holds] == []
+    looks = {each.name: each.looks for each in said}
+    assert all(looks[check.name] > 10 for check in EFFECT_CHECKS), looks
