@@ -49,6 +49,11 @@ def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     return ours, process
 
 
+def begin() -> None:
+    """Begin to load what programs are forked from, before the first is wanted."""
+    _server()
+
+
 def fork(wanted: Program, stdin: int, stdout: int, stderr: int) -> int:
     """Have it forked; where its process id is told, and at its end the exit code."""
     ours, theirs = os.pipe()

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from proof.chaos.player import DRAINED, OVER, UP, Role
+from proof.chaos.role import DRAINED, OVER, UP, Role
 from proof.history import Recorder
 from tools.fork_server import Program
-from tools.forked import AsyncProcess, load_first
+from tools.forked import AsyncProcess, begin, load_first
 from tools.homes import environment
 from vox_mesh import Settings
 
 NAMES: Final = ("ann", "ben", "cleo", "dan", "eve", "finn", "gus", "hana")
 
 _PLAYER: Final = "proof.chaos.player"
+_OF_PLAYERS: Final = ("proof.plot", "proof.outside", "proof.chaos.points", "proof.chaos.storm")
 _INFECTED: Final = "proof.mutants.infected"
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _AGAIN_S: Final = 0.3
@@ -220,12 +221,17 @@ class Person:
             await life.process.wait()
 
 
+def assemble() -> None:
+    """Have what players are forked from loaded, while all else is made ready."""
+    load_first(*_OF_PLAYERS)
+    begin()
+
+
 @asynccontextmanager
 async def cast(
     roles: dict[Role, Settings], stage: Recorder, logs: Path, plant: str = ""
 ) -> AsyncIterator[dict[str, Person]]:
     """All players by their names, if need be with a planted bug; none of their processes outlives this."""
-    load_first(_PLAYER)
     program = (_INFECTED, plant, _PLAYER) if plant else (_PLAYER,)
     async with AsyncExitStack() as ending:
         people = {role.who: Person(role, settings, stage, logs, program) for role, settings in roles.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from typing import Final
@@ -14,7 +15,7 @@ from proof.chaos.cast import Person
 from proof.chaos.ground import Ground
 from proof.chaos.proxy import FAIR, Weather
 from proof.chaos.proxy import Fault as Spoiling
-from proof.chaos.schedule import Fault, Kind, Phase, Schedule
+from proof.chaos.schedule import Fault, Kind, Lane, Phase, Schedule, lane_of
 from proof.chaos.torn import tear_replica, tear_spools
 from proof.history import Recorder
 from tools.sqld import Server
@@ -39,6 +40,7 @@ class Nemesis:
         self._stage = stage
         self._doing: dict[Kind, Callable[[Fault], AbstractAsyncContextManager[None]]] = {
             Kind.KILL: self._killed,
+            Kind.ABSENCE: self._killed,
             Kind.KILL_AT_POINT: self._killed_at_point,
             Kind.PAUSE: self._paused,
             Kind.SERVER_KILL: lambda _: server.killed(self._server),
@@ -62,26 +64,33 @@ class Nemesis:
     async def rage(self, schedule: Schedule) -> None:
         """Do all that is in the schedule; when this returns, all of it is mended."""
         began = asyncio.get_running_loop().time()
+        lanes: dict[tuple[Lane, str], list[Fault]] = defaultdict(list)
+        for fault in schedule.faults:
+            lanes[lane_of(fault.kind, schedule.store), fault.player].append(fault)
         async with asyncio.TaskGroup() as doing:
             for phase in schedule.phases:
                 doing.create_task(self._announce(phase, began))
-            for fault in schedule.faults:
-                doing.create_task(self._carry_out(fault, began))
+            for faults in lanes.values():
+                doing.create_task(self._carry_out(faults, began, began + schedule.seconds))
 
     async def _announce(self, phase: Phase, began: float) -> None:
         await _until(began + phase.at)
         self._stage.note("storm.began" if phase.is_storm else "calm.began")
 
-    async def _carry_out(self, fault: Fault, began: float) -> None:
-        await _until(began + fault.at)
-        told = {"kind": fault.kind, "id": fault.id, "player": fault.player}
-        self._stage.note("fault.began", **told, **fault.detail)
-        try:
-            async with self._doing[fault.kind](fault):
-                await asyncio.sleep(fault.lasting)
-        except LeftOut as why:
-            self._stage.note("fault.left_out", **told, why=str(why))
-        self._stage.note("fault.ended", **told)
+    async def _carry_out(self, faults: list[Fault], began: float, over: float) -> None:
+        """What befalls the same, one after the other: on a slow machine some come late, or never."""
+        for fault in faults:
+            await _until(began + fault.at)
+            told = {"kind": fault.kind, "id": fault.id, "player": fault.player}
+            self._stage.note("fault.began", **told, **fault.detail)
+            try:
+                if asyncio.get_running_loop().time() > over:
+                    raise LeftOut("its time was over")
+                async with self._doing[fault.kind](fault):
+                    await asyncio.sleep(fault.lasting)
+            except LeftOut as why:
+                self._stage.note("fault.left_out", **told, why=str(why))
+            self._stage.note("fault.ended", **told)
 
     # --- players ---------------------------------------------------------------------------------
 

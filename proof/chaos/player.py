@@ -15,64 +15,29 @@ import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from proof.chaos.points import Point, PointedOutside, Points
+from proof.chaos.role import DRAINED, OVER, UP, Role, appended_to
 from proof.chaos.schedule import PACE
 from proof.chaos.storm import storm
-from proof.history import Event, Recorder
+from proof.history import Recorder
 from proof.outside import FolderOutside
 from proof.plot import WORKLOADS
 from proof.scene import Scene, Workload
-from vox_mesh import Mesh, MeshError, load_settings
+from vox_mesh import Mesh, MeshError, load_settings, opening
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.node import MeshNode
-
-UP: Final = "up"
-OVER: Final = "over"
-DRAINED: Final = "drained"
-"""What a player tells of itself."""
+from vox_mesh.store.breaker import Breaker
 
 _LAST_DEEDS_S: Final = 15.0
 """What is under way when all is over has deadlines of its own, and those are shorter."""
 _AGAIN_S: Final = 0.5
+_NICE: Final = 5
+"""Who plays leaves the processor to the stage: what that does late, spoils the schedule."""
 _SHOWN: Final = 1_500
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """Who a process is to be."""
-
-    who: str
-    life: int
-    seed: int
-    players: tuple[str, ...]
-    folder: str
-    """Of the history."""
-    outside: str
-
-    @property
-    def argument(self) -> str:
-        """As it is given to the process."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def given(cls) -> Role:
-        """That of this process."""
-        told = json.loads(sys.argv[1])
-        return cls(**told | {"players": tuple(told["players"])})
-
-
-def appended_to(path: Path) -> Callable[[Event], None]:
-    """A keeper of events: when it returns, the line is in the file, whatever becomes of the process."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def keep(event: Event) -> None:
-        os.write(file, event.line())
-
-    return keep
 
 
 class Clock:
@@ -196,11 +161,17 @@ async def _end_if_broken(mesh: MeshNode, recorder: Recorder) -> None:
     os._exit(1)
 
 
+def _be_quick() -> None:
+    """Have what takes long in earnest be over in a time that fits a play."""
+    setattr(opening, "Breaker", partial(Breaker, rest_s=PACE.ttl_s))  # noqa: B010 - a name of that module
+
+
 async def _live(role: Role) -> None:
     recorder = Recorder(
         role.who, role.life, time.monotonic, appended_to(Path(role.folder) / f"{role.who}-{role.life}.jsonl")
     )
     logging.getLogger().addHandler(_Crashes(recorder))
+    _be_quick()
     points, clock = Points(), Clock()
     points.install()
     async with Mesh.open(load_settings(_env_file=None), Surroundings(wall_ms=clock.wall_ms)) as mesh:
@@ -222,6 +193,7 @@ async def _live(role: Role) -> None:
 
 def main() -> None:
     """Live until told to leave."""
+    os.nice(_NICE)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         asyncio.run(_live(Role.given()))

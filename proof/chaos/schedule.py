@@ -38,6 +38,8 @@ class Kind(StrEnum):
 
     KILL = "kill"
     KILL_AT_POINT = "kill-at-point"
+    ABSENCE = "absence"
+    """Killed, and away for so long that all must know it."""
     PAUSE = "pause"
     SERVER_KILL = "server-kill"
     SERVER_PAUSE = "server-pause"
@@ -83,6 +85,7 @@ _ON_SQLD: Final = (StoreKind.SQLD,)
 SORTS: Final = {
     Kind.KILL: Sort(Lane.PLAYER, 0.1, 2.0, is_away=True),
     Kind.KILL_AT_POINT: Sort(Lane.PLAYER, 1.0, 3.0, is_away=True),
+    Kind.ABSENCE: Sort(Lane.PLAYER, 18.0, 20.0, is_away=True),
     Kind.PAUSE: Sort(Lane.PLAYER, 1.5 * PACE.ttl_s, 5 * PACE.ttl_s, is_away=True),
     Kind.SERVER_KILL: Sort(Lane.DATABASE, 0.1, 2.0, _ON_SQLD),
     Kind.SERVER_PAUSE: Sort(Lane.DATABASE, 0.5, 4.0, _ON_SQLD),

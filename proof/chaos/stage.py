@@ -6,19 +6,19 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from proof.chaos.cast import Person, assert_all_gone, cast
+from proof.chaos.cast import Person, assemble, assert_all_gone, cast
 from proof.chaos.finals import asking, note_finals, prepare
 from proof.chaos.ground import TOKEN, Ground, laid
 from proof.chaos.nemesis import Nemesis
 from proof.chaos.picture import drawn as picture_of
-from proof.chaos.player import DRAINED, OVER, UP, Role, appended_to
+from proof.chaos.role import DRAINED, OVER, UP, Role, appended_to
 from proof.chaos.schedule import PACE, Kind, Schedule
 from proof.chaos.strangers import Strangers
 from proof.history import History, Recorder
@@ -31,12 +31,12 @@ SCHEDULE: Final = "schedule.json"
 VERDICTS: Final = "verdicts.json"
 PICTURE: Final = "chaos.svg"
 
-_UP_S: Final = 60.0
+_UP_S: Final = 90.0
 _AFTERWARDS_S: Final = 1.5 * PACE.ttl_s
 """For which all goes on when all is well again."""
-_OVER_S: Final = 30.0
-_DRAIN_S: Final = 45.0
-_LEAVE_S: Final = 30.0
+_OVER_S: Final = 45.0
+_DRAIN_S: Final = 60.0
+_LEAVE_S: Final = 45.0
 _LOOK_S: Final = 0.5
 
 
@@ -54,14 +54,16 @@ class Stage:
 
     async def play(self) -> None:
         """Everything but the judging. Whatever happens, nothing is left of it but the folder."""
+        assemble()
         async with laid(self.schedule) as ground, asking(ground.stage_settings) as (store, ask):
             await prepare(store)
             roles = self._roles(ground)
             async with cast(roles, self._recorder, self.folder / "logs", self._plant) as people:
                 await self._all(people, self._until(UP), _UP_S, "to come up")
-                async with self._watched(ground, ask):
-                    await Nemesis(ground, people, self._recorder).rage(self.schedule)
-                    await self._all(people, self._until(UP), _UP_S, "to come up again")
+                async with self._monitored(ask):
+                    async with self._called_by_strangers(ground):
+                        await Nemesis(ground, people, self._recorder).rage(self.schedule)
+                        await self._all(people, self._until(UP), _UP_S, "to come up again")
                     self._recorder.note("healed")
                     await asyncio.sleep(_AFTERWARDS_S)
                     await self._all(people, self._ordered("over", OVER), _OVER_S, "to end its deeds")
@@ -88,25 +90,21 @@ class Stage:
         return {Role(who, 0, seed, players, *folders): ground.settings[who] for who in players}
 
     @asynccontextmanager
-    async def _watched(self, ground: Ground, ask: Ask) -> AsyncIterator[None]:
-        """With strangers at the doors, and a monitor of the log."""
+    async def _called_by_strangers(self, ground: Ground) -> AsyncIterator[None]:
         urls = {who: ground.url_of(who) for who in self.schedule.players}
         strangers = Strangers(urls, TOKEN, random.Random(self.schedule.seed), self._recorder)
-        self._recorder.note("fault.began", kind=Kind.STRANGERS, id=0, player="")
-        beside = [
-            asyncio.create_task(strangers.run(), name="strangers"),
-            asyncio.create_task(Monitor(ask, self._recorder).run(_LOOK_S), name="monitor"),
-        ]
-        try:
+        told = {"kind": Kind.STRANGERS, "id": 0, "player": ""}
+        self._recorder.note("fault.began", **told)
+        async with _beside(strangers.run()):
             yield
-        finally:
-            for task in beside:
-                task.cancel()
-            ended = await asyncio.gather(*beside, return_exceptions=True)
-            self._recorder.note("fault.ended", kind=Kind.STRANGERS, id=0, player="")
-        for error in ended:
-            if not isinstance(error, asyncio.CancelledError):
-                raise error or AssertionError("it ends only when it is cancelled")
+        self._recorder.note("fault.ended", **told)
+
+    @asynccontextmanager
+    async def _monitored(self, ask: Ask) -> AsyncIterator[None]:
+        monitor = Monitor(ask, self._recorder)
+        async with _beside(monitor.run(_LOOK_S)):
+            yield
+        await monitor.look()
 
     # --- what all are to do ----------------------------------------------------------------------
 
@@ -146,3 +144,15 @@ class Stage:
             error = f"it took more than {seconds:g} s {what}"
             self._recorder.note("unexpected", player=person.name, where="stage", error=error)
             await person.remove()
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Have something done meanwhile that ends only when it is ended; should it fail, so does this."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

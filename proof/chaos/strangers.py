@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-import httpx
+import aiohttp
 import orjson
 
 from proof.history import Recorder
@@ -90,27 +90,27 @@ class Strangers:
 
     async def run(self) -> None:
         """Until cancelled: say all there is to say, in any order, and again."""
-        async with httpx.AsyncClient(timeout=_PATIENCE_S, trust_env=False) as client:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_PATIENCE_S)) as client:
             while True:
                 said: list[Call | bytes] = [*CALLS, *NOISE]
                 self._chance.shuffle(said)
                 for each in said:
                     player = self._chance.choice(list(self._urls))
                     # Who is dead or stopped does not answer; nobody expects that.
-                    with suppress(httpx.TransportError, OSError, TimeoutError):
+                    with suppress(aiohttp.ClientError, OSError, TimeoutError):
                         if isinstance(each, Call):
                             await self._call(client, player, each)
                         else:
                             await self._make_noise(player, each)
                     await asyncio.sleep(self._rest_s)
 
-    async def _call(self, client: httpx.AsyncClient, player: str, call: Call) -> None:
+    async def _call(self, client: aiohttp.ClientSession, player: str, call: Call) -> None:
         headers = {"Content-Type": "application/json", **call.headers}
         if call.has_token:
             headers["Authorization"] = f"Bearer {self._token}"
         url = self._urls[player] + call.path
-        answer = await client.request(call.method, url, content=call.body, headers=headers)
-        self._note(player, call.name, answer.status_code)
+        async with client.request(call.method, url, data=call.body, headers=headers) as answer:
+            self._note(player, call.name, answer.status)
 
     async def _make_noise(self, player: str, noise: bytes) -> None:
         parts = urlsplit(self._urls[player])

@@ -38,15 +38,8 @@ def _storms(history: History) -> Iterator[str | int]:
             yield f"{name} counted {n}, of {done} writes that were done and {unknown} of unknown fate"
 
 
-def _nothing_unexpected(history: History) -> Iterator[str | int]:
-    yield len(history.notes("life.began"))
-    for note in history.notes("unexpected"):
-        yield f"{note.data['player']}, {note.data.get('where', 'somewhere')}: {note.data['error']}"
-
-
 STRANGER_CHECKS: Final = (
     Check("no-5xx", "What must be refused is refused, and never fails the service.", _no_5xx),
     Check("refused-changes-nothing", "No call that was refused leaves a trace in the database.", _refused),
     Check("storms-counted", "Of many writes at once each takes effect once, or not at all.", _storms),
-    Check("nothing-unexpected", "Nothing fails but by an error of the mesh's own.", _nothing_unexpected),
 )

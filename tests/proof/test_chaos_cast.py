@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from proof.chaos.cast import Person, assert_all_gone
-from proof.chaos.player import OVER, UP, Role
+from proof.chaos.role import OVER, UP, Role
 from proof.history import Event, Recorder
 from tools.homes import FILE
 

@@ -1,4 +1,4 @@
-"""Judges of what strangers got, of storms of writers, and of what nobody expected."""
+"""Judges of what strangers got and of storms of writers, and the strangers themselves."""
 
 from __future__ import annotations
 
@@ -58,15 +58,6 @@ def test_a_storm_counts_what_was_done_and_perhaps_what_nobody_knows() -> None:
 
 def _rows(n: int) -> dict[str, list[dict[str, Any]]]:
     return {"final_storm": [{"name": "a", "n": n}]}
-
-
-def test_what_nobody_expected_is_found() -> None:
-    lives = [{"player": "ann", "life": 1, "node_id": "ann"}]
-    assert faults(STRANGER_CHECKS, "nothing-unexpected", _story(life_began=lives)) == []
-    crash = {"player": "ann", "where": "jobs", "error": "KeyError('x')"}
-    assert faults(STRANGER_CHECKS, "nothing-unexpected", _story(life_began=lives, unexpected=[crash])) == [
-        "ann, jobs: KeyError('x')"
-    ]
 
 
 async def test_strangers_say_everything_that_they_can_and_note_each_answer() -> None:

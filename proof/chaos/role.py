@@ -1,0 +1,52 @@
+"""What the stage and its players know of each other: roles, words, and how a history is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from proof.history import Event
+
+UP: Final = "up"
+OVER: Final = "over"
+DRAINED: Final = "drained"
+"""What a player tells of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Who a process is to be."""
+
+    who: str
+    life: int
+    seed: int
+    players: tuple[str, ...]
+    folder: str
+    """Of the history."""
+    outside: str
+
+    @property
+    def argument(self) -> str:
+        """As it is given to the process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def given(cls) -> Role:
+        """That of this process."""
+        told = json.loads(sys.argv[1])
+        return cls(**told | {"players": tuple(told["players"])})
+
+
+def appended_to(path: Path) -> Callable[[Event], None]:
+    """A keeper of events: when it returns, the line is in the file, whatever becomes of the process."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def keep(event: Event) -> None:
+        os.write(file, event.line())
+
+    return keep
