@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
 from vox_mesh.store import statements
@@ -31,6 +31,9 @@ class Misplaced(Exception):
 class Change(Protocol):
     """One place that is made worse."""
 
+    def changed(self) -> str:
+        """What would stand there; `Misplaced`, if the place is not what it was."""
+
     def make(self) -> None:
         """Change it, in this process and for good."""
 
@@ -43,20 +46,29 @@ class Code:
     old: str
     new: str
 
+    def changed(self) -> str:
+        """The source of the changed function."""
+        _, owner, name = self._found()
+        source = textwrap.dedent(inspect.getsource(_function(vars(owner).get(name), self.place)))
+        return _replaced(source, self.old, self.new, self.place)
+
     def make(self) -> None:
         """Have the changed function in the place of the right one."""
+        module, owner, name = self._found()
+        made: dict[str, Any] = {}
+        code = compile(self.changed(), module.__file__ or "", "exec", annotations.compiler_flag)
+        exec(code, module.__dict__, made)
+        setattr(owner, name, made[name])
+
+    def _found(self) -> tuple[ModuleType, Any, str]:
+        """The module, the class or again the module in which the function is, and its name."""
         module_name, _, qualified = self.place.partition(":")
         module = import_module(module_name)
         *owners, name = qualified.split(".")
         owner: Any = module
         for each in owners:
             owner = getattr(owner, each)
-        source = textwrap.dedent(inspect.getsource(_function(vars(owner).get(name), self.place)))
-        changed = _replaced(source, self.old, self.new, self.place)
-        made: dict[str, Any] = {}
-        code = compile(changed, module.__file__ or "", "exec", annotations.compiler_flag)
-        exec(code, module.__dict__, made)
-        setattr(owner, name, made[name])
+        return module, owner, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +80,18 @@ class Sql:
     old: str
     new: str
 
+    def changed(self) -> str:
+        """The changed statement."""
+        right, place = statements.named(self.noun).get(self.name, ""), f"{self.noun}.sql: {self.name}"
+        return _replaced(right, statements.bare(self.old), statements.bare(self.new), place)
+
     def make(self) -> None:
         """Have the changed statement in the place of the right one."""
-        named = statements.named(self.noun)
+        named, changed = statements.named(self.noun), self.changed()
         assert isinstance(named, dict)
-        place = f"{self.noun}.sql: {self.name}"
-        if self.name not in named:
-            raise Misplaced(f"there is no {place}")
-        right = named[self.name]
-        if any(right in (each.answer, each.lone, *each.statements) for each in _shapes()):
-            raise Misplaced(f"{place} is in use already: plant it before the module that uses it is loaded")
-        named[self.name] = _replaced(right, statements.bare(self.old), statements.bare(self.new), place)
+        if any(named[self.name] in (each.answer, each.lone, *each.statements) for each in _shapes()):
+            raise Misplaced(f"{self.name} is in use already: plant it before what uses it is loaded")
+        named[self.name] = changed
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,17 +60,6 @@ STORE_PLANTS: Final = (
         ("effects", "counters", "writes"),
     ),
     Plant(
-        "zombie-heard",
-        "a process whose node has begun again elsewhere goes on writing",
-        (
-            Sql("oplog", "refuse_unless_current", "AND incarnation = ?4", "AND ?4 = ?4"),
-            Sql("oplog", "is_current", "AND incarnation = ?4", "AND ?4 = ?4"),
-            Sql("oplog", "refuse_unless_current_at", "AND incarnation = ?4 ) OR ?5", "AND ?4 = ?4 ) OR ?5"),
-        ),
-        ("one-incarnation",),
-        ("writes", "locks", "counters"),
-    ),
-    Plant(
         "two-probes",
         "when the circuit has rested, any number of calls are let through at once",
         (

@@ -1,0 +1,22 @@
+"""The circuit breaker: when it has rested, one call finds out for all whether the database is back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from proof.history import History
+from proof.verdicts import Check
+
+
+def one_probe(history: History) -> Iterator[str | int]:
+    """No call was let through beside a probe."""
+    for event in history.notes("probe"):
+        yield 1
+        if event.data["beside"]:
+            yield f"{event.who} let {event.data['beside']} more through beside its probe at {event.at:.3f}"
+
+
+PROBE_CHECKS: Final = (
+    Check("one-probe", "while a circuit is tried, one call goes through at a time", one_probe),
+)

@@ -1,0 +1,86 @@
+"""The hunt for a planted bug: the instruments run with it, in a process of their own, until they find it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from proof.mutants.plant import Plant, Stage
+
+SEEDS: Final = 60
+SECONDS: Final = 30
+_DEADLINE_S: Final = 600.0
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_STORES: Final = {Stage.FILE: "file", Stage.SERVER: "sqld"}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of a hunt."""
+
+    name: str
+    says: str
+    stage: str
+    by: tuple[str, ...]
+    """The checks that found it, of those that should; empty if none did."""
+    otherwise: tuple[str, ...]
+    """The checks that found something else in it."""
+    effort: str
+    seconds: float
+
+    def __str__(self) -> str:
+        if self.by:
+            return f"found   {self.name:<28} by {', '.join(self.by)} ({self.effort}, {self.seconds:.0f} s)"
+        others = f"; only {', '.join(self.otherwise)} was broken" if self.otherwise else ""
+        return f"MISSED  {self.name:<28} {self.effort}{others}"
+
+
+def hunt(plant: Plant, seeds: int = SEEDS, seconds: int = SECONDS) -> Found:
+    """Run the instruments with this bug."""
+    began = time.monotonic()
+    if plant.stage is Stage.SIMULATION:
+        broken, effort = _simulated(plant, seeds)
+    else:
+        broken, effort = _played(plant, seconds)
+    return Found(
+        *(plant.name, plant.says, str(plant.stage)),
+        tuple(name for name in plant.found_by if name in broken),
+        tuple(name for name in broken if name not in plant.found_by),
+        *(effort, time.monotonic() - began),
+    )
+
+
+def _simulated(plant: Plant, seeds: int) -> tuple[Sequence[str], str]:
+    """Which checks broke first, of those that should; and in how many seeds."""
+    told = _run(plant, "proof.simulate", *_asked(plant, seeds))
+    last = json.loads(told.splitlines()[-1])
+    return last["broken"], f"{last['seeds']} seeds"
+
+
+def _asked(plant: Plant, seeds: int) -> list[str]:
+    until = ["--until", *plant.found_by]
+    playing = ["--with", *plant.workloads] if plant.workloads else []
+    return ["--seeds", str(seeds), "--processes", "1", "--json", *until, *playing]
+
+
+def _played(plant: Plant, seconds: int) -> tuple[Sequence[str], str]:
+    with tempfile.TemporaryDirectory(prefix="vox-mesh-mutant-") as folder:
+        asked = ["--seconds", str(seconds), "--seed", "1", "--store", _STORES[plant.stage], "--out", folder]
+        _run(plant, "proof.chaos", *asked, "--plant", plant.name)
+        verdicts = json.loads((Path(folder) / "verdicts.json").read_text())
+    return [each["name"] for each in verdicts if each["faults"]], f"{seconds} s of chaos"
+
+
+def _run(plant: Plant, module: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", "proof.mutants.infected", plant.name, module, *arguments]
+    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+    if ran.returncode not in (0, 1):
+        raise RuntimeError(f"{' '.join(command)} ended with {ran.returncode}:\n{ran.stderr[-2_000:]}")
+    return ran.stdout
