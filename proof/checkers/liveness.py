@@ -6,21 +6,21 @@ So is that who looked was up to date: a read shows at least what was committed b
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from proof.checkers.lives import RECOVERY_S, lives_of, pace_of, writes_of
+from proof.checkers.lives import Life, lives_of, pace_of, writes_of
 from proof.history import Event, History
 from proof.reading import finals
 from proof.verdicts import Check
-from vox_mesh.model.liveness import DEAD_AFTER_TICKS, State
+from vox_mesh.model.liveness import DEAD_AFTER_TICKS, State, state_of
 
 _LIVELY_TICKS: Final = 3.0
 """Whoever writes at least once in so many ticks is up, and reaches the database."""
 
-_OVER: Final = {"killed": (State.DEAD,)}
-"""How a node stands after it has ended in a way; after any other, it may have said so."""
+_FROM_BEST: Final = tuple(State)
 
 Writes = Sequence[tuple[float, float]]
 
@@ -67,35 +67,50 @@ def _is_lively(writes: Writes, since: float, until: float, gap_s: float) -> bool
 
 
 def dead_told(history: History) -> Iterator[str | int]:
-    """A node that has ended, and for long enough has not come back, is told as dead, or as having left."""
+    """A node that has ended, and is not back, is told as late, and in the end as dead, or as having left."""
     pace = pace_of(history)
     if pace is None:
         return
-    writes = writes_of(history)
-    looks = list(_up_to_date(history, writes, _LIVELY_TICKS * pace.tick_s))
-    bound_s = DEAD_AFTER_TICKS * pace.tick_s + pace.ttl_s + RECOVERY_S
-    lives = lives_of(history)
+    lively_s = _LIVELY_TICKS * pace.tick_s
+    margin_s = lively_s + pace.ttl_s  # for what was under way when it ended
+    writes, lives = writes_of(history), lives_of(history)
+    looks = list(_up_to_date(history, writes, lively_s))
     left = {row["node_id"]: row["left_ms"] for row in finals(history, "mesh_heartbeats")}
-    for at, life in enumerate(lives):
-        own = writes.get(life.player, ())
-        if not any(life.up <= began and ended <= life.ended for began, ended in own):
-            continue  # nobody need know of it
-        again = next((each.began for each in lives[at + 1 :] if each.node_id == life.node_id), float("inf"))
-        expected = _OVER.get(life.how, (State.DEAD, State.LEFT))
+    for life, again in _gone(lives, writes):
         for look in looks:
-            if life.ended + bound_s <= look.data["since"] and look.at < again:
+            silent_s = look.data["since"] - life.ended - margin_s
+            least = state_of(round(silent_s * 1_000), round(pace.tick_s * 1_000), has_left=False)
+            is_gone = look.at < again and least is not State.ALIVE
+            if is_gone and _is_lively(writes[look.who], life.ended, look.data["since"] - lively_s, lively_s):
                 yield 1
                 state = look.data["states"].get(life.node_id)
-                if state not in expected:
-                    gone_s = look.at - life.ended
-                    yield f"{look.who} saw {life} as {state}, {gone_s:.1f} s after it was {life.how}"
-        if life.how == "killed" and again == float("inf") and left.get(life.node_id) is not None:
+                if not _is_as_bad(state, least, life):
+                    yield f"{look.who} saw {life} as {state} at {look.at:.3f}: {life.how} at {life.ended:.3f}"
+        if life.how == "killed" and again == math.inf and left.get(life.node_id) is not None:
             yield f"{life} was killed, and is said to have left"
+
+
+def _gone(lives: Sequence[Life], writes: dict[str, Writes]) -> Iterator[tuple[Life, float]]:
+    """The lives that have ended and of which others can know, and when the node came again."""
+    for at, life in enumerate(lives):
+        own = writes.get(life.player, ())
+        if life.how and any(life.up <= began and ended <= life.ended for began, ended in own):
+            yield (
+                life,
+                next((each.began for each in lives[at + 1 :] if each.node_id == life.node_id), math.inf),
+            )
+
+
+def _is_as_bad(state: str | None, least: State, life: Life) -> bool:
+    """Whether a node is told to stand at least as badly as that; only one that was killed can't have left."""
+    if state is None or (state == State.LEFT and life.how == "killed"):
+        return False
+    return _FROM_BEST.index(State(state)) >= _FROM_BEST.index(least)
 
 
 LIVENESS_CHECKS: Final = (
     Check(
         "live-never-dead", "A node that lives and reaches the database is not told as dead.", live_never_dead
     ),
-    Check("dead-told", "A node that was killed and stays away is told as dead.", dead_told),
+    Check("dead-told", "A node that was killed and stays away is told as late, and then as dead.", dead_told),
 )

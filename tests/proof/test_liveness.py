@@ -84,13 +84,17 @@ def _ended(how: str) -> list[Lines]:
 
 @pytest.mark.parametrize(("how", "state"), [("killed", "dead"), ("left", "left"), ("left", "dead")])
 def test_a_node_that_has_ended_is_told_as_such(how: str, state: str) -> None:
-    early = _saw("ada", 10.5, "warn")
+    early = _saw("ada", 15.5, "warn")
     assert faults(LIVENESS_CHECKS, "dead-told", *_ended(how), early, _saw("ada", 40.5, state)) == []
 
 
-@pytest.mark.parametrize(("how", "state"), [("killed", "alive"), ("killed", "left"), ("left", "alive")])
+@pytest.mark.parametrize(("how", "state"), [("killed", "critical"), ("killed", "left"), ("left", "alive")])
 def test_a_node_that_has_ended_and_is_told_otherwise_is_found(how: str, state: str) -> None:
     assert faults(LIVENESS_CHECKS, "dead-told", *_ended(how), _saw("ada", 40.5, state))
+
+
+def test_a_node_that_is_late_and_told_as_alive_is_found() -> None:
+    assert faults(LIVENESS_CHECKS, "dead-told", *_ended("killed"), _saw("ada", 15.5, "alive"))
 
 
 def test_a_killed_node_that_is_said_to_have_left_is_found() -> None:
