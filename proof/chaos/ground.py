@@ -13,6 +13,7 @@ from typing import Any, Final
 from proof.chaos.disk import Disk
 from proof.chaos.proxy import Proxy
 from proof.chaos.schedule import PACE, Schedule, StoreKind
+from proof.workloads.beats import tempo_of
 from tools.homes import FILE, HomeCase
 from tools.sqld import Server, free_port
 from vox_mesh import Settings
@@ -23,6 +24,7 @@ TOKEN: Final = "a-token-that-no-stranger-knows"
 
 _DRIVERS: Final = (Driver.WS, Driver.HTTP)
 _DISK: Final = "96m"
+_TEMPO: Final = "tempo.yaml"
 _STAGE: Final = "stage"
 
 
@@ -65,6 +67,7 @@ class Ground:
             "tick": f"{PACE.tick_s * 1_000:.0f}ms",
             "db_deadline": "3s",
             "db_request_timeout": "1s",
+            "tempo_policy": self.folder / _TEMPO,
         }
         if self.server is None:
             values["db_path"] = self._home("shared") / "mesh.db"
@@ -72,6 +75,7 @@ class Ground:
 
     async def lay(self, players: tuple[str, ...], ending: AsyncExitStack) -> None:
         """Make all that the players need."""
+        (self.folder / _TEMPO).write_text(tempo_of(PACE))
         if self.store is StoreKind.SQLD:
             self.server = ending.enter_context(Server())
         for name in ("",) if self.server is None else players:

@@ -24,6 +24,8 @@ def replica_equal(history: History) -> Iterator[str | int]:
         yield 1
         if not event.data["equal"]:
             yield f"a replica differs from the database: {event.data}"
+        if not event.data.get("intact", True):
+            yield f"a replica is damaged: {event.data}"
 
 
 DATABASE_CHECKS: Final = (
