@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from proof import tables
@@ -22,7 +23,18 @@ _WAITS: Final = (0.0, 0.0, 0.5, 2.0)
 _USES: Final = 3
 
 
+_AGENTS: Final = 2
+"""Of each player: those of one node hand locks over to each other."""
+
+
 async def act(scene: Scene) -> None:
+    """Have some agents that all want locks."""
+    async with asyncio.TaskGroup() as agents:
+        for _ in range(_AGENTS):
+            agents.create_task(_roam(scene))
+
+
+async def _roam(scene: Scene) -> None:
     """Take a lock and do something with it, in one of the ways in which people do."""
     ways = {_use: 6, _keep: 3, _outstay: 1, _leave: 1, _look: 2}
     async for _ in scene.turns():
@@ -58,7 +70,7 @@ async def _keep(scene: Scene) -> None:
         async with scene.mesh.locks.keep(lock, renew):
             try:
                 for _ in range(_USES):
-                    await scene.rest(lock.ttl * scene.chance.random())
+                    await scene.rest(lock.ttl * scene.chance.random() / 2)
                     await _work(scene, lock)
             finally:
                 scene.recorder.note("lock.kept", **_held(lock))
