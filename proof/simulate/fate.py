@@ -97,7 +97,7 @@ class Fate:
 def drawn(seed: int, seconds: float) -> Fate:
     """The fate of a seed."""
     chance = random.Random(f"fate {seed}")
-    players = chance.choice((3, 3, 3, 4, 5))
+    players = chance.choice((3, 3, 3, 3, 4, 5))
     storms = tuple(_storms(chance, seconds))
     faults = tuple(fault for at, end in _stormy(storms, seconds) for fault in _faults(chance, at, end, players))
     clocks = tuple(_clock(chance) for _ in range(players))

@@ -123,23 +123,27 @@ class Life:
         outbox = outbox_of(mesh, Courier(self.way, cast.counter_of), cast.loop.time)
         self.counter = Counter(cast.loop, self.house, mesh)
         scene = Scene(mesh, self.recorder, cast.outside, self._chance, PACE, cast.players, cast.over)
-        playing = [asyncio.create_task(self._part(scene, each), name=each.name) for each in cast.workloads]
+        playing = asyncio.create_task(self._parts(scene))
         breaking = asyncio.create_task(mesh.broken())
         leaving = asyncio.create_task(self.is_leaving.wait())
-        whole = asyncio.gather(*playing)
         try:
-            await asyncio.wait((whole, breaking, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if whole.done():
-                whole.result()
+            await asyncio.wait((playing, breaking, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if playing.done():
+                playing.result()
                 self.is_drained.set()
                 await asyncio.wait((breaking, leaving), return_when=asyncio.FIRST_COMPLETED)
             return breaking.result() if breaking.done() else None
         finally:
             self.counter = None
-            for task in (*playing, breaking, leaving):
+            for task in (playing, breaking, leaving):
                 task.cancel()
-            await asyncio.gather(*playing, breaking, leaving, return_exceptions=True)
+            await asyncio.gather(playing, breaking, leaving, return_exceptions=True)
             await outbox.close()
+
+    async def _parts(self, scene: Scene) -> None:
+        async with asyncio.TaskGroup() as parts:
+            for each in self._cast.workloads:
+                parts.create_task(self._part(scene, each), name=each.name)
 
     async def _part(self, scene: Scene, workload: Workload) -> None:
         """Play one workload: until all is over, and then to its end."""

@@ -29,7 +29,8 @@ _QUICK_S: Final = (0.0002, 0.004)
 _DOUBLE_S: Final = 2.0
 """What comes twice comes again within this time."""
 
-_TOLD_S: Final = 0.02
+_TOLD_S: Final = 1.0
+"""Within this time everybody knows of a commit; of several, at once."""
 
 
 @dataclass(frozen=True, slots=True)

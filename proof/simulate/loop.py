@@ -85,7 +85,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def begin(self, house: House, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begin something in a house."""
-        return self.create_task(coro, name=house.name, context=house.context.run(copy_context))
+        return self.create_task(coro, name=house.name, context=house.context.copy())
 
     def pause(self, house: House) -> None:
         """Stop a house where it is; what was to happen in it happens when it is resumed."""
@@ -127,7 +127,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         """Run until it is done."""
-        task = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
+        task = self.begin(self._stage, _awaited(future))
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._first, self._forgotten)
         asyncio._set_running_loop(self)
@@ -139,7 +139,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._is_running = False
             asyncio._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
-        return task.result()  # type: ignore[no-any-return]
+        return task.result()
 
     def _step(self) -> None:
         timers, awake = self._timers, self._awake
@@ -178,7 +178,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         house.ready.append(handle)
 
     def _house_of(self, context: Context | None) -> House:
-        return self._current if context is None else context.get(_house, self._stage)
+        if context is None:
+            return self._current
+        if _house not in context:  # one that begins from nothing: what is begun in a house stays there
+            for variable, value in self._current.context.items():
+                if variable not in context:
+                    context.run(variable.set, value)
+        return context[_house]
 
     # --- what asyncio asks of a loop -------------------------------------------------------------
 
@@ -233,10 +239,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
         """Begin a task: in the house of its context, or here."""
-        if context is not None and _house not in context:  # one that begins from nothing
-            for variable, value in self._current.context.items():
-                if variable not in context:
-                    context.run(variable.set, value)
         house = self._house_of(context)
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         house.tasks.add(task)
@@ -310,6 +312,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
 def _raise(_house: House, error: BaseException) -> None:
     raise error
+
+
+async def _awaited(future: Generator[Any, None, T] | Awaitable[T]) -> T:
+    return await future  # type: ignore[misc]
 
 
 async def _closed(generator: AsyncGenerator[Any, Any]) -> None:

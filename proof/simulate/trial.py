@@ -8,6 +8,7 @@ import logging
 import random
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ def _without_gc() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()
+        with warnings.catch_warnings(action="ignore"):
+            gc.collect()
         sys.unraisablehook = told
         gc.enable()
         gc.unfreeze()
