@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from vox_mesh.errors import BadManifest, BadValue, IllegalTransition, NotKnown
+from vox_mesh.errors import BadManifest, BadValue, IllegalTransition, NoAnswer, NotKnown, OutcomeUnknown
 from vox_mesh.model.canonical import content_id
 from vox_mesh.model.jobs import JobState
 from vox_mesh.model.manifest import Manifest, parse_manifests
@@ -27,6 +27,22 @@ async def test_the_same_manifest_is_the_same_job_unless_it_is_new(any_node: Mesh
     job = await jobs.find(first)
     assert job.priority == 1, "what was said first stays"
     assert content_id(job.core) == job.job_id
+
+
+async def test_what_was_scheduled_and_can_not_be_read_back_is_not_told_as_failed(
+    local: MeshNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise NoAnswer("the answer did not come")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(local.store, "read", away)
+        with pytest.raises(OutcomeUnknown):
+            await local.jobs.schedule("a.b", 1, new=False)
+        with pytest.raises(OutcomeUnknown):
+            await local.crons.add("c", "* * * * *", Manifest.of(kind="a.b"))
+    assert not (await local.jobs.schedule("a.b", 1, new=False)).is_new
+    assert [cron.name for cron in await local.crons.listed()] == ["c"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,15 @@ import orjson
 
 from vox_mesh.coordination import tracing
 from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.errors import BadManifest, BadValue, MeshError, NotKnown, Refused
+from vox_mesh.errors import (
+    BadManifest,
+    BadValue,
+    DatabaseUnavailable,
+    MeshError,
+    NotKnown,
+    OutcomeUnknown,
+    Refused,
+)
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.model.canonical import canonical
 from vox_mesh.model.cron import Cron, iso
@@ -87,8 +95,12 @@ class Crons:
         given = orjson.dumps({each: value for each, value in options.items() if value is not None})
         wanted = (cron.expression, cron.timezone, canonical(manifest.core()), given.decode())
         next_ms = cron.after(self._clock.now_ms)
-        await self._store.write(self._script("add", name, *wanted, next_ms))
-        there = await self._find(name)
+        script = self._script("add", name, *wanted, next_ms)
+        await self._store.write(script)
+        try:
+            there = await self._find(name)
+        except DatabaseUnavailable as error:  # which must not sound as if nothing was added
+            raise OutcomeUnknown(f"the cron that was added can't be read: {error}", key=script.key) from error
         if there is None or there[1:5] != wanted:
             raise BadValue(f"there is another cron named {name}", hint="remove that one first")
         return there

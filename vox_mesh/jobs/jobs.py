@@ -14,7 +14,14 @@ from vox_mesh.coordination import tracing
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.nodes import Nodes
-from vox_mesh.errors import BadValue, DatabaseUnavailable, IllegalTransition, NotKnown, Refused
+from vox_mesh.errors import (
+    BadValue,
+    DatabaseUnavailable,
+    IllegalTransition,
+    NotKnown,
+    OutcomeUnknown,
+    Refused,
+)
 from vox_mesh.jobs.moves import Item, Moves
 from vox_mesh.jobs.notes import Notes
 from vox_mesh.jobs.roster import Roster
@@ -131,12 +138,16 @@ class Jobs:
         if len(items) > MAX_AT_ONCE:
             raise BadValue(f"{len(items)} jobs are too many at once", hint=f"at most {MAX_AT_ONCE}")
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
-        await self._write(self.moves.schedule(list(by_id.values())))
+        script = self.moves.schedule(list(by_id.values()))
+        await self._write(script)
         told = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.tell_of_jobs("job schedule", told, began)
         if new:
             return [Scheduled(item["job_id"], item["ulid"], item["kind"]) for item in items]
-        return await self._first(items)
+        try:
+            return await self._first(items)
+        except DatabaseUnavailable as error:  # which must not sound as if nothing was scheduled
+            raise OutcomeUnknown(f"what was scheduled can't be read: {error}", key=script.key) from error
 
     async def _first(self, items: Sequence[Item]) -> list[Scheduled]:
         """The jobs as they were scheduled first, by us or by others."""
