@@ -46,7 +46,8 @@ class Ground:
     @property
     def stage_settings(self) -> Settings:
         """Those of the stage itself, which looks at the database beside the players, by a way of its own."""
-        return self._settings(_STAGE, HomeCase(Home.MESH, Driver.HTTP) if self.server else FILE, http=False)
+        case = HomeCase(Home.MESH, Driver.HTTP) if self.server else FILE
+        return self._settings(_STAGE, case, http=False, db_deadline="30s", db_request_timeout="15s")
 
     def replica_of(self, player: str) -> Path:
         """The file of a player's replica."""
