@@ -8,12 +8,14 @@ from proof.checkers.beats import BEAT_CHECKS
 from proof.checkers.counters import COUNTER_CHECKS
 from proof.checkers.crons import CRON_CHECKS
 from proof.checkers.database import DATABASE_CHECKS
+from proof.checkers.dependencies import DEPENDENCY_CHECKS
 from proof.checkers.effects import EFFECT_CHECKS
 from proof.checkers.jobs import JOB_CHECKS
 from proof.checkers.liveness import LIVENESS_CHECKS
 from proof.checkers.locks import LOCK_CHECKS
 from proof.checkers.messages import MESSAGE_CHECKS
 from proof.checkers.oplog import OPLOG_CHECKS
+from proof.checkers.probes import PROBE_CHECKS
 from proof.checkers.progress import PROGRESS_CHECKS
 from proof.checkers.strangers import STRANGER_CHECKS
 from proof.scene import Workload
@@ -39,10 +41,12 @@ CHECKS: Final[tuple[Check, ...]] = (
     *EFFECT_CHECKS,
     *LIVENESS_CHECKS,
     *PROGRESS_CHECKS,
+    *PROBE_CHECKS,
     *JOB_CHECKS,
     *CRON_CHECKS,
     *MESSAGE_CHECKS,
     *OPLOG_CHECKS,
+    *DEPENDENCY_CHECKS,
     *BEAT_CHECKS,
     *DATABASE_CHECKS,
     *STRANGER_CHECKS,

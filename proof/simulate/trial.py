@@ -61,9 +61,14 @@ class Trial:
         return tuple(verdict for verdict in self.verdicts if not verdict.holds)
 
 
-def tried(seed: int, seconds: float = SECONDS, folder: Path | None = None) -> Trial:
-    """Play a seed and judge its history, which is written into the folder, if there is one."""
-    workloads = _drawn(seed)
+def tried(
+    seed: int, seconds: float = SECONDS, folder: Path | None = None, only: Sequence[str] | None = None
+) -> Trial:
+    """Play a seed and judge its history, which is written into the folder, if there is one.
+
+    With `only`, these workloads and no others are played: it is another play than without.
+    """
+    workloads = _drawn(seed) if only is None else [each for each in plot.WORKLOADS if each.name in only]
     world = World(seed, fate.drawn(seed, seconds), workloads, _image(), _keys(), _watch(DEADLINE_S))
     with _quietly(world), _without_gc():
         world.play()
