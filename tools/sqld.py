@@ -19,7 +19,7 @@ from vox_mesh.coordination.key_file import new_key
 from vox_mesh.model.access_tokens import public_pem, signed_token
 from vox_mesh.model.keys import SigningKey
 
-_START_S: Final = 20.0
+_START_S: Final = 60.0
 _END_S: Final = 90.0
 # Without a checkpoint interval the server checkpoints on commit, and many short-lived streams wedge it.
 _SAFE_FLAGS: Final = ("--checkpoint-interval-s", "60", "--max-concurrent-connections", "256")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import secrets
 import signal
 import sys
@@ -15,7 +16,7 @@ from typing import Final
 
 from proof.chaos.cast import NAMES
 from proof.chaos.schedule import StoreKind, drawn
-from proof.chaos.stage import PICTURE, Stage
+from proof.chaos.stage import LOGS, PICTURE, Stage
 from proof.history import History
 from proof.verdicts import Verdict
 
@@ -65,6 +66,7 @@ def main() -> None:
     print(f"{again}\n{schedule}", flush=True)
     began = time.monotonic()
     stage = Stage(schedule, folder, asked.plant)
+    logging.basicConfig(filename=folder / LOGS / "stage.log", level=logging.INFO)
     try:
         asyncio.run(_played(stage))
     except (KeyboardInterrupt, asyncio.CancelledError):

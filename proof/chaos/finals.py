@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from itertools import zip_longest
-from pathlib import Path
 from typing import Any, Final
 
 from proof import moves, tables
@@ -16,13 +14,17 @@ from proof.chaos.ground import Ground
 from proof.chaos.strangers import MARK
 from proof.history import Recorder
 from proof.reading import Ask, read_finals
-from vox_mesh import Script, Settings, Statement, Store, open_store
+from vox_mesh import MeshError, Script, Settings, Statement, Store, open_store
+from vox_mesh.cli.replicas import sync_replica
 from vox_mesh.opening import Role
 
 _TABLES: Final = (
     "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
 )
-_SYNC_S: Final = 20.0
+Dump = dict[str, list[dict[str, Any]]]
+"""The rows of each table."""
+
+_SYNC_S: Final = 30.0
 _PAGE: Final = 2_000
 
 
@@ -51,8 +53,8 @@ async def note_finals(ask: Ask, ground: Ground, stage: Recorder) -> None:
         stage.note("final.storm", **row)
     await _note_strangers(ask, stage)
     if ground.server is not None:
-        for player in ground.settings:
-            await _note_replica(ask, ground, player, stage)
+        primary = await _dump(ask)
+        await asyncio.gather(*(_note_replica(ground, each, primary, stage) for each in ground.settings))
 
 
 async def _note_strangers(ask: Ask, stage: Recorder) -> None:
@@ -64,43 +66,37 @@ async def _note_strangers(ask: Ask, stage: Recorder) -> None:
         stage.note("final.strangers", table=table, rows=found["n"])
 
 
-async def _note_replica(ask: Ask, ground: Ground, player: str, stage: Recorder) -> None:
+async def _note_replica(ground: Ground, player: str, primary: Dump, stage: Recorder) -> None:
     """Have the player's replica, as it was left, catch up; then it must be the same as the primary."""
-    settings = ground.settings[player]
-    async with await open_store(settings) as store, asyncio.timeout(_SYNC_S):
-        await store.synced()
-    with closing(_opened(ground.replica_of(player))) as connection:
-        differing = [table async for table in _differing(ask, connection)]
-        intact = connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    stage.note("final.replica", player=player, equal=not differing, differing=differing, intact=intact)
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1&mode=ro", uri=True)
-
-
-async def _differing(ask: Ask, connection: sqlite3.Connection) -> AsyncIterator[str]:
-    """The tables that are not the same there as at the primary."""
-    names = [row["name"] for row in await ask(_TABLES)]
-    if [name for (name,) in connection.execute(_TABLES)] != names:
-        yield "sqlite_schema"
+    try:
+        async with asyncio.timeout(_SYNC_S):
+            await sync_replica(ground.settings[player], lambda done, total: None)
+    except (MeshError, TimeoutError) as error:
+        stage.note("final.replica", player=player, equal=False, error=repr(error))
         return
-    for name in names:
-        if not await _is_same(ask, connection, name):
-            yield name
+    address = f"{ground.replica_of(player).absolute().as_uri()}?immutable=1&mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as connection:
+        connection.row_factory = sqlite3.Row
+
+        async def ask(sql: str) -> list[dict[str, Any]]:
+            return [dict(row) for row in connection.execute(sql)]
+
+        replica = await _dump(ask)
+        intact = connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    differing = sorted(name for name in {*primary, *replica} if primary.get(name) != replica.get(name))
+    is_equal = intact and not differing
+    stage.note("final.replica", player=player, equal=is_equal, differing=differing, intact=intact)
 
 
-async def _is_same(ask: Ask, connection: sqlite3.Connection, table: str) -> bool:
-    """Page by page: a server gives no answer of any size."""
-    for page in range(0, 2**63, _PAGE):
-        query = f"SELECT * FROM {table} LIMIT {_PAGE} OFFSET {page}"
-        theirs = [tuple(row.values()) for row in await ask(query)]
-        if _any_differ(connection.execute(query), theirs):
-            return False
-        if len(theirs) < _PAGE:
-            return True
-    raise AssertionError("no table is that long")
-
-
-def _any_differ(ours: Iterable[tuple[Any, ...]], theirs: Iterable[tuple[Any, ...]]) -> bool:
-    return any(our != their for our, their in zip_longest(ours, theirs))
+async def _dump(ask: Ask) -> Dump:
+    """All rows of all tables, page by page: a server gives no answer of any size."""
+    dump: Dump = {}
+    for row in await ask(_TABLES):
+        rows: list[dict[str, Any]] = []
+        while len(rows) % _PAGE == 0:
+            page = await ask(f"SELECT * FROM {row['name']} LIMIT {_PAGE} OFFSET {len(rows)}")
+            rows += page
+            if not page:
+                break
+        dump[row["name"]] = rows
+    return dump

@@ -13,7 +13,7 @@ from typing import Final
 from proof.chaos import server
 from proof.chaos.cast import Person
 from proof.chaos.ground import Ground
-from proof.chaos.proxy import FAIR, Weather
+from proof.chaos.proxy import FAIR, Proxy, Weather
 from proof.chaos.proxy import Fault as Spoiling
 from proof.chaos.schedule import Fault, Kind, Lane, Phase, Schedule, lane_of
 from proof.chaos.torn import tear_replica, tear_spools
@@ -209,22 +209,27 @@ class Nemesis:
     @asynccontextmanager
     async def _cut(self, fault: Fault) -> AsyncIterator[None]:
         """Again and again all connections are cut, and none can be made for a moment."""
-        cutting = asyncio.create_task(self._keep_cutting(fault.player))
+        over = asyncio.Event()
+        cutting = asyncio.create_task(_keep_cutting(self._ground.links[fault.player], over))
         try:
             yield
         finally:
-            cutting.cancel()
-            await asyncio.gather(cutting, return_exceptions=True)
+            over.set()
+            await cutting
 
-    async def _keep_cutting(self, player: str) -> None:
-        link = self._ground.links[player]
-        while True:
-            try:
-                await link.refuse()
-                await asyncio.sleep(_CUTS_S)
-            finally:
-                await link.accept()
-            await asyncio.sleep(_CUTS_S)
+
+async def _keep_cutting(link: Proxy, over: asyncio.Event) -> None:
+    while not over.is_set():
+        await link.refuse()
+        await _wait_at_most(over, _CUTS_S)
+        await link.accept()
+        await _wait_at_most(over, _CUTS_S)
+
+
+async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 async def _until(moment: float) -> None:

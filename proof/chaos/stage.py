@@ -30,6 +30,8 @@ from proof.verdicts import Verdict
 SCHEDULE: Final = "schedule.json"
 VERDICTS: Final = "verdicts.json"
 PICTURE: Final = "chaos.svg"
+LOGS: Final = "logs"
+"""The folder of what the players logged, in that of the run."""
 
 _UP_S: Final = 90.0
 _AFTERWARDS_S: Final = 1.5 * PACE.ttl_s
@@ -47,7 +49,7 @@ class Stage:
         self.schedule = schedule
         self.folder = folder
         self._plant = plant
-        for part in ("logs", "outside"):
+        for part in (LOGS, "outside"):
             (folder / part).mkdir(parents=True)
         self._write(SCHEDULE, schedule.document())
         self._recorder = Recorder("stage", 1, time.monotonic, appended_to(folder / "stage.jsonl"))
@@ -58,7 +60,7 @@ class Stage:
         async with laid(self.schedule) as ground, asking(ground.stage_settings) as (store, ask):
             await prepare(store)
             roles = self._roles(ground)
-            async with cast(roles, self._recorder, self.folder / "logs", self._plant) as people:
+            async with cast(roles, self._recorder, self.folder / LOGS, self._plant) as people:
                 await self._all(people, self._until(UP), _UP_S, "to come up")
                 async with self._monitored(ask):
                     async with self._called_by_strangers(ground):

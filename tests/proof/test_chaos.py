@@ -1,0 +1,37 @@
+"""Chaos for half a minute, on each store: once with what is known to be hard, once with whatever is drawn."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from proof.chaos.schedule import StoreKind
+from tests.support.lengths import SOAK
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SECONDS = 180 if SOAK else 30
+_PATIENCE_S = _SECONDS + 140
+_FIXED = 1
+_FRESH = secrets.randbelow(10**6)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(_PATIENCE_S + 10)
+@pytest.mark.parametrize(("store", "seed"), [(StoreKind.FILE, _FIXED), (StoreKind.SQLD, _FRESH)], ids=str)
+def test_all_promises_hold_under_chaos(store: StoreKind, seed: int, tmp_path: Path) -> None:
+    asked = ("--seconds", str(_SECONDS), "--seed", str(seed), "--store", store)
+    command = [sys.executable, "-m", "proof.chaos", *asked, "--out", str(tmp_path / "run")]
+    played = subprocess.run(
+        command, cwd=_ROOT, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+    )
+    assert played.returncode == 0, f"{played.stdout}\n{played.stderr}"
+    written = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"stage.jsonl", "ann-1.jsonl", "schedule.json", "verdicts.json", "chaos.svg"} <= written
+    assert all(each["holds"] for each in json.loads((tmp_path / "run" / "verdicts.json").read_bytes()))
+    Xml.parse(tmp_path / "run" / "chaos.svg")
