@@ -1,1 +1,1 @@
-"""Many nodes in one process, on a clock that is told: what happens next is drawn from a seed, and can be again."""
+"""Many nodes in one process, on a clock that is told: what happens next is drawn from a seed."""

@@ -8,7 +8,7 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -49,17 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=SECONDS, metavar="V", help="of simulated time until all heals")
     add("--history", type=Path, metavar="FOLDER", help="where the histories go")
     add("--processes", type=int, default=1, metavar="P", help="so many seeds at the same time")
-    add(
-        "--with",
-        nargs="+",
-        dest="playing",
-        default=(),
-        metavar="WORKLOAD",
-        choices=_names(),
-        help="play these",
-    )
     add("--until-broken", action="store_true", help="end with the first seed that breaks")
     add("--until", nargs="+", default=(), metavar="CHECK", help="end with the first that breaks one of these")
+    add("--with", nargs="+", dest="only", metavar="WORKLOAD", choices=_names(), help="play no others")
     add("--json", action="store_true", help="tell it as one JSON document")
     return parser
 
@@ -76,14 +68,14 @@ def _is_enough(asked: argparse.Namespace, trial: Trial) -> bool:
 def _command(asked: argparse.Namespace, seed: int) -> str:
     """What plays a seed again."""
     seconds = "" if asked.seconds == SECONDS else f" --seconds {asked.seconds:g}"
-    playing = f" --with {' '.join(asked.playing)}" if asked.playing else ""
-    return f"python -m proof.simulate --seed {seed}{seconds}{playing} --history history"
+    only = f" --with {' '.join(asked.only)}" if asked.only else ""
+    return f"python -m proof.simulate --seed {seed}{seconds}{only} --history history"
 
 
 @contextmanager
 def _trials(seeds: Iterable[int], asked: argparse.Namespace) -> Iterator[Iterator[Trial]]:
     """The trials of seeds, in their order."""
-    attempt = partial(_tried, seconds=asked.seconds, playing=tuple(asked.playing), folder=asked.history)
+    attempt = partial(_tried, seconds=asked.seconds, folder=asked.history, only=asked.only)
     if asked.processes == 1:
         yield map(attempt, seeds)
         return
@@ -96,8 +88,8 @@ def _leave_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _tried(seed: int, seconds: float, playing: tuple[str, ...], folder: Path | None) -> Trial:
-    return tried(seed, seconds, playing, None if folder is None else folder / str(seed))
+def _tried(seed: int, seconds: float, folder: Path | None, only: Sequence[str] | None) -> Trial:
+    return tried(seed, seconds, None if folder is None else folder / str(seed), only)
 
 
 def _with_progress(trials: Iterator[Trial], tally: Tally, is_quiet: bool) -> Iterator[Trial]:

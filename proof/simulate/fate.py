@@ -99,7 +99,9 @@ def drawn(seed: int, seconds: float) -> Fate:
     chance = random.Random(f"fate {seed}")
     players = chance.choice((3, 3, 3, 3, 4, 5))
     storms = tuple(_storms(chance, seconds))
-    faults = tuple(fault for at, end in _stormy(storms, seconds) for fault in _faults(chance, at, end, players))
+    faults = tuple(
+        fault for at, end in _stormy(storms, seconds) for fault in _faults(chance, at, end, players)
+    )
     clocks = tuple(_clock(chance) for _ in range(players))
     return Fate(players, seconds, clocks, chance.random() < 0.3, faults, storms)
 

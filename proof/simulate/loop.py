@@ -14,7 +14,7 @@ from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Final, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ _house: ContextVar[House] = ContextVar("proof_house")
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """Runs the steps of all houses, one after another."""
 
-    def __init__(self, chance: Callable[[], float], watch: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, chance: Callable[[], float], watch: Callable[[], None]) -> None:
         self.now = 0.0
         """The time of the world, by no clock of a house."""
         self.steps = 0
@@ -130,14 +130,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         task = self.begin(self._stage, _awaited(future))
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._first, self._forgotten)
-        asyncio._set_running_loop(self)
+        asyncio._set_running_loop(self)  # noqa: SLF001 - for those who make loops
         self._is_running = True
         try:
             while not task.done():
                 self._step()
         finally:
             self._is_running = False
-            asyncio._set_running_loop(None)
+            asyncio._set_running_loop(None)  # noqa: SLF001
             sys.set_asyncgen_hooks(*hooks)
         return task.result()
 
@@ -162,7 +162,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._watch()
         if not handle.cancelled():
             self._current = house
-            handle._run()
+            handle._run()  # noqa: SLF001 - so says whoever makes loops
             self._current = self._stage
             if house.fuse is not None:
                 self._burn(house, *house.fuse)
@@ -192,8 +192,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """What the clock of the house shows that runs."""
         return self._current.shows(self.now)
 
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """Have this called in its house, after all that waits there."""
         house = self._house_of(context)
@@ -202,23 +202,23 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._add(house, handle)
         return handle
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    call_soon_threadsafe = call_soon
 
-    def call_later(  # type: ignore[override]
+    def call_later(
         self,
         delay: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Have this called in its house when so much time has passed."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(  # type: ignore[override]
+    def call_at(
         self,
         when: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Have this called in its house when the clock of whoever says so shows this."""
@@ -247,9 +247,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._graves.append(task)
         return task
 
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
-    ) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """There are no threads: it is called here, a little later."""
         future = self.create_future()
 
@@ -300,14 +298,19 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self.raze(house)
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._first, self._forgotten)
-        asyncio._set_running_loop(self)
+        asyncio._set_running_loop(self)  # noqa: SLF001 - for those who make loops
         try:
             while self._graves:
                 _bury(self._graves.pop())
         finally:
-            asyncio._set_running_loop(None)
+            asyncio._set_running_loop(None)  # noqa: SLF001
             sys.set_asyncgen_hooks(*hooks)
         self._timers.clear()
+
+
+def new_loop(chance: Callable[[], float], watch: Callable[[], None] = lambda: None) -> SimulatedLoop:
+    """A loop whose steps are drawn by this chance; `watch` is called now and then, and may end it."""
+    return SimulatedLoop(chance, watch)  # type: ignore[abstract]  # what it lacks would reach the outside
 
 
 def _raise(_house: House, error: BaseException) -> None:
@@ -315,7 +318,7 @@ def _raise(_house: House, error: BaseException) -> None:
 
 
 async def _awaited(future: Generator[Any, None, T] | Awaitable[T]) -> T:
-    return await future  # type: ignore[misc]
+    return await future  # type: ignore[misc,no-any-return]
 
 
 async def _closed(generator: AsyncGenerator[Any, Any]) -> None:
@@ -326,8 +329,8 @@ def _bury(dead: asyncio.Task[Any] | AsyncGenerator[Any, Any]) -> None:
     """Have what was left in the middle go through its end now, when that has no effect any more."""
     if not isinstance(dead, asyncio.Task):
         return
-    dead._log_destroy_pending = False  # type: ignore[attr-defined]
+    dead._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is meant to be
     for _ in range(_CLOSINGS):
         with suppress(Exception, GeneratorExit, asyncio.CancelledError):
-            dead.get_coro().close()  # type: ignore[union-attr]
+            dead.get_coro().close()
             return

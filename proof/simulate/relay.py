@@ -7,7 +7,14 @@ from typing import Final
 
 from proof.simulate.lines import Way, served
 from proof.simulate.loop import House, SimulatedLoop
-from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, RelayFailed, RelayRefused
+from vox_mesh.errors import (
+    DatabaseUnavailable,
+    MeshError,
+    OutcomeUnknown,
+    Overloaded,
+    RelayFailed,
+    RelayRefused,
+)
 from vox_mesh.messages.outbox import Outbox
 from vox_mesh.messages.reception import Reception
 from vox_mesh.messages.whereabouts import Peer

@@ -116,7 +116,7 @@ def _watch(seconds: float) -> Callable[[], None]:
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """Nothing is forgotten at a moment that depends on what else this process has done, but all in the end."""
+    """Nothing is forgotten when it depends on what else this process has done; but all in the end."""
     gc.freeze()
     gc.disable()
     told, sys.unraisablehook = sys.unraisablehook, lambda _: None  # what is buried complains in vain

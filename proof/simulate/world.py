@@ -1,4 +1,4 @@
-"""A world: a database, a few players and what befalls them, from the first step to what is left in the end."""
+"""A world: a database, a few players and what befalls them, from the first step to what is left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from proof.scene import Workload
 from proof.simulate.fate import Clock, Fate, Fault, Kind
 from proof.simulate.life import EPOCH_MS, PACE, Cast, Life
 from proof.simulate.lines import FAIR, Database, Weather
-from proof.simulate.loop import House, SimulatedLoop
+from proof.simulate.loop import House, new_loop
 from proof.simulate.relay import Counter
 from vox_mesh.model.keys import SigningKey
 from vox_mesh.store.memory import SharedMemory
@@ -38,8 +38,9 @@ _FUSE_S: Final = 10.0
 
 def prepared() -> bytes:
     """A database in which nothing has happened yet."""
-    memory = SharedMemory(lambda: EPOCH_MS)
-    SimulatedLoop(lambda: 0.0).run_until_complete(ensure_schema(memory))
+    memory, loop = SharedMemory(lambda: EPOCH_MS), new_loop(random.random)
+    loop.run_until_complete(ensure_schema(memory))
+    loop.close()
     for sql in (*INSTALL, *tables.CREATE):
         memory.query_now(Statement(sql))
     return memory.image()
@@ -81,7 +82,7 @@ class World:
         self._is_over = False
         self._seed = seed
         self._fate = fate
-        self.loop = loop = SimulatedLoop(random.Random(f"steps {seed}").random, watch)
+        self.loop = loop = new_loop(random.Random(f"steps {seed}").random, watch)
         loop.failed = self.unexpected
         memory = SharedMemory(lambda: EPOCH_MS + round(loop.now * 1_000), image)
         memory.keys |= keys
@@ -182,7 +183,9 @@ class World:
 
     async def _befall(self) -> None:
         """Have everything happen that is to happen, and then have all be well again."""
-        faults = [asyncio.create_task(self._fault(number, each)) for number, each in enumerate(self._fate.faults)]
+        faults = [
+            asyncio.create_task(self._fault(number, each)) for number, each in enumerate(self._fate.faults)
+        ]
         for at, is_storm in self._fate.storms:
             await self._until(at)
             self._recorder.note("storm.began" if is_storm else "calm.began")
@@ -196,7 +199,11 @@ class World:
 
     async def _fault(self, number: int, fault: Fault) -> None:
         await self._until(fault.at)
-        about = {"kind": fault.kind, "id": number, "player": PLAYERS[fault.player] if fault.player >= 0 else None}
+        about = {
+            "kind": fault.kind,
+            "id": number,
+            "player": PLAYERS[fault.player] if fault.player >= 0 else None,
+        }
         self._recorder.note("fault.began", **about)
         try:
             await self._suffer(fault)

@@ -1,0 +1,68 @@
+"""What came of many seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from proof.simulate.trial import Trial
+
+_HOUR_S: Final = 3_600
+
+
+class Tally:
+    """All trials so far. `command` tells what plays a seed again."""
+
+    def __init__(self, command: Callable[[int], str]) -> None:
+        self._command = command
+        self._looks: Counter[str] = Counter()
+        self._seeds = self._deeds = self._faults = 0
+        self._seconds = 0.0
+        self.broken: Final[list[Trial]] = []
+
+    def add(self, trial: Trial) -> None:
+        """One more."""
+        self._seeds += 1
+        self._deeds += trial.deeds
+        self._faults += trial.faults
+        self._seconds += trial.seconds
+        for verdict in trial.verdicts:
+            self._looks[verdict.name] += verdict.looks
+        if not trial.holds:
+            self.broken.append(trial)
+
+    def __str__(self) -> str:
+        return (
+            f"{self._seeds} seeds, {self._seconds / _HOUR_S:.1f} simulated hours, {self._deeds} deeds, "
+            f"{self._faults} faults: {len(self.broken)} broken"
+        )
+
+    def told(self) -> str:
+        """All of it, for people."""
+        lines = [str(self), *(f"  {name:<28}{looks:>10} looks" for name, looks in self._looks.items())]
+        for trial in self.broken:
+            lines += ["", f"seed {trial.seed} ({', '.join(trial.workloads)}), history {trial.digest}:"]
+            lines += [*map(str, trial.broken), f"again: {self._command(trial.seed)}"]
+        return "\n".join(lines)
+
+    def document(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        return {
+            "seeds": self._seeds,
+            "simulated_s": round(self._seconds, 3),
+            "deeds": self._deeds,
+            "faults": self._faults,
+            "looks": dict(self._looks),
+            "broken": sorted({verdict.name for trial in self.broken for verdict in trial.broken}),
+            "trials": [self._document(trial) for trial in self.broken],
+        }
+
+    def _document(self, trial: Trial) -> dict[str, Any]:
+        return {
+            "seed": trial.seed,
+            "workloads": trial.workloads,
+            "digest": trial.digest,
+            "faults": {verdict.name: verdict.faults for verdict in trial.broken},
+            "again": self._command(trial.seed),
+        }
