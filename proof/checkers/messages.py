@@ -20,8 +20,11 @@ _ON_ARRIVAL: Final = "arrival:"
 _LOOKED_AT: Final = 8
 """A message that comes late waits for so many of those behind it that somebody has in hand."""
 
-_NOTED_MS: Final = 1_000
+_NOTED_MS: Final = 2_000
 """Within this time of its being handed out, a player that is not stopped notes a message."""
+
+_STIRS_S: Final = 3.0
+"""A player that was stopped goes on within this time."""
 
 
 def _sends(history: History) -> dict[str, list[Deed]]:
@@ -202,7 +205,7 @@ def never_after_expiry(history: History) -> Iterator[str | int]:
         if expires_ms is None:
             continue
         yield 1
-        was_stopped = any(who == event.who and abs(at - event.at) <= _NOTED_MS / 1_000 for who, at in stops)
+        was_stopped = any(who == event.who and abs(at - event.at) <= _STIRS_S for who, at in stops)
         if now_ms > expires_ms + _NOTED_MS and not was_stopped:
             yield f"{event.who} was handed {event.data['key']} at {now_ms}: it had expired at {expires_ms}"
 

@@ -188,7 +188,12 @@ async def drain(scene: Scene) -> None:
 
 
 async def _is_all_done(scene: Scene) -> bool:
-    return not await scene.mesh.bus.letters.peek([inbox_of(scene.who), CREW], limit=1)
+    listed = scene.mesh.bus.letters.listed
+    for inbox in (inbox_of(scene.who), CREW):
+        for state in (MessageState.STORED, MessageState.DELIVERED):
+            if await listed(receiver=inbox, state=state, limit=1):
+                return False
+    return True
 
 
 MESSAGES: Final = Part("messages", act, drain)

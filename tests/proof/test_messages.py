@@ -156,7 +156,7 @@ def test_a_message_that_came_late_and_a_node_that_began_again_are_all_right() ->
 def test_what_is_handed_out_after_it_has_expired_is_found() -> None:
     story = Story()
     _move(story, "1", 700, "delivered", ADA, expires_ms=500)
-    story.player("bob").note("message.handed", key="2", expires_ms=500, now_ms=1_600)
+    story.player("bob").note("message.handed", key="2", expires_ms=500, now_ms=2_600)
     told = " ".join(faults(MESSAGE_CHECKS, "never-after-expiry", story))
     assert "message 1 was claimed at 700" in told
     assert "bob was handed 2" in told
