@@ -22,7 +22,7 @@ _RATE: Final = 0.7
 """Faults in a second, on average over storms and calm."""
 _GAPS: Final = (0.3, 1.7)
 """Between two of them, as parts of the average."""
-_RECOVERY_S: Final = 2.0
+_RECOVERY_S: Final = 1.0
 """In which nothing new befalls what has just been through something."""
 
 
@@ -65,6 +65,7 @@ class Lane(StrEnum):
     """What a fault befalls; there is one fault at a time for each."""
 
     PLAYER = "player"
+    CLOCK = "clock"
     LINK = "link"
     DATABASE = "database"
 
@@ -85,7 +86,7 @@ _ON_SQLD: Final = (StoreKind.SQLD,)
 SORTS: Final = {
     Kind.KILL: Sort(Lane.PLAYER, 0.1, 2.0, is_away=True),
     Kind.KILL_AT_POINT: Sort(Lane.PLAYER, 1.0, 3.0, is_away=True),
-    Kind.ABSENCE: Sort(Lane.PLAYER, 18.0, 20.0, is_away=True),
+    Kind.ABSENCE: Sort(Lane.PLAYER, 10.0, 14.0, is_away=True),
     Kind.PAUSE: Sort(Lane.PLAYER, 1.5 * PACE.ttl_s, 5 * PACE.ttl_s, is_away=True),
     Kind.SERVER_KILL: Sort(Lane.DATABASE, 0.1, 2.0, _ON_SQLD),
     Kind.SERVER_PAUSE: Sort(Lane.DATABASE, 0.5, 4.0, _ON_SQLD),
@@ -96,8 +97,8 @@ SORTS: Final = {
     Kind.HALF_OPEN: Sort(Lane.LINK, 1.0, 5.0, _ON_SQLD),
     Kind.DROP_ANSWER: Sort(Lane.LINK, 0.5, 3.0, _ON_SQLD),
     Kind.DUPLICATE: Sort(Lane.LINK, 1.0, 4.0, _ON_SQLD),
-    Kind.CLOCK_STEP: Sort(Lane.PLAYER, 1.0, 5.0),
-    Kind.CLOCK_DRIFT: Sort(Lane.PLAYER, 2.0, 6.0),
+    Kind.CLOCK_STEP: Sort(Lane.CLOCK, 1.0, 5.0),
+    Kind.CLOCK_DRIFT: Sort(Lane.CLOCK, 2.0, 6.0),
     Kind.DISK_FULL: Sort(Lane.PLAYER, 0.5, 3.0),
     Kind.TORN_REPLICA: Sort(Lane.PLAYER, 0.1, 1.0, _ON_SQLD, is_away=True),
     Kind.TORN_SPOOL: Sort(Lane.PLAYER, 0.1, 1.0, _ON_SQLD, is_away=True),
