@@ -66,6 +66,24 @@ async def test_there_must_be_something_to_work_with(local: MeshNode) -> None:
             await local.worker.start(concurrency=places)
 
 
+async def test_who_is_stopped_while_it_looks_takes_nothing(
+    local: MeshNode, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, stopping = local.jobs.roster.ready, asyncio.get_running_loop().create_future()
+
+    async def stopped_meanwhile(*asked: Any, **more: Any) -> list[Job]:
+        found = await ready(*asked, **more)
+        stopping.set_result(asyncio.create_task(local.worker.stop()))
+        await asyncio.sleep(0)
+        return found
+
+    monkeypatch.setattr(local.jobs.roster, "ready", stopped_meanwhile)
+    await scheduled(local, 1)
+    await local.worker.start()
+    await (await stopping)
+    assert await ops(local, CLAIM) == []
+
+
 async def test_no_more_are_in_hand_than_there_are_places(node: MeshNode) -> None:
     narrow, wide = Desk(node, "narrow", concurrency=2), Desk(node, "wide")
     jobs = [*await scheduled(node, 8, "narrow"), *await scheduled(node, 8, "wide")]

@@ -108,6 +108,8 @@ class Chooser:
         enough of their own, and to take from others would only be to race them: unless we have none, and
         many places, or they have not come for long.
         """
+        if not capacity:
+            return Choice([], None)  # the worker was stopped while it looked
         now_ms = self._clock.now_ms
         due: dict[int, tuple[list[Job], list[Job]]] = {}
         later_ms: list[int] = []
