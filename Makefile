@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.ready-dev
+PEERS  := $(VENV)/.ready-bench
 SERVER :=
 
 # What Python has compiled once it need not compile again, in every process that is started here.
@@ -42,7 +43,7 @@ simulate: $(TOOLS) ## many nodes in one process, every step drawn from a seed: S
 mutants: $(TOOLS) sqld ## have every planted bug found
 	@$(BIN)/python -m proof.mutants
 
-bench: $(TOOLS) sqld ## measure: a table for people, JSON lines in bench/results
+bench: $(TOOLS) $(PEERS) sqld ## measure, beside raw limits and peers: a table for people, JSON lines in bench/results
 	@$(BIN)/python -m bench
 
 soak: $(TOOLS) sqld ## the long runs: tests at full length, an hour of chaos, 10,000 seeds, all planted bugs
@@ -68,4 +69,9 @@ $(TOOLS): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@# For the native replica, where there is a wheel; 0.1.8 is the last one that also syncs from sqld.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary libsql libsql==0.1.8 2>/dev/null || true
+	@touch $@
+
+$(PEERS): $(TOOLS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]' \
+		|| echo "peers could not be installed: the benchmark leaves them out" >&2
 	@touch $@

@@ -14,13 +14,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-import orjson
-
 from bench import machine, report
 from bench.figures import Found
 from bench.ground import Ground
 from bench.lines import LINES, Line, chosen, plane_of
 from bench.measure import FULL, QUICK, Pace
+from bench.records import Record, written
 from tools.sqld import Server
 
 _RESULTS: Final = Path(__file__).resolve().parent / "results"
@@ -46,12 +45,10 @@ def main() -> int:
     began = datetime.now(UTC)
     found, facts = _run(lines, pace)
     run = {"quick": arguments.quick, "at": f"{began:%Y-%m-%dT%H:%M:%SZ}", "machine": facts}
-    records = [
-        {"plane": plane_of(line).name, "line": line.name, **each.as_json(), **run} for line, each in found
-    ]
-    kept = _keep(records, arguments.results)
+    records = [Record(plane_of(line).name, line.name, each, run) for line, each in found]
+    kept = _keep(written(records), arguments.results)
     if arguments.json:
-        sys.stdout.buffer.write(_as_lines(records))
+        sys.stdout.buffer.write(kept.read_bytes())
     else:
         table = report.table([each for _, each in found])
         print(f"{report.machine_line(facts)}\n\n{table}\n\nkept in {kept}")
@@ -102,15 +99,11 @@ def _run(lines: Sequence[Line], pace: Pace) -> tuple[list[tuple[Line, Found]], d
     return found, facts
 
 
-def _keep(records: Sequence[dict[str, Any]], folder: Path) -> Path:
+def _keep(lines: bytes, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.jsonl"
-    path.write_bytes(_as_lines(records))
+    path.write_bytes(lines)
     return path
-
-
-def _as_lines(records: Sequence[dict[str, Any]]) -> bytes:
-    return b"".join(orjson.dumps(record) + b"\n" for record in records)
 
 
 if __name__ == "__main__":

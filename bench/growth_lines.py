@@ -157,12 +157,12 @@ class _Axis(NamedTuple):
 
 async def nodes_file(ground: Ground) -> list[Found]:
     """With nodes, all in this process, in a file."""
-    return await _grown(ground, _Axis("nodes-file", "nodes, in a file", _NODES, FILE, _with_nodes))
+    return await _grown(ground, _Axis("nodes-file", "nodes in a file", _NODES, FILE, _with_nodes))
 
 
 async def nodes_sqld(ground: Ground) -> list[Found]:
     """With nodes, all in this process, on a server."""
-    return await _grown(ground, _Axis("nodes-sqld", "nodes, on a server", _NODES, MESH, _with_nodes))
+    return await _grown(ground, _Axis("nodes-sqld", "nodes on a server", _NODES, MESH, _with_nodes))
 
 
 async def jobs(ground: Ground) -> list[Found]:
@@ -199,7 +199,7 @@ async def _grown(ground: Ground, axis: _Axis) -> list[Found]:
     figures = [
         Figure(
             f"growth-{axis.name}-{cost.name}-{size}",
-            f"{cost.what}, with {size:,} {axis.of}, p50 / with {sizes[0]:,}",
+            f"{cost.what}, p50; {axis.of}: {size:,} / {sizes[0]:,}",
             "us",
             found[cost.name, size],
             found[cost.name, sizes[0]],

@@ -31,24 +31,50 @@ def machine_line(machine: dict[str, Any]) -> str:
     )
 
 
-def _row(figure: Figure) -> tuple[str, ...]:
+def number(value: float) -> str:
+    """As many digits as one can use."""
+    if value >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def amount(value: float, unit: str = "") -> str:
+    """A number with its unit: `9,589/s`, `604 us`."""
+    if unit.startswith("1"):
+        return number(value) + unit[1:]
+    return f"{number(value)} {unit}".rstrip()
+
+
+def times(ratio: float) -> str:
+    """A ratio."""
+    return f"{ratio:.2f} x"
+
+
+def spread(figure: Figure) -> str:
+    """The lowest and the highest round."""
     low, high = figure.spread
-    as_ratio = figure.ratio is not None
+    if figure.ratio is not None:
+        return f"{low:.2f}..{high:.2f}"
+    return f"{number(low)}..{amount(high, figure.unit)}"
+
+
+def reach(target: Target, unit: str) -> str:
+    """What is to be reached, in words."""
+    limit = f"{target.limit:g} x" if target.of is Of.RATIO else amount(target.limit, unit)
+    return f"at {'most' if target.is_upper else 'least'} {limit}"
+
+
+def _row(figure: Figure) -> tuple[str, ...]:
     return (
         figure.what,
         figure.unit,
-        _number(figure.our_value),
-        "" if figure.raw_value is None else _number(figure.raw_value),
-        "" if figure.ratio is None else f"{figure.ratio:.2f}x",
-        f"{low:.2f}x..{high:.2f}x" if as_ratio else f"{_number(low)}..{_number(high)}",
-        "" if figure.target is None else _reach(figure.target),
+        number(figure.our_value),
+        "" if figure.raw_value is None else number(figure.raw_value),
+        "" if figure.ratio is None else times(figure.ratio),
+        spread(figure),
+        "" if figure.target is None else reach(figure.target, figure.unit),
         {True: "yes", False: "NO", None: ""}[figure.is_reached],
     )
-
-
-def _reach(target: Target) -> str:
-    sign = "<=" if target.is_upper else ">="
-    return f"{sign} {target.limit:g}x" if target.of is Of.RATIO else f"{sign} {_number(target.limit)}"
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
@@ -62,10 +88,4 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def _notes(figure: Figure) -> str:
-    return ", ".join(f"{name} {_number(value)}" for name, value in figure.notes.items())
-
-
-def _number(value: float) -> str:
-    if value >= 1_000:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return ", ".join(f"{name} {number(value)}" for name, value in figure.notes.items())

@@ -11,13 +11,14 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from bench.figures import Figure, Of, at_least, at_most
+from bench.figures import Figure, LeftOut, Of, at_least, at_most
 from bench.report import table
 from tests.support.lengths import SOAK
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _LIMIT_S: Final = 150.0
-_WITH_RATIO: Final = {
+_BEGUN_FILE: Final = {"job-begun-file-p50", "job-begun-file-p99"}
+_WITH_RATIO: Final = _BEGUN_FILE | {
     "one-caller-file",
     "64-callers-file",
     "4-processes-file",
@@ -25,40 +26,42 @@ _WITH_RATIO: Final = {
     "merged-file",
     "read-memory",
     "read-file",
-    "message-sent-file",
-    "message-acked-file",
-    "message-received-file",
-    "message-inbox-file",
-    "message-inbox-file-claim",
-    "job-crowded-done-file",
-    "job-crowded-scheduled-file",
-}
-_BEGUN_FILE: Final = {"job-begun-file-p50", "job-begun-file-p99"}
-_WITHOUT_RATIO: Final = _BEGUN_FILE | {
-    "job-scheduled-file",
-    "job-done-1-file",
-    "job-done-4-file",
-    "4-processes-file-wait",
-    "4-processes-file-share",
     "visible-file-p50",
     "visible-file-p99",
     "lock-pair-file",
     "lock-pairs-file",
     "lock-hand-over-file",
+    "message-sent-file",
+    "message-acked-file",
+    "message-received-file",
+    "message-inbox-file",
+    "message-inbox-file-claim",
+    "job-scheduled-file",
+    "job-done-1-file",
+    "job-done-4-file",
+    "job-crowded-done-file",
+    "job-crowded-scheduled-file",
+    *(
+        f"growth-nodes-file-{cost}-{size}"
+        for cost in ("tick", "append", "claim", "delivery")
+        for size in (1, 4)
+    ),
 }
+_WITHOUT_RATIO: Final = {"4-processes-file-wait", "4-processes-file-share"}
 _REPLICA_WITH_RATIO: Final = {
+    "read-replica",
     "first-copy",
     "first-copy-restarted",
     "following-alongside",
     "following-behind",
+    "visible-mesh-p50",
+    "visible-mesh-p99",
 }
-_REPLICA_WITHOUT_RATIO: Final = {
-    "read-replica",
+_IDLE_SERVICE: Final = {"service-idle-memory", "service-idle-cpu", "service-idle-requests"}
+_REPLICA_WITHOUT_RATIO: Final = _IDLE_SERVICE | {
     "read-replica-gain",
     "first-copy-memory",
     "first-copy-restarted-memory",
-    "visible-mesh-p50",
-    "visible-mesh-p99",
     "idle-mesh",
     "idle-file",
 }
@@ -69,15 +72,14 @@ _LOG_WITHOUT_RATIO: Final = {
     "oplog-verify-growth",
     "nodes-writes",
 }
-_LOCKS_WITH_RATIO: Final = {"lock-pairs-sqld", "lock-pair-sqld"}
-_LOCKS_WITHOUT_RATIO: Final = {
+_LOCKS_WITH_RATIO: Final = {
+    "lock-pairs-sqld",
+    "lock-pair-sqld",
     "lock-contended-file",
-    "lock-share-file",
     "lock-contended-sqld",
-    "lock-share-sqld",
     "lock-hand-over-mesh",
-    "lock-guard",
 }
+_LOCKS_WITHOUT_RATIO: Final = {"lock-share-file", "lock-share-sqld", "lock-guard"}
 _CLAIMS_WITH_RATIO: Final = {
     "message-claim-many",
     "message-look-many",
@@ -86,31 +88,31 @@ _CLAIMS_WITH_RATIO: Final = {
 }
 _MESSAGES_WITH_RATIO: Final = _CLAIMS_WITH_RATIO | {
     "message-relay-p50",
+    "message-relay-p99",
     "message-watch-p50",
+    "message-watch-p99",
     "message-sent-sqld",
     "message-acked-sqld",
     "message-received-sqld",
     "message-inbox-sqld",
     "message-inbox-sqld-claim",
 }
-_MESSAGES_WITHOUT_RATIO: Final = {"message-relay-p99", "message-watch-p99"}
-_JOBS_WITH_RATIO: Final = {"job-crowded-done-sqld", "job-crowded-scheduled-sqld"}
-_JOBS_WITHOUT_RATIO: Final = {
+_JOBS_WITH_RATIO: Final = {
     "job-scheduled-sqld",
     "job-done-1-sqld",
     "job-done-4-sqld",
     "job-begun-sqld-p50",
     "job-begun-sqld-p99",
-    "job-roster-state",
-    "job-roster-pending",
-    "job-roster-overdue",
-    "job-roster-ready",
-    "job-roster-counts",
-    "job-roster-oldest",
-    "job-roster-failed",
+    "job-crowded-done-sqld",
+    "job-crowded-scheduled-sqld",
+    *(
+        f"job-roster-{question}"
+        for question in ("state", "pending", "overdue", "ready", "counts", "oldest", "failed")
+    ),
 }
-_IDLE_SERVICE: Final = {"service-idle-memory", "service-idle-cpu", "service-idle-requests"}
-_SERVICE_WITHOUT_RATIO: Final = _IDLE_SERVICE | {"service-up-file", "service-up-sqld", "service-command"}
+_SERVICE_WITH_RATIO: Final = {"service-up-file", "service-up-sqld", "service-command"}
+_RHYTHM_WITH_RATIO: Final = {"rhythm-roll-up-file", "rhythm-roll-up-sqld"}
+_RHYTHM_WITHOUT_RATIO: Final = {"rhythm-beat-idle", "rhythm-beat-loaded", "rhythm-drift", "rhythm-writes"}
 _FULL: Final = pytest.mark.skipif(not SOAK, reason="all lines take long: part of `make soak`")
 _ONCE: Final = _IDLE_SERVICE | {"idle-mesh", "idle-file", "oplog-verify-growth", "nodes-writes"}
 """Nothing happens, or grows, only once, and for longer."""
@@ -123,8 +125,8 @@ def _bench(*arguments: str) -> tuple[int, bytes]:
 
 
 def _check_record(record: dict[str, Any]) -> None:
-    assert record["unit"] in {"us", "ms", "1/s", "x", "MB", "MB/s", "%", "1/min"}
-    may_be_nothing = record["unit"] == "MB"  # a process need not grow
+    assert record["unit"] in {"us", "ms", "1/s", "x", "MB", "MB/s", "%", "1/min", "1", "beats"}
+    may_be_nothing = record["unit"] in {"MB", "beats"}  # a process need not grow, nor a beat be off
     assert record["ours"] > 0 or may_be_nothing
     low, high = record["spread"]
     assert 0 < low <= high or may_be_nothing
@@ -141,8 +143,8 @@ def _check_record(record: dict[str, Any]) -> None:
     [
         (
             ("read-memory", "oplog-one-caller", "lock-guard", "message-claims", "job-begun-file"),
-            {"read-memory", "oplog-append-one"} | _CLAIMS_WITH_RATIO,
-            {"lock-guard"} | _BEGUN_FILE,
+            {"read-memory", "oplog-append-one"} | _CLAIMS_WITH_RATIO | _BEGUN_FILE,
+            {"lock-guard"},
         ),
         pytest.param(("memory", "file"), _WITH_RATIO, _WITHOUT_RATIO, marks=_FULL),
         pytest.param(
@@ -161,16 +163,17 @@ def _check_record(record: dict[str, Any]) -> None:
         pytest.param(
             ("message-relay", "message-watch", "message-rates-sqld", "message-inbox-sqld", "message-claims"),
             _MESSAGES_WITH_RATIO,
-            _MESSAGES_WITHOUT_RATIO,
+            set(),
             marks=_FULL,
         ),
         pytest.param(
             ("job-scheduled-sqld", "job-done-sqld", "job-begun-sqld", "job-roster", "job-crowded-sqld"),
             _JOBS_WITH_RATIO,
-            _JOBS_WITHOUT_RATIO,
+            set(),
             marks=_FULL,
         ),
-        pytest.param(("service",), set(), _SERVICE_WITHOUT_RATIO, marks=_FULL),
+        pytest.param(("service-up", "service-command"), _SERVICE_WITH_RATIO, set(), marks=_FULL),
+        pytest.param(("rhythm",), _RHYTHM_WITH_RATIO, _RHYTHM_WITHOUT_RATIO, marks=_FULL),
     ],
     ids=[
         "some of all",
@@ -181,6 +184,7 @@ def _check_record(record: dict[str, Any]) -> None:
         "messages",
         "jobs",
         "service",
+        "rhythm",
     ],
 )
 def test_a_quick_run_keeps_well_formed_json_lines(
@@ -191,7 +195,8 @@ def test_a_quick_run_keeps_well_formed_json_lines(
     assert status == 0
     (kept,) = tmp_path.glob("*.jsonl")
     assert kept.read_bytes() == output, "what is printed is what is kept"
-    records = {record["name"]: record for record in map(orjson.loads, output.splitlines())}
+    found = {record["name"]: record for record in map(orjson.loads, output.splitlines())}
+    records = {name: record for name, record in found.items() if "left_out" not in record}
     assert records.keys() == with_ratio | without_ratio
     for record in records.values():
         _check_record(record)
@@ -236,4 +241,9 @@ def test_a_figure_of_the_worst_round_is_judged_by_its_worst_round(
 def test_the_table_says_plainly_what_was_not_reached() -> None:
     missed = Figure("n", "what", "us", [3.0, 3.0], [1.0, 1.0], at_most(1.5))
     last = table([missed]).splitlines()[-1]
-    assert last.split() == ["what", "us", "3.00", "1.00", "3.00x", "3.00x..3.00x", "<=", "1.5x", "NO"]
+    said = ["what", "us", "3.00", "1.00", "3.00", "x", "3.00..3.00", "at", "most", "1.5", "x", "NO"]
+    assert last.split() == said
+
+
+def test_the_table_says_what_was_left_out_and_why() -> None:
+    assert table([LeftOut("peer-x", "x on y", "no y was found")]).endswith("peer-x: left out, no y was found")
