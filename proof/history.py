@@ -172,7 +172,8 @@ class History:
     @classmethod
     def read(cls, folder: Path) -> History:
         """What players wrote into a folder; a line that a killed one could not end is left out."""
-        lines = (line for path in sorted(folder.glob("*.jsonl")) for line in path.open("rb"))
+        whole = (path.read_bytes() for path in sorted(folder.glob("*.jsonl")))
+        lines = (line for each in whole for line in each.splitlines(keepends=True))
         return cls(Event.read(line) for line in lines if line.endswith(b"\n"))
 
     def notes(self, what: str) -> list[Event]:

@@ -113,6 +113,8 @@ class Life:
         settings = settings_of(self.recorder.who, has_breaker=self._cast.has_breaker)
         try:
             async with Mesh.open(settings, around) as mesh:
+                self.line.circuit = lambda: mesh.store.circuit
+                self.line.probed = lambda beside: self.recorder.note("probe", beside=beside)
                 self.recorder.note("up")
                 return await self._play(mesh)
         except MeshError as error:  # it could not even begin

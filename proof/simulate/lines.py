@@ -23,6 +23,9 @@ from vox_mesh.store.values import Rows
 
 T = TypeVar("T")
 
+_TRIED: Final = "half-open"
+"""The circuit of a breaker that has rested."""
+
 _QUICK_S: Final = (0.0002, 0.004)
 """How long something is on its way, when nothing is wrong."""
 
@@ -74,10 +77,10 @@ class Way:
         asked: asyncio.Future[Any] = loop.create_future()
         answer = self._answer(asked)
         if weather is FAIR or chance() >= weather.lost:
-            loop.call_later(self._on_its_way(), work, answer, context=to.context)
+            loop.send(self._on_its_way(), to, work, answer)
             if weather is not FAIR and chance() < weather.doubled:
                 again = self._on_its_way() + _DOUBLE_S * chance()
-                loop.call_later(again, work, _unheard, context=to.context)
+                loop.send(again, to, work, _unheard)
         timer = loop.call_later(self._timeout, _give_up, asked, self._timeout)
         try:
             return await asked
@@ -93,7 +96,7 @@ class Way:
 
         def answer(result: Any) -> None:
             told = NoAnswer("the connection broke") if is_broken else result
-            self._loop.call_later(back_s, _settle, asked, told, context=self._home.context)
+            self._loop.send(back_s, self._home, _settle, asked, told)
 
         return answer
 
@@ -176,12 +179,17 @@ class Line:
         self.keys: dict[str, SigningKey] = database.memory.keys
         self._database = database
         self._is_telling = False
+        self._probes = 0
+        self.circuit: Callable[[], str] = lambda: "off"
+        """How the breaker of whoever lives there stands."""
+        self.probed: Callable[[int], None] = lambda beside: None
+        """Called when a circuit is tried, with how many calls were let through beside that."""
 
     def tell_soon(self, loop: SimulatedLoop, seconds: float) -> None:
         """Have those who wait there know of a commit."""
         if not self._is_telling:
             self._is_telling = True
-            loop.call_later(seconds, self._tell, context=self.home.context)
+            loop.send(seconds, self.home, self._tell)
 
     def _tell(self) -> None:
         self._is_telling = False
@@ -189,13 +197,23 @@ class Line:
 
     async def run(self, batch: Batch) -> BatchResult:
         """Have a batch's transaction run."""
-        result: BatchResult = await self.way.ask(self._database.house, partial(self._database.run, batch))
+        result: BatchResult = await self._ask(partial(self._database.run, batch))
         return result
 
     async def query(self, statement: Statement) -> Rows:
         """Have a query answered."""
-        rows: Rows = await self.way.ask(self._database.house, partial(self._database.query, statement))
+        rows: Rows = await self._ask(partial(self._database.query, statement))
         return rows
+
+    async def _ask(self, work: Callable[[Answer], object]) -> Any:
+        if self.circuit() != _TRIED:
+            return await self.way.ask(self._database.house, work)
+        self.probed(self._probes)
+        self._probes += 1
+        try:
+            return await self.way.ask(self._database.house, work)
+        finally:
+            self._probes -= 1
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:

@@ -74,7 +74,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._watch = watch
         self._houses: dict[House, None] = {}
         self._awake: list[House] = []
-        self._timers: list[tuple[float, int, asyncio.TimerHandle, House]] = []
+        self._timers: list[tuple[float, int, asyncio.Handle, House]] = []
         self._numbers = count()
         self._stage = self._current = House("stage")
         self._graves: list[asyncio.Task[Any] | AsyncGenerator[Any, Any]] = []
@@ -108,10 +108,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if house.ready and not house.is_paused:
             self._awake.remove(house)
         house.is_razed = True
-        house.ready.clear()
-        house.fuse = None
         # Kept, because whoever is forgotten while it waits would be run once more, to its end.
         self._graves += house.tasks
+        house.ready.clear()
+        house.fuse = None
+
+    def send(self, delay: float, house: House, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Have this called in a house when so much time has passed, by no clock of a house."""
+        if not (house.is_razed or self._is_closed):
+            handle = asyncio.Handle(callback, args, self, house.context)
+            heappush(self._timers, (self.now + delay, next(self._numbers), handle, house))
 
     def passing(self) -> float:
         """A moment that is later than all that were told before."""

@@ -32,7 +32,7 @@ SECONDS: Final = 40.0
 DEADLINE_S: Final = 20.0
 """For one seed, of the processor's time: others may need it too."""
 
-_AT_ONCE: Final = (1, 2, 2, 3)
+_AT_ONCE: Final = (1, 1, 2, 2, 3)
 """How many workloads are played in one trial."""
 
 

@@ -58,8 +58,8 @@ class SqliteClock:
 
     def _now(self) -> str:
         if not self._moment:
-            seconds = datetime.fromtimestamp(self._at_ms // 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-            self._moment = f"{seconds}.{self._at_ms % 1_000:03}"
+            seconds = datetime.fromtimestamp(self._at_ms // 1_000, UTC).replace(tzinfo=None)
+            self._moment = f"{seconds.isoformat(' ')}.{self._at_ms % 1_000:03}"
         return self._moment
 
     def close(self) -> None:

@@ -1,0 +1,97 @@
+"""Every seed keeps every promise, the same seed is the same play, and what breaks can be played again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proof import plot
+from proof.history import History
+from proof.judge import verdicts
+from proof.scene import Part, Scene
+from proof.simulate import __main__ as command
+from proof.simulate.trial import tried
+from proof.verdicts import Check
+
+_SEEDS = 200
+_CASES = 8
+_A_CASE = _SEEDS // _CASES
+_ELSEWHERE = "from proof.simulate.trial import tried; print(tried(7).digest)"
+
+
+@pytest.mark.parametrize("first", range(1, _SEEDS, _A_CASE))
+def test_seeds_keep_every_promise(first: int) -> None:
+    trials = [tried(seed) for seed in range(first, first + _A_CASE)]
+    broken = {trial.seed: [str(verdict) for verdict in trial.broken] for trial in trials if not trial.holds}
+    assert broken == {}, "play one again: python -m proof.simulate --seed SEED --history FOLDER"
+    assert all(trial.faults for trial in trials)
+
+
+def test_a_seed_is_the_same_play_every_time_and_everywhere() -> None:
+    digest = tried(7).digest
+    assert tried(7).digest == digest
+    assert tried(8).digest != digest
+    environment = {**os.environ, "PYTHONHASHSEED": "4711"}
+    ran = subprocess.run([sys.executable, "-c", _ELSEWHERE], env=environment, capture_output=True, check=True)
+    assert ran.stdout.decode().strip() == digest
+
+
+def test_a_history_that_was_written_is_judged_as_it_was(tmp_path: Path) -> None:
+    trial = tried(3, folder=tmp_path, only=["locks"])
+    read = History.read(tmp_path)
+    assert trial.workloads == ("locks",)
+    assert [verdict.looks for verdict in verdicts(read)] == [verdict.looks for verdict in trial.verdicts]
+
+
+def test_a_broken_promise_is_told_with_the_command_that_plays_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_lives(history: History) -> Iterator[str | int]:
+        yield 1
+        yield f"{len(history.notes('life.began')) > 0} lives were lived"
+
+    monkeypatch.setattr(plot, "CHECKS", (Check("lifeless", "nobody lives", no_lives),))
+    asked = ["--first", "7", "--seeds", "5", "--seconds", "5", "--with", "looks"]
+    assert _ended(monkeypatch, *asked, "--until-broken") == 1
+    told = capsys.readouterr().out
+    assert told.startswith("1 seeds")
+    assert "BROKEN  lifeless" in told
+    again = "python -m proof.simulate --seed 7 --seconds 5 --with looks --history history"
+    assert told.splitlines()[-1] == f"again: {again}"
+    assert _ended(monkeypatch, *asked, "--until", "another", "--json") == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["seeds"], document["broken"]) == (5, ["lifeless"])
+    assert document["trials"][0]["again"] == again
+
+
+def test_seeds_that_break_nothing_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _ended(monkeypatch, "--seeds", "4", "--seconds", "5", "--with", "writes", "--processes", "2") == 0
+    assert capsys.readouterr().out.startswith("4 seeds")
+
+
+def test_an_error_that_is_none_of_the_mesh_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stumble(scene: Scene) -> None:
+        if scene.recorder.life == 1:
+            raise ValueError("a fault of the program")
+        await scene.over.wait()
+
+    monkeypatch.setattr(plot, "WORKLOADS", (Part("stumbling", stumble),))
+    (broken,) = tried(1, seconds=5.0).broken
+    assert broken.name == "nothing-unexpected"
+    assert "a fault of the program" in broken.faults[0]
+
+
+def _ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """How the command ends."""
+    monkeypatch.setattr(sys, "argv", ["simulate", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    return int(ended.value.code or 0)
