@@ -25,7 +25,6 @@ from vox_mesh.node import MeshNode
 _NODES: Final = (1, 4, 16, 64)
 _ROWS: Final = (1_000, 10_000, 100_000, 1_000_000)
 _QUICK_SIZES: Final = 2
-_MOST_ROUNDS: Final = 5
 _SHORTER: Final = 0.3  # of a round elsewhere: there are many of them
 _CALM_TICK: Final = "1h"  # nobody ticks but when asked to
 _PENDING: Final = 100
@@ -195,7 +194,7 @@ async def _grown(ground: Ground, axis: _Axis) -> list[Found]:
             for cost in _COSTS
             for size, node in nodes.items()
         }
-        found = await alternate(sides, min(ground.pace.rounds, _MOST_ROUNDS))
+        found = await alternate(sides, ground.pace.few_rounds)
     figures = [
         Figure(
             f"growth-{axis.name}-{cost.name}-{size}",

@@ -27,7 +27,7 @@ from vox_mesh.node import MeshNode
 _AT_ONCE: Final = 100
 _SCHEDULED: Final = 8_000  # jobs for each second of a round
 DONE_EACH_SECOND: Final = 4_000
-_FOLLOWED: Final = 100
+_FOLLOWED: Final = 60
 _IDLE_S: Final = 0.1
 _WAIT_S: Final = 120.0
 

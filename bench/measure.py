@@ -14,6 +14,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 Call = Callable[[], Awaitable[object]]
 
+_FEW_ROUNDS: Final = 3
 _STATUS: Final = Path("/proc/self/status")
 
 
@@ -32,8 +33,13 @@ class Pace(NamedTuple):
     copied_mb: int
     grows: bool
 
+    @property
+    def few_rounds(self) -> int:
+        """As many as are enough where each takes long."""
+        return min(self.rounds, _FEW_ROUNDS)
 
-FULL: Final = Pace(rounds=7, seconds=0.5, settled=True, idle_s=20.0, copied_mb=100, grows=True)
+
+FULL: Final = Pace(rounds=5, seconds=0.4, settled=True, idle_s=20.0, copied_mb=100, grows=True)
 QUICK: Final = Pace(rounds=3, seconds=0.05, settled=False, idle_s=3.0, copied_mb=20, grows=False)
 
 

@@ -43,7 +43,7 @@ _INSERT: Final = """
 _MB: Final = 1e6
 _VERIFY_S: Final = 120.0
 _ROUND_FACTOR: Final = 100_000  # entries to verify for each second of a round
-_GROWTH: Final = 10
+_GROWTH: Final = 4
 _QUICK_GROWTH: Final = 2
 """How many times larger the log is that a process is to verify in the same memory."""
 

@@ -16,9 +16,9 @@ from bench.peers.ours import OURS_IN_FILE, OURS_ON_SERVER
 from bench.peers.peer import Done, Peer
 
 _WAIT_S: Final = 120.0
-_MOST_ROUNDS: Final = 3
 _LONGER: Final = 2
 _LEAST: Final = 20
+_MANY: Final = 100
 
 Rates = dict[str, float]
 """Jobs a second: `enqueued`, and `done` by so many workers."""
@@ -33,13 +33,17 @@ class _Shop:
     workers: Sequence[Companion]
 
     async def round(self, count: int, at_once: int, staffs: Sequence[int]) -> Rates:
-        """Enqueue so many for each number of workers, and have them done."""
-        rates: Rates = {}
-        for staff in staffs:
-            self.clerk.tell(f"put {count} {at_once}")
-            rates["enqueued"] = count / await self.clerk.report(_WAIT_S)
+        """Enqueue so many for each number of workers, and have them done; only the first are timed."""
+        rates = {"enqueued": await self._enqueued(count, at_once)}
+        for number, staff in enumerate(staffs):
+            if number:
+                await self._enqueued(count, _MANY)
             rates[f"done-{staff}"] = await self._done(self.workers[:staff], count)
         return rates
+
+    async def _enqueued(self, count: int, at_once: int) -> float:
+        self.clerk.tell(f"put {count} {at_once}")
+        return count / float(await self.clerk.report(_WAIT_S))
 
     async def _done(self, workers: Sequence[Companion], count: int) -> float:
         for worker in workers:
@@ -93,7 +97,7 @@ async def _beside(ground: Ground, peer: Peer) -> list[Figure]:
             return lambda: shop.round(count, peer.at_once, peer.workers)
 
         sides = {"ours": side(our_shop), "theirs": side(their_shop), "raw": insert}
-        found = await alternate(sides, min(ground.pace.rounds, _MOST_ROUNDS))
+        found = await alternate(sides, ground.pace.few_rounds)
     way = "one at a time" if peer.at_once == 1 else f"{peer.at_once} at a time"
     whats = {"enqueued": f"enqueued by one process, {way}"}
     whats |= {f"done-{n}": f"done by {n} worker process{'es' if n > 1 else ''}" for n in peer.workers}

@@ -179,7 +179,7 @@ async def following(ground: Ground) -> list[Figure]:
         "raw, behind": lambda: _behind_raw(ground),
         "alone": lambda: _alone(ground),
     }
-    found = await alternate(sides, ground.pace.rounds)
+    found = await alternate(sides, ground.pace.few_rounds)
     what = "following big transactions, frames:"
     return [
         Figure(

@@ -112,7 +112,7 @@ async def lateness(ground: Ground) -> list[Figure]:
     figures = []
     for name, most_ms, callers in (("idle", 5.0, 0), ("loaded", 20.0, _CALLERS)):
         own = replace(ground, folder=ground.folder / name)
-        rounds = [p99(await _late_ms(own, callers)) for _ in range(ground.pace.rounds)]
+        rounds = [p99(await _late_ms(own, callers)) for _ in range(ground.pace.few_rounds)]
         what = f"{name} node: a beat's frame at its listener after the beat has begun, p99"
         figures.append(Figure(f"rhythm-beat-{name}", what, "ms", rounds, target=at_most(most_ms, Of.OURS)))
     return figures

@@ -31,7 +31,7 @@ _SETTLED_S: Final = 3.0
 _TICKS: Final = slice(11, 13)
 """Of the words that follow a process's name: its time in its own code, and in the system's."""
 
-_LONGER: Final = 3
+_LONGER: Final = 2
 _BARE: Final = "an interpreter that does nothing"
 _REQUESTS: Final = re.compile(r"^vox_primary_requests_total{.*} (\S+)$", re.MULTILINE)
 _UP_IN_S: Final = {FILE: 1.5, MESH_REPLICA: 2.5}

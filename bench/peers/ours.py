@@ -62,7 +62,7 @@ OURS_IN_FILE: Final = Peer(
     "taken again when its lease has ended",
     _in_file,
     _open,
-    jobs_each_second=4_000,
+    jobs_each_second=1_500,
 )
 OURS_ON_SERVER: Final = Peer(
     "ours-sqld",
@@ -72,6 +72,6 @@ OURS_ON_SERVER: Final = Peer(
     "taken again when its lease has ended",
     _on_server,
     _open,
-    jobs_each_second=2_000,
+    jobs_each_second=1_500,
     on_server=True,
 )

@@ -65,7 +65,7 @@ PROCRASTINATE: Final = Peer(
     "stays running until a job of the user's own finds it stalled",
     _serve,
     _open,
-    jobs_each_second=600,
+    jobs_each_second=500,
     at_once=100,
     lacks_server=lacks_postgres,
     on_server=True,
