@@ -153,7 +153,9 @@ def _check_record(record: dict[str, Any]) -> None:
             _REPLICA_WITHOUT_RATIO,
             marks=_FULL,
         ),
-        pytest.param(("oplog", "nodes"), _LOG_WITH_RATIO, _LOG_WITHOUT_RATIO, marks=_FULL),
+        pytest.param(
+            ("oplog", "nodes-live", "nodes-writes"), _LOG_WITH_RATIO, _LOG_WITHOUT_RATIO, marks=_FULL
+        ),
         pytest.param(
             ("lock-pairs-sqld", "lock-pair-sqld", "lock-contended", "lock-hand-over-mesh", "lock-guard"),
             _LOCKS_WITH_RATIO,
