@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -13,20 +14,21 @@ from proof.workloads import settling
 from proof.workloads.numbered import Numbers, chance_of, key_of
 from vox_mesh import GiveBack, GiveUp, JobContext
 from vox_mesh.errors import MeshError
-from vox_mesh.model.jobs import ENDS
+from vox_mesh.model.jobs import ENDS, JobState
 from vox_mesh.model.manifest import Manifest
 
 KINDS: Final = "proof.*"
 _WORK: Final = "proof.work"
 _TICK: Final = "proof.tick"
 _JOB: Final = "job"
-_WAYS: Final = ("well", "well", "well", "well", "long", "fails", "back", "hopeless")
+_WAYS: Final = ("well", "well", "well", "stubborn", "stubborn", "long", "fails", "back", "hopeless")
 """How the work on a job goes."""
 
 _CRONS: Final = ("proof-odd", "proof-even")
 _EVERY_MINUTE: Final = "* * * * *"
 _SUBMITS: Final = 0.4
 _ABORTS: Final = 0.05
+_TAKES_BACK: Final = 0.1
 _NEEDS: Final = 0.3
 _AT_A_TIME: Final = 4
 
@@ -59,6 +61,8 @@ async def act(scene: Scene) -> None:
             await _submit(scene, _Plan.of(scene.who, numbers.next()))
         if scene.chance.random() < _ABORTS:
             await _abort(scene, key_of(scene.who, _JOB, numbers.earlier()))
+        if scene.chance.random() < _TAKES_BACK:
+            await _take_back(scene)
 
 
 async def _submit(scene: Scene, plan: _Plan) -> None:
@@ -79,6 +83,15 @@ async def _submit(scene: Scene, plan: _Plan) -> None:
 async def _abort(scene: Scene, key: str) -> None:
     with scene.recorder.deed("job.abort", key=key) as doing:
         doing.ok(moved=await scene.mesh.jobs.abort(key))
+
+
+async def _take_back(scene: Scene) -> None:
+    """Take a job from whoever works on it, for somebody else to do."""
+    with suppress(MeshError):
+        for job in await scene.mesh.jobs.roster.listed(state=JobState.RUNNING, kind=_WORK, limit=1):
+            with scene.recorder.deed("job.take_back", job=job.job_id) as doing:
+                await scene.mesh.jobs.give_back(job)
+                doing.ok()
 
 
 async def _add_cron(scene: Scene, name: str) -> None:
@@ -118,7 +131,8 @@ class _Hand:
             await self._do(context)
         except asyncio.CancelledError:
             scene.recorder.note("job.stopped", **about)
-            raise
+            if context.payload.get("way") != "stubborn":  # which ends as if the job were still its own
+                raise
         scene.outside.effect(scene.recorder, f"job {job.job_id} attempt {job.claim_token}")
         scene.recorder.note("job.done", **about)
 
@@ -128,6 +142,8 @@ class _Hand:
         await asyncio.sleep(pace.rest_s * chance.random())
         if way == "long":
             await asyncio.sleep(pace.ttl_s * 1.5)
+        elif way == "stubborn":
+            await asyncio.sleep(pace.ttl_s / 3)
         elif way == "fails" and job.failures == 0:
             raise RuntimeError("the first attempt fails")
         elif way == "back" and job.attempts == 1:
