@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 
 class MeshError(Exception):
@@ -405,8 +405,7 @@ class ThreadClosed(MeshError):
 
     def __init__(self, message: str, *, state: str, on_fail: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
-        self.state = state
-        self.on_fail = on_fail
+        self.state, self.on_fail = state, on_fail
 
 
 class NotHelper(MeshError):
@@ -422,8 +421,7 @@ class WaitExhausted(MeshError):
 
     def __init__(self, message: str, *, budget: str, fallback: str | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
-        self.budget = budget
-        self.fallback = fallback
+        self.budget, self.fallback = budget, fallback
 
 
 class PhaseOverrun(MeshError):
@@ -496,3 +494,7 @@ class BackupRefused(MeshError):
     """A backup or restore would overwrite something, or its file can't be used."""
 
     code = "backup_refused"
+
+
+AWAY: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded)
+"""The database could not be reached, or did not answer in time."""

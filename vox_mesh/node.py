@@ -19,10 +19,9 @@ from vox_mesh.coordination.identity import (
 from vox_mesh.coordination.log_context import telling
 from vox_mesh.coordination.presence import Activity, Presence
 from vox_mesh.errors import (
+    AWAY,
     DatabaseUnavailable,
     MeshError,
-    OutcomeUnknown,
-    Overloaded,
     Refused,
     StaleIncarnation,
     StoreClosed,
@@ -136,7 +135,7 @@ class MeshNode(Mesh):
         if self._front is not None:
             self.presence.activity.control_addr = await self._front.start()
         if self.store.is_prepared:
-            with suppress(DatabaseUnavailable, OutcomeUnknown, Overloaded):
+            with suppress(*AWAY):
                 await self.run_once()
             if self._author.broken is not None:
                 raise self._author.broken

@@ -6,12 +6,10 @@ from enum import IntEnum
 from typing import Final
 
 from vox_mesh.errors import (
+    AWAY,
     BadSettings,
     BadValue,
-    DatabaseUnavailable,
     MeshError,
-    OutcomeUnknown,
-    Overloaded,
     WrongHome,
 )
 
@@ -35,7 +33,7 @@ class ExitCode(IntEnum):
 
 _BY_ERROR: Final = (
     ((BadSettings, BadValue, WrongHome), ExitCode.USAGE),
-    ((DatabaseUnavailable, OutcomeUnknown, Overloaded), ExitCode.DATABASE_AWAY),
+    (AWAY, ExitCode.DATABASE_AWAY),
 )
 
 

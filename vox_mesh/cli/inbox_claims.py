@@ -8,13 +8,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
-from vox_mesh.errors import DatabaseUnavailable, OutcomeUnknown, Overloaded
+from vox_mesh.errors import AWAY
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages import Message, inbox_names
 from vox_mesh.store.thread import to_the_end
 
 AT_A_LOOK: Final = 100
-AWAY: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded)
 _AGAIN_S: Final = 1.0
 
 

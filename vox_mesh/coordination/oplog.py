@@ -13,7 +13,7 @@ from vox_mesh.coordination.deferral import Deferral, Standing, no_such_op
 from vox_mesh.coordination.kinds import Authored, Kinds, OpKind
 from vox_mesh.coordination.pages import Pages
 from vox_mesh.coordination.roles import Owner, Roles
-from vox_mesh.errors import BadValue, DatabaseUnavailable, OutcomeUnknown, Overloaded
+from vox_mesh.errors import AWAY, BadValue, DatabaseUnavailable
 from vox_mesh.model.canonical import JsonObject, canonical
 from vox_mesh.model.chain import ANCHOR, SEAL, Entry
 from vox_mesh.model.ulid import is_ulid
@@ -90,7 +90,7 @@ class OpLog:
         outcome = await self._store.write(script, timeout=timeout)
         if standing is Standing.DEFERRED:
             # It is stored: if this fails, a node will see to it.
-            with suppress(DatabaseUnavailable, OutcomeUnknown, Overloaded):
+            with suppress(*AWAY):
                 await self._deferral.run_once()  # what it waits for may have come meanwhile
         return outcome
 

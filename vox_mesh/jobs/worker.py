@@ -14,11 +14,10 @@ import orjson
 from vox_mesh.coordination.log_context import job_context, of_job
 from vox_mesh.coordination.presence import Presence
 from vox_mesh.errors import (
+    AWAY,
     BadValue,
     DatabaseUnavailable,
     MeshError,
-    OutcomeUnknown,
-    Overloaded,
     StaleIncarnation,
     StoreClosed,
 )
@@ -45,7 +44,6 @@ MAX_CONCURRENCY: Final = 1_000
 _MOST_AT_ONCE: Final = 100
 _FEW: Final = 16
 _WINDOW: Final = 512  # so many jobs are looked at, at the most
-_AWAY: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded)
 _AWAY_S: Final = 1.0
 _STOP_S: Final = 5.0
 _SETTLE_S: Final = 2.0
@@ -418,7 +416,7 @@ class Worker:
             if job.job_id not in self._leases.cancelled:
                 raise
             ended = Ended(job, JobState.PENDING, "its worker stopped", delay_ms=0)
-        except _AWAY as error:  # what a handler raises is the end of its attempt, and does not come here
+        except AWAY as error:  # what a handler raises is the end of its attempt, and does not come here
             _log.warning("job %s could not be begun: %s", job.job_id, error.line)
             ended = Ended(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
         except Exception as error:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, StoreClosed
+from vox_mesh.errors import AWAY, MeshError, StoreClosed
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.claims import MAX_CLAIMED, ON_ARRIVAL, Claims, firsts_of_pairs, is_brought
 from vox_mesh.model.messages import Message
@@ -190,7 +190,7 @@ class Consumer:
                 return False
             is_surer = self._is_nudged
             messages = await self._claim()
-        except (DatabaseUnavailable, OutcomeUnknown, Overloaded) as error:
+        except AWAY as error:
             if not self._is_away:
                 _log.warning("the inbox of %s can't be asked: %s", ", ".join(self.names), error.line)
             self._is_away = True

@@ -12,11 +12,9 @@ from typing import Any, Final
 import orjson
 
 from vox_mesh.errors import (
+    AWAY,
     BadValue,
-    DatabaseUnavailable,
     MeshError,
-    OutcomeUnknown,
-    Overloaded,
     SpoolFull,
 )
 from vox_mesh.model.hlc import Hlc
@@ -39,7 +37,7 @@ _PART_BYTES: Final = 1_500_000
 
 _CLOSE_S: Final = 2.0
 _LEAST_S: Final = 1.0
-_AWAY: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded, SpoolFull)
+_AWAY: Final = (*AWAY, SpoolFull)
 _PUT: Final = Shape(
     "rhythm.claims",
     (named("rhythm_status")["put"],),

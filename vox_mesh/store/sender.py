@@ -34,8 +34,9 @@ from vox_mesh.store.script import Outcome, Script, guard
 
 T = TypeVar("T")
 
-# A failing script costs an optimistic request its whole transaction: above this share it does not pay.
-_FAILING_SHARE: Final = 0.02
+_LIKELY: Final = 0.3
+"""A failing script costs an optimistic request its whole transaction: so likely, it does not pay."""
+
 _MEMORY: Final = 0.8
 _REBINDINGS: Final = 64
 
@@ -123,7 +124,7 @@ class Sender:
         if frame is None:
             frame = await self._prepared(scripts, flight)
         forgetting = self._ledger.due(may_look_back=may_look_back)
-        if self._failing_share <= _FAILING_SHARE:
+        if 1.0 - (1.0 - self._failing_share) ** len(scripts) <= _LIKELY:
             try:
                 verdicts = await self._carry(self._optimistic(scripts, forgetting, frame), flight)
             except RolledBack:
