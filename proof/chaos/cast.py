@@ -75,6 +75,7 @@ class Person:
         self.settings = settings
         self.life: Life | None = None
         self.lives: list[Life] = []
+        self.is_removed = False
         self._role = role
         self._stage = stage
         self._logs = logs
@@ -184,6 +185,13 @@ class Person:
         if self.life is not None:
             self.life.order(what, **more)
 
+    async def obey(self, what: str, word: str) -> None:
+        """Tell it to do something, and wait for the word that it is done."""
+        if self.life is not None:
+            self.life.told[word].clear()
+            self.life.order(what)
+        await self.until(word)
+
     def pause(self) -> None:
         """Stop it in its tracks."""
         self._stage.note("paused", player=self.name)
@@ -207,6 +215,7 @@ class Person:
 
     async def remove(self) -> None:
         """Kill it, for good."""
+        self.is_removed = True
         self._kept_off += 1
         self._may_live.clear()
         await self.kill()

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +49,7 @@ class Stage:
         self.schedule = schedule
         self.folder = folder
         self._plant = plant
+        self._people: dict[str, Person] = {}
         for part in (LOGS, "outside"):
             (folder / part).mkdir(parents=True)
         self._write(SCHEDULE, schedule.document())
@@ -60,18 +61,13 @@ class Stage:
         async with laid(self.schedule) as ground, asking(ground.stage_settings) as (store, ask):
             await prepare(store)
             roles = self._roles(ground)
-            async with cast(roles, self._recorder, self.folder / LOGS, self._plant) as people:
-                await self._all(people, self._until(UP), _UP_S, "to come up")
+            async with cast(roles, self._recorder, self.folder / LOGS, self._plant) as self._people:
+                await self._begin()
                 async with self._monitored(ask):
-                    async with self._called_by_strangers(ground):
-                        await Nemesis(ground, people, self._recorder).rage(self.schedule)
-                        await self._all(people, self._until(UP), _UP_S, "to come up again")
-                    self._recorder.note("healed")
-                    await asyncio.sleep(_AFTERWARDS_S)
-                    await self._all(people, self._ordered("over", OVER), _OVER_S, "to end its deeds")
-                    await self._all(people, self._drained, _DRAIN_S, "to drain")
-                await self._all(people, Person.leave, _LEAVE_S, "to leave")
-                assert_all_gone(people)
+                    await self._storms_and_calm(ground)
+                    await self._go_on()
+                    await self._drain()
+                await self._leave()
             await note_finals(ask, ground, self._recorder)
 
     def judge(self) -> tuple[History, list[Verdict]]:
@@ -92,6 +88,25 @@ class Stage:
         return {Role(who, 0, seed, players, *folders): ground.settings[who] for who in players}
 
     @asynccontextmanager
+    async def _monitored(self, ask: Ask) -> AsyncIterator[None]:
+        monitor = Monitor(ask, self._recorder)
+        async with _beside(monitor.run(_LOOK_S)):
+            yield
+        await monitor.look()
+
+    # --- the acts of the play --------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        await self._all(_come_up, _UP_S, "to come up")
+
+    async def _storms_and_calm(self, ground: Ground) -> None:
+        """All that goes wrong, until all is well again and everybody is back."""
+        async with self._called_by_strangers(ground):
+            await Nemesis(ground, self._people, self._recorder).rage(self.schedule)
+            await self._all(_come_up, _UP_S, "to come up again")
+        self._recorder.note("healed")
+
+    @asynccontextmanager
     async def _called_by_strangers(self, ground: Ground) -> AsyncIterator[None]:
         urls = {who: ground.url_of(who) for who in self.schedule.players}
         strangers = Strangers(urls, TOKEN, random.Random(self.schedule.seed), self._recorder)
@@ -101,40 +116,27 @@ class Stage:
             yield
         self._recorder.note("fault.ended", **told)
 
-    @asynccontextmanager
-    async def _monitored(self, ask: Ask) -> AsyncIterator[None]:
-        monitor = Monitor(ask, self._recorder)
-        async with _beside(monitor.run(_LOOK_S)):
-            yield
-        await monitor.look()
+    async def _go_on(self) -> None:
+        """Play for a while when all is well, and come to an end."""
+        await asyncio.sleep(_AFTERWARDS_S)
+        await self._all(lambda person: person.obey("over", OVER), _OVER_S, "to end its deeds")
 
-    # --- what all are to do ----------------------------------------------------------------------
+    async def _drain(self) -> None:
+        """Twice: what one has kept in its spool may be for another, who had drained before it came."""
+        for _ in range(2):
+            await self._all(lambda person: person.obey("drain", DRAINED), _DRAIN_S, "to drain")
+        for person in self._people.values():
+            if not person.is_removed:
+                self._recorder.note("drained", player=person.name)
 
-    @staticmethod
-    def _until(word: str) -> Callable[[Person], Coroutine[Any, Any, None]]:
-        return lambda person: person.until(word)
+    async def _leave(self) -> None:
+        await self._all(Person.leave, _LEAVE_S, "to leave")
+        assert_all_gone(self._people)
 
-    @staticmethod
-    def _ordered(what: str, word: str) -> Callable[[Person], Coroutine[Any, Any, None]]:
-        async def obeyed(person: Person) -> None:
-            person.order(what)
-            await person.until(word)
-
-        return obeyed
-
-    async def _drained(self, person: Person) -> None:
-        await self._ordered("drain", DRAINED)(person)
-        self._recorder.note("drained", player=person.name)
-
-    async def _all(
-        self,
-        people: dict[str, Person],
-        do: Callable[[Person], Awaitable[None]],
-        seconds: float,
-        what: str,
-    ) -> None:
+    async def _all(self, do: Callable[[Person], Awaitable[None]], seconds: float, what: str) -> None:
         """Have all do it at once, within this time; whoever does not is killed, and that is a fault."""
-        await asyncio.gather(*(self._in_time(person, do, seconds, what) for person in people.values()))
+        left = [person for person in self._people.values() if not person.is_removed]
+        await asyncio.gather(*(self._in_time(person, do, seconds, what) for person in left))
 
     async def _in_time(
         self, person: Person, do: Callable[[Person], Awaitable[None]], seconds: float, what: str
@@ -148,6 +150,10 @@ class Stage:
             await person.remove()
 
 
+async def _come_up(person: Person) -> None:
+    await person.until(UP)
+
+
 @asynccontextmanager
 async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Have something done meanwhile that ends only when it is ended; should it fail, so does this."""
@@ -156,5 +162,6 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
