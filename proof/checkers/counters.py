@@ -151,8 +151,8 @@ def no_lost_update(history: History) -> Iterator[str | int]:
 COUNTER_CHECKS: Final = (
     Check(
         "counters-linearizable",
-        "What was told of each row can have been so, one read or write after the other.",
+        "what was told of each row can have been so, one read or write after the other",
         counters_linearizable,
     ),
-    Check("no-lost-update", "A counter is as often added to as its writers were told.", no_lost_update),
+    Check("no-lost-update", "a counter is as often added to as its writers were told", no_lost_update),
 )

@@ -61,7 +61,7 @@ def writes_none_lost(history: History) -> Iterator[str | int]:
 
 
 EFFECT_CHECKS: Final = (
-    Check("effect-once", "Under one key an effect is had once, and whole.", effect_once),
-    Check("effect-none-lost", "An effect that was told is there; a refused one is not.", effect_none_lost),
-    Check("writes-none-lost", "A write that was told is there.", writes_none_lost),
+    Check("effect-once", "under one key an effect is had once, and whole", effect_once),
+    Check("effect-none-lost", "an effect that was told is there; a refused one is not", effect_none_lost),
+    Check("writes-none-lost", "a write that was told is there", writes_none_lost),
 )

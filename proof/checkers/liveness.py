@@ -110,7 +110,7 @@ def _is_as_bad(state: str | None, least: State, life: Life) -> bool:
 
 LIVENESS_CHECKS: Final = (
     Check(
-        "live-never-dead", "A node that lives and reaches the database is not told as dead.", live_never_dead
+        "live-never-dead", "a node that lives and reaches the database is not told as dead", live_never_dead
     ),
-    Check("dead-told", "A node that was killed and stays away is told as late, and then as dead.", dead_told),
+    Check("dead-told", "a node that was killed and stays away is told as late, and then as dead", dead_told),
 )

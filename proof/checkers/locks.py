@@ -208,20 +208,20 @@ def guarded_in_order(history: History) -> Iterator[str | int]:
 
 
 LOCK_CHECKS: Final = (
-    Check("tokens-rise", "The tokens of a key rise strictly in the order of its grants.", tokens_rise),
+    Check("tokens-rise", "the tokens of a key rise strictly in the order of its grants", tokens_rise),
     Check(
         "outside-takes-no-older",
-        "Outside, only who was granted a token writes under it, and never after a newer one.",
+        "outside, only who was granted a token writes under it, and never after a newer one",
         outside_takes_no_older,
     ),
     Check(
         "locks-linearizable",
-        "What was told of each lock can have been so, one thing after the other; no two held it at once.",
+        "what was told of each lock can have been so, one thing after the other; no two held it at once",
         locks_linearizable,
     ),
     Check(
         "guarded-in-order",
-        "What was written under locks is there as it was told, in the order of their tokens.",
+        "what was written under locks is there as it was told, in the order of their tokens",
         guarded_in_order,
     ),
 )

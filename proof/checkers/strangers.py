@@ -39,7 +39,7 @@ def _storms(history: History) -> Iterator[str | int]:
 
 
 STRANGER_CHECKS: Final = (
-    Check("no-5xx", "What must be refused is refused, and never fails the service.", _no_5xx),
-    Check("refused-changes-nothing", "No call that was refused leaves a trace in the database.", _refused),
-    Check("storms-counted", "Of many writes at once each takes effect once, or not at all.", _storms),
+    Check("no-5xx", "what must be refused is refused, and never fails the service", _no_5xx),
+    Check("refused-changes-nothing", "no call that was refused leaves a trace in the database", _refused),
+    Check("storms-counted", "of many writes at once each takes effect once, or not at all", _storms),
 )
