@@ -44,7 +44,10 @@ class Stage:
         self.over = asyncio.Event()
         loop = asyncio.get_running_loop()
         self.memory = SharedMemory(virtual_time.now_ms)
-        self.around = Surroundings(virtual_time.now_ms, loop.time, memory=self.memory)
+        chance = random.Random(self.seed)
+        self.around = Surroundings(
+            virtual_time.now_ms, loop.time, chance.random, chance.randbytes, memory=self.memory
+        )
         self.outside = MemoryOutside()
         self.stage = Recorder("stage", 1, loop.time, self.events.append)
 
