@@ -11,6 +11,8 @@ _HELD: Final = (
     "AND j.state = 'running'"
 )
 
+_NEXT: Final = "j.state = 'pending' AND j.waits = 0 AND j.claim_token = (i.value ->> 'claim_token') - 1"
+
 JOB_PLANTS: Final = (
     Plant(
         "completed-by-anyone",
@@ -34,20 +36,10 @@ JOB_PLANTS: Final = (
     ),
     Plant(
         "claimed-by-two",
-        "a job that somebody has is claimed again",
+        "a job that somebody has claimed meanwhile is claimed again",
         (
-            Sql(
-                "jobs",
-                "take",
-                "j.state = 'pending' AND j.waits = 0 AND",
-                "j.state IN ('pending', 'claimed', 'running') AND j.waits = 0 AND",
-            ),
-            Sql(
-                "jobs",
-                "ready",
-                "AND r.state = 'pending'",
-                "AND r.state IN ('pending', 'running')",
-            ),
+            Sql("jobs", "take", _NEXT, "j.ended_ms IS NULL AND j.waits = 0"),
+            Sql("jobs", "claim", _NEXT, "j.ended_ms IS NULL AND j.waits = 0"),
         ),
         ("claims-apart", "one-completion"),
         ("jobs",),
@@ -55,7 +47,10 @@ JOB_PLANTS: Final = (
     Plant(
         "lease-cut-short",
         "a lease is taken from its holder before it is over",
-        (Sql("jobs", "expire", "AND j.lease_until_ms < NOW_MS)", "AND j.lease_until_ms < NOW_MS + 60000)"),),
+        (
+            Sql("jobs", "expire", "AND j.lease_until_ms < NOW_MS)", "AND j.lease_until_ms < NOW_MS + 60000)"),
+            Sql("jobs", "overdue", "lease_until_ms < ?3", "lease_until_ms < ?3 + 60000"),
+        ),
         ("claims-apart",),
         ("jobs",),
     ),
