@@ -103,7 +103,7 @@ def drawn(seed: int, seconds: float) -> Fate:
         fault for at, end in _stormy(storms, seconds) for fault in _faults(chance, at, end, players)
     )
     clocks = tuple(_clock(chance) for _ in range(players))
-    return Fate(players, seconds, clocks, chance.random() < 0.3, faults, storms)
+    return Fate(players, seconds, clocks, chance.random() < 0.2, faults, storms)
 
 
 def _storms(chance: random.Random, seconds: float) -> Iterator[tuple[float, bool]]:

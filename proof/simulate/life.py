@@ -28,8 +28,8 @@ from vox_mesh.testing.town import TownSettings
 EPOCH_MS: Final = 1_800_000_000_000
 """What all clocks would show in the beginning, if they were right."""
 
-PACE: Final = Pace(tick_s=5.0, ttl_s=15.0, rest_s=3.0)
-_REQUEST_S: Final = 3.0
+PACE: Final = Pace(tick_s=5.0, ttl_s=15.0, rest_s=4.0)
+REQUEST_S: Final = 3.0
 _DEADLINE_S: Final = 8.0
 _AGAIN_S: Final = 1.0
 _NOWHERE: Final = Path("/nonexistent")
@@ -46,7 +46,7 @@ def settings_of(name: str, *, has_breaker: bool) -> TownSettings:
         http=False,
         tick=f"{PACE.tick_s:g}s",
         db_deadline=f"{_DEADLINE_S:g}s",
-        db_request_timeout=f"{_REQUEST_S:g}s",
+        db_request_timeout=f"{REQUEST_S:g}s",
         db_circuit_breaker=has_breaker,
     )
 
@@ -76,7 +76,7 @@ class Life:
         self.house: Final = House(recorder.who, rate=clock.rate, ahead_s=clock.ahead_s)
         self.skew_ms = clock.skew_ms - round(clock.ahead_s * 1_000)
         self.house.context.run(keys_from, UlidSource(self._wall_ms, self._chance.getrandbits))
-        self.line: Final = cast.database.line(self.house, _REQUEST_S)
+        self.line: Final = cast.database.line(self.house, REQUEST_S)
         self.way: Final = Way(cast.loop, self.house, self._chance, TIMEOUT_S)
         self.counter: Counter | None = None
         self.has_acted = asyncio.Event()

@@ -150,10 +150,12 @@ class Database:
         self._lines.append(line)
         return line
 
-    def run(self, batch: Batch, answer: Answer) -> None:
-        """Run a batch, and have everybody know that there was one."""
+    def run(self, batch: Batch, by: Line, answer: Answer) -> None:
+        """Run a batch, and have everybody know that there was one; who gets the answer knows by that."""
         answer(self.memory.run_now(batch))
         for line in self._lines:
+            if line is by and by.way.weather is FAIR:
+                continue
             if line.changes.is_awaited:
                 line.tell_soon(self._loop, _TOLD_S * self._chance.random())
             else:
@@ -197,7 +199,7 @@ class Line:
 
     async def run(self, batch: Batch) -> BatchResult:
         """Have a batch's transaction run."""
-        result: BatchResult = await self._ask(partial(self._database.run, batch))
+        result: BatchResult = await self._ask(partial(self._database.run, batch, self))
         return result
 
     async def query(self, statement: Statement) -> Rows:

@@ -9,24 +9,28 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from proof import tables
-from proof.history import Event, Recorder
+from proof.history import Event, Recorder, Step
 from proof.moves import INSTALL
 from proof.outside import MemoryOutside
 from proof.reading import read_finals
 from proof.scene import Workload
 from proof.simulate.fate import Clock, Fate, Fault, Kind
-from proof.simulate.life import EPOCH_MS, PACE, Cast, Life
+from proof.simulate.life import EPOCH_MS, PACE, REQUEST_S, Cast, Life
 from proof.simulate.lines import FAIR, Database, Weather
 from proof.simulate.loop import House, new_loop
 from proof.simulate.relay import Counter
 from vox_mesh.model.keys import SigningKey
+from vox_mesh.store.breaker import REST_S
 from vox_mesh.store.memory import SharedMemory
 from vox_mesh.store.schema import ensure_schema
 from vox_mesh.store.script import Statement
 
 PLAYERS: Final = ("ada", "bob", "cleo", "dan", "eve")
 _AFTER_S: Final = PACE.ttl_s + 10
-"""How long all goes on when everything is well again: by then a write must have succeeded."""
+"""How long it may take until everybody can do something again, when all is well."""
+
+_CALM_S: Final = 8.0
+"""How long all goes on then, at the least."""
 
 _LAST_S: Final = 240.0
 """So long the last deeds may take, and then the draining."""
@@ -79,6 +83,8 @@ class World:
         watch: Callable[[], None] = lambda: None,
     ) -> None:
         self.events: Final[list[Event]] = []
+        self._successful: set[str] = set()
+        """Who has done something lately."""
         self._is_over = False
         self._seed = seed
         self._fate = fate
@@ -114,6 +120,8 @@ class World:
     def _write(self, event: Event) -> None:
         if not self._is_over:  # what is buried has nothing more to say
             self.events.append(event)
+            if event.step is Step.OK:
+                self._successful.add(event.who)
 
     def _counter_of(self, name: str) -> Counter | None:
         life = next((each.life for each in self._players if each.name == name), None)
@@ -124,8 +132,10 @@ class World:
     async def _play(self) -> None:
         keeping = asyncio.create_task(self._keep())
         await self._befall()
+        if self._fate.has_breaker:  # whoever has just opened its circuit does not know yet that all is well
+            await asyncio.sleep(REST_S + REQUEST_S)
         self._recorder.note("healed")
-        await asyncio.sleep(_AFTER_S)
+        await self._recover()
         self._cast.over.set()
         await self._all(lambda life: life.has_acted.is_set(), "the last deeds")
         self._cast.draining.set()
@@ -136,6 +146,15 @@ class World:
                 self.loop.raze(player.life.house)
                 self._recorder.note("drained", player=player.name)
         await read_finals(self._ask, self._recorder)
+
+    async def _recover(self) -> None:
+        """Let all go on, until everybody has done something again, or should have."""
+        healed = self.loop.now
+        self._successful.clear()
+        while self.loop.now < healed + _AFTER_S:
+            await asyncio.sleep(_LOOK_S)
+            if self.loop.now > healed + _CALM_S and len(self._successful) == len(self._players):
+                return
 
     async def _all(self, stands: Callable[[Life], bool], what: str) -> None:
         """Wait until all lives stand so."""

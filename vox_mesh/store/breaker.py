@@ -12,7 +12,8 @@ import pybreaker
 from vox_mesh.errors import CircuitOpen, DatabaseFault, MeshError, NoAnswer, Unreachable
 
 _FAULTS: Final = 5
-_REST_S: Final = 30.0
+REST_S: Final = 30.0
+"""So long a circuit that has opened stays open."""
 _FAULT_KINDS: Final = (Unreachable, NoAnswer, DatabaseFault)
 _AGES_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -55,7 +56,7 @@ class Breaker:
     """
 
     def __init__(
-        self, monotonic: Callable[[], float], *, faults: int = _FAULTS, rest_s: float = _REST_S
+        self, monotonic: Callable[[], float], *, faults: int = _FAULTS, rest_s: float = REST_S
     ) -> None:
         self._storage = _Storage(monotonic, rest_s)
         self._circuit = pybreaker.CircuitBreaker(
