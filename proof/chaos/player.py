@@ -64,10 +64,9 @@ class _Crashes(logging.Handler):
         self._recorder = recorder
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note it if it came with an exception that is none of the mesh's own."""
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, MeshError):
-            _note_unexpected(self._recorder, record.getMessage(), error)
+        """Note it if it came with an exception."""
+        if record.exc_info and record.exc_info[1]:
+            _note_unexpected(self._recorder, record.getMessage(), record.exc_info[1])
 
 
 def _note_unexpected(recorder: Recorder, where: str, error: BaseException) -> None:

@@ -14,7 +14,7 @@ from tests.support.authoring import Scene
 from tests.support.clocks import Clock
 from tests.support.grounds import BAR_MS, BEAT_MS, BEGIN_MS, Hand, Player, player
 from tests.support.messaging import Crowd
-from vox_mesh.errors import BadValue, StaleIncarnation, Unreachable
+from vox_mesh.errors import BadValue, DatabaseFault, StaleIncarnation, Unreachable
 from vox_mesh.model.hlc import Hlc
 from vox_mesh.model.rhythm.claims import StatusClaim
 from vox_mesh.rhythm import status
@@ -233,6 +233,16 @@ async def test_a_node_that_was_replaced_can_not_go_on(there: Scene, one: Player)
         one.status.claim("a", "t", "done")
         with pytest.raises(StaleIncarnation):
             await one.beat()
+
+
+async def test_claims_that_no_disk_takes_wait_for_room(there: Scene, one: Player, rest: Clock) -> None:
+    one.status.claim("a", "t", "done")
+    there.gate.before.append(DatabaseFault("the database failed: database or disk is full"))
+    await one.beat()
+    assert one.status.waiting == 1
+    comes_back(rest)
+    await one.beat()
+    assert await claims(one) == [("a", "t", 1, "done")]
 
 
 async def test_there_are_no_more_live_tasks_than_can_be_told_of(

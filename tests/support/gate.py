@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from contextlib import AbstractAsyncContextManager
 
-from vox_mesh.errors import DatabaseUnavailable
+from vox_mesh.errors import DatabaseFault, DatabaseUnavailable
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, Engine, EngineFacts
 from vox_mesh.store.script import Statement
@@ -24,7 +24,7 @@ class GatedEngine:
     def __init__(self, engine: Engine) -> None:
         self.max_scripts = engine.max_scripts
         self.batches: list[Batch] = []
-        self.before: deque[DatabaseUnavailable | None] = deque()
+        self.before: deque[DatabaseFault | DatabaseUnavailable | None] = deque()
         self.after: deque[DatabaseUnavailable] = deque()
         self.asking: deque[DatabaseUnavailable | None] = deque()
         self._engine = engine

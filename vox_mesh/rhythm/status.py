@@ -12,10 +12,10 @@ from typing import Any, Final
 import orjson
 
 from vox_mesh.errors import (
-    AWAY,
     BadValue,
     MeshError,
-    SpoolFull,
+    StaleIncarnation,
+    StoreClosed,
 )
 from vox_mesh.model.hlc import Hlc
 from vox_mesh.model.rhythm.claims import ClaimState, StatusClaim
@@ -37,7 +37,6 @@ _PART_BYTES: Final = 1_500_000
 
 _CLOSE_S: Final = 2.0
 _LEAST_S: Final = 1.0
-_AWAY: Final = (*AWAY, SpoolFull)
 _PUT: Final = Shape(
     "rhythm.claims",
     (named("rhythm_status")["put"],),
@@ -177,7 +176,9 @@ class StatusDesk:
         self._say_again(beat)
         try:
             await self.flush(max(_LEAST_S, beat.beat_ms / 1_000))  # the next beat has its own claims
-        except _AWAY as error:
+        except (StaleIncarnation, StoreClosed):
+            raise
+        except MeshError as error:  # also of a full disk, or a token that was revoked: both are mended
             if not self._is_away:
                 _log.warning("status claims wait for the database: %s", error.line)
             self._is_away = True
