@@ -20,7 +20,8 @@ def test_what_a_spool_has_kept_outlives_a_write_that_was_cut_off(tmp_path: Path)
     folder = tmp_path / "slots" / "ann"
     folder.mkdir(parents=True)
     spool = Spool(folder / "spool-1.db", _LARGE)
-    spool.keep([Script(Statement("SELECT 1"), key="kept", appendable=True)])
+    kept = Script(Statement("SELECT 1"), appendable=True)
+    spool.keep([kept])
     killed = tmp_path / "killed"
     shutil.copytree(tmp_path / "slots", killed / "slots")  # as it lies there while nobody has closed it
     spool.close()
@@ -28,7 +29,7 @@ def test_what_a_spool_has_kept_outlives_a_write_that_was_cut_off(tmp_path: Path)
         (torn,) = tear_spools(killed, random.Random(seed))
         assert torn.startswith("spool-1.db-wal with")
     again = Spool(killed / "slots" / "ann" / "spool-1.db", _LARGE)
-    assert [script.key for _, script in again.first(10, _LARGE)] == ["kept"]
+    assert [script.key for _, script in again.first(10, _LARGE)] == [kept.key]
     again.close()
 
 

@@ -62,9 +62,10 @@ def _rows(n: int) -> dict[str, list[dict[str, Any]]]:
 
 async def test_strangers_say_everything_that_they_can_and_note_each_answer() -> None:
     async def refuse(request: web.Request) -> web.Response:
+        await request.read()
         return web.Response(status=418)
 
-    app = web.Application()
+    app = web.Application(client_max_size=2**23)
     app.router.add_route("*", "/{path:.*}", refuse)
     runner = web.AppRunner(app)
     await runner.setup()
