@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from proof.scene import Pace
 from proof.simulate.lines import Weather
 
 _CALM_S: Final = (2.0, 7.0)
@@ -18,6 +19,15 @@ _GAP_S: Final = (0.2, 3.0)
 _FUSE: Final = 60
 """A house that is to be razed makes so many more steps, at the most: those are made where it is busy."""
 
+PACE: Final = Pace(tick_s=5.0, ttl_s=15.0, rest_s=4.0)
+_QUICK: Final = Pace(tick_s=2.0, ttl_s=6.0, rest_s=2.0)
+"""Where somebody dies, so that it can be told before the end."""
+
+_DEATHS: Final = 0.05
+"""The share of worlds in which somebody dies, and nothing else goes wrong."""
+
+_DIES_AT_S: Final = (2.0, 8.0)
+_BREAKERS: Final = 0.2
 _SKEW_MS: Final = 50_000
 _DRIFT: Final = 2e-4
 _AHEAD_S: Final = 5_000.0
@@ -87,23 +97,33 @@ class Fate:
 
     players: int
     seconds: float
+    pace: Pace
     clocks: tuple[Clock, ...]
     has_breaker: bool
     faults: tuple[Fault, ...]
-    storms: tuple[tuple[float, bool], ...] = field(default=())
+    storms: tuple[tuple[float, bool], ...]
     """When the weather changes, and whether it is a storm that begins."""
+
+    @property
+    def is_a_death(self) -> bool:
+        """Whether it is about somebody who dies."""
+        return not self.storms
 
 
 def drawn(seed: int, seconds: float) -> Fate:
     """The fate of a seed."""
     chance = random.Random(f"fate {seed}")
     players = chance.choice((3, 3, 3, 3, 4, 5))
+    clocks = tuple(_clock(chance) for _ in range(players))
+    if chance.random() < _DEATHS:
+        at, who = chance.uniform(*_DIES_AT_S), chance.randrange(players)
+        death = Fault(Kind.KILL, at, seconds, who, fuse=chance.randrange(_FUSE))
+        return Fate(players, seconds, _QUICK, clocks, False, (death,), ())
     storms = tuple(_storms(chance, seconds))
     faults = tuple(
         fault for at, end in _stormy(storms, seconds) for fault in _faults(chance, at, end, players)
     )
-    clocks = tuple(_clock(chance) for _ in range(players))
-    return Fate(players, seconds, clocks, chance.random() < 0.2, faults, storms)
+    return Fate(players, seconds, PACE, clocks, chance.random() < _BREAKERS, faults, storms)
 
 
 def _storms(chance: random.Random, seconds: float) -> Iterator[tuple[float, bool]]:

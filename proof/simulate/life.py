@@ -28,7 +28,6 @@ from vox_mesh.testing.town import TownSettings
 EPOCH_MS: Final = 1_800_000_000_000
 """What all clocks would show in the beginning, if they were right."""
 
-PACE: Final = Pace(tick_s=5.0, ttl_s=15.0, rest_s=4.0)
 REQUEST_S: Final = 3.0
 _DEADLINE_S: Final = 8.0
 _AGAIN_S: Final = 1.0
@@ -37,14 +36,14 @@ _NOWHERE: Final = Path("/nonexistent")
 
 
 @cache
-def settings_of(name: str, *, has_breaker: bool) -> TownSettings:
+def settings_of(name: str, tick_s: float, *, has_breaker: bool) -> TownSettings:
     """The settings of a player's node."""
     return TownSettings(
         node_id=name,
         agent_id=name,
         home_dir=_NOWHERE,
         http=False,
-        tick=f"{PACE.tick_s:g}s",
+        tick=f"{tick_s:g}s",
         db_deadline=f"{_DEADLINE_S:g}s",
         db_request_timeout=f"{REQUEST_S:g}s",
         db_circuit_breaker=has_breaker,
@@ -60,6 +59,7 @@ class Cast:
     outside: Outside
     workloads: Sequence[Workload]
     players: tuple[str, ...]
+    pace: Pace
     over: asyncio.Event
     draining: asyncio.Event
     counter_of: Callable[[str], Counter | None]
@@ -110,7 +110,7 @@ class Life:
             self.line,
             place=self.recorder.who,
         )
-        settings = settings_of(self.recorder.who, has_breaker=self._cast.has_breaker)
+        settings = settings_of(self.recorder.who, self._cast.pace.tick_s, has_breaker=self._cast.has_breaker)
         try:
             async with Mesh.open(settings, around) as mesh:
                 self.line.circuit = lambda: mesh.store.circuit
@@ -124,7 +124,7 @@ class Life:
         cast = self._cast
         outbox = outbox_of(mesh, Courier(self.way, cast.counter_of), cast.loop.time)
         self.counter = Counter(cast.loop, self.house, mesh)
-        scene = Scene(mesh, self.recorder, cast.outside, self._chance, PACE, cast.players, cast.over)
+        scene = Scene(mesh, self.recorder, cast.outside, self._chance, cast.pace, cast.players, cast.over)
         playing = asyncio.create_task(self._parts(scene))
         breaking = asyncio.create_task(mesh.broken())
         leaving = asyncio.create_task(self.is_leaving.wait())

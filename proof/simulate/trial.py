@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from proof import plot
 from proof.history import Event, History, Step
-from proof.scene import Workload
 from proof.simulate import fate
 from proof.simulate.loop import Stuck
 from proof.simulate.world import PLAYERS, World, prepared
@@ -34,6 +33,9 @@ DEADLINE_S: Final = 20.0
 
 _AT_ONCE: Final = (1, 1, 2, 2, 3)
 """How many workloads are played in one trial."""
+
+_WITNESSES: Final = ("writes", "looks")
+"""What tells of a death."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,11 @@ def tried(
 
     With `only`, these workloads and no others are played: it is another play than without.
     """
-    workloads = _drawn(seed) if only is None else [each for each in plot.WORKLOADS if each.name in only]
-    world = World(seed, fate.drawn(seed, seconds), workloads, _image(), _keys(), _watch(DEADLINE_S))
+    drawn = fate.drawn(seed, seconds)
+    if only is None:
+        only = _WITNESSES if drawn.is_a_death else _drawn(seed)
+    workloads = [each for each in plot.WORKLOADS if each.name in only]
+    world = World(seed, drawn, workloads, _image(), _keys(), _watch(DEADLINE_S))
     with _quietly(world), _without_gc():
         world.play()
     if folder is not None:
@@ -86,10 +91,10 @@ def tried(
     )
 
 
-def _drawn(seed: int) -> Sequence[Workload]:
+def _drawn(seed: int) -> Sequence[str]:
     chance = random.Random(f"workloads {seed}")
     count = min(len(plot.WORKLOADS), chance.choice(_AT_ONCE))
-    return chance.sample(plot.WORKLOADS, count)
+    return [each.name for each in chance.sample(plot.WORKLOADS, count)]
 
 
 @cache

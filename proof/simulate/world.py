@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from proof import tables
 from proof.history import Event, Recorder, Step
+from proof.monitor import Monitor
 from proof.moves import INSTALL
 from proof.outside import MemoryOutside
 from proof.reading import read_finals
 from proof.scene import Workload
 from proof.simulate.fate import Clock, Fate, Fault, Kind
-from proof.simulate.life import EPOCH_MS, PACE, REQUEST_S, Cast, Life
+from proof.simulate.life import EPOCH_MS, REQUEST_S, Cast, Life
 from proof.simulate.lines import FAIR, Database, Weather
 from proof.simulate.loop import House, new_loop
 from proof.simulate.relay import Counter
@@ -26,8 +27,8 @@ from vox_mesh.store.schema import ensure_schema
 from vox_mesh.store.script import Statement
 
 PLAYERS: Final = ("ada", "bob", "cleo", "dan", "eve")
-_AFTER_S: Final = PACE.ttl_s + 10
-"""How long it may take until everybody can do something again, when all is well."""
+_AFTER_S: Final = 10.0
+"""So long after a time to live, at the latest, everybody can do something again when all is well."""
 
 _CALM_S: Final = 8.0
 """How long all goes on then, at the least."""
@@ -36,6 +37,7 @@ _LAST_S: Final = 240.0
 """So long the last deeds may take, and then the draining."""
 
 _LOOK_S: Final = 0.25
+_MONITOR_S: Final = 5.0
 _FUSE_S: Final = 10.0
 """Whoever is to be killed in the middle of something, and has nothing to do for so long, is killed idle."""
 
@@ -96,7 +98,7 @@ class World:
         names = PLAYERS[: fate.players]
         self._players = [Player(name, clock) for name, clock in zip(names, fate.clocks, strict=True)]
         self._cast = Cast(
-            *(loop, self._database, MemoryOutside(), workloads, names),
+            *(loop, self._database, MemoryOutside(), workloads, names, fate.pace),
             *(asyncio.Event(), asyncio.Event(), self._counter_of, fate.has_breaker),
         )
         self._recorder = self._recorder_of("stage", 1)
@@ -131,6 +133,7 @@ class World:
 
     async def _play(self) -> None:
         keeping = asyncio.create_task(self._keep())
+        monitoring = asyncio.create_task(Monitor(self._ask, self._recorder).run(_MONITOR_S))
         await self._befall()
         if self._fate.has_breaker:  # whoever has just opened its circuit does not know yet that all is well
             await asyncio.sleep(REST_S + REQUEST_S)
@@ -141,6 +144,7 @@ class World:
         self._cast.draining.set()
         await self._all(lambda life: life.is_drained.is_set(), "the draining")
         keeping.cancel()
+        monitoring.cancel()
         for player in self._players:
             if player.life is not None:
                 self.loop.raze(player.life.house)
@@ -151,7 +155,7 @@ class World:
         """Let all go on, until everybody has done something again, or should have."""
         healed = self.loop.now
         self._successful.clear()
-        while self.loop.now < healed + _AFTER_S:
+        while self.loop.now < healed + self._fate.pace.ttl_s + _AFTER_S:
             await asyncio.sleep(_LOOK_S)
             if self.loop.now > healed + _CALM_S and len(self._successful) == len(self._players):
                 return
