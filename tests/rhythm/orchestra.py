@@ -91,7 +91,7 @@ class Orchestra:
             lambda: START_MS + player.skew_ms + int(passed_ms()),
             lambda: passed_ms() / 1_000,
             lambda: 0.5,
-            player.line,
+            memory=player.line,
         )
 
     async def begin(self, name: str, *, skew_ms: int = 0, drift: float = 0.0, **settings: Any) -> bool:
