@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -109,7 +110,7 @@ class Strangers:
         if call.has_token:
             headers["Authorization"] = f"Bearer {self._token}"
         url = self._urls[player] + call.path
-        async with client.request(call.method, url, data=call.body, headers=headers) as answer:
+        async with client.request(call.method, url, data=BytesIO(call.body), headers=headers) as answer:
             self._note(player, call.name, answer.status)
 
     async def _make_noise(self, player: str, noise: bytes) -> None:

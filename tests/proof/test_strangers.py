@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Any
-
-from aiohttp import web
 
 from proof.chaos.strangers import CALLS, Strangers
 from proof.checkers.strangers import STRANGER_CHECKS
 from proof.history import Event, Recorder
 from tests.proof.story import Story, faults
+from tools.homes import FILE
+from vox_mesh import Mesh
 
 _PATIENCE_S = 20.0
 
@@ -60,18 +61,7 @@ def _rows(n: int) -> dict[str, list[dict[str, Any]]]:
     return {"final_storm": [{"name": "a", "n": n}]}
 
 
-async def test_strangers_say_everything_that_they_can_and_note_each_answer() -> None:
-    async def refuse(request: web.Request) -> web.Response:
-        await request.read()
-        return web.Response(status=418)
-
-    app = web.Application(client_max_size=2**23)
-    app.router.add_route("*", "/{path:.*}", refuse)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    (port,) = {address[1] for address in runner.addresses}
+async def test_a_node_refuses_all_that_strangers_can_say(tmp_path: Path) -> None:
     heard: list[Event] = []
     everything = asyncio.Event()
 
@@ -80,19 +70,15 @@ async def test_strangers_say_everything_that_they_can_and_note_each_answer() -> 
         if {each.data["call"] for each in heard} == {call.name for call in CALLS} | {"noise"}:
             everything.set()
 
-    strangers = Strangers(
-        {"ann": f"http://127.0.0.1:{port}"},
-        "token",
-        random.Random(1),
-        Recorder("stage", 1, lambda: 0.0, hear),
-        rest_s=0.0,
-    )
-    calling = asyncio.create_task(strangers.run())
-    try:
+    recorder = Recorder("stage", 1, lambda: 0.0, hear)
+    async with Mesh.open(FILE.settings(tmp_path, None, node_id="ann", http=True, token="secret")) as ann:
+        url = ann.presence.activity.control_addr
+        assert url is not None
+        strangers = Strangers({"ann": url}, "secret", random.Random(1), recorder, rest_s=0.0)
+        calling = asyncio.create_task(strangers.run())
         async with asyncio.timeout(_PATIENCE_S):
             await everything.wait()
-    finally:
         calling.cancel()
         await asyncio.gather(calling, return_exceptions=True)
-        await runner.cleanup()
-    assert all(event.data["refused"] for event in heard)
+        assert [event.data for event in heard if not event.data["refused"]] == []
+        assert not await ann.locks.holders()
