@@ -23,11 +23,12 @@ from vox_mesh.model.traces import Trace
 
 _PATIENCE_S: Final = 60.0
 _SOON_S: Final = 25.0
+"""Less than OpenTelemetry itself takes to give up on a collector that does not answer."""
+
 _UNLOADED: Final = pytest.mark.skipif(
     find_spec("redis") is not None,
-    reason="pybreaker loads redis where it is installed, and that OpenTelemetry",
+    reason="where redis is installed, pybreaker loads it, and it OpenTelemetry",
 )
-"""Less than OpenTelemetry itself takes to give up on a collector that does not answer."""
 
 _LIFE: Final = ("schedule", "claim", "run", "complete")
 
