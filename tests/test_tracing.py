@@ -27,7 +27,7 @@ _SOON_S: Final = 25.0
 
 _UNLOADED: Final = pytest.mark.skipif(
     find_spec("redis") is not None,
-    reason="where redis is installed, pybreaker loads it, and it OpenTelemetry",
+    reason="redis is installed: pybreaker loads it, and it OpenTelemetry",
 )
 
 _LIFE: Final = ("schedule", "claim", "run", "complete")
