@@ -1,0 +1,29 @@
+"""The page on reliability says all that is checked, and all that was planted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from proof.mutants.plants import PLANTS
+from proof.plot import CHECKS
+from proof.verdicts import Check
+
+_PAGE: Final = (Path(__file__).resolve().parents[2] / "docs" / "reliability.md").read_text()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_every_check_is_on_the_page(check: Check) -> None:
+    assert f"| `{check.name}` | {check.promise} |" in _PAGE
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_every_planted_bug_is_on_the_page(name: str) -> None:
+    assert f"| `{name}` | {PLANTS[name].says} |" in _PAGE
+
+
+def test_every_bug_is_meant_to_be_found_by_a_check_that_there_is() -> None:
+    known = {check.name for check in CHECKS}
+    assert {plant.name for plant in PLANTS.values() if not {*plant.found_by} <= known} == set()
