@@ -23,6 +23,7 @@ from proof.chaos.points import Point, PointedOutside, Points
 from proof.chaos.role import DRAINED, OVER, UP, Role, appended_to
 from proof.chaos.schedule import PACE
 from proof.chaos.storm import storm
+from proof.crashes import Crashes
 from proof.history import Recorder
 from proof.outside import FolderOutside
 from proof.plot import WORKLOADS
@@ -54,19 +55,6 @@ class Clock:
         """What it shows."""
         gained_ms = (time.monotonic() - self._since) * (self._rate - 1) * 1_000
         return time.time_ns() // 1_000_000 + self._offset_ms + int(gained_ms)
-
-
-class _Crashes(logging.Handler):
-    """Notes what the mesh logs with a traceback: no fault of the world around it may lead to one."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__(logging.ERROR)
-        self._recorder = recorder
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Note it if it came with an exception."""
-        if record.exc_info and record.exc_info[1]:
-            _note_unexpected(self._recorder, record.getMessage(), record.exc_info[1])
 
 
 def _note_unexpected(recorder: Recorder, where: str, error: BaseException) -> None:
@@ -169,7 +157,7 @@ async def _live(role: Role) -> None:
     recorder = Recorder(
         role.who, role.life, time.monotonic, appended_to(Path(role.folder) / f"{role.who}-{role.life}.jsonl")
     )
-    logging.getLogger().addHandler(_Crashes(recorder))
+    logging.getLogger().addHandler(Crashes(partial(_note_unexpected, recorder)))
     _be_quick()
     points, clock = Points(), Clock()
     points.install()

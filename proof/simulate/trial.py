@@ -19,12 +19,12 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from proof import plot
+from proof.crashes import Crashes
 from proof.history import Event, History, Step
 from proof.simulate import fate
 from proof.simulate.loop import Stuck
 from proof.simulate.world import PLAYERS, World, prepared
 from proof.verdicts import Verdict, judged
-from vox_mesh.errors import MeshError
 from vox_mesh.model.keys import SigningKey
 
 SECONDS: Final = 40.0
@@ -135,24 +135,10 @@ def _without_gc() -> Iterator[None]:
         gc.unfreeze()
 
 
-class _Crashes(logging.Handler):
-    """Notes what the mesh logs with a traceback: nothing that befalls a node may lead to one."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.ERROR)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Note it if it came with an error that is none of the mesh's own."""
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, MeshError):
-            self._world.unexpected(self._world.loop.running, error, record.getMessage())
-
-
 @contextmanager
 def _quietly(world: World) -> Iterator[None]:
     """Have the mesh say nothing, but note what it should never have to say."""
-    log, crashes = logging.getLogger("vox_mesh"), _Crashes(world)
+    log, crashes = logging.getLogger("vox_mesh"), Crashes(world.crashed)
     level, propagates = log.level, log.propagate
     log.addHandler(crashes)
     log.setLevel(logging.ERROR)

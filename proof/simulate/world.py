@@ -91,7 +91,7 @@ class World:
         self._seed = seed
         self._fate = fate
         self.loop = loop = new_loop(random.Random(f"steps {seed}").random, watch)
-        loop.failed = self.unexpected
+        loop.failed = self._unexpected
         memory = SharedMemory(lambda: EPOCH_MS + round(loop.now * 1_000), image)
         memory.keys |= keys
         self._database = Database(loop, memory, random.Random(f"lines {seed}"))
@@ -112,7 +112,11 @@ class World:
             self.loop.close()
             self._database.memory.drop_now()
 
-    def unexpected(self, house: House, error: BaseException, where: str = "a task") -> None:
+    def crashed(self, where: str, error: BaseException) -> None:
+        """Whoever runs just now has said so."""
+        self._unexpected(self.loop.running, error, where)
+
+    def _unexpected(self, house: House, error: BaseException, where: str = "a task") -> None:
         """Something failed in a way that nothing that befalls a node accounts for."""
         self._recorder.note("unexpected", player=house.name, where=where, error=repr(error))
 

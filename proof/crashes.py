@@ -1,0 +1,19 @@
+"""What the mesh logs with a traceback: no fault of the world around it may lead to one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+
+class Crashes(logging.Handler):
+    """Tells of each, with what was said and the error."""
+
+    def __init__(self, tell: Callable[[str, BaseException], None]) -> None:
+        super().__init__(logging.ERROR)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell of it if it came with an error."""
+        if record.exc_info and record.exc_info[1]:
+            self._tell(record.getMessage(), record.exc_info[1])
