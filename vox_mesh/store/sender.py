@@ -126,7 +126,7 @@ class Sender:
         forgetting = self._ledger.due(may_look_back=may_look_back)
         if 1.0 - (1.0 - self._failing_share) ** len(scripts) <= _LIKELY:
             try:
-                verdicts = await self._carry(self._optimistic(scripts, forgetting, frame), flight)
+                verdicts = await self._carried(self._optimistic(scripts, forgetting, frame), flight)
             except RolledBack:
                 pass
             else:
@@ -140,6 +140,18 @@ class Sender:
         failed = sum(1 for verdict in verdicts if isinstance(verdict, MeshError))
         self._failing_share = _MEMORY * self._failing_share + (1 - _MEMORY) * failed / len(scripts)
         return _doubted(scripts, verdicts) if flight.is_doubtful else verdicts
+
+    async def _carried(self, request: Request, flight: Flight) -> list[Verdict]:
+        """The same as `_carry`; but a lone script that answers nothing says too little when in doubt.
+
+        Its process may have been replaced since it was applied: a request with a guard can tell.
+        """
+        verdicts = await self._carry(request, flight)
+        if flight.is_doubtful and isinstance(request, LoneRequest):
+            (outcome,) = verdicts
+            if isinstance(outcome, Outcome) and not outcome.rows:
+                raise RolledBack
+        return verdicts
 
     def _optimistic(self, scripts: Sequence[Script], forgetting: Forgetting, frame: Frame) -> Request:
         script = scripts[0]

@@ -1,0 +1,64 @@
+"""Whoever is replaced while an answer is under way is not told that nothing was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support import virtual_time
+from vox_mesh import Mesh
+from vox_mesh.coordination.clock import Surroundings
+from vox_mesh.errors import NoAnswer, OutcomeUnknown, StaleIncarnation
+from vox_mesh.store import new_key
+from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.memory import SharedMemory
+from vox_mesh.testing.town import TownSettings
+
+
+class _Line(SharedMemory):
+    """A node's way to the memory that all share. An answer can get lost, when something else has happened."""
+
+    def __init__(self, shared: SharedMemory) -> None:
+        self._shared = shared
+        self.changes, self.keys = shared.changes, shared.keys
+        self.query_now = shared.query_now  # type: ignore[method-assign]
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def run(self, batch: Batch) -> BatchResult:
+        result = self._shared.run_now(batch)
+        if self.meanwhile is not None:
+            happen, self.meanwhile = self.meanwhile, None
+            await happen()
+            raise NoAnswer("the answer got lost")
+        return result
+
+
+def test_a_message_whose_answer_got_lost_before_its_node_was_replaced_may_have_been_sent(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        around = virtual_time.surroundings()
+        assert isinstance(around.memory, SharedMemory)
+        settings = TownSettings(node_id="ada", agent_id="ada", home_dir=tmp_path, http=False)
+        line = _Line(around.memory)
+        async with AsyncExitStack() as lives:
+
+            async def begin(memory: SharedMemory) -> Mesh:
+                here = Surroundings(around.wall_ms, around.monotonic, memory=memory, place="here")
+                return await lives.enter_async_context(Mesh.open(settings, here))
+
+            old = await begin(line)
+            await old.bus.send("bob", {})
+            line.meanwhile = lambda: begin(around.memory)
+            key = new_key()
+            with pytest.raises(OutcomeUnknown) as unknown:
+                await old.bus.send("bob", {}, key=key)
+            assert "ada has begun again" in str(unknown.value)
+            assert await old.bus.letters.find(key) is not None
+            with pytest.raises(StaleIncarnation):
+                await old.bus.send("bob", {})
+
+    virtual_time.run(scenario())
