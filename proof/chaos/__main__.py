@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from proof.chaos.cast import NAMES
-from proof.chaos.schedule import StoreKind, drawn
+from proof.chaos.schedule import PACE, StoreKind, drawn
 from proof.chaos.stage import LOGS, PICTURE, Stage
 from proof.history import History
 from proof.verdicts import Verdict
@@ -33,11 +33,20 @@ def _asked() -> argparse.Namespace:
     asking.add_argument("--seed", type=int, help="what is drawn, and printed, if it is not given")
     asking.add_argument("--store", type=StoreKind, choices=list(StoreKind), default=StoreKind.FILE)
     asking.add_argument("--nodes", type=int, default=4, help=f"how many players, from 2 to {len(NAMES)} (4)")
+    asking.add_argument(
+        "--rest",
+        type=float,
+        default=PACE.rest_s,
+        metavar="S",
+        help="between two deeds of a workload (%(default)s)",
+    )
     asking.add_argument("--out", type=Path, help="a folder that is made for the history")
     asking.add_argument("--plant", default="", metavar="BUG", help="play with a planted bug")
     asked = asking.parse_args()
     if not 2 <= asked.nodes <= len(NAMES):
         asking.error(f"--nodes: from 2 to {len(NAMES)}")
+    if not 0.01 <= asked.rest <= PACE.ttl_s:
+        asking.error(f"--rest: from 0.01 to {PACE.ttl_s:g}")
     if not 1 <= asked.seconds <= _LONGEST_S:
         asking.error(f"--seconds: from 1 to {_LONGEST_S}")
     if asked.out is not None and asked.out.exists() and (not asked.out.is_dir() or any(asked.out.iterdir())):
@@ -45,6 +54,11 @@ def _asked() -> argparse.Namespace:
     if asked.plant and asked.plant not in _planted():
         asking.error(f"--plant: {asked.plant} is none of {', '.join(_planted())}")
     return asked
+
+
+def _unless_usual(asked: argparse.Namespace) -> str:
+    rest = "" if asked.rest == PACE.rest_s else f" --rest {asked.rest:g}"
+    return rest + (f" --plant {asked.plant}" if asked.plant else "")
 
 
 def _planted() -> Iterable[str]:
@@ -61,11 +75,11 @@ def main() -> None:
     folder = asked.out or _FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}-{asked.store}-{seed}"
     again = (
         f"python -m proof.chaos --seconds {asked.seconds:g} --seed {seed} "
-        f"--store {asked.store} --nodes {asked.nodes}{f' --plant {asked.plant}' if asked.plant else ''}"
+        f"--store {asked.store} --nodes {asked.nodes}{_unless_usual(asked)}"
     )
     print(f"{again}\n{schedule}", flush=True)
     began = time.monotonic()
-    stage = Stage(schedule, folder, asked.plant)
+    stage = Stage(schedule, folder, asked.plant, asked.rest)
     logging.basicConfig(filename=folder / LOGS / "stage.log", level=logging.INFO)
     try:
         asyncio.run(_played(stage))

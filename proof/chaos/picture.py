@@ -19,6 +19,11 @@ _CHART: Final = 160
 _LANE: Final = 16
 _BIN_S: Final = 0.5
 _GAP: Final = 14
+_LETTER: Final = 5
+_MARKS_S: Final = (5, 20, 60, 300, 1_800)
+_MOST_MARKS: Final = 20
+"""On the axis of time."""
+
 _COLOURS: Final = {Step.OK: "#2f9e63", Step.NO: "#e3a72f", Step.UNKNOWN: "#d1495b"}
 _NAMES: Final = {Step.OK: "done", Step.NO: "refused", Step.UNKNOWN: "unknown"}
 _STYLE: Final = """
@@ -139,13 +144,16 @@ class _Picture:
                 if event.data["kind"] == kind:
                     end = ends.get(event.data["id"])
                     told = ", ".join(f"{name} {value}" for name, value in event.data.items())
-                    self.bar(event.at, end.at if end else self._ended, self._y, "fault", told)
-                    self.text(self.x(event.at) + 3, self._y + 9, event.data["player"], "small")
+                    ended = end.at if end else self._ended
+                    self.bar(event.at, ended, self._y, "fault", told)
+                    player = event.data["player"]
+                    if self.x(ended) - self.x(event.at) > _LETTER * (len(player) + 1):
+                        self.text(self.x(event.at) + 3, self._y + 9, player, "small")
             self._y += _LANE
         self._y += _GAP
 
     def _draw_axis(self) -> None:
-        every = 5 if self._length < 90 else 20
+        every = next(each for each in _MARKS_S if each * _MOST_MARKS >= self._length or each == _MARKS_S[-1])
         for seconds in range(0, int(self._length) + 1, every):
             self.text(self.x(self._began + seconds), self._y + 4, f"{seconds} s", "axis")
 

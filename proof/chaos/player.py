@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -170,7 +171,7 @@ async def _live(role: Role) -> None:
             recorder,
             PointedOutside(FolderOutside(Path(role.outside)), points),
             random.Random(f"{role.seed} {role.who} {role.life}"),
-            PACE,
+            replace(PACE, rest_s=role.rest_s),
             role.players,
             asyncio.Event(),
         )

@@ -29,6 +29,8 @@ class Role:
     folder: str
     """Of the history."""
     outside: str
+    rest_s: float
+    """Between two deeds of a workload, on average."""
 
     @property
     def argument(self) -> str:

@@ -45,8 +45,11 @@ _LOOK_S: Final = 0.5
 class Stage:
     """One play: its people and where they play, and a folder in which all of it can be read afterwards."""
 
-    def __init__(self, schedule: Schedule, folder: Path, plant: str = "") -> None:
+    def __init__(
+        self, schedule: Schedule, folder: Path, plant: str = "", rest_s: float = PACE.rest_s
+    ) -> None:
         self.schedule = schedule
+        self._rest_s = rest_s
         self.folder = folder
         self._plant = plant
         self._people: dict[str, Person] = {}
@@ -85,7 +88,8 @@ class Stage:
     def _roles(self, ground: Ground) -> dict[Role, Any]:
         players, seed = self.schedule.players, self.schedule.seed
         folders = str(self.folder.absolute()), str((self.folder / "outside").absolute())
-        return {Role(who, 0, seed, players, *folders): ground.settings[who] for who in players}
+        roles = (Role(who, 0, seed, players, *folders, self._rest_s) for who in players)
+        return {role: ground.settings[role.who] for role in roles}
 
     @asynccontextmanager
     async def _monitored(self, ask: Ask) -> AsyncIterator[None]:

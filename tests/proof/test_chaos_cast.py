@@ -44,7 +44,7 @@ async def notes() -> Playbill:
 @pytest.fixture
 async def ann(tmp_path: Path, notes: Playbill) -> AsyncIterator[Person]:
     """A person whose part is read by an understudy."""
-    role = Role("ann", 0, 1, ("ann",), str(tmp_path), str(tmp_path))
+    role = Role("ann", 0, 1, ("ann",), str(tmp_path), str(tmp_path), 0.1)
     settings = FILE.settings(tmp_path, None, node_id="ann")
     person = Person(role, settings, notes.recorder, tmp_path, ("tests.proof.understudy",))
     person.begin()
