@@ -51,7 +51,8 @@ class Verdict:
 
 def judged(check: Check, history: History) -> Verdict:
     """The verdict on one promise."""
-    looks, faults, count = 0, [], 0
+    looks = count = 0
+    faults: list[str] = []
     for said in check.judge(history):
         if isinstance(said, int):
             looks += said

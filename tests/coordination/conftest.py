@@ -22,7 +22,7 @@ from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
 
 _NEVER_S = 3_600.0
-_HOMES = (FILE, MESH_REPLICA, *cases_in_soak(MEMORY, MESH))  # what is found in a log does not depend on it
+_HOMES = (FILE, *cases_in_soak(MEMORY, MESH, MESH_REPLICA))  # what is found in a log does not depend on it
 
 
 @pytest.fixture(params=EVERY_HOME, ids=str)

@@ -34,7 +34,7 @@ async def proxy(shared_server: Server) -> AsyncIterator[Proxy]:
         yield proxy
 
 
-@pytest.fixture(params=[MESH, MESH_HTTP], ids=str)
+@pytest.fixture(params=[MESH, *lengths.cases_in_soak(MESH_HTTP)], ids=str)
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path, shared_server: Server, proxy: Proxy
 ) -> AsyncIterator[Store]:

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from tests.support.job_runs import Works, works
-from tests.support.lengths import SOAK
+from tests.support.lengths import SOAK, only_at_full_length
 from tests.support.message_runs import seeded
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
@@ -80,6 +80,7 @@ async def nothing() -> AsyncIterator[Entry]:
     yield
 
 
+@only_at_full_length  # chaos shows the same in every run
 @pytest.mark.parametrize("case", [FILE, MESH_REPLICA], ids=str)
 async def test_whatever_happens_to_workers_each_job_ends_once_and_no_two_have_it(
     tmp_path: Path, case: HomeCase, request: pytest.FixtureRequest

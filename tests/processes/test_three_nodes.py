@@ -17,7 +17,7 @@ import pytest
 
 from tests.support import load_handlers
 from tests.support.job_runs import works
-from tests.support.lengths import NODE_ROUNDS, SOAK
+from tests.support.lengths import NODE_ROUNDS, SOAK, only_at_full_length
 from tests.support.message_runs import seeded
 from tests.support.node_load import Load
 from tests.support.node_runs import Machines, UpNode, machines, node_settings
@@ -112,6 +112,7 @@ def _running(marker: str) -> list[str]:
     return [line for line in told.stdout.splitlines() if marker in line and "ps -Ao" not in line]
 
 
+@only_at_full_length  # chaos shows the same in every run
 async def test_whatever_happens_to_nodes_the_mesh_is_right_and_they_tell_the_truth(
     tmp_path: Path, server: Server
 ) -> None:

@@ -11,6 +11,7 @@ import sqlite3
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -375,7 +376,13 @@ async def test_a_full_disk_turns_the_replica_off_with_a_warning(
     assert shutil.disk_usage(small_disk).free > 2**19, "the room it took was not given back"
 
 
-@pytest.mark.parametrize("choice", [ReplicaChoice.AUTO, ReplicaChoice.PUSHED], ids=str)
+_AUTO: Final = pytest.param(
+    ReplicaChoice.AUTO,
+    marks=pytest.mark.skipif(find_spec("libsql") is not None, reason="there the native replica takes over"),
+)
+
+
+@pytest.mark.parametrize("choice", [_AUTO, ReplicaChoice.PUSHED], ids=str)
 @pytest.mark.parametrize("status", [404, 501])
 async def test_with_a_server_that_does_not_push_the_primary_answers_and_the_status_says_why(
     choice: ReplicaChoice, status: int, node: Settings, primary: Server

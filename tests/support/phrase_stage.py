@@ -13,6 +13,7 @@ from vox_mesh import Mesh, Settings
 from vox_mesh.model.rhythm.score import Score
 from vox_mesh.node import MeshNode
 from vox_mesh.rhythm.phrase import Phrase
+from vox_mesh.store.memory import SharedMemory
 
 BEAT_MS = 5_000
 """At the built-in tempo."""
@@ -75,7 +76,7 @@ async def stage(**settings: Any) -> AsyncIterator[Stage]:
     around = surroundings()
     async with Mesh.open(Settings(node_id="stage", agent_id="ada", **settings), around) as node:
         yield Stage(node)
-    assert around.memory is not None
+    assert isinstance(around.memory, SharedMemory)
     await around.memory.drop()
 
 
