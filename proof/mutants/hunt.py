@@ -21,6 +21,10 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 _STORES: Final = {Stage.FILE: "file", Stage.SERVER: "sqld"}
 
 
+class Wrecked(Exception):
+    """A bug left an instrument unable to say anything: that is not to find it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What came of a hunt."""
@@ -45,10 +49,14 @@ class Found:
 def hunt(plant: Plant, seeds: int = SEEDS, seconds: int = SECONDS) -> Found:
     """Run the instruments with this bug."""
     began = time.monotonic()
-    if plant.stage is Stage.SIMULATION:
-        broken, effort = _simulated(plant, seeds)
-    else:
-        broken, effort = _played(plant, seconds)
+    broken: Sequence[str] = ()
+    try:
+        if plant.stage is Stage.SIMULATION:
+            broken, effort = _simulated(plant, seeds)
+        else:
+            broken, effort = _played(plant, seconds)
+    except Wrecked as wreck:
+        effort = f"the instrument itself failed: {wreck}"
     return Found(
         *(plant.name, plant.says, str(plant.stage)),
         tuple(name for name in plant.found_by if name in broken),
@@ -81,6 +89,6 @@ def _played(plant: Plant, seconds: int) -> tuple[Sequence[str], str]:
 def _run(plant: Plant, module: str, *arguments: str) -> str:
     command = [sys.executable, "-m", "proof.mutants.infected", plant.name, module, *arguments]
     ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
-    if ran.returncode not in (0, 1):
-        raise RuntimeError(f"{' '.join(command)} ended with {ran.returncode}:\n{ran.stderr[-2_000:]}")
+    if ran.returncode not in (0, 1) or not ran.stdout:
+        raise Wrecked((ran.stderr.splitlines() or ["nothing was said"])[-1])
     return ran.stdout
