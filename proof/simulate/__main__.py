@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from proof import plot
+from proof.simulate.loop import Stuck
 from proof.simulate.tally import Tally
 from proof.simulate.trial import SECONDS, Trial, tried
 
@@ -36,6 +37,8 @@ def main() -> None:
                     break
     except KeyboardInterrupt:
         sys.exit(f"stopped: {tally}")
+    except Stuck as error:
+        sys.exit(f"{error}; before that: {tally}")
     print(json.dumps(tally.document()) if asked.json else tally.told())
     sys.exit(1 if tally.broken else 0)
 
@@ -89,7 +92,10 @@ def _leave_interrupts() -> None:
 
 
 def _tried(seed: int, seconds: float, folder: Path | None, only: Sequence[str] | None) -> Trial:
-    return tried(seed, seconds, None if folder is None else folder / str(seed), only)
+    try:
+        return tried(seed, seconds, None if folder is None else folder / str(seed), only)
+    except Stuck as error:
+        raise Stuck(f"seed {seed} does not end: {error}") from None
 
 
 def _with_progress(trials: Iterator[Trial], tally: Tally, is_quiet: bool) -> Iterator[Trial]:
