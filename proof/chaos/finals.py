@@ -74,6 +74,18 @@ async def _note_replica(ground: Ground, player: str, primary: Dump, stage: Recor
     except (MeshError, TimeoutError) as error:
         stage.note("final.replica", player=player, equal=False, error=repr(error))
         return
+    try:
+        replica, intact = await _replica(ground, player)
+    except sqlite3.DatabaseError as error:
+        stage.note("final.replica", player=player, equal=False, intact=False, error=str(error))
+        return
+    differing = sorted(name for name in {*primary, *replica} if primary.get(name) != replica.get(name))
+    is_equal = intact and not differing
+    stage.note("final.replica", player=player, equal=is_equal, differing=differing, intact=intact)
+
+
+async def _replica(ground: Ground, player: str) -> tuple[Dump, bool]:
+    """What a player's replica holds, and whether SQLite takes it for whole."""
     address = f"{ground.replica_of(player).absolute().as_uri()}?immutable=1&mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         connection.row_factory = sqlite3.Row
@@ -81,11 +93,7 @@ async def _note_replica(ground: Ground, player: str, primary: Dump, stage: Recor
         async def ask(sql: str) -> list[dict[str, Any]]:
             return [dict(row) for row in connection.execute(sql)]
 
-        replica = await _dump(ask)
-        intact = connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-    differing = sorted(name for name in {*primary, *replica} if primary.get(name) != replica.get(name))
-    is_equal = intact and not differing
-    stage.note("final.replica", player=player, equal=is_equal, differing=differing, intact=intact)
+        return await _dump(ask), connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
 
 
 async def _dump(ask: Ask) -> Dump:

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
 import orjson
 
 from proof.history import History
-from proof.reading import finals
+from proof.reading import Row, finals
 from proof.verdicts import Check
 from vox_mesh.coordination.deferral import Standing
+from vox_mesh.coordination.kinds import APPLY, DROP
 
 _ON_NOTHING: Final = "[]"
+_OF_OTHERS: Final = (APPLY, DROP)
+"""What becomes of an op that waits: such an entry names it as what it depends on."""
 
 
 def ops_in_order(history: History) -> Iterator[str | int]:
-    """What was applied at once has all that it depends on before it in the log, accepted."""
-    rows = {row["op_id"]: row for row in finals(history, "agent_oplog")}
-    for row in rows.values():
-        if row["causal_deps"] == _ON_NOTHING or not row["accepted"] or row["reason"] == Standing.DEFERRED:
+    """What was applied, at once or after it had waited, has all that it depends on applied before it."""
+    accepted = [row for row in finals(history, "agent_oplog") if row["accepted"]]
+    applied = _applied(accepted)
+    for row in accepted:
+        is_free = row["causal_deps"] == _ON_NOTHING or row["kind"] in _OF_OTHERS
+        if is_free or row["op_id"] not in applied:
             continue
         yield 1
         for dep in orjson.loads(row["causal_deps"]):
-            found = rows.get(dep)
-            if found is None or not found["accepted"] or found["id"] > row["id"]:
+            if applied.get(dep, math.inf) >= applied[row["op_id"]]:
                 yield f"op {row['op_id']} of {row['node_id']} was applied without {dep}, which it depends on"
+
+
+def _applied(accepted: list[Row]) -> dict[str, int]:
+    """With which entry each op took effect: its own, or the one that says that it has waited enough."""
+    own = {row["op_id"]: row["id"] for row in accepted if row["reason"] != Standing.DEFERRED}
+    later = {orjson.loads(row["payload"])["op"]: row["id"] for row in accepted if row["kind"] == APPLY}
+    return own | later
 
 
 DEPENDENCY_CHECKS: Final = (

@@ -15,10 +15,14 @@ from proof.checkers.lives import Life, lives_of, pace_of, writes_of
 from proof.history import Event, History
 from proof.reading import finals
 from proof.verdicts import Check
-from vox_mesh.model.liveness import DEAD_AFTER_TICKS, State, state_of
+from vox_mesh.model.liveness import State
 
 _LIVELY_TICKS: Final = 3.0
 """Whoever writes at least once in so many ticks is up, and reaches the database."""
+
+_DEAD_TICKS: Final = 10.5
+_LATE_TICKS: Final = 1.5
+"""What is promised of a silence of so long, whatever the product makes of it."""
 
 _FROM_BEST: Final = tuple(State)
 
@@ -30,7 +34,7 @@ def live_never_dead(history: History) -> Iterator[str | int]:
     pace = pace_of(history)
     if pace is None:
         return
-    dead_s, lively_s = DEAD_AFTER_TICKS * pace.tick_s, _LIVELY_TICKS * pace.tick_s
+    dead_s, lively_s = _DEAD_TICKS * pace.tick_s, _LIVELY_TICKS * pace.tick_s
     players = {life.node_id: life.player for life in lives_of(history)}
     writes = writes_of(history)
     for look in _up_to_date(history, writes, lively_s):
@@ -79,7 +83,7 @@ def dead_told(history: History) -> Iterator[str | int]:
     for life, again in _gone(lives, writes):
         for look in looks:
             silent_s = look.data["since"] - life.ended - margin_s
-            least = state_of(round(silent_s * 1_000), round(pace.tick_s * 1_000), has_left=False)
+            least = _least(silent_s / pace.tick_s)
             is_gone = look.at < again and least is not State.ALIVE
             if is_gone and _is_lively(writes[look.who], life.ended, look.data["since"] - lively_s, lively_s):
                 yield 1
@@ -99,6 +103,13 @@ def _gone(lives: Sequence[Life], writes: dict[str, Writes]) -> Iterator[tuple[Li
                 life,
                 next((each.began for each in lives[at + 1 :] if each.node_id == life.node_id), math.inf),
             )
+
+
+def _least(silent_ticks: float) -> State:
+    """As what a node that is silent for so long must be told at least."""
+    if silent_ticks < _LATE_TICKS:
+        return State.ALIVE
+    return State.WARN if silent_ticks < _DEAD_TICKS else State.DEAD
 
 
 def _is_as_bad(state: str | None, least: State, life: Life) -> bool:

@@ -82,8 +82,11 @@ def _played(plant: Plant, seconds: int) -> tuple[Sequence[str], str]:
     with tempfile.TemporaryDirectory(prefix="vox-mesh-mutant-") as folder:
         asked = ["--seconds", str(seconds), "--seed", "1", "--store", _STORES[plant.stage], "--out", folder]
         _run(plant, "proof.chaos", *asked, "--plant", plant.name)
-        verdicts = json.loads((Path(folder) / "verdicts.json").read_text())
-    return [each["name"] for each in verdicts if each["faults"]], f"{seconds} s of chaos"
+        verdicts = Path(folder) / "verdicts.json"
+        if not verdicts.exists():
+            raise Wrecked("it came to no verdict")
+        said = json.loads(verdicts.read_text())
+    return [each["name"] for each in said if each["faults"]], f"{seconds} s of chaos"
 
 
 def _run(plant: Plant, module: str, *arguments: str) -> str:

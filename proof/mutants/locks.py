@@ -6,6 +6,11 @@ from typing import Final
 
 from proof.mutants.plant import Code, Plant, Sql
 
+_RAISED: Final = (
+    "fence_token = 1 + max(fence_token, ( "
+    "SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)),"
+)
+
 LOCK_PLANTS: Final = (
     Plant(
         "token-reused",
@@ -21,14 +26,8 @@ LOCK_PLANTS: Final = (
         "token-not-raised",
         "whoever waits for a lock gets it under its last holder's token",
         (
-            Sql(
-                "locks",
-                "take_if_next",
-                "fence_token = 1 + max(fence_token,",
-                "fence_token = max(fence_token,",
-            ),
-            Sql("locks", "pass_on", "fence_token = 1 + max(fence_token,", "fence_token = max(fence_token,"),
-            Sql("locks", "raise_above", "generation = 1 + max(generation,", "generation = max(generation,"),
+            Sql("locks", "take_if_next", _RAISED, "fence_token = fence_token,"),
+            Sql("locks", "pass_on", _RAISED, "fence_token = fence_token,"),
         ),
         ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
         ("locks",),

@@ -6,6 +6,9 @@ from typing import Final
 
 from proof.mutants.plant import Plant, Sql
 
+_HEAD: Final = "AND (expires_ms IS NULL OR expires_ms > clock.now OR ("
+_NOT_GIVEN_BACK: Final = "AND coalesce(not_before_ms, 0) <= clock.now "
+
 MESSAGE_PLANTS: Final = (
     Plant(
         "acked-by-anyone",
@@ -55,7 +58,7 @@ MESSAGE_PLANTS: Final = (
         "what was written after a message that waits to be tried again is handed out before it",
         (
             Sql("messages", "claim", "AND (h.barrier IS NULL OR hlc < h.barrier)", ""),
-            Sql("messages", "claim", "coalesce(m.not_before_ms, 0),", "0,"),
+            *(Sql("messages", name, _HEAD, _NOT_GIVEN_BACK + _HEAD) for name in ("claim", "look")),
         ),
         ("messages-in-order",),
         ("messages",),

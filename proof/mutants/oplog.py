@@ -24,11 +24,10 @@ LOG_PLANTS: Final = (
         "entry-left-out",
         "of entries that are written together the last is not",
         (
-            Sql(
-                "oplog",
-                "append_several",
-                "FROM json_each(?4) ORDER BY key",
-                "FROM json_each(?4) WHERE key < 1",
+            Code(
+                "vox_mesh.coordination.author:Author._entries",
+                "for script in _in_order(scripts):",
+                "for script in list(_in_order(scripts))[: max(1, len(scripts) - 1)]:",
             ),
         ),
         ("chains-complete", "chains-whole"),
@@ -74,7 +73,7 @@ LOG_PLANTS: Final = (
             ),
         ),
         ("dead-told",),
-        ("writes",),
+        ("writes", "looks"),
     ),
     Plant(
         "dead-by-own-clock",
@@ -87,7 +86,7 @@ LOG_PLANTS: Final = (
             ),
         ),
         ("live-never-dead", "dead-told", "downbeats-once", "never-after-expiry"),
-        ("writes", "beats", "messages"),
+        ("writes", "looks", "beats", "messages"),
     ),
     Plant(
         "live-told-dead",
@@ -100,7 +99,7 @@ LOG_PLANTS: Final = (
             ),
         ),
         ("live-never-dead",),
-        ("writes",),
+        ("writes", "looks"),
     ),
     Plant(
         "downbeat-twice",

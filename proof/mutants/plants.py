@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from proof.mutants.disk import DISK_PLANTS
 from proof.mutants.locks import LOCK_PLANTS
 from proof.mutants.mail import MESSAGE_PLANTS
 from proof.mutants.oplog import LOG_PLANTS
@@ -11,5 +12,7 @@ from proof.mutants.store import STORE_PLANTS
 from proof.mutants.work import JOB_PLANTS
 
 PLANTS: Final = {
-    plant.name: plant for plant in (*LOCK_PLANTS, *STORE_PLANTS, *LOG_PLANTS, *MESSAGE_PLANTS, *JOB_PLANTS)
+    plant.name: plant
+    for plants in (LOCK_PLANTS, STORE_PLANTS, DISK_PLANTS, LOG_PLANTS, MESSAGE_PLANTS, JOB_PLANTS)
+    for plant in plants
 }

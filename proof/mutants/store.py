@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant, Sql
+from proof.mutants.plant import Code, Plant
+
+_REQUEST: Final = "vox_mesh.store.request"
 
 STORE_PLANTS: Final = (
     Plant(
         "retried-without-key",
         "a request that got no answer is sent again, and takes effect again",
-        (
-            Sql("scripts", "remember_key", "VALUES (?, ?, ?, ?)", "VALUES (?, ?, ? || random(), ?)"),
-            Sql("scripts", "remember_keys", "value, ?3", "value || random(), ?3"),
-        ),
+        (Code(f"{_REQUEST}:OptimisticRequest._remember", "scripts = self._scripts", "scripts = ()"),),
         ("effect-once", "counters-linearizable", "no-lost-update"),
         ("effects", "counters"),
     ),
@@ -51,9 +50,9 @@ STORE_PLANTS: Final = (
         "of scripts that go together in a request the second is left out",
         (
             Code(
-                "vox_mesh.store.request:OptimisticRequest.__init__",
-                "for run in _runs(scripts) if len(scripts) > 1 else _ALONE:",
-                "for run in (each for each in _runs(scripts) if each != [1]):",
+                f"{_REQUEST}:_runs",
+                "if script.statements or script.answer is not None:",
+                "if index != 1 and (script.statements or script.answer is not None):",
             ),
         ),
         ("effect-none-lost", "counters-linearizable", "no-lost-update"),

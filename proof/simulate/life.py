@@ -34,6 +34,8 @@ _AGAIN_S: Final = 1.0
 _NOWHERE: Final = Path("/nonexistent")
 """Nothing is written to disk."""
 
+_TEMPO: Final = Path(__file__).with_name("tempo.yaml")
+
 
 @cache
 def settings_of(name: str, tick_s: float, *, has_breaker: bool) -> TownSettings:
@@ -43,6 +45,7 @@ def settings_of(name: str, tick_s: float, *, has_breaker: bool) -> TownSettings:
         agent_id=name,
         home_dir=_NOWHERE,
         http=False,
+        tempo_policy=_TEMPO,
         tick=f"{tick_s:g}s",
         db_deadline=f"{_DEADLINE_S:g}s",
         db_request_timeout=f"{REQUEST_S:g}s",

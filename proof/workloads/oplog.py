@@ -15,6 +15,9 @@ _OP: Final = "op"
 _APPENDS: Final = 0.6
 _DEPENDS: Final = 0.3
 _MOST_DEPS: Final = 3
+_AWAITS: Final = 0.15
+_AHEAD: Final = 3
+"""An op may depend on one that comes so much later, if it comes at all."""
 _ANCHORS: Final = 0.05
 _VERIFIES: Final = 0.04
 
@@ -35,12 +38,14 @@ async def act(scene: Scene) -> None:
 
 
 async def _append(scene: Scene, number: int, known: set[str]) -> None:
-    """Append an op; those that are known to be there may be what it depends on."""
+    """Append an op; it may depend on some that are known to be there, and on one that may not be yet."""
     key, chance = key_of(scene.who, _OP, number), scene.chance
     deps: list[str] = []
     if known and chance.random() < _DEPENDS:
         others = sorted(known - {key})
         deps = chance.sample(others, min(len(others), _MOST_DEPS))
+    if chance.random() < _AWAITS:
+        deps.append(key_of(chance.choice(scene.players), _OP, number + chance.randint(1, _AHEAD)))
     kind = STEP if number % 2 else NOTE
     with scene.recorder.deed("log.append", key=key, kind=kind.name) as doing:
         outcome = await scene.mesh.oplog.append(kind.name, {"number": number}, deps=deps, key=key)

@@ -24,6 +24,8 @@ def test_there_are_enough_of_them() -> None:
 def test_its_place_is_there(plant: Plant) -> None:
     for change in plant.changes:
         assert change.changed()
+    functions = [change.place for change in plant.changes if isinstance(change, Code)]
+    assert len({*functions}) == len(functions)  # of two changes to one function the first would be lost
 
 
 @pytest.mark.parametrize(

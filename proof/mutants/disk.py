@@ -1,0 +1,37 @@
+"""Bugs in what a node keeps on its own disk: the replica and the spool. Only real processes have those."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.plant import Code, Plant, Stage
+
+DISK_PLANTS: Final = (
+    Plant(
+        "half-applied",
+        "of the pages that a transaction has changed the last does not reach the replica",
+        (
+            Code(
+                "vox_mesh.store.replica.pages:PageFile.add",
+                "piece = frames[start : start + _PIECE]",
+                "piece = frames[start : start + _PIECE][:-1] or frames",
+            ),
+        ),
+        ("replica-equal",),
+        stage=Stage.SERVER,
+    ),
+    Plant(
+        "spool-loses-some",
+        "of what the spool is to keep the last is not written",
+        (Code("vox_mesh.store.spool:Spool.keep", 'VALUES (?)", lines)', 'VALUES (?)", lines[:-1])'),),
+        ("chains-complete", "messages-acked"),
+        stage=Stage.SERVER,
+    ),
+    Plant(
+        "spool-renames",
+        "what comes out of the spool has another key than it went in with",
+        (Code("vox_mesh.store.spool:decode", 'key = record["key"]', 'key = record["key"][:-1] + "0"'),),
+        ("chains-complete", "messages-acked", "messages-once"),
+        stage=Stage.SERVER,
+    ),
+)
