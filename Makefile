@@ -71,7 +71,9 @@ $(TOOLS): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary libsql libsql==0.1.8 2>/dev/null || true
 	@touch $@
 
-$(PEERS): $(TOOLS)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]' \
+# In a folder of their own: pybreaker loads redis where it finds it, and every command would pay for that.
+$(PEERS): $(TOOLS) bench/peers/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(VENV)/peers \
+		--requirement bench/peers/requirements.txt \
 		|| echo "peers could not be installed: the benchmark leaves them out" >&2
 	@touch $@

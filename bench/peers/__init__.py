@@ -1,1 +1,6 @@
-"""Other queues, measured beside our jobs in the same run, each as its own documentation shows it."""
+"""Other queues. Their packages are in a folder of their own, where nothing but this finds them."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(sys.prefix) / "peers"))
