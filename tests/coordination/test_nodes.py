@@ -267,6 +267,23 @@ async def test_a_tick_that_comes_late_does_not_bring_back_a_node_that_has_left(n
     assert (now.state, now.left_ms) == (State.LEFT, left.left_ms)
 
 
+async def test_a_slow_answer_does_not_keep_the_next_tick_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async with Mesh.open(MEMORY.settings(tmp_path, None, tick="100ms")) as node:
+        monkeypatch.setattr(node.deferral, "look", never)
+        async with asyncio.timeout(_PATIENCE_S):
+            for _ in range(2):
+                asked.clear()
+                await asked.wait()
+
+
 async def test_who_is_here_is_told_of_one_mesh_only(tmp_path: Path) -> None:
     first = _slow(FILE.settings(tmp_path, None))
     elsewhere = [

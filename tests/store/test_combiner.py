@@ -298,6 +298,22 @@ async def test_requests_are_isolated_at_once_while_many_scripts_fail() -> None:
         assert not await _isolates_at_once(c)
 
 
+async def test_a_few_scripts_that_fail_among_many_do_not_change_how_others_are_sent() -> None:
+    async with combining() as c:
+        first = await c.busy()
+        rest = [c.send(adding(number)) for number in (*range(1, 18), 1, 2, 3)]
+        await c.queued(20)
+        c.gate.release()
+        await asyncio.gather(first, *rest)
+        assert is_isolated(c.gate.batches[-1])
+        first = await c.busy(100)
+        rest = [c.send(adding(number)) for number in range(101, 106)]
+        await c.queued(5)
+        c.gate.release()
+        await asyncio.gather(first, *rest)
+        assert not any(is_isolated(batch) for batch in c.gate.batches[-2:])
+
+
 async def _isolates_at_once(c: Combining) -> bool:
     """Whether the next request is tried without the optimistic form."""
     c.gate.batches.clear()

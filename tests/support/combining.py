@@ -42,10 +42,10 @@ class Combining:
         """Submit scripts as a caller of their own."""
         return asyncio.create_task(self.combiner.submit(scripts, timeout))
 
-    async def busy(self) -> asyncio.Task[list[Verdict]]:
+    async def busy(self, number: int = 0) -> asyncio.Task[list[Verdict]]:
         """Have a request stand at the closed gate, so that what comes next has to queue."""
         self.gate.hold()
-        task = self.send(adding(0))
+        task = self.send(adding(number))
         await self.gate.arrival()
         return task
 
