@@ -85,6 +85,8 @@ def main() -> None:
         asyncio.run(_played(stage))
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit("stopped: everything that was begun has been ended")
+    except TimeoutError:
+        sys.exit(f"the faults do not come to an end: see {folder / LOGS}\nOnce more: {again}")
     history, said = stage.judge()
     print(f"\n{_summary(stage, history, said)}\nin {time.monotonic() - began:.0f} s, written to {folder}")
     print(f"the picture is {folder / PICTURE}")

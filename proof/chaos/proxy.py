@@ -79,12 +79,17 @@ class Link:
 
     async def close(self) -> None:
         """Close both sides; what was written before still goes out, if it is taken soon."""
-        for side in (self.client, self.server):
-            side.close()
-            with suppress(OSError, TimeoutError):
-                await asyncio.wait_for(side.wait_closed(), _LINGER_S)
-            side.transport.abort()
-        self.closed.set()
+        try:
+            for side in (self.client, self.server):
+                side.close()
+                try:
+                    await asyncio.wait_for(side.wait_closed(), _LINGER_S)
+                except TimeoutError:
+                    side.transport.abort()
+                except OSError:
+                    pass  # the other end was quicker
+        finally:
+            self.closed.set()
 
 
 class Proxy:

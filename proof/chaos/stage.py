@@ -33,6 +33,8 @@ PICTURE: Final = "chaos.svg"
 LOGS: Final = "logs"
 """The folder of what the players logged, in that of the run."""
 
+_MEND_S: Final = 120.0
+"""For what was still going wrong when the time was over."""
 _UP_S: Final = 90.0
 _AFTERWARDS_S: Final = 1.5 * PACE.ttl_s
 """For which all goes on when all is well again."""
@@ -106,7 +108,8 @@ class Stage:
     async def _storms_and_calm(self, ground: Ground) -> None:
         """All that goes wrong, until all is well again and everybody is back."""
         async with self._called_by_strangers(ground):
-            await Nemesis(ground, self._people, self._recorder).rage(self.schedule)
+            async with asyncio.timeout(self.schedule.seconds + _MEND_S):
+                await Nemesis(ground, self._people, self._recorder).rage(self.schedule)
             await self._all(_come_up, _UP_S, "to come up again")
         self._recorder.note("healed")
 

@@ -134,3 +134,19 @@ async def test_a_doubled_request_is_heard_twice_on_its_line_or_as_that_of_anothe
         while b"".join(echo.heard) != b"hello" + 2 * b"again" + 2 * b"POST / HTTP/1.1":
             echo.news.clear()
             await echo.news.wait()
+
+
+async def test_a_line_that_is_cut_while_its_client_is_slow_is_closed_like_any_other(
+    proxy: Proxy, line: Line, echo: Echo
+) -> None:
+    words = bytes(2**24)
+    line.say(words)
+    async with asyncio.timeout(_PATIENCE_S):
+        while sum(map(len, echo.heard)) < len(words):  # more comes back than anybody has room for
+            echo.news.clear()
+            await echo.news.wait()
+    cutting = asyncio.create_task(proxy.refuse())
+    while await line.answer():
+        pass
+    async with asyncio.timeout(_PATIENCE_S):
+        await cutting
