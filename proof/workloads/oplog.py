@@ -20,21 +20,25 @@ _AHEAD: Final = 3
 """An op may depend on one that comes so much later, if it comes at all."""
 _ANCHORS: Final = 0.05
 _VERIFIES: Final = 0.04
+_APART: Final = 20.0
+"""Times as long as it took: the whole log is not looked at before that, however long it has become."""
 
 
 async def act(scene: Scene) -> None:
     """Append, and verify what is there."""
     for kind in (NOTE, STEP):
         scene.mesh.oplog.register(kind)
-    numbers, known = Numbers(scene), set[str]()
+    numbers, known, clock = Numbers(scene), set[str](), scene.recorder.now
+    unverified_until = clock()
     async for _ in scene.turns():
         if scene.chance.random() < _APPENDS:
             await _append(scene, numbers.next(), known)
         if scene.chance.random() < _ANCHORS:
             with scene.recorder.deed("log.anchor") as doing:
                 doing.ok(op=(await scene.mesh.oplog.anchor()).key)
-        if scene.chance.random() < _VERIFIES:
+        if scene.chance.random() < _VERIFIES and (began := clock()) >= unverified_until:
             await _verify(scene)
+            unverified_until = clock() + _APART * (clock() - began)
 
 
 async def _append(scene: Scene, number: int, known: set[str]) -> None:
