@@ -88,7 +88,11 @@ _Opened = tuple[Turn, sqlite3.Connection, sqlite3.Connection]
 
 
 class FileEngine:
-    """A thread that writes and one that reads, each with a connection of its own."""
+    """A thread that writes and one that reads, each with a connection of its own.
+
+    A third connection only ever tells whether others have committed: that is in memory that all processes
+    share, so no thread is asked for it, and nothing is waited for.
+    """
 
     max_scripts = 256
 
@@ -106,6 +110,7 @@ class FileEngine:
         self._reading = reading
         self._writer = writer
         self._reader = SerialThread("vox-mesh-reader")
+        self._watching: sqlite3.Connection | None = None
 
     @classmethod
     async def open(cls, path: Path) -> FileEngine:
@@ -142,7 +147,9 @@ class FileEngine:
 
     async def data_version(self) -> int:
         """A number that changes with every commit of another connection, in this process or any other."""
-        version: int = (await self.query(_DATA_VERSION)).value
+        if self._watching is None:
+            self._watching = await self._reader.do(lambda: _open_watching(self._path))
+        version: int = sqlite.query(self._watching, _DATA_VERSION).value
         return version
 
     @asynccontextmanager
@@ -167,6 +174,8 @@ class FileEngine:
         """End the threads and close the file."""
         # What a thread still works with stays open, and ends with the process.
         if await self._reader.stop():
+            if self._watching is not None:
+                self._watching.close()
             self._reading.close()
         if await self._writer.stop():
             self._writing.close()
@@ -215,8 +224,17 @@ def _open_reading(path: Path) -> sqlite3.Connection:
     return reading
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite.connect(str(path), busy_timeout_s=_BUSY_TIMEOUT_S)
+def _open_watching(path: Path) -> sqlite3.Connection:
+    try:
+        watching = _connect(path, busy_timeout_s=0.0)
+        watching.execute(_DATA_VERSION.sql)  # what it must read from the disk for that, it has read then
+    except sqlite3.Error as error:
+        raise sqlite.query_error(sqlite.step_error(error)) from error
+    return watching
+
+
+def _connect(path: Path, busy_timeout_s: float = _BUSY_TIMEOUT_S) -> sqlite3.Connection:
+    return sqlite.connect(str(path), busy_timeout_s=busy_timeout_s)
 
 
 def _close(opened: Sequence[_Opened]) -> None:
