@@ -32,6 +32,9 @@ _QUICK_S: Final = (0.0002, 0.004)
 _DOUBLE_S: Final = 2.0
 """What comes twice comes again within this time."""
 
+_OVERTAKES: Final = 0.5
+"""The share of what comes twice of which the answer to the second is the one that is heard."""
+
 _TOLD_S: Final = 1.0
 """Within this time everybody knows of a commit; of several, at once."""
 
@@ -77,10 +80,13 @@ class Way:
         asked: asyncio.Future[Any] = loop.create_future()
         answer = self._answer(asked)
         if weather is FAIR or chance() >= weather.lost:
-            loop.send(self._on_its_way(), to, work, answer)
+            ways_s = [self._on_its_way()]
             if weather is not FAIR and chance() < weather.doubled:
-                again = self._on_its_way() + _DOUBLE_S * chance()
-                loop.send(again, to, work, _unheard)
+                ways_s.append(self._on_its_way() + _DOUBLE_S * chance())
+                if chance() < _OVERTAKES:
+                    ways_s.reverse()
+            for way_s, told in zip(ways_s, (answer, _unheard), strict=False):
+                loop.send(way_s, to, work, told)
         timer = loop.call_later(self._timeout, _give_up, asked, self._timeout)
         try:
             return await asked

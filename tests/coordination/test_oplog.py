@@ -66,6 +66,20 @@ async def test_a_lost_answer_is_asked_for_again_and_the_op_is_there_once() -> No
         await assert_sound(node)
 
 
+async def test_an_op_whose_copy_came_first_is_not_told_as_unsent_and_is_there_once() -> None:
+    async with scene() as there, there.node() as node:
+        await node.oplog.append(NOTE, {})
+        script = Script(op=Op(NOTE, "{}"))
+        there.gate.doubled = 1
+        there.gate.asking.extend(Unreachable("no route") for _ in range(10_000))  # what became of it
+        with pytest.raises(OutcomeUnknown):
+            await node.store.write(script, timeout=SHORT_S)
+        there.gate.asking.clear()
+        assert (await node.store.write(script)).repeated
+        assert len(await notes(node)) == 2
+        await assert_sound(node)
+
+
 async def test_a_request_that_lands_late_is_refused_as_a_whole() -> None:
     async with scene() as there, there.node() as node:
         await node.store.write(Script(Statement("CREATE TABLE t (a)")))

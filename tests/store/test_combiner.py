@@ -144,6 +144,18 @@ async def test_after_an_unknown_outcome_the_same_key_tells() -> None:
         assert await c.ids() == [1]
 
 
+async def test_a_request_whose_copy_came_first_is_not_told_as_unsent() -> None:
+    async with combining() as c:
+        script = adding(1)
+        c.gate.doubled = 1
+        c.gate.before.extend([None, *(Unreachable("no route") for _ in range(10_000))])
+        with pytest.raises(OutcomeUnknown):
+            await c.send(script, timeout=SHORT_S)
+        c.gate.before.clear()
+        assert outcome(await c.send(script)).repeated
+        assert await c.ids() == [1]
+
+
 async def test_an_unreachable_database_is_told_as_such_since_nothing_was_sent() -> None:
     async with combining() as c:
         c.gate.before.extend([Unreachable("no route")] * 1_000_000)

@@ -157,13 +157,11 @@ class Author:
     async def recall(self, scripts: Sequence[Script], desk: Desk) -> Mapping[str, Verdict]:
         """What the log says of those of the scripts that are in it, by their keys."""
         self._end, self._bound = None, []
-        if self._registration is not None:
-            await self._refuse_if_replaced(desk)
-        else:
-            await self._refuse_other_key(desk)
         ops = {script.key: script for script in scripts if script.op is not None}
         keys = orjson.dumps(list(ops)).decode()
         found = await desk.ask(Statement(_SQL["verdicts_of"], (*self._mesh, keys)))
+        if len(found) < len(scripts):
+            await self._refuse_if_not_ours(desk)
         answers = by_key(await desk.ask(Statement(_ANSWERS_OF, (*self._mesh, keys)))) if found else {}
         verdicts: dict[str, Verdict] = {}
         for row in found:
@@ -293,6 +291,13 @@ class Author:
         started = self._clock.started()
         self._clock.heard((await desk.ask(Statement(_NODES["now"]))).value, started)
         await self._refuse_other_key(desk)
+
+    async def _refuse_if_not_ours(self, desk: Desk) -> None:
+        """Nothing more can be appended to the chain by a process that was replaced, or with another key."""
+        if self._registration is not None:
+            await self._refuse_if_replaced(desk)
+        else:
+            await self._refuse_other_key(desk)
 
     async def _refuse_other_key(self, desk: Desk) -> None:
         author = self.identity

@@ -386,7 +386,7 @@ class Combiner:
 
 def _told(error: MeshError, entry: Entry, flight: Flight | None) -> MeshError:
     """The error as this caller must see it: if its scripts may have been applied, that comes first."""
-    return _unknown(entry, error) if flight is not None and flight.is_doubtful else error
+    return _unknown(entry, error) if flight is not None and flight.may_be_applied else error
 
 
 def _unknown(entry: Entry, error: MeshError | None = None) -> OutcomeUnknown:

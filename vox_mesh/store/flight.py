@@ -77,6 +77,8 @@ class Flight:
         self.entries = entries
         self.is_out = False
         self.is_doubtful = False  # set by `doubt`
+        self.is_unsettled = False
+        """Whether a copy of it seems to have come before it, and may have been applied."""
         self.fault: DatabaseUnavailable | None = None
 
     def doubt(self) -> None:
@@ -94,7 +96,12 @@ class Flight:
     @property
     def is_in_doubt(self) -> bool:
         """Whether it may have been applied, now or before."""
-        return self.is_out or self.is_doubtful
+        return self.is_out or self.may_be_applied
+
+    @property
+    def may_be_applied(self) -> bool:
+        """Whether it may have been applied before."""
+        return self.is_doubtful or self.is_unsettled
 
     def outlives(self, now: float) -> bool:
         """Whether it goes on, and may be sent again, for others than those who are late now."""

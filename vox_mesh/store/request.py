@@ -73,7 +73,14 @@ NOTHING: Final = Forgetting()
 
 
 class RolledBack(Exception):
-    """Something in an optimistic request failed, so nothing in it was applied."""
+    """Something in an optimistic request failed, so nothing in it was applied.
+
+    `knew_keys`: it was known already, as if a copy of it had come before.
+    """
+
+    def __init__(self, *, knew_keys: bool = False) -> None:
+        super().__init__()
+        self.knew_keys = knew_keys
 
 
 class Request(Protocol):
@@ -128,7 +135,7 @@ class OptimisticRequest(_Framed):
         self._answers: list[tuple[int, list[int]]] = []  # (step, the scripts whose rows it returns)
         batch = self.batch
         _forget(batch, tenant, forgetting)
-        self._remember(tenant)
+        self._remembered = self._remember(tenant)
         for run in _runs(scripts) if len(scripts) > 1 else _ALONE:
             answer = _add_statements(batch, tenant, [scripts[index] for index in run])
             if answer is not None:
@@ -137,29 +144,31 @@ class OptimisticRequest(_Framed):
             self._add_entries(frame.accepted)
         batch.seal()
 
-    def _remember(self, tenant: Tenant) -> None:
-        """Remember the keys; an op is remembered by the log itself."""
+    def _remember(self, tenant: Tenant) -> int | None:
+        """Remember the keys, and say in which step; an op is remembered by the log itself."""
         scripts = self._scripts
         if len(scripts) == 1:
             (script,) = scripts
-            if script.leaves_key:
-                scope_id, repository_id, writer = tenant
-                self.batch.add(_SQL["remember_key"], (scope_id, repository_id, script.key, writer))
-            return
+            if not script.leaves_key:
+                return None
+            scope_id, repository_id, writer = tenant
+            return self.batch.add(_SQL["remember_key"], (scope_id, repository_id, script.key, writer))
         # An op that is here twice would take effect twice.
         is_doubled = len({script.key for script in scripts}) < len(scripts)
         keys = [
             script.key for script in scripts if script.leaves_key or (is_doubled and not script.repeatable)
         ]
-        if keys:
-            self.batch.add(_SQL["remember_keys"], (*tenant, orjson.dumps(keys).decode()))
+        if not keys:
+            return None
+        return self.batch.add(_SQL["remember_keys"], (*tenant, orjson.dumps(keys).decode()))
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """The outcome of each script; nothing was applied if this raises."""
         if not result.committed:
             _raise_if_down(result)
             self._raise_if_unbound(result)
-            raise RolledBack
+            step = self._remembered
+            raise RolledBack(knew_keys=step is not None and isinstance(result.steps[step], StepError))
         scripts = self._scripts
         verdicts: list[Verdict] = [Outcome(script.key) for script in scripts]
         for step, run in self._answers:

@@ -8,10 +8,12 @@ from typing import Final, TypeVar
 from vox_mesh.errors import (
     ChainBroken,
     DatabaseUnavailable,
+    KeyRefused,
     MeshError,
     NoAnswer,
     Overloaded,
     ScriptFailed,
+    StaleIncarnation,
 )
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.carrier import Carrier
@@ -67,8 +69,11 @@ class Sender:
         try:
             try:
                 return await self._framed(scripts, flight, may_look_back)  # the usual case
-            except (Unbound, ChainBroken):
-                return await self._together(scripts, flight, may_look_back)
+            except Unbound:
+                known = await self._settled(scripts, flight)
+                return await self._together(scripts, flight, may_look_back, known)
+            except ChainBroken:
+                return await self._together(scripts, flight, may_look_back, {})
         except ScriptFailed as error:
             if len(scripts) == 1:
                 await self._log_unread(scripts[0], error, flight)
@@ -78,7 +83,7 @@ class Sender:
         verdicts: list[Verdict] = []
         for script in scripts:
             try:
-                verdicts += await self._together([script], flight, may_look_back)
+                verdicts += await self._together([script], flight, may_look_back, {})
             except ScriptFailed as error:
                 await self._log_unread(script, error, flight)
                 verdicts.append(error)
@@ -89,13 +94,12 @@ class Sender:
         """A script that the server could not even read has its entry in the log like any other."""
         if script.op is not None:
             refused = Script(guard("0", refusal=error.code), key=script.key, op=script.op)
-            await self._together([refused], flight, may_look_back=False)
+            await self._together([refused], flight, may_look_back=False, known={})
 
     async def _together(
-        self, scripts: Sequence[Script], flight: Flight, may_look_back: bool
+        self, scripts: Sequence[Script], flight: Flight, may_look_back: bool, known: dict[str, Verdict]
     ) -> list[Verdict]:
         """What became of the scripts; those that the log knows already are answered from it."""
-        known: dict[str, Verdict] = {}
         for _ in range(_REBINDINGS):
             left = [script for script in scripts if script.key not in known] if known else scripts
             if not left:
@@ -103,7 +107,7 @@ class Sender:
             try:
                 verdicts = await self._framed(left, flight, may_look_back)
             except Unbound:
-                known |= await self._recalled(left, flight)
+                known |= await self._settled(left, flight)
                 continue
             except ChainBroken as error:  # those that need no log can go on without it
                 unlogged = {script.key: error for script in left if script.op is not None}
@@ -127,8 +131,8 @@ class Sender:
         if 1.0 - (1.0 - self._failing_share) ** len(scripts) <= _LIKELY:
             try:
                 verdicts = await self._carried(self._optimistic(scripts, forgetting, frame), flight)
-            except RolledBack:
-                pass
+            except RolledBack as back:
+                flight.is_unsettled |= back.knew_keys
             else:
                 self._ledger.forgot(forgetting)
                 self._failing_share *= _MEMORY
@@ -170,11 +174,19 @@ class Sender:
             frame = journal.bind(scripts)
         return frame
 
-    async def _recalled(self, scripts: Sequence[Script], flight: Flight) -> dict[str, Verdict]:
+    async def _settled(self, scripts: Sequence[Script], flight: Flight) -> dict[str, Verdict]:
+        """What the log says of scripts whose frame did not fit: a copy of them may have come before."""
         journal, desk = self._journal, self._desk
         assert journal is not None
         assert desk is not None
-        return dict(await self._reach(lambda: journal.recall(scripts, desk), flight))
+        flight.is_unsettled = True
+        try:
+            known = dict(await self._reach(lambda: journal.recall(scripts, desk), flight))
+        except (StaleIncarnation, KeyRefused):  # which says why it did not fit
+            flight.is_unsettled = False
+            raise
+        flight.is_unsettled = any(script.op is None for script in scripts)  # of which no log tells
+        return known
 
     async def _reach(self, call: Callable[[], Awaitable[T]], flight: Flight) -> T:
         """Make a call that applies nothing of the flight's."""
