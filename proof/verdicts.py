@@ -40,9 +40,15 @@ class Verdict:
         """Whether no fault was found."""
         return not self.count
 
+    @property
+    def is_seen(self) -> bool:
+        """Whether anything was looked at."""
+        return self.looks > 0
+
     def __str__(self) -> str:
         if self.holds:
-            return f"held    {self.name:<24} {self.looks:>8} looks"
+            said = "held  " if self.is_seen else "unseen"
+            return f"{said}  {self.name:<24} {self.looks:>8} looks"
         left = self.count - len(self.faults)
         lines = (*self.faults, f"… and {left} more") if left else self.faults
         told = "\n".join(f"          {line}" for line in lines)

@@ -89,7 +89,9 @@ def _received(line: socket.socket) -> tuple[Program, list[int]] | None:
     with line.makefile("rb", buffering=0) as stream:
         text, length = bytearray(), int.from_bytes(head, "big")
         while len(text) < length:
-            text += stream.read(length - len(text)) or b""
+            if not (piece := stream.read(length - len(text))):
+                return None  # whoever wanted it is gone
+            text += piece
     given = json.loads(text)
     return Program(**given | {"arguments": tuple(given["arguments"])}), files
 

@@ -133,6 +133,8 @@ class Process:
             self.stdin.close()
         self.stdout.close()
         self.stderr.close()
+        if kind is not None:
+            self.kill()  # nobody is left to tell it to end
         self.wait()
         self._close()
 

@@ -114,6 +114,8 @@ def _summary(stage: Stage, history: History, said: list[Verdict]) -> str:
         f"{len(deeds)} operations: " + ", ".join(f"{count} {step}" for step, count in sorted(steps.items())),
         f"{sum(kinds.values())} faults: " + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items())),
     ]
+    points = [len(history.notes(f"point.{end}")) for end in ("reached", "missed")]
+    lines.append("killed at a point of the code {} times; {} times it was not reached".format(*points))
     if missed:
         lines.append("left out: " + ", ".join(f"{kind} {n}" for kind, n in sorted(missed.items())))
     return "\n".join((*lines, *map(str, said)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from proof.chaos.role import DRAINED, OVER, UP, Role
+from proof.chaos.role import DRAINED, OVER, TURNED_AWAY, UP, Role
 from proof.history import Recorder
 from tools.fork_server import Program
 from tools.forked import AsyncProcess, begin, load_first
@@ -41,6 +41,8 @@ class Life:
     is_asked_to_leave: bool = False
     how: str = ""
     """How it ended: `killed`, `left` or `broke`."""
+    has_crashed: bool = False
+    """Whether it ended without the mesh having told it a reason."""
 
     @property
     def is_over(self) -> bool:
@@ -57,6 +59,7 @@ class Life:
             self.how = "killed"
         else:
             self.how = "left" if code == 0 and self.is_asked_to_leave else "broke"
+        self.has_crashed = self.how == "broke" and code != TURNED_AWAY
 
     def order(self, what: str, **more: Any) -> None:
         """Tell it to do something."""
@@ -101,6 +104,9 @@ class Person:
                 life = await self._born()
             await life.hear()
             self._stage.note("life.ended", player=self.name, life=life.number, how=life.how)
+            if life.has_crashed:
+                error = f"life {life.number} ended with {life.process.returncode}"
+                self._stage.note("unexpected", player=self.name, where="process", error=error)
             self.life = None
             self._tell()
             if life.how == "left":
@@ -154,9 +160,12 @@ class Person:
             await self.ended(life)
 
     async def ended(self, life: Life) -> None:
-        """Wait until a life is over."""
-        while self.life is life:
-            await self._news.wait()
+        """Wait until a life is over; or nobody can tell any more."""
+        assert self._living is not None
+        while self.life is life and not self._living.done():
+            news = asyncio.create_task(self._news.wait())
+            await asyncio.wait((news, self._living), return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
 
     # --- what it is told and tells ---------------------------------------------------------------
 
@@ -224,7 +233,9 @@ class Person:
         """Leave nothing of it, whatever became of the play."""
         if self._living is not None:
             self._living.cancel()
-            await asyncio.gather(self._living, return_exceptions=True)
+            (end,) = await asyncio.gather(self._living, return_exceptions=True)
+            if isinstance(end, Exception):
+                self._stage.note("unexpected", player=self.name, where="stage", error=repr(end))
         for life in self.lives:
             life.process.kill()
             await life.process.wait()

@@ -27,6 +27,18 @@ _GREETINGS: Final = 2
 """Answers with which a connection begins; after them come those to what was asked."""
 
 
+_OF_THE_LIVING: Final = (
+    Kind.KILL_AT_POINT,
+    Kind.PAUSE,
+    Kind.CLOCK_STEP,
+    Kind.CLOCK_DRIFT,
+    Kind.WRITER_STORM,
+)
+"""What can befall only those who are up."""
+
+_HELD_LOOK_S: Final = 0.002
+
+
 class LeftOut(Exception):
     """It can't be done here and now."""
 
@@ -82,14 +94,16 @@ class Nemesis:
         for fault in faults:
             await _until(began + fault.at)
             told = {"kind": fault.kind, "id": fault.id, "player": fault.player}
-            self._stage.note("fault.began", **told, **fault.detail)
             try:
                 if asyncio.get_running_loop().time() > over:
                     raise LeftOut("its time was over")
-                async with self._doing[fault.kind](fault):
-                    await asyncio.sleep(fault.lasting)
+                self._refuse_if_impossible(fault)
             except LeftOut as why:
                 self._stage.note("fault.left_out", **told, why=str(why))
+                continue
+            self._stage.note("fault.began", **told, **fault.detail)
+            async with self._doing[fault.kind](fault):
+                await asyncio.sleep(fault.lasting)
             self._stage.note("fault.ended", **told)
 
     # --- players ---------------------------------------------------------------------------------
@@ -97,12 +111,11 @@ class Nemesis:
     def _person(self, fault: Fault) -> Person:
         return self._people[fault.player]
 
-    def _acting(self, fault: Fault) -> Person:
-        """The one whom it befalls, who must be there for that."""
-        person = self._person(fault)
-        if not person.is_up:
-            raise LeftOut(f"{person.name} is not up")
-        return person
+    def _refuse_if_impossible(self, fault: Fault) -> None:
+        if fault.kind in _OF_THE_LIVING and not self._person(fault).is_up:
+            raise LeftOut(f"{fault.player} is not up")
+        if fault.kind is Kind.DISK_FULL and fault.player not in self._ground.disks:
+            raise LeftOut("this user may not mount a small disk")
 
     @asynccontextmanager
     async def _killed(self, fault: Fault) -> AsyncIterator[None]:
@@ -112,18 +125,19 @@ class Nemesis:
     @asynccontextmanager
     async def _killed_at_point(self, fault: Fault) -> AsyncIterator[None]:
         """It kills itself when it comes to the point; if it never does, it is killed in the end."""
-        person = self._acting(fault)
+        person = self._person(fault)
         life = person.life
         assert life is not None
         person.order("die", point=fault.detail["point"])
         yield
-        self._stage.note("point.reached" if life.is_over else "point.missed", point=fault.detail["point"])
+        was_reached = life.is_over and life.how == "killed"
+        self._stage.note("point.reached" if was_reached else "point.missed", point=fault.detail["point"])
         if not life.is_over:
             await person.kill()
 
     @asynccontextmanager
     async def _paused(self, fault: Fault) -> AsyncIterator[None]:
-        person = self._acting(fault)
+        person = self._person(fault)
         person.pause()
         try:
             yield
@@ -145,7 +159,7 @@ class Nemesis:
 
     @asynccontextmanager
     async def _clock_wrong(self, fault: Fault) -> AsyncIterator[None]:
-        person = self._acting(fault)
+        person = self._person(fault)
         person.order("clock", **fault.detail)
         try:
             yield
@@ -154,16 +168,14 @@ class Nemesis:
 
     @asynccontextmanager
     async def _stormed(self, fault: Fault) -> AsyncIterator[None]:
-        self._acting(fault).order("storm", number=fault.id, seconds=fault.lasting)
+        self._person(fault).order("storm", number=fault.id, seconds=fault.lasting)
         yield
 
     # --- disks and files -------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _disk_full(self, fault: Fault) -> AsyncIterator[None]:
-        disk = self._ground.disks.get(fault.player)
-        if disk is None:
-            raise LeftOut("this user may not mount a small disk")
+        disk = self._ground.disks[fault.player]
         await asyncio.to_thread(disk.fill)
         try:
             yield
@@ -178,7 +190,7 @@ class Nemesis:
             while not connection.in_transaction:
                 with suppress(sqlite3.OperationalError):
                     connection.execute("BEGIN IMMEDIATE")
-                await asyncio.sleep(0)
+                await asyncio.sleep(_HELD_LOOK_S)
             yield
 
     # --- the way to the server -------------------------------------------------------------------

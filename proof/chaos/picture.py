@@ -90,7 +90,8 @@ class _Picture:
         plan = self._schedule
         broken = [verdict.name for verdict in said if not verdict.holds]
         self.text(_LEFT, 24, f"Chaos on {plan.store}, seed {plan.seed}, {plan.seconds:g} s", "title")
-        ending = f"broken: {', '.join(broken)}" if broken else f"all {len(said)} promises held"
+        seen = sum(verdict.is_seen for verdict in said)
+        ending = f"broken: {', '.join(broken)}" if broken else f"all {seen} promises that were tried held"
         deeds, faults = len(self._history.all_deeds), len(plan.faults)
         self.text(_LEFT, 44, f"{deeds} deeds of {len(plan.players)} players, {faults} faults; {ending}")
         for number, step in enumerate(_COLOURS):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from proof.chaos.points import Point, PointedOutside, Points
-from proof.chaos.role import DRAINED, OVER, UP, Role, appended_to
+from proof.chaos.role import DRAINED, OVER, TURNED_AWAY, UP, Role, appended_to
 from proof.chaos.schedule import PACE
 from proof.chaos.storm import storm
 from proof.crashes import Crashes
@@ -34,7 +34,7 @@ from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.node import MeshNode
 from vox_mesh.store.breaker import Breaker
 
-_LAST_DEEDS_S: Final = 15.0
+_LAST_DEEDS_S: Final = 60.0
 """What is under way when all is over has deadlines of its own, and those are shorter."""
 _AGAIN_S: Final = 0.5
 _NICE: Final = 5
@@ -139,14 +139,14 @@ async def _orders() -> AsyncIterator[dict[str, Any]]:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async for line in reader:
         yield json.loads(line)
-    os._exit(1)  # nobody is there any more to play for
+    os._exit(TURNED_AWAY)  # nobody is there any more to play for
 
 
 async def _end_if_broken(mesh: MeshNode, recorder: Recorder) -> None:
     """No node of a play is ever replaced while it lives: what breaks one is no part of the play."""
     error = await mesh.broken()
     _note_unexpected(recorder, "the node", error)
-    os._exit(1)
+    os._exit(TURNED_AWAY)
 
 
 def _be_quick() -> None:
@@ -186,7 +186,8 @@ def main() -> None:
     try:
         asyncio.run(_live(Role.given()))
     except MeshError as error:
-        sys.exit(error.line)
+        print(error.line, file=sys.stderr)
+        sys.exit(TURNED_AWAY)
 
 
 if __name__ == "__main__":

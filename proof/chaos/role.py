@@ -17,6 +17,9 @@ OVER: Final = "over"
 DRAINED: Final = "drained"
 """What a player tells of itself."""
 
+TURNED_AWAY: Final = 3
+"""The exit status of a player whom the mesh has told why it can't go on, or whose stage is gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Role:

@@ -38,8 +38,8 @@ _MEND_S: Final = 120.0
 _UP_S: Final = 90.0
 _AFTERWARDS_S: Final = 1.5 * PACE.ttl_s
 """For which all goes on when all is well again."""
-_OVER_S: Final = 45.0
-_DRAIN_S: Final = 60.0
+_OVER_S: Final = 90.0
+_DRAIN_S: Final = 180.0
 _LEAVE_S: Final = 45.0
 _LOOK_S: Final = 0.5
 

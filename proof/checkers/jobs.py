@@ -143,8 +143,17 @@ def submitted_once(history: History) -> Iterator[str | int]:
             yield f"job {there[0]} is there, and its submission was refused: {tries[0]}"
 
 
+def _needs(history: History) -> Iterator[tuple[str, str]]:
+    """The jobs that are there, each with one that it was submitted to come after."""
+    jobs = {_key(job): job["job_id"] for job in finals(history, "jobs")}
+    asked = {deed.asked["key"]: deed.asked["needs"] for deed in history.deeds("job.submit")}
+    for key, needs in asked.items():
+        if key in jobs:
+            yield from ((jobs[key], jobs[need]) for need in needs if need in jobs)
+
+
 def in_order(history: History) -> Iterator[str | int]:
-    """Nobody began a job before what it needs had come to its end, or to success, if that is needed."""
+    """Nobody began a job before what it needs, as whoever submitted it said, had succeeded."""
     moves = _moves(history)
     done: dict[str, float] = {}
     for event in history.notes("job.done"):
@@ -152,19 +161,16 @@ def in_order(history: History) -> Iterator[str | int]:
     begun: dict[str, float] = {}
     for event in history.notes("job.began"):
         begun.setdefault(event.data["job"], event.at)
-    for link in finals(history, "job_predecessors"):
-        if link["awaited"] == "op":
-            continue
+    for name, needed in _needs(history):
         yield 1
-        name, needed, by_success = link["job_id"], link["predecessor"], link["awaited"] == "success"
         claimed = next((move["id"] for move in moves.get(name, []) if move["state"] in HELD), None)
         ended = next((move for move in moves.get(needed, []) if _is_end(move)), None)
         if claimed is not None:
             if ended is None or ended["id"] > claimed:
                 yield f"job {name} was claimed before {needed}, which it needs, had ended"
-            elif by_success and ended["state"] != JobState.SUCCEEDED:
+            elif ended["state"] != JobState.SUCCEEDED:
                 yield f"job {name} was claimed though {needed}, which it needs, is {ended['state']}"
-        if by_success and name in begun and done.get(needed, float("inf")) > begun[name]:
+        if name in begun and done.get(needed, float("inf")) > begun[name]:
             yield f"job {name} was begun at {begun[name]:.3f} before {needed}, which it needs, was done"
 
 

@@ -12,6 +12,8 @@ from proof.history import History
 from proof.verdicts import Check
 
 _DISTURBANCES: Final = ("storm.began", "fault.began", "paused")
+_ALWAYS: Final = "strangers"
+"""They come in calms, too."""
 
 
 def progress(history: History) -> Iterator[str | int]:
@@ -39,7 +41,11 @@ def _calms(history: History) -> Iterator[tuple[float, float]]:
     last = history.events[-1].at if history.events else 0.0
     disturbed = sorted(note.at for what in _DISTURBANCES for note in history.notes(what))
     ends = {note.data.get("id"): note.at for note in history.notes("fault.ended")}
-    faults = [(note.at, ends.get(note.data.get("id"), last)) for note in history.notes("fault.began")]
+    faults = [
+        (note.at, ends.get(note.data.get("id"), last))
+        for note in history.notes("fault.began")
+        if note.data.get("kind") != _ALWAYS
+    ]
     for note in (*history.notes("calm.began"), *history.notes("healed")):
         if any(began <= note.at < ended for began, ended in faults):
             continue

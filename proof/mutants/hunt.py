@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 from typing import Final
 
 from proof.mutants.plant import Plant, Stage
@@ -17,6 +18,7 @@ from proof.mutants.plant import Plant, Stage
 SEEDS: Final = 60
 SECONDS: Final = 30
 _DEADLINE_S: Final = 600.0
+_LEAVE_S: Final = 60.0
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _STORES: Final = {Stage.FILE: "file", Stage.SERVER: "sqld"}
 
@@ -67,8 +69,10 @@ def hunt(plant: Plant, seeds: int = SEEDS, seconds: int = SECONDS) -> Found:
 
 def _simulated(plant: Plant, seeds: int) -> tuple[Sequence[str], str]:
     """Which checks broke first, of those that should; and in how many seeds."""
-    told = _run(plant, "proof.simulate", *_asked(plant, seeds))
+    told = _run("proof.mutants.infected", plant.name, "proof.simulate", *_asked(plant, seeds))
     last = json.loads(told.splitlines()[-1])
+    if last["stuck"] and not last["broken"]:
+        raise Wrecked(f"seed {last['stuck'][0]} does not end")
     return last["broken"], f"{last['seeds']} seeds"
 
 
@@ -81,7 +85,7 @@ def _asked(plant: Plant, seeds: int) -> list[str]:
 def _played(plant: Plant, seconds: int) -> tuple[Sequence[str], str]:
     with tempfile.TemporaryDirectory(prefix="vox-mesh-mutant-") as folder:
         asked = ["--seconds", str(seconds), "--seed", "1", "--store", _STORES[plant.stage], "--out", folder]
-        _run(plant, "proof.chaos", *asked, "--plant", plant.name)
+        _run("proof.chaos", *asked, "--plant", plant.name)  # whose stage, and judge, know nothing of it
         verdicts = Path(folder) / "verdicts.json"
         if not verdicts.exists():
             raise Wrecked("it came to no verdict")
@@ -89,9 +93,20 @@ def _played(plant: Plant, seconds: int) -> tuple[Sequence[str], str]:
     return [each["name"] for each in said if each["faults"]], f"{seconds} s of chaos"
 
 
-def _run(plant: Plant, module: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", "proof.mutants.infected", plant.name, module, *arguments]
-    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
-    if ran.returncode not in (0, 1) or not ran.stdout:
-        raise Wrecked((ran.stderr.splitlines() or ["nothing was said"])[-1])
-    return ran.stdout
+def _run(module: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, cwd=_ROOT, stdout=PIPE, stderr=PIPE, text=True) as process:
+        try:
+            told, complaints = process.communicate(timeout=_DEADLINE_S)
+        except BaseException as error:
+            process.terminate()  # a stage ends what it has begun
+            try:
+                process.wait(_LEAVE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise Wrecked(f"it took more than {_DEADLINE_S:g} s") from None
+    if process.returncode not in (0, 1) or not told:
+        raise Wrecked((complaints.splitlines() or ["nothing was said"])[-1])
+    return told

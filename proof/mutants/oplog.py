@@ -90,7 +90,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         "live-told-dead",
-        "two ticks that did not come make a node dead",
+        "half a tick that did not come makes a node dead",
         (
             Code(
                 "vox_mesh.model.liveness:missed_ticks",
@@ -103,7 +103,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         "downbeat-twice",
-        "a downbeat is told again with the beat after it",
+        "every beat is told twice",
         (
             Code(
                 "vox_mesh.rhythm.pulse:Pulse._beat",

@@ -26,7 +26,7 @@ STORE_PLANTS: Final = (
                 "return Unreachable(reason)",
             ),
         ),
-        ("counters-linearizable", "no-lost-update", "effect-once", "locks-linearizable"),
+        ("counters-linearizable", "no-lost-update", "effect-once", "effect-none-lost"),
         ("counters", "effects"),
     ),
     Plant(

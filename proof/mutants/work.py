@@ -70,7 +70,7 @@ JOB_PLANTS: Final = (
     ),
     Plant(
         "ended-twice",
-        "a lease that runs out ends a job that has ended",
+        "a job that has ended is aborted, and ends again",
         (Sql("jobs", "abort", "WHERE j.ended_ms IS NULL)", ")"),),
         ("one-end",),
         ("jobs",),

@@ -16,7 +16,7 @@ from typing import Final
 
 from proof import plot
 from proof.simulate.loop import Stuck
-from proof.simulate.tally import Tally
+from proof.simulate.tally import StuckSeed, Tally
 from proof.simulate.trial import SECONDS, Trial, tried
 
 _PROGRESS_S: Final = 10.0
@@ -33,14 +33,12 @@ def main() -> None:
         with _trials(seeds, asked) as trials:
             for trial in _with_progress(trials, tally, asked.json):
                 tally.add(trial)
-                if _is_enough(asked, trial):
+                if isinstance(trial, Trial) and _is_enough(asked, trial):
                     break
     except KeyboardInterrupt:
-        sys.exit(f"stopped: {tally}")
-    except Stuck as error:
-        sys.exit(f"{error}; before that: {tally}")
+        sys.exit(f"stopped: {tally.told()}")
     print(json.dumps(tally.document()) if asked.json else tally.told())
-    sys.exit(1 if tally.broken else 0)
+    sys.exit(1 if tally.broken or tally.stuck else 0)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,7 +74,7 @@ def _command(asked: argparse.Namespace, seed: int) -> str:
 
 
 @contextmanager
-def _trials(seeds: Iterable[int], asked: argparse.Namespace) -> Iterator[Iterator[Trial]]:
+def _trials(seeds: Iterable[int], asked: argparse.Namespace) -> Iterator[Iterator[Trial | StuckSeed]]:
     """The trials of seeds, in their order."""
     attempt = partial(_tried, seconds=asked.seconds, folder=asked.history, only=asked.only)
     if asked.processes == 1:
@@ -91,14 +89,16 @@ def _leave_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _tried(seed: int, seconds: float, folder: Path | None, only: Sequence[str] | None) -> Trial:
+def _tried(seed: int, seconds: float, folder: Path | None, only: Sequence[str] | None) -> Trial | StuckSeed:
     try:
         return tried(seed, seconds, None if folder is None else folder / str(seed), only)
     except Stuck as error:
-        raise Stuck(f"seed {seed} does not end: {error}") from None
+        return StuckSeed(seed, str(error))
 
 
-def _with_progress(trials: Iterator[Trial], tally: Tally, is_quiet: bool) -> Iterator[Trial]:
+def _with_progress(
+    trials: Iterator[Trial | StuckSeed], tally: Tally, is_quiet: bool
+) -> Iterator[Trial | StuckSeed]:
     """Say now and then how far it is."""
     due = time.monotonic() + _PROGRESS_S
     for trial in trials:

@@ -25,8 +25,9 @@ from vox_mesh.node import MeshNode
 from vox_mesh.store.script import keys_from
 from vox_mesh.testing.town import TownSettings
 
-EPOCH_MS: Final = 1_800_000_000_000
-"""What all clocks would show in the beginning, if they were right."""
+EPOCH_MS: Final = 1_800_000_000_000 - 30_000
+"""What all clocks would show in the beginning, if they were right: half a minute before a full one, when
+crons are due."""
 
 REQUEST_S: Final = 3.0
 _DEADLINE_S: Final = 8.0

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from proof.simulate.trial import Trial
 
 _HOUR_S: Final = 3_600
+
+
+class StuckSeed(NamedTuple):
+    """A seed that did not end, and why it was given up."""
+
+    seed: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"seed {self.seed} does not end: {self.why}"
 
 
 class Tally:
@@ -20,10 +30,14 @@ class Tally:
         self._seeds = self._deeds = self._faults = 0
         self._seconds = 0.0
         self.broken: Final[list[Trial]] = []
+        self.stuck: Final[list[StuckSeed]] = []
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: Trial | StuckSeed) -> None:
         """One more."""
         self._seeds += 1
+        if isinstance(trial, StuckSeed):
+            self.stuck.append(trial)
+            return
         self._deeds += trial.deeds
         self._faults += trial.faults
         self._seconds += trial.seconds
@@ -36,6 +50,7 @@ class Tally:
         return (
             f"{self._seeds} seeds, {self._seconds / _HOUR_S:.1f} simulated hours, {self._deeds} deeds, "
             f"{self._faults} faults: {len(self.broken)} broken"
+            + (f", {len(self.stuck)} that do not end" if self.stuck else "")
         )
 
     def told(self) -> str:
@@ -44,6 +59,8 @@ class Tally:
         for trial in self.broken:
             lines += ["", f"seed {trial.seed} ({', '.join(trial.workloads)}), history {trial.digest}:"]
             lines += [*map(str, trial.broken), f"again: {self._command(trial.seed)}"]
+        for each in self.stuck:
+            lines += ["", str(each), f"again: {self._command(each.seed)}"]
         return "\n".join(lines)
 
     def document(self) -> dict[str, Any]:
@@ -56,6 +73,7 @@ class Tally:
             "looks": dict(self._looks),
             "broken": sorted({verdict.name for trial in self.broken for verdict in trial.broken}),
             "trials": [self._document(trial) for trial in self.broken],
+            "stuck": [each.seed for each in self.stuck],
         }
 
     def _document(self, trial: Trial) -> dict[str, Any]:

@@ -75,10 +75,12 @@ def tried(
         only = _WITNESSES if drawn.is_a_death else _drawn(seed)
     workloads = [each for each in plot.WORKLOADS if each.name in only]
     world = World(seed, drawn, workloads, _image(), _keys(), _watch(DEADLINE_S))
-    with _quietly(world), _without_gc():
-        world.play()
-    if folder is not None:
-        _write(folder, world.events)
+    try:
+        with _quietly(world), _without_gc():
+            world.play()
+    finally:
+        if folder is not None:
+            _write(folder, world.events)
     history = History(world.events)
     return Trial(
         seed,

@@ -219,7 +219,9 @@ class World:
         await self._until(self._fate.seconds)
         for task in faults:
             task.cancel()
-        await asyncio.gather(*faults, return_exceptions=True)
+        for end in await asyncio.gather(*faults, return_exceptions=True):
+            if isinstance(end, Exception):
+                raise end
 
     async def _until(self, at: float) -> None:
         await asyncio.sleep(at - self.loop.now)

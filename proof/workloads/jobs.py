@@ -26,6 +26,8 @@ _WAYS: Final = ("well", "well", "well", "stubborn", "stubborn", "long", "fails",
 
 _CRONS: Final = ("proof-odd", "proof-even")
 _EVERY_MINUTE: Final = "* * * * *"
+EVERY_MS: Final = 60_000
+"""From one time of a cron to the next."""
 _SUBMITS: Final = 0.4
 _ABORTS: Final = 0.05
 _TAKES_BACK: Final = 0.1
