@@ -67,23 +67,35 @@ def _token(deed: Deed) -> int:
 # --- outside of the database -------------------------------------------------------------------------
 
 
-def outside_granted(history: History) -> Iterator[str | int]:
-    """Only who was granted a token writes under it; and whoever holds a lock is never turned away."""
+def outside_takes_no_older(history: History) -> Iterator[str | int]:
+    """Only who was granted a token writes under it, in the order of tokens; whoever holds a lock can."""
     grants: dict[tuple[str, int, int], list[Deed]] = defaultdict(list)
     for deed in history.deeds("lock.take"):
         if deed.is_ok:
             grants[deed.who, deed.life, _token(deed)].append(deed)
     for note in history.notes("outside.write"):
         yield 1
-        cell, token = note.data["key"], note.data["token"]
+        cell, token, taken = note.data["key"], note.data["token"], note.data["taken"]
         own = grants.get((note.who, note.life, token), [])
         if not any(deed.ended <= note.at and _covers(deed, cell) for deed in own):
             yield f"{note.who}.{note.life} wrote to {cell} under {token}, which it was never granted"
+        if taken and token < note.data["highest"]:
+            yield f"{cell} took {token} after {note.data['highest']}"
+    yield from _puts_in_order(history)
     yield from _holders_refused(history)
 
 
 def _covers(deed: Deed, cell: str) -> bool:
     return any(overlap(key, cell) for key in deed.asked["keys"])
+
+
+def _puts_in_order(history: History) -> Iterator[str]:
+    taken: dict[str, list[Deed]] = defaultdict(list)
+    for deed in history.deeds("lock.put"):
+        if deed.is_ok and deed.got["taken"]:
+            taken[deed.asked["cell"]].append(deed)
+    for puts in taken.values():
+        yield from (f"{late} was taken after {before}" for late, before in _falling(puts))
 
 
 def _holders_refused(history: History) -> Iterator[str]:
@@ -198,9 +210,9 @@ def guarded_in_order(history: History) -> Iterator[str | int]:
 LOCK_CHECKS: Final = (
     Check("tokens-rise", "the tokens of a key rise strictly in the order of its grants", tokens_rise),
     Check(
-        "outside-granted",
-        "outside, only who was granted a token writes under it, and no holder is turned away",
-        outside_granted,
+        "outside-takes-no-older",
+        "outside, who was granted a token writes under it, never after a newer one, and no holder is refused",
+        outside_takes_no_older,
     ),
     Check(
         "locks-linearizable",

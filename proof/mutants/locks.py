@@ -19,7 +19,7 @@ LOCK_PLANTS: Final = (
             Sql("locks", "take_free", "generation + 1, i.value", "1, i.value"),
             Sql("locks", "take_one", "generation + 1, ?8", "1, ?8"),
         ),
-        ("tokens-rise", "outside-granted", "locks-linearizable"),
+        ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
         ("locks",),
     ),
     Plant(
@@ -29,14 +29,14 @@ LOCK_PLANTS: Final = (
             Sql("locks", "take_if_next", _RAISED, "fence_token = fence_token,"),
             Sql("locks", "pass_on", _RAISED, "fence_token = fence_token,"),
         ),
-        ("tokens-rise", "outside-granted", "locks-linearizable"),
+        ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
         ("locks",),
     ),
     Plant(
         "taken-while-held",
         "whoever waits for a lock takes it though its holder's time is not over",
         (Sql("locks", "take", "AND b.blocks_until > NOW_ISO)", "AND false)"),),
-        ("locks-linearizable", "outside-granted"),
+        ("locks-linearizable", "outside-takes-no-older"),
         ("locks",),
     ),
     Plant(
@@ -48,7 +48,7 @@ LOCK_PLANTS: Final = (
             ),
             Sql("locks", "refuse_unless_held", "json_array_length(?3) <> (", "0 > ("),
         ),
-        ("locks-linearizable", "outside-granted", "tokens-rise"),
+        ("locks-linearizable", "outside-takes-no-older", "tokens-rise"),
         ("locks",),
     ),
     Plant(
@@ -65,7 +65,7 @@ LOCK_PLANTS: Final = (
             Sql("locks", "release_one", "AND fence_token = ?6", "AND ?6 = ?6"),
             Sql("locks", "release", "AND fence_token = ?4", "AND ?4 = ?4"),
         ),
-        ("locks-linearizable", "outside-granted"),
+        ("locks-linearizable", "outside-takes-no-older"),
         ("locks",),
     ),
     Plant(

@@ -21,6 +21,13 @@ LOG_PLANTS: Final = (
         ("oplog", "jobs"),
     ),
     Plant(
+        "payload-not-hashed",
+        "the hash of an entry says nothing of what was done",
+        (Code("vox_mesh.model.chain:hash_of", "orjson.Fragment(payload)", 'orjson.Fragment("{}")'),),
+        ("chains-whole",),
+        ("oplog",),
+    ),
+    Plant(
         "entry-left-out",
         "of entries that are written together the last is not",
         (

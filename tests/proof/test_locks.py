@@ -84,7 +84,10 @@ def test_a_token_that_falls_or_comes_twice_is_found_also_where_only_a_pattern_is
 def test_the_outside_may_take_the_newest_and_refuse_who_is_late() -> None:
     late = _put("ada", 1.5, 5, 6, is_taken=False)
     assert (
-        _found("outside-granted", *ONE_AFTER_ANOTHER, _put("ada", 0.2, 5), _put("bob", 0.6, 6, 5), late) == []
+        _found(
+            "outside-takes-no-older", *ONE_AFTER_ANOTHER, _put("ada", 0.2, 5), _put("bob", 0.6, 6, 5), late
+        )
+        == []
     )
 
 
@@ -104,7 +107,7 @@ def test_the_outside_may_take_the_newest_and_refuse_who_is_late() -> None:
     }.values(),
 )
 def test_what_the_outside_must_not_take_or_refuse_is_found(lines: list[Lines]) -> None:
-    assert _found("outside-granted", *lines)
+    assert _found("outside-takes-no-older", *lines)
 
 
 # --- each key ----------------------------------------------------------------------------------------
