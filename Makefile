@@ -74,6 +74,5 @@ $(TOOLS): $(READY)
 # In a folder of their own: pybreaker loads redis where it finds it, and every command would pay for that.
 $(PEERS): $(TOOLS) bench/peers/requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(VENV)/peers \
-		--requirement bench/peers/requirements.txt \
+		--requirement bench/peers/requirements.txt && touch $@ \
 		|| echo "peers could not be installed: the benchmark leaves them out" >&2
-	@touch $@

@@ -134,6 +134,9 @@ async def done_rate(workers: Sequence[Companion], count: int) -> float:
     for worker in workers:
         worker.tell(WORK)
     reports = [await worker.report(_WAIT_S) for worker in workers]
+    done: int = sum(jobs for jobs, _ in reports)
+    if done != count:
+        raise RuntimeError(f"{done} jobs were done, not {count}")
     last: int = max(last for _, last in reports)
     return count / ((last - before) / 1e9)
 

@@ -63,6 +63,8 @@ async def work(node: MeshNode) -> tuple[int, int]:
             await asyncio.sleep(_GLANCE_S)
             if stats.succeeded > done:
                 done, last = stats.succeeded, time.monotonic_ns()
+    if stats.succeeded > done:
+        last = time.monotonic_ns()
     return stats.succeeded - before, last
 
 

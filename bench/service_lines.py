@@ -94,8 +94,18 @@ async def _up(home: HomeCase, folder: Path, server: Server | None) -> AsyncItera
                 raise RuntimeError(f"the node said {said!r}")
             yield UpNode(process.pid, found[0], took_s)
         finally:
-            process.terminate()
+            await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
             await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 def _environment(home: HomeCase, server: Server | None) -> dict[str, str]:

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -29,13 +30,17 @@ class Server:
     """One server, one port, one folder: it can be killed, frozen and started again where it was."""
 
     def __init__(self, *, flags: tuple[str, ...] = _SAFE_FLAGS, auth: bool = True) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="vox-sqld-"))
         self._flags = flags
         self._auth = auth
         self._key = SigningKey(new_key())
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
+
+    @cached_property
+    def _folder(self) -> Path:
+        """Made when something is first put into it: one who only wants a token leaves nothing behind."""
+        return Path(tempfile.mkdtemp(prefix="vox-sqld-"))
 
     @property
     def token(self) -> str:
