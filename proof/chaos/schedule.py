@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import count
 from typing import Any, Final
 
 from proof.chaos.points import ON_FILE, ON_SERVER
@@ -15,6 +16,9 @@ PACE: Final = Pace(tick_s=0.5, ttl_s=2.0, rest_s=0.3)
 
 _STORM_S: Final = 8.0
 _CALM_S: Final = 4.0
+_LONG_CALM_S: Final = 20.0
+_LONG_EVERY: Final = 6
+"""Every so many calms are long: in those everybody must get on again."""
 _FIRST_S: Final = 1.0
 """Of calm, before the first storm."""
 _UNEVEN: Final = 0.25
@@ -177,11 +181,14 @@ def drawn(seed: int, seconds: float, store: StoreKind, players: tuple[str, ...])
 
 def _phases(chance: random.Random, seconds: float) -> Iterator[Phase]:
     at, is_storm, length = 0.0, False, _FIRST_S
-    while at < seconds:
+    for number in count(1):
         until = min(seconds, at + length)
         yield Phase(at, until, is_storm)
+        if until == seconds:
+            return
         at, is_storm = until, not is_storm
-        length = (_STORM_S if is_storm else _CALM_S) * chance.uniform(1 - _UNEVEN, 1 + _UNEVEN)
+        calm_s = _CALM_S if number % (2 * _LONG_EVERY) else _LONG_CALM_S
+        length = (_STORM_S if is_storm else calm_s) * chance.uniform(1 - _UNEVEN, 1 + _UNEVEN)
 
 
 class _Drawing:
@@ -204,7 +211,7 @@ class _Drawing:
         for phase in phases:
             at = phase.at + self._chance.random() / rate
             while phase.is_storm and at < phase.until:
-                if fault := self._fault(number + 1, at):
+                if fault := self._fault(number + 1, round(at, 3)):
                     number += 1
                     yield fault
                 at += self._chance.uniform(*_GAPS) / rate
@@ -237,11 +244,11 @@ class _Drawing:
 
     def _made(self, number: int, at: float, kind: Kind, player: str) -> Fault:
         sort = SORTS[kind]
-        lasting = self._chance.uniform(sort.shortest_s, min(sort.longest_s, self._seconds - at))
+        lasting = round(self._chance.uniform(sort.shortest_s, min(sort.longest_s, self._seconds - at)), 3)
         if sort.is_away:
             self._away[player] = at + lasting
         self._busy[lane_of(kind, self._store), player] = at + lasting + _RECOVERY_S
-        return Fault(number, round(at, 3), kind, player, round(lasting, 3), self._detail(kind))
+        return Fault(number, at, kind, player, lasting, self._detail(kind))
 
     def _detail(self, kind: Kind) -> dict[str, Any]:
         chance = self._chance

@@ -47,10 +47,9 @@ def _calms(history: History) -> Iterator[tuple[float, float]]:
         if note.data.get("kind") != _ALWAYS
     ]
     for note in (*history.notes("calm.began"), *history.notes("healed")):
-        if any(began <= note.at < ended for began, ended in faults):
-            continue
+        healed = max([note.at, *(ended for began, ended in faults if began <= note.at < ended)])
         at = bisect_left(disturbed, note.at)
-        yield note.at, disturbed[at] if at < len(disturbed) else math.inf
+        yield healed, disturbed[at] if at < len(disturbed) else math.inf
 
 
 def _has_written(writes: Sequence[tuple[float, float]], since: float, until: float) -> bool:
