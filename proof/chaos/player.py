@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from proof.chaos.breaker import WatchedBreaker
 from proof.chaos.points import Point, PointedOutside, Points
 from proof.chaos.role import DRAINED, OVER, TURNED_AWAY, UP, Role, appended_to
 from proof.chaos.schedule import PACE
@@ -32,7 +33,6 @@ from proof.scene import Scene, Workload
 from vox_mesh import Mesh, MeshError, load_settings, opening
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.node import MeshNode
-from vox_mesh.store.breaker import Breaker
 
 _LAST_DEEDS_S: Final = 60.0
 """What is under way when all is over has deadlines of its own, and those are shorter."""
@@ -149,9 +149,10 @@ async def _end_if_broken(mesh: MeshNode, recorder: Recorder) -> None:
     os._exit(TURNED_AWAY)
 
 
-def _be_quick() -> None:
-    """Have what takes long in earnest be over in a time that fits a play."""
-    setattr(opening, "Breaker", partial(Breaker, rest_s=PACE.ttl_s))  # noqa: B010 - a name of that module
+def _watch_breakers(recorder: Recorder) -> None:
+    """Have breakers rest for a time that fits a play, and tell of their probes."""
+    watched = partial(WatchedBreaker, probed=lambda beside: recorder.note("probe", beside=beside))
+    setattr(opening, "Breaker", watched)  # noqa: B010 - a name of that module
 
 
 async def _live(role: Role) -> None:
@@ -159,7 +160,7 @@ async def _live(role: Role) -> None:
         role.who, role.life, time.monotonic, appended_to(Path(role.folder) / f"{role.who}-{role.life}.jsonl")
     )
     logging.getLogger().addHandler(Crashes(partial(_note_unexpected, recorder)))
-    _be_quick()
+    _watch_breakers(recorder)
     points, clock = Points(), Clock()
     points.install()
     async with Mesh.open(load_settings(_env_file=None), Surroundings(wall_ms=clock.wall_ms)) as mesh:
