@@ -24,7 +24,7 @@ from vox_mesh.errors import (
     StoreClosed,
     Unreachable,
 )
-from vox_mesh.store.batch import Batch
+from vox_mesh.store.batch import Batch, BatchResult, StepError
 
 SHORT_S = 0.05
 
@@ -152,6 +152,22 @@ async def test_a_request_whose_copy_came_first_is_not_told_as_unsent() -> None:
         with pytest.raises(OutcomeUnknown):
             await c.send(script, timeout=SHORT_S)
         c.gate.before.clear()
+        assert outcome(await c.send(script)).repeated
+        assert await c.ids() == [1]
+
+
+async def test_a_commit_that_failed_may_yet_be_found_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with combining() as c:
+        run, script = c.gate.run, adding(1)
+
+        async def fail_to_commit(batch: Batch) -> BatchResult:
+            *steps, _, end = (await run(batch)).steps
+            return BatchResult([*steps, StepError("SQLITE_FULL", "database or disk is full"), end])
+
+        monkeypatch.setattr(c.combiner._sender, "_run", fail_to_commit)
+        with pytest.raises(OutcomeUnknown, match="disk is full"):
+            await c.send(script)
+        monkeypatch.undo()
         assert outcome(await c.send(script)).repeated
         assert await c.ids() == [1]
 

@@ -62,8 +62,8 @@ class Heartbeat:
         """Tick; and when a minute has passed, vouch for what happened in it."""
         try:
             await self._tick()
-        except OutcomeUnknown:
-            self.fault = "it did not answer a tick in time"  # and nobody need send it again: the next comes
+        except OutcomeUnknown as error:  # and nobody need send it again: the next tick comes
+            self.fault = str(error.__cause__ or "it did not answer a tick in time")
             raise
         except MeshError as error:
             self.fault = error.line

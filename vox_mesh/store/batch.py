@@ -203,6 +203,11 @@ class BatchResult(NamedTuple):
         return isinstance(self.steps[-2 if len(self.steps) > 1 else 0], StepRows)
 
     @property
+    def failed_to_commit(self) -> bool:
+        """Whether everything went well but the end of the transaction."""
+        return isinstance(self.steps[-2 if len(self.steps) > 1 else 0], StepError)
+
+    @property
     def is_over(self) -> bool:
         """Whether the connection is out of the transaction; if not, it must not be used again."""
         begin = self.steps[0]

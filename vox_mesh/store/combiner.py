@@ -20,7 +20,7 @@ from vox_mesh.errors import (
 from vox_mesh.store.carrier import Carrier
 from vox_mesh.store.flight import Entry, Flight
 from vox_mesh.store.ledger import Ledger
-from vox_mesh.store.request import Verdict
+from vox_mesh.store.request import CommitFailed, Verdict
 from vox_mesh.store.script import Script
 from vox_mesh.store.sender import Sender
 from vox_mesh.store.traffic import Traffic
@@ -390,7 +390,12 @@ def _told(error: MeshError, entry: Entry, flight: Flight | None) -> MeshError:
 
 
 def _unknown(entry: Entry, error: MeshError | None = None) -> OutcomeUnknown:
-    reason = (
-        "no answer came before the deadline" if error is None else f"an answer got lost, and then: {error}"
-    )
-    return OutcomeUnknown(reason, key=entry.scripts[0].key)
+    if error is None:
+        reason = "no answer came before the deadline"
+    elif isinstance(error, CommitFailed):
+        reason = str(error)
+    else:
+        reason = f"an answer got lost, and then: {error}"
+    unknown = OutcomeUnknown(reason, key=entry.scripts[0].key)
+    unknown.__cause__ = error
+    return unknown

@@ -72,6 +72,10 @@ NOTHING: Final = Forgetting()
 """Nothing to forget."""
 
 
+class CommitFailed(DatabaseFault):
+    """The database failed when all was written. Its log may hold that, for whoever reads it anew to find."""
+
+
 class RolledBack(Exception):
     """Something in an optimistic request failed, so nothing in it was applied.
 
@@ -440,6 +444,8 @@ def _raise_if_down(result: BatchResult) -> None:
         return
     if any(isinstance(step, StepError) and step.is_busy for step in result.steps):
         raise DatabaseBusy(f"the database is busy: {error.message}")
+    if error.is_fault and result.failed_to_commit:
+        raise CommitFailed(f"it could not be committed, and may yet be found applied: {error.message}")
     if error.is_fault or (isinstance(result.steps[0], StepError) and len(result.steps) > 1):
         raise DatabaseFault(f"the database failed: {error.message}", hint="run `vox-mesh doctor`")
 

@@ -23,6 +23,7 @@ from vox_mesh.store.journal import Desk, Journal
 from vox_mesh.store.ledger import Ledger
 from vox_mesh.store.request import (
     NOTHING,
+    CommitFailed,
     Forgetting,
     IsolatedRequest,
     LoneRequest,
@@ -212,6 +213,9 @@ class Sender:
                 flight.fault = fault
                 if isinstance(fault, NoAnswer):
                     flight.doubt()
+                raise
+            except CommitFailed:
+                flight.doubt()
                 raise
             except (MeshError, RolledBack, Unbound):
                 raise
