@@ -186,7 +186,7 @@ class MergeClash(MeshError):
 
 
 class OutcomeUnknown(MeshError):
-    """The deadline passed while the request was under way: it may or may not have taken effect.
+    """It may or may not have taken effect: no answer came in time, or the disk failed in the commit.
 
     Sending the same script again, under the same `key`, is safe and tells which.
     """
