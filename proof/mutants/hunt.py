@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE
 from typing import Final
 
 from proof.mutants.plant import Plant, Stage
+from proof.run import TooLong, run
 
 SEEDS: Final = 60
 SECONDS: Final = 30
 _DEADLINE_S: Final = 600.0
-_LEAVE_S: Final = 60.0
-_ROOT: Final = Path(__file__).resolve().parents[2]
 _STORES: Final = {Stage.FILE: "file", Stage.SERVER: "sqld"}
 
 
@@ -93,20 +89,11 @@ def _played(plant: Plant, seconds: int) -> tuple[Sequence[str], str]:
     return [each["name"] for each in said if each["faults"]], f"{seconds} s of chaos"
 
 
-def _run(module: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", module, *arguments]
-    with subprocess.Popen(command, cwd=_ROOT, stdout=PIPE, stderr=PIPE, text=True) as process:
-        try:
-            told, complaints = process.communicate(timeout=_DEADLINE_S)
-        except BaseException as error:
-            process.terminate()  # a stage ends what it has begun
-            try:
-                process.wait(_LEAVE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            raise Wrecked(f"it took more than {_DEADLINE_S:g} s") from None
-    if process.returncode not in (0, 1) or not told:
-        raise Wrecked((complaints.splitlines() or ["nothing was said"])[-1])
-    return told
+def _run(*arguments: str) -> str:
+    try:
+        ran = run(*arguments, within_s=_DEADLINE_S)
+    except TooLong as error:
+        raise Wrecked(str(error)) from None
+    if ran.status not in (0, 1) or not ran.out:
+        raise Wrecked((ran.err.splitlines() or ["nothing was said"])[-1])
+    return ran.out
