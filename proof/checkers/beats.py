@@ -30,7 +30,8 @@ def _faults(told: list[Event]) -> Iterator[str]:
     for before, now in pairwise(told):
         epoch_ms, next_ms, bar_ms = before.data["epoch_ms"], now.data["epoch_ms"], before.data["bar_ms"]
         if next_ms <= epoch_ms:
-            if _set_back_ms(before, now) < bar_ms:
+            was_first_set = now.data["is_set"] and not before.data["is_set"]
+            if not was_first_set and _set_back_ms(before, now) < bar_ms:
                 yield f"downbeat {next_ms} was told at {now.at:.3f}, after {epoch_ms}"
         elif now.data["policy"] == before.data["policy"]:
             bars, rest = divmod(next_ms - epoch_ms, bar_ms)
@@ -39,7 +40,7 @@ def _faults(told: list[Event]) -> Iterator[str]:
 
 
 def _set_back_ms(before: Event, now: Event) -> float:
-    """By how much the node's clock was set back meanwhile: its first time may have been far off."""
+    """By how much the node's clock was set back meanwhile."""
     shown_ms: int = now.data["now_ms"] - before.data["now_ms"]
     return (now.at - before.at) * 1_000 - shown_ms
 

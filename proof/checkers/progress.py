@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from proof.checkers.lives import RECOVERY_S, Life, lives_of, pace_of, writes_of
-from proof.history import History
+from proof.history import Deed, History
 from proof.verdicts import Check
 
 _DISTURBANCES: Final = ("storm.began", "fault.began", "paused")
+_PAUSE_S: Final = 3.0
+"""Whoever has not tried for so long does not want to write any more."""
 _ALWAYS: Final = "strangers"
 """They come in calms, too."""
 
@@ -23,6 +26,9 @@ def progress(history: History) -> Iterator[str | int]:
         return
     bound_s = pace.ttl_s + RECOVERY_S
     writes, lives = writes_of(history), lives_of(history)
+    tries: dict[tuple[str, int], list[Deed]] = defaultdict(list)
+    for deed in history.deeds("write"):
+        tries[deed.who, deed.life].append(deed)
     drained = {note.data["player"] for note in history.notes("drained")}
     for healed, until in _calms(history):
         for life in lives:
@@ -30,8 +36,13 @@ def progress(history: History) -> Iterator[str | int]:
             is_undisturbed = healed < life.ended and since < math.inf and since + bound_s <= until
             if not is_undisturbed or not (life.ended >= since + bound_s or life.player in drained):
                 continue
-            yield 1
-            if not _has_written(writes.get(life.player, ()), since, since + bound_s):
+            if _has_written(writes.get(life.player, ()), since, since + bound_s):
+                yield 1
+            elif any(
+                deed.began < since + bound_s < deed.ended + _PAUSE_S
+                for deed in tries[life.player, life.number]
+            ):
+                yield 1
                 yield f"{life} wrote nothing in the {bound_s:g} s after {since:.3f}, when all was well"
     yield from _never_up(history, lives)
 

@@ -9,6 +9,7 @@ import pytest
 
 from proof.checkers.liveness import LIVENESS_CHECKS
 from proof.checkers.progress import PROGRESS_CHECKS
+from proof.history import Step
 from proof.judge import verdicts
 from proof.workloads.looks import LOOKS
 from proof.workloads.writes import WRITES
@@ -28,6 +29,10 @@ def _life(who: str, began: float, ended: float = math.inf, how: str = "killed", 
 
 def _wrote(who: str, *times: float) -> Lines:
     return [line for at in times for line in did(who, "write", (at, at + 0.2), {"number": 1})]
+
+
+def _tried(who: str, at: float) -> Lines:
+    return did(who, "write", (at, at + 0.2), {"number": 1}, Step.UNKNOWN)
 
 
 def _saw(who: str, at: float, state: str, since: float | None = None) -> Lines:
@@ -119,8 +124,15 @@ _END = noted("stage", "drained", 60.0, player="bob")
 
 @pytest.mark.parametrize(("at", "is_soon"), [(21.0, True), (34.0, True), (36.0, False), (19.0, False)])
 def test_whoever_lives_writes_within_the_bound_after_all_has_healed(at: float, is_soon: bool) -> None:
-    found = faults(PROGRESS_CHECKS, "progress", _PACE, _life("bob", 0.0), _wrote("bob", at), _HEALED, _END)
+    bob = (_life("bob", 0.0), _wrote("bob", at), _tried("bob", 20.5), _tried("bob", 33.0))
+    found = faults(PROGRESS_CHECKS, "progress", _PACE, *bob, _HEALED, _END)
     assert (found == []) is is_soon
+
+
+def test_whoever_does_not_try_any_more_need_not_write() -> None:
+    bob = (_life("bob", 0.0), _tried("bob", 20.5))
+    ada = (_life("ada", 0.0), _wrote("ada", 21.0), noted("stage", "drained", 60.0, player="ada"))
+    assert faults(PROGRESS_CHECKS, "progress", _PACE, *bob, *ada, _HEALED, _END) == []
 
 
 def test_whoever_dies_is_disturbed_again_or_comes_up_later_need_not() -> None:
