@@ -21,6 +21,7 @@ from proof.chaos.picture import drawn as picture_of
 from proof.chaos.role import DRAINED, OVER, UP, Role, appended_to
 from proof.chaos.schedule import PACE, Kind, Schedule
 from proof.chaos.strangers import Strangers
+from proof.checkers.lives import RECOVERY_S
 from proof.history import History, Recorder
 from proof.judge import verdicts
 from proof.monitor import Monitor
@@ -36,8 +37,8 @@ LOGS: Final = "logs"
 _MEND_S: Final = 120.0
 """For what was still going wrong when the time was over."""
 _UP_S: Final = 90.0
-_AFTERWARDS_S: Final = 1.5 * PACE.ttl_s
-"""For which all goes on when all is well again."""
+_LONG_S: Final = 60.0
+"""A run of so long goes on, when all is well again, until everybody must have written."""
 _OVER_S: Final = 90.0
 _DRAIN_S: Final = 180.0
 _LEAVE_S: Final = 45.0
@@ -125,7 +126,8 @@ class Stage:
 
     async def _go_on(self) -> None:
         """Play for a while when all is well, and come to an end."""
-        await asyncio.sleep(_AFTERWARDS_S)
+        is_long = self.schedule.seconds >= _LONG_S
+        await asyncio.sleep(PACE.ttl_s + RECOVERY_S + 1 if is_long else 1.5 * PACE.ttl_s)
         await self._all(lambda person: person.obey("over", OVER), _OVER_S, "to end its deeds")
 
     async def _drain(self) -> None:
