@@ -23,7 +23,9 @@ from vox_mesh.store.replica.mark import replica_path
 TOKEN: Final = "a-token-that-no-stranger-knows"
 
 _DRIVERS: Final = (Driver.WS, Driver.HTTP)
-_DISK: Final = "96m"
+_DISK_MB: Final = 96
+_DISK_MB_A_SECOND: Final = 0.3
+"""A longer run has more to keep: its disks are full when they are filled, and not of themselves."""
 _TEMPO: Final = "tempo.yaml"
 _STAGE: Final = "stage"
 
@@ -74,13 +76,14 @@ class Ground:
             values["db_path"] = self._home("shared") / "mesh.db"
         return case.settings(self._home(name), self.server, **(values | more))
 
-    async def lay(self, players: tuple[str, ...], ending: AsyncExitStack) -> None:
+    async def lay(self, players: tuple[str, ...], seconds: float, ending: AsyncExitStack) -> None:
         """Make all that the players need."""
         (self.folder / _TEMPO).write_text(tempo_of(PACE))
         if self.store is StoreKind.SQLD:
             self.server = ending.enter_context(Server())
+        room = f"{_DISK_MB + round(seconds * _DISK_MB_A_SECOND)}m"
         for name in ("",) if self.server is None else players:
-            if disk := Disk.mounted(self._home(name or "shared"), _DISK):
+            if disk := Disk.mounted(self._home(name or "shared"), room):
                 ending.callback(disk.unmount)
                 self.disks[name] = disk
         for number, name in enumerate(players):
@@ -104,5 +107,5 @@ async def laid(schedule: Schedule) -> AsyncIterator[Ground]:
         folder = Path(tempfile.mkdtemp(prefix="vox-chaos-"))
         ending.callback(shutil.rmtree, folder, ignore_errors=True)
         ground = Ground(folder, schedule.store)
-        await ground.lay(schedule.players, ending)
+        await ground.lay(schedule.players, schedule.seconds, ending)
         yield ground

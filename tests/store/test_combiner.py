@@ -156,20 +156,27 @@ async def test_a_request_whose_copy_came_first_is_not_told_as_unsent() -> None:
         assert await c.ids() == [1]
 
 
-async def test_a_commit_that_failed_may_yet_be_found_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("others", [(), (0,)], ids=["alone", "beside one that fails"])
+async def test_a_commit_that_failed_may_yet_be_found_applied(
+    others: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with combining() as c:
+        await c.send(adding(0))
         run, script = c.gate.run, adding(1)
 
         async def fail_to_commit(batch: Batch) -> BatchResult:
-            *steps, _, end = (await run(batch)).steps
+            result = await run(batch)
+            if not result.committed:
+                return result
+            *steps, _, end = result.steps
             return BatchResult([*steps, StepError("SQLITE_FULL", "database or disk is full"), end])
 
         monkeypatch.setattr(c.combiner._sender, "_run", fail_to_commit)
         with pytest.raises(OutcomeUnknown, match="disk is full"):
-            await c.send(script)
+            await c.send(script, *map(adding, others))
         monkeypatch.undo()
         assert outcome(await c.send(script)).repeated
-        assert await c.ids() == [1]
+        assert await c.ids() == [0, 1]
 
 
 async def test_an_unreachable_database_is_told_as_such_since_nothing_was_sent() -> None:

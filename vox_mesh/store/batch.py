@@ -203,9 +203,10 @@ class BatchResult(NamedTuple):
         return isinstance(self.steps[-2 if len(self.steps) > 1 else 0], StepRows)
 
     @property
-    def failed_to_commit(self) -> bool:
-        """Whether everything went well but the end of the transaction."""
-        return isinstance(self.steps[-2 if len(self.steps) > 1 else 0], StepError)
+    def commit_error(self) -> StepError | None:
+        """Why the end of the transaction failed, if it came to that."""
+        end = self.steps[-2 if len(self.steps) > 1 else 0]
+        return end if isinstance(end, StepError) else None
 
     @property
     def is_over(self) -> bool:

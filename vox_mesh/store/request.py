@@ -444,8 +444,8 @@ def _raise_if_down(result: BatchResult) -> None:
         return
     if any(isinstance(step, StepError) and step.is_busy for step in result.steps):
         raise DatabaseBusy(f"the database is busy: {error.message}")
-    if error.is_fault and result.failed_to_commit:
-        raise CommitFailed(f"it could not be committed, and may yet be found applied: {error.message}")
+    if (failed := result.commit_error) is not None and failed.is_fault:
+        raise CommitFailed(f"it could not be committed, and may yet be found applied: {failed.message}")
     if error.is_fault or (isinstance(result.steps[0], StepError) and len(result.steps) > 1):
         raise DatabaseFault(f"the database failed: {error.message}", hint="run `vox-mesh doctor`")
 
