@@ -39,9 +39,13 @@ async def drain(scene: Scene) -> None:
 
 
 async def _come_to(scene: Scene) -> int:
-    """The number of the last effect that this player has had, in all its lives."""
+    """The number of the last effect that this player has had, in all its lives.
+
+    Whoever has written anything is known as the newest life, and no earlier one has an effect any more.
+    """
     while True:
         with scene.recorder.deed("effect.last") as doing:
+            await scene.mesh.store.write(Script(Statement("SELECT 1")))
             rows = await scene.mesh.store.read(
                 f"SELECT coalesce(max(number), 0) FROM {tables.EFFECTS} WHERE player = ?",
                 (scene.who,),
