@@ -46,15 +46,26 @@ def _set_back_ms(before: Event, now: Event) -> float:
 
 
 def _reports(history: History) -> Iterator[str | int]:
-    """There is no bar between two reports; one that stands for many may come apart later."""
+    """There is no bar between two reports; one that stands for many may come apart later.
+
+    Of bars before the first life there need be none: only a clock that is off speaks of them.
+    """
     until_ms: int | None = None
+    first_ms = _began_ms(history)
     for row in finals(history, "bar_reports"):
-        if row["revision"] > 1:
+        if row["revision"] > 1 or row["window_ms"] < first_ms:
             continue
         yield 1
         if until_ms is not None and row["window_ms"] > until_ms:
             yield f"of the bars from {until_ms} to {row['window_ms']} nobody has reported"
         until_ms = max(until_ms or 0, row["until_ms"])
+
+
+def _began_ms(history: History) -> float:
+    """When the first life began, by the database's clock."""
+    began = min((note.at for note in history.notes("life.began")), default=0.0)
+    told = (note for note in history.notes("beat.down") if note.data["is_set"])
+    return min((note.data["now_ms"] - (note.at - began) * 1_000 for note in told), default=0.0)
 
 
 BEAT_CHECKS: Final = (

@@ -11,8 +11,10 @@ from typing import Final
 from proof.checkers.lives import RECOVERY_S, Life, lives_of, pace_of, writes_of
 from proof.history import Deed, History
 from proof.verdicts import Check
+from vox_mesh.errors import CircuitOpen
 
 _DISTURBANCES: Final = ("storm.began", "fault.began", "paused")
+_RESTS: Final = CircuitOpen.__name__
 _PAUSE_S: Final = 3.0
 """Whoever has not tried for so long does not want to write any more."""
 _ALWAYS: Final = "strangers"
@@ -30,7 +32,7 @@ def progress(history: History) -> Iterator[str | int]:
     for deed in history.deeds("write"):
         tries[deed.who, deed.life].append(deed)
     drained = {note.data["player"] for note in history.notes("drained")}
-    for healed, until in _calms(history):
+    for healed, until, may_rest in _calms(history):
         for life in lives:
             since = max(healed, life.up)
             is_undisturbed = healed < life.ended and since < math.inf and since + bound_s <= until
@@ -38,17 +40,26 @@ def progress(history: History) -> Iterator[str | int]:
                 continue
             if _has_written(writes.get(life.player, ()), since, since + bound_s):
                 yield 1
-            elif any(
-                deed.began < since + bound_s < deed.ended + _PAUSE_S
-                for deed in tries[life.player, life.number]
-            ):
+            elif _tries_on(tries[life.player, life.number], since + bound_s, may_rest):
                 yield 1
                 yield f"{life} wrote nothing in the {bound_s:g} s after {since:.3f}, when all was well"
     yield from _never_up(history, lives)
 
 
-def _calms(history: History) -> Iterator[tuple[float, float]]:
-    """When all had healed, and until when nothing disturbed it."""
+def _tries_on(deeds: Sequence[Deed], at: float, may_rest: bool) -> bool:
+    """Whether somebody still wants to write then; who waits for a circuit that rests may not count."""
+    return any(
+        deed.began < at < deed.ended + _PAUSE_S
+        for deed in deeds
+        if not (may_rest and deed.got.get("error") == _RESTS)
+    )
+
+
+def _calms(history: History) -> Iterator[tuple[float, float, bool]]:
+    """When all had healed, until when nothing disturbed it, and whether circuits may rest as long as that.
+
+    In the end they may not: there whoever has healed all waits for them.
+    """
     last = history.events[-1].at if history.events else 0.0
     disturbed = sorted(note.at for what in _DISTURBANCES for note in history.notes(what))
     ends = {note.data.get("id"): note.at for note in history.notes("fault.ended")}
@@ -60,7 +71,7 @@ def _calms(history: History) -> Iterator[tuple[float, float]]:
     for note in (*history.notes("calm.began"), *history.notes("healed")):
         healed = max([note.at, *(ended for began, ended in faults if began <= note.at < ended)])
         at = bisect_left(disturbed, note.at)
-        yield healed, disturbed[at] if at < len(disturbed) else math.inf
+        yield healed, disturbed[at] if at < len(disturbed) else math.inf, note.what == "calm.began"
 
 
 def _has_written(writes: Sequence[tuple[float, float]], since: float, until: float) -> bool:

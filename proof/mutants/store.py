@@ -22,7 +22,7 @@ STORE_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.store.combiner:_unknown",
-                "return OutcomeUnknown(reason, key=entry.scripts[0].key)",
+                "return unknown",
                 "return Unreachable(reason)",
             ),
         ),

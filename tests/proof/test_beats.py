@@ -25,7 +25,8 @@ def test_beats_of_two_lives_and_of_a_clock_that_was_set_back_are_all_right() -> 
     beats = story.events
     del beats[3]
     beats[-1].data.update(epoch_ms=2_000, now_ms=2_050)  # by more than a bar: beats are told anew
-    story.player("ada", life=2).note("beat.down", epoch_ms=2_000, now_ms=2_000, bar_ms=_BAR_MS, policy="p")
+    again = {"epoch_ms": 2_000, "now_ms": 2_000, "bar_ms": _BAR_MS, "policy": "p", "is_set": True}
+    story.player("ada", life=2).note("beat.down", **again)
     assert faults(BEAT_CHECKS, "downbeats-once", story) == []
 
 
