@@ -17,6 +17,9 @@ from typing import Final, NamedTuple
 from proof.checkers.linearizable import fault
 from proof.history import Step
 
+_COPY_S: Final = 2.5
+"""A copy of a request comes within this time, if there is one."""
+
 SLACK_S: Final = 0.01
 """The database tells whole milliseconds, by a clock that may be slewed."""
 
@@ -114,7 +117,7 @@ class _Lock:
     def __init__(self, operations: Sequence[Operation]) -> None:
         acquisitions = [each for each in operations if each.kind is Kind.ACQUIRE]
         self._grants = sorted(each.token for each in acquisitions if each.token is not None)
-        self._vain = [each for each in acquisitions if each.told is not Step.OK]
+        self._acquisitions = acquisitions
 
     def after(self, state: _State, each: Operation) -> _State | None:
         """The lock after one more operation; `None` if it can't have been told that now."""
@@ -166,10 +169,14 @@ class _Lock:
         return free._replace(highest=each.token)
 
     def _is_asked_for(self, look: Operation) -> bool:
-        """Whether what a look found can be somebody's who does not know, or has just given up."""
+        """Whether what a look found can be somebody's who does not know, or has just given up.
+
+        What was granted and released may have been carried twice, and the copy come after that.
+        """
         return any(
-            each.began <= look.ended and (each.told is Step.UNKNOWN or each.ended + each.ttl >= look.began)
-            for each in self._vain
+            each.began <= look.ended
+            and (each.told is Step.UNKNOWN or each.ended + _COPY_S + each.ttl >= look.began)
+            for each in self._acquisitions
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
+import orjson
+
 from vox_mesh.errors import (
     ChainBroken,
     DatabaseUnavailable,
@@ -33,9 +35,12 @@ from vox_mesh.store.request import (
     Tenant,
     Verdict,
 )
-from vox_mesh.store.script import Outcome, Script, guard
+from vox_mesh.store.script import Outcome, Script, Statement, guard
+from vox_mesh.store.statements import named
 
 T = TypeVar("T")
+
+_OUTCOMES_OF: Final = named("scripts")["outcomes_of"]
 
 _LIKELY: Final = 0.3
 """A failing script costs an optimistic request its whole transaction: so likely, it does not pay."""
@@ -183,8 +188,10 @@ class Sender:
         flight.is_unsettled = True
         try:
             known = dict(await self._reach(lambda: journal.recall(scripts, desk), flight))
-        except (StaleIncarnation, KeyRefused):  # which says why it did not fit
-            flight.is_unsettled = False
+        except (StaleIncarnation, KeyRefused):  # which says why it did not fit, but not what came before
+            keys = orjson.dumps([script.key for script in scripts]).decode()
+            known_keys = Statement(_OUTCOMES_OF, (*self._tenant[:2], keys))
+            flight.is_unsettled = bool(await self._reach(lambda: desk.ask(known_keys), flight))
             raise
         flight.is_unsettled = any(script.op is None for script in scripts)  # of which no log tells
         return known
