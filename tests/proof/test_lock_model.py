@@ -58,7 +58,7 @@ _IMPOSSIBLE = {
     "told that it is over while it is not": [_HELD, _did(Kind.RENEW, 0.4, 0.5, 5, Step.NO)],
     "seen by nobody while it was held": [_HELD, _did(Kind.LOOK, 0.4, 0.5, None)],
     "seen after its release": [_HELD, _did(Kind.RELEASE, 0.2, 0.3, 5), _did(Kind.LOOK, 0.4, 0.5, 5)],
-    "held by one who never asked": [_HELD, _did(Kind.LOOK, 1.5, 1.6, 6)],
+    "held by one who never asked": [_HELD, _did(Kind.LOOK, 4.5, 4.6, 6)],
     "back after it was seen to be over": [
         _HELD,
         _did(Kind.LOOK, 0.9, 1.05, None),
