@@ -152,6 +152,18 @@ async def test_a_node_that_was_replaced_is_told_so_and_its_late_requests_are_ref
             await assert_sound(new)
 
 
+async def test_what_a_node_wrote_before_it_was_replaced_is_not_told_as_unwritten() -> None:
+    async with scene() as there, there.node() as old:
+        await old.oplog.append(NOTE, {})
+        script = Script(Statement("SELECT 1"))
+        await give_up(there, old, script)
+        assert await there.gate.land(there.gate.batches[-1])
+        async with there.node() as new:
+            await new.run_once()
+            with pytest.raises(OutcomeUnknown, match="has begun again elsewhere"):
+                await old.store.write(script)
+
+
 async def test_entries_that_were_acknowledged_and_are_gone_are_told() -> None:
     async with scene() as there, there.node() as node:
         for _ in range(3):
