@@ -52,7 +52,6 @@ TABLES: Final = (
             "manifest",
         ),
     ),
-    Table("job_predecessors", ("job_id", "predecessor"), ("awaited",)),
     Table("job_crons", ("name",), ("next_ms", "last_ms", "last_job")),
     Table(
         "a2a_messages",

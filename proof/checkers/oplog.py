@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from typing import Final
 
-import rfc8785
-
 from proof.history import Deed, History
+from proof.op_hash import op_hash
 from proof.reading import finals, grouped
 from proof.verdicts import Check
 from vox_mesh.model.chain import NO_HASH, Entry
@@ -24,23 +21,6 @@ def _chains(history: History) -> dict[str, list[Entry]]:
     return {node: sorted(chain, key=lambda entry: entry.seq) for node, chain in chains.items()}
 
 
-def _hash_of(entry: Entry) -> str:
-    """What docs/oplog.md says the hash of an entry is, without asking the product."""
-    document = {
-        "v": 1,
-        "node": entry.node_id,
-        "seq": entry.seq,
-        "op_id": entry.op_id,
-        "kind": entry.kind,
-        "hlc": entry.hlc,
-        "deps": json.loads(entry.causal_deps),
-        "payload": json.loads(entry.payload),
-        "repository": entry.repository_id,
-        "prev": entry.prev,
-    }
-    return hashlib.sha3_256(rfc8785.dumps(document)).hexdigest()
-
-
 def chains_whole(history: History) -> Iterator[str | int]:
     """Recompute every chain; and nobody has found a fault in one meanwhile, or changed an entry."""
     for node, chain in _chains(history).items():
@@ -52,7 +32,7 @@ def chains_whole(history: History) -> Iterator[str | int]:
                 break
             if entry.prev != prev:
                 yield f"{node}: entry {seq} ({entry.kind}) does not follow the one before it"
-            if entry.hash != _hash_of(entry):
+            if entry.hash != op_hash(entry):
                 yield f"{node}: entry {seq} ({entry.kind}) is not what it was when it was hashed"
             prev = entry.hash
     for edit in finals(history, "proof_log_edits"):

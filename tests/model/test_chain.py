@@ -10,8 +10,9 @@ import rfc8785
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from proof.op_hash import op_hash
 from tests.model.test_canonical import values
-from tests.support.chains import Log, Said, op_hash
+from tests.support.chains import Log, Said
 from tests.support.examples import exactly, few, many
 from vox_mesh.model.canonical import canonical, is_canonical, parse
 from vox_mesh.model.chain import NO_HASH, SEAL, Entry, Sealing, Verdict, hash_of, signed_text

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from proof.op_hash import op_hash
 from vox_mesh.model.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, signed_text
 from vox_mesh.model.hlc import HybridClock
 from vox_mesh.model.keys import SigningKey
@@ -35,32 +35,6 @@ class Said(NamedTuple):
 def key_named(name: str) -> SigningKey:
     """A key that is always the same for a name."""
     return SigningKey(Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest()))
-
-
-def op_hash(entry: Entry) -> str:
-    """The hash of an entry as the format defines it, by the standard's own encoder."""
-    whole = {
-        "v": 1,
-        "node": entry.node_id,
-        "seq": entry.seq,
-        "op_id": entry.op_id,
-        "kind": entry.kind,
-        "hlc": entry.hlc,
-        "deps": _value(entry.causal_deps),
-        "payload": _value(entry.payload),
-        "repository": entry.repository_id,
-        "prev": entry.prev,
-    }
-    return hashlib.sha3_256(rfc8785.dumps(whole)).hexdigest()
-
-
-def _value(text: str) -> Any:
-    return json.loads(text, parse_int=_number)
-
-
-def _number(digits: str) -> int | float:
-    """JSON has doubles only."""
-    return int(digits) if abs(int(digits)) < 2**53 else float(digits)
 
 
 def signed_by(key: SigningKey, entry: Entry) -> Entry:
