@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from bench.lines import LINES, Line, chosen, plane_of
 from bench.measure import FULL, QUICK, Pace
 from bench.records import Record, written
 from tools.sqld import Server
+from vox_mesh import run
 
 _RESULTS: Final = Path(__file__).resolve().parent / "results"
 
@@ -94,7 +94,7 @@ def _run(lines: Sequence[Line], pace: Pace) -> tuple[list[tuple[Line, Found]], d
             print(f"measuring {line.name}: {line.what}", end="", file=sys.stderr, flush=True)
             began = perf_counter()
             with tempfile.TemporaryDirectory(prefix="vox-bench-") as folder:
-                found += [(line, each) for each in asyncio.run(line.run(Ground(Path(folder), server, pace)))]
+                found += [(line, each) for each in run(line.run(Ground(Path(folder), server, pace)))]
             print(f" ({perf_counter() - began:.0f} s)", file=sys.stderr)
     return found, facts
 

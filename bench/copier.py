@@ -6,7 +6,6 @@ It reports how long that took, and by how much it has grown; a second copy would
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +16,7 @@ import vox_mesh.store.hrana.ws  # here, or the time and the memory that loading 
 import vox_mesh.store.replica.choice  # noqa: F401
 from bench.companion import add_primary, node_settings
 from bench.measure import peak_bytes
-from vox_mesh import Settings, open_store
+from vox_mesh import Settings, open_store, run
 
 
 async def _copy(settings: Settings) -> dict[str, float]:
@@ -37,5 +36,5 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     print("ready", flush=True)
     folder = Path(sys.stdin.readline().strip())
-    report = asyncio.run(_copy(node_settings(folder, arguments.primary)))
+    report = run(_copy(node_settings(folder, arguments.primary)))
     print(orjson.dumps(report).decode(), flush=True)

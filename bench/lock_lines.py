@@ -27,7 +27,7 @@ from bench.limits import Limit, raw_limit
 from bench.measure import Call, alternate, blocking_median_us, median_us, rate
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
-from vox_mesh import Mesh, Settings
+from vox_mesh import Mesh, Settings, run
 from vox_mesh.coordination.locks.guarding import obstacles
 from vox_mesh.model.locks import Holder
 from vox_mesh.node import MeshNode
@@ -292,4 +292,4 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     add_primary(parser)
     arguments = parser.parse_args()
-    asyncio.run(_serve(node_settings(arguments.folder, arguments.primary, scope_id=_SCOPE)))
+    run(_serve(node_settings(arguments.folder, arguments.primary, scope_id=_SCOPE)))

@@ -18,7 +18,7 @@ from typing import Final
 import orjson
 
 from bench.companion import add_primary, node_settings
-from vox_mesh import Mesh, Settings
+from vox_mesh import Mesh, Settings, run
 from vox_mesh.node import MeshNode
 
 SCOPE: Final = "bench"
@@ -89,4 +89,4 @@ if __name__ == "__main__":
     add_primary(parser)
     arguments = parser.parse_args()
     http = "0" if arguments.without_relay else "1"
-    asyncio.run(_serve(node_settings(arguments.folder, arguments.primary, scope_id=SCOPE, http=http)))
+    run(_serve(node_settings(arguments.folder, arguments.primary, scope_id=SCOPE, http=http)))

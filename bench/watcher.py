@@ -16,7 +16,7 @@ import orjson
 
 from bench import workload
 from bench.companion import add_primary, node_settings
-from vox_mesh import Settings, Store, open_store
+from vox_mesh import Settings, Store, open_store, run
 
 
 class Sightings:
@@ -69,4 +69,4 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     add_primary(parser)
     arguments = parser.parse_args()
-    asyncio.run(_serve(node_settings(arguments.folder, arguments.primary)))
+    run(_serve(node_settings(arguments.folder, arguments.primary)))

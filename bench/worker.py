@@ -12,7 +12,7 @@ import orjson
 
 from bench import measure, workload
 from tools.homes import FILE
-from vox_mesh import Store, open_store
+from vox_mesh import Store, open_store, run
 
 
 async def _serve(folder: Path, callers: int, *, settled: bool) -> None:
@@ -42,4 +42,4 @@ if __name__ == "__main__":
     parser.add_argument("callers", type=int)
     parser.add_argument("--settled", action="store_true")
     arguments = parser.parse_args()
-    asyncio.run(_serve(arguments.folder, arguments.callers, settled=arguments.settled))
+    run(_serve(arguments.folder, arguments.callers, settled=arguments.settled))

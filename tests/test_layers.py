@@ -14,10 +14,11 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 _PLANES = ("messages", "jobs", "rhythm")
 _BELOW_ROOT = ("errors", "model", "store", "coordination", *_PLANES)
-_ROOT = (*_BELOW_ROOT, "settings", "opening", "planes", "mesh", "node", "supervisor", "health")
+_ROOT = (*_BELOW_ROOT, "settings", "opening", "planes", "mesh", "node", "supervisor", "health", "loop")
 _FACES_USE = (*_BELOW_ROOT, "settings", "planes", "views")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
+    "loop": (),
     "model": ("errors", "model"),
     "store": ("errors", "model", "store"),
     "coordination": ("errors", "model", "store", "coordination"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vox_mesh.jobs.attempt import GiveBack, GiveUp
     from vox_mesh.jobs.context import JobContext
     from vox_mesh.jobs.handlers import HandlerSet
+    from vox_mesh.loop import run
     from vox_mesh.mesh import Mesh
     from vox_mesh.messages.outbox import Auto, Local, Remote
     from vox_mesh.model.jobs import Job, JobState
@@ -73,6 +74,7 @@ __all__ = [
     "guard",
     "load_settings",
     "open_store",
+    "run",
 ]
 
 # Loaded when first asked for: a command, or the completion of one, does not pay for what it does not use.
@@ -94,6 +96,7 @@ _MODULES: Final = {
     "vox_mesh.jobs.attempt": ("GiveBack", "GiveUp"),
     "vox_mesh.jobs.context": ("JobContext",),
     "vox_mesh.jobs.handlers": ("HandlerSet",),
+    "vox_mesh.loop": ("run",),
     "vox_mesh.mesh": ("Mesh",),
     "vox_mesh.messages.outbox": ("Auto", "Local", "Remote"),
     "vox_mesh.model.jobs": ("Job", "JobState"),

@@ -15,6 +15,7 @@ import orjson
 
 from bench.peers.peer import Desk, Peer
 from bench.peers.roll import BY_NAME
+from vox_mesh import run
 
 
 async def _serve(peer: Peer, place: str) -> None:
@@ -37,4 +38,4 @@ if __name__ == "__main__":
     parser.add_argument("peer", choices=BY_NAME)
     parser.add_argument("place")
     arguments = parser.parse_args()
-    asyncio.run(_serve(BY_NAME[arguments.peer], arguments.place))
+    run(_serve(BY_NAME[arguments.peer], arguments.place))

@@ -30,7 +30,7 @@ from proof.history import Recorder
 from proof.outside import FolderOutside
 from proof.plot import WORKLOADS
 from proof.scene import Scene, Workload
-from vox_mesh import Mesh, MeshError, load_settings, opening
+from vox_mesh import Mesh, MeshError, load_settings, opening, run
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.node import MeshNode
 
@@ -185,7 +185,7 @@ def main() -> None:
     os.nice(_NICE)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        asyncio.run(_live(Role.given()))
+        run(_live(Role.given()))
     except MeshError as error:
         print(error.line, file=sys.stderr)
         sys.exit(TURNED_AWAY)

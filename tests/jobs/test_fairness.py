@@ -51,6 +51,13 @@ class Shop:
             assert node.worker._chooser.count == count
         return desks
 
+    async def stranger(self, name: str) -> MeshNode:
+        """One more node, of which the others have not heard."""
+        node = await self._crowd.node(name)
+        Desk(node)
+        self._stack.push_async_callback(node.worker.stop, 0)
+        return node
+
     async def until_started(self, job_id: str) -> Job:
         """The job, as soon as somebody works on it."""
         async with asyncio.timeout(PATIENCE_S):
@@ -137,3 +144,24 @@ async def test_a_crowd_that_wants_the_same_jobs_rarely_claims_in_vain(shop: Shop
     assert {job.attempts for job in done} == {1}
     refused = [entry for entry in await ops(shop.nodes[0], CLAIM) if not entry.accepted]
     assert len(refused) <= shop.claims_sent / 2, f"{len(refused)} of {shop.claims_sent}"
+
+
+@pytest.mark.parametrize("case", [FILE], ids=str)
+async def test_who_loses_a_job_to_one_it_has_not_seen_looks_around_soon(shop: Shop) -> None:
+    await shop.open(1)
+    chooser = shop.nodes[0].worker._chooser
+    stranger = await shop.stranger("node-x")
+    await stranger.worker.start(concurrency=4)
+
+    async def count_after(seconds: float) -> int:
+        chooser._seen_s -= seconds
+        await chooser.look_around()
+        return chooser.count
+
+    assert await count_after(0.1) == 1, "nodes come and go more slowly than that"
+    chooser.surprise()
+    assert await count_after(0.0) == 2
+    chooser.surprise()
+    seen_s = chooser._seen_s
+    await chooser.look_around()
+    assert chooser._seen_s == seen_s, "not with every job"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final, Self
 
 import pytest
@@ -143,6 +144,48 @@ async def test_a_commit_that_the_disk_takes_long_for_is_looked_for_until_it_show
     assert after_the_sign[0] < 0.01
     assert after_the_sign == sorted(after_the_sign)
     assert max(disk.pauses) <= 1.0, "it looks at least once a second, sign or no sign"
+
+
+class Played(Disk):
+    """A log with a commit before a look, or without, as it was written down; then there are no more looks."""
+
+    def __init__(self, play: str) -> None:
+        super().__init__()
+        self._play = iter(play)
+        self._commits = 0
+        self.is_over = asyncio.Event()
+
+    async def data_version(self) -> int:
+        """How many commits there were."""
+        return self._commits
+
+    async def touched(self, timeout: float) -> bool:
+        """Whether the next look is one with a commit."""
+        sign = next(self._play, None)
+        is_commit = sign == "c"
+        self._commits += is_commit
+        if sign is None:
+            self.is_over.set()
+            await asyncio.Event().wait()
+        return is_commit
+
+
+async def test_the_longer_a_burst_goes_on_the_more_of_it_is_seen_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played, changes, rests = Played("cccccc..cc."), Changes(), list[float]()
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    monkeypatch.setattr(listening, "asyncio", SimpleNamespace(sleep=rest))
+    async with _listening(_listener(played, changes), changes):
+        await played.is_over.wait()
+    first, second = rests[:6], rests[6:]
+    assert first[0] <= 0.001, "one alone is told at once, and the next is looked for soon"
+    assert first[0] < first[1] < first[2], "the longer it goes on, the more come together"
+    assert max(first) <= 0.01
+    assert second == first[:2], "after a pause it is as at the beginning"
 
 
 async def test_a_look_that_fails_is_told_and_does_not_end_the_listening() -> None:

@@ -23,8 +23,8 @@ from vox_mesh import Rows, Script, Statement, Store, open_store
 from vox_mesh.errors import DatabaseUnavailable, MeshError, StoreClosed
 from vox_mesh.model.homes import Driver, Home, ReplicaChoice
 from vox_mesh.store import Value
+from vox_mesh.store.reader import Reader
 from vox_mesh.store.replica.mark import replica_path
-from vox_mesh.store.replica.reader import Reader
 from vox_mesh.store.replica.replica import State
 
 _DRIVERS: Final = (Driver.WS, Driver.HTTP, Driver.LIBSQL_CLIENT)

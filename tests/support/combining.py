@@ -73,6 +73,7 @@ async def combining(path: Path | None = None, **options: Any) -> AsyncIterator[C
         Sender(gate.run, carrier, Tenant("", "default", "writer"), ledger),
         carrier,
         ledger,
+        monotonic=time.monotonic,
         **({"max_scripts": gate.max_scripts} | options),
     )
     await combiner.submit([Script(Statement("CREATE TABLE t (id INTEGER UNIQUE, a)"))], LONG_S)

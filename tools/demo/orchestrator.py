@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tools.demo.board import Board, TooLate
 from tools.demo.cast import CAST, CHANGELOG, EDIT_STEPS, NOTES, PLAN, README, other_than
-from vox_mesh import ConflictRecorded, JobContext, Manual, Mesh, MeshError, Message
+from vox_mesh import ConflictRecorded, JobContext, Manual, Mesh, MeshError, Message, run
 from vox_mesh.node import MeshNode
 
 _PLACES: Final = 2
@@ -160,7 +160,7 @@ async def _main(name: str) -> None:
 
 if __name__ == "__main__":
     try:
-        asyncio.run(_main(sys.argv[1]))
+        run(_main(sys.argv[1]))
     except MeshError as error:
         raise SystemExit(f"{sys.argv[1]}: {error.line}") from None
     except KeyboardInterrupt:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
 
+from vox_mesh import loop
 from vox_mesh.cli.logs import set_up_logs
 from vox_mesh.cli.node_run import NodeRun, Work
 from vox_mesh.cli.options import grace_option, handlers_option
@@ -71,7 +71,7 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
     work = None if no_worker else _work(settings, load_handlers(names), grace)
     if no_worker and names:
         raise click.UsageError("--handlers are of no use with --no-worker")
-    return asyncio.run(NodeRun(settings, work, grace + _LEAVING_S, once=once).run())
+    return loop.run(NodeRun(settings, work, grace + _LEAVING_S, once=once).run())
 
 
 def _work(settings: Settings, handlers: HandlerSet, grace_s: float) -> Work | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 import click
 
+from vox_mesh import loop
 from vox_mesh.cli.node_run import NodeRun, Work
 from vox_mesh.cli.options import grace_option, handlers_option
 from vox_mesh.cli.start import start_shared
@@ -84,4 +84,4 @@ def run(
     settings = settings.model_copy(update=chosen)
     ExecPolicy.parsed(settings.worker_exec_allow)  # said before anything is begun
     work = Work(handlers, concurrency or settings.worker_concurrency, grace)
-    return asyncio.run(NodeRun(settings, work, grace + _LEAVING_S, until_idle=until_idle).run())
+    return loop.run(NodeRun(settings, work, grace + _LEAVING_S, until_idle=until_idle).run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -73,8 +74,7 @@ class Metrics:
     @web.middleware
     async def counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Count a request, and how long its answer took; a stream lasts as long as its reader wants."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = time.monotonic()
         try:
             response = await handler(request)
         except web.HTTPException as error:
@@ -82,7 +82,7 @@ class Metrics:
             raise
         self._count(request, response.status)
         if isinstance(response, web.Response):
-            self._http.seconds.observe(loop.time() - began)
+            self._http.seconds.observe(time.monotonic() - began)
         return response
 
     def _count(self, request: web.Request, status: int) -> None:

@@ -17,6 +17,7 @@ from vox_mesh.model.liveness import State
 from vox_mesh.model.rendezvous import GRACE_MS, patience_ms, rank
 
 _FRESH_S: Final = 0.5  # nodes come and go more slowly than jobs
+_SURPRISED_S: Final = 0.05
 _MANY_FREE: Final = 0.25
 _LONG_MS: Final = 5_000
 _LIVE: Final = frozenset({State.ALIVE, State.WARN})
@@ -51,6 +52,7 @@ class Chooser:
         self._grace_ms = grace_ms
         self._others: list[Node] = []
         self._seen_s = float("-inf")
+        self._is_surprised = False
         self._routed: str | None = None
         self._routes: dict[str, str] = {}
         self._now = Situation([], frozenset(), {}, {}, None)
@@ -67,9 +69,14 @@ class Chooser:
     async def look_around(self) -> None:
         """See who else is there, every now and then."""
         now = self._monotonic()
-        if now - self._seen_s >= _FRESH_S:
+        if now - self._seen_s >= (_SURPRISED_S if self._is_surprised else _FRESH_S):
+            self._is_surprised = False
             self._others = [each for each in await self._nodes.all() if self._is_other(each)]
             self._seen_s = now
+
+    def surprise(self) -> None:
+        """Another node had taken what was our turn: there may be one that we have not seen."""
+        self._is_surprised = True
 
     def _is_other(self, node: Node) -> bool:
         return node.node_id != self._own and node.state in _LIVE and node.capacity > 0

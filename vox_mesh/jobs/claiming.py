@@ -98,6 +98,8 @@ class Claiming:
         if isinstance(start, MeshError) and not isinstance(claim, MeshError):
             self.is_unsure = True
         ours = _moved(claim, jobs) & _moved(start, jobs)
+        if len(ours) < len(jobs):
+            self._chooser.surprise()
         for job in jobs:
             if job.job_id not in ours:
                 self._pass_over(job, claim)

@@ -10,6 +10,9 @@ _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS: Final = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
 _TAIL_BITS: Final = 80
 _TAIL_LIMIT: Final = 1 << _TAIL_BITS
+_COUNT_BITS: Final = 40
+_COUNT_LIMIT: Final = 1 << _COUNT_BITS
+_HEAD_LETTERS: Final = 26 - _COUNT_BITS // 5
 _TIME_LIMIT: Final = 1 << 48
 _TIME_SHIFTS: Final = (40, 30, 20, 10, 0)
 _TAIL_SHIFTS: Final = (70, 60, 50, 40, 30, 20, 10, 0)
@@ -49,27 +52,33 @@ def milliseconds_of(ulid: str) -> int:
 class UlidSource:
     """Makes ULIDs that rise strictly, also within a millisecond and when the clock steps back.
 
-    `now_ms` gives the wall clock, `chance` a random number of so many bits.
+    `now_ms` gives the wall clock, `chance` a random number of so many bits. Within a millisecond the lower
+    half of the chance is counted up, so that only its letters are made anew.
     """
 
     def __init__(self, now_ms: Callable[[], int], chance: Callable[[int], int]) -> None:
         self._now_ms = now_ms
         self._chance = chance
         self._last_ms = -1
-        self._head = ""
-        self._tail = 0
+        self._head = ""  # all letters but those of the count
+        self._count = 0
 
     def __call__(self) -> str:
         now = self._now_ms()
         if now > self._last_ms:
             self._begin(now)
         else:
-            self._tail += 1
-            if self._tail == _TAIL_LIMIT:
+            self._count += 1
+            if self._count == _COUNT_LIMIT:
                 self._begin(self._last_ms + 1)
-        return self._head + _letters(self._tail, _TAIL_SHIFTS)
+        count = self._count
+        return (
+            f"{self._head}{_PAIRS[count >> 30]}{_PAIRS[count >> 20 & 1023]}"
+            f"{_PAIRS[count >> 10 & 1023]}{_PAIRS[count & 1023]}"
+        )
 
     def _begin(self, milliseconds: int) -> None:
         self._last_ms = milliseconds
-        self._head = _letters(milliseconds, _TIME_SHIFTS)
-        self._tail = self._chance(_TAIL_BITS)
+        chance = self._chance(_TAIL_BITS)
+        self._head = encode(milliseconds, chance)[:_HEAD_LETTERS]
+        self._count = chance % _COUNT_LIMIT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from vox_mesh.errors import (
@@ -61,6 +61,7 @@ class Combiner:
         carrier: Carrier,
         ledger: Ledger,
         *,
+        monotonic: Callable[[], float],
         max_scripts: int,
         detour: Detour | None = None,
         traffic: Traffic | None = None,
@@ -69,6 +70,7 @@ class Combiner:
         self._sender = sender
         self._carrier = carrier
         self._ledger = ledger
+        self._monotonic = monotonic  # the loop's own clock may be one of whole milliseconds
         self._max_scripts = max_scripts
         self._detour = detour
         self._traffic = Traffic() if traffic is None else traffic
@@ -101,7 +103,7 @@ class Combiner:
     @property
     def under_way_s(self) -> float:
         """For how long the request that is under way has been."""
-        return 0.0 if self._flight is None else self._loop.time() - self._began
+        return 0.0 if self._flight is None else self._monotonic() - self._began
 
     @property
     def is_busy(self) -> bool:
@@ -236,7 +238,7 @@ class Combiner:
 
     async def _send(self, flight: Flight) -> None:
         self._flight = flight
-        self._began = began = self._loop.time()
+        self._began = began = self._monotonic()
         try:
             verdicts = await self._verdicts(flight)
         except CircuitOpen as error:
@@ -255,7 +257,7 @@ class Combiner:
             for entry in flight.entries:
                 entry.fail(_told(MeshError(f"an unexpected fault: {error}"), entry, flight))
         else:
-            self._quickest_s = min(self._loop.time() - began, self._quickest_s * _FORGETTING)
+            self._quickest_s = min(self._monotonic() - began, self._quickest_s * _FORGETTING)
             self._settle(flight, verdicts)
         finally:
             self._flight = None

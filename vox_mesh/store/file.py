@@ -8,6 +8,7 @@ import os
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from vox_mesh.store import sqlite
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.folders import make_private
+from vox_mesh.store.reader import QUICK_S, LoopTurn, Reader, TooLong
 from vox_mesh.store.replica.mark import mark_of
 from vox_mesh.store.script import Statement
 from vox_mesh.store.thread import SerialThread
@@ -90,8 +92,8 @@ _Opened = tuple[Turn, sqlite3.Connection, sqlite3.Connection]
 class FileEngine:
     """A thread that writes and one that reads, each with a connection of its own.
 
-    A third connection only ever tells whether others have committed: that is in memory that all processes
-    share, so no thread is asked for it, and nothing is waited for.
+    What is quickly read is read without a thread, on a connection that waits for nobody. Another one only
+    ever tells whether others have committed: that is in memory that all processes share.
     """
 
     max_scripts = 256
@@ -110,6 +112,8 @@ class FileEngine:
         self._reading = reading
         self._writer = writer
         self._reader = SerialThread("vox-mesh-reader")
+        self._quick = Reader(path, "mode=ro", is_original=True)
+        self._loop_turn = LoopTurn()
         self._watching: sqlite3.Connection | None = None
 
     @classmethod
@@ -142,8 +146,19 @@ class FileEngine:
         return await self._writer.do(work)
 
     async def query(self, statement: Statement) -> Rows:
-        """Answer a query."""
-        return await self._reader.do(lambda: sqlite.query(self._reading, statement))
+        """Answer a query: here and now if that takes but a moment, else by the thread that reads."""
+        quick = self._quick
+        if self._loop_turn.has_time and not quick.is_long(statement):
+            with suppress(TooLong):
+                if (rows := quick.quickly(statement, QUICK_S)) is not None:
+                    return rows
+        return await self._reader.do(lambda: self._query(statement))
+
+    def _query(self, statement: Statement) -> Rows:
+        began = time.perf_counter()
+        rows = sqlite.query(self._reading, statement)
+        self._quick.took(statement, time.perf_counter() - began)
+        return rows
 
     async def data_version(self) -> int:
         """A number that changes with every commit of another connection, in this process or any other."""
@@ -172,6 +187,7 @@ class FileEngine:
 
     async def close(self) -> None:
         """End the threads and close the file."""
+        self._quick.forget()
         # What a thread still works with stays open, and ends with the process.
         if await self._reader.stop():
             if self._watching is not None:

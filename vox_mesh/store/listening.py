@@ -14,6 +14,7 @@ from vox_mesh.store.replica.floor import Floor
 
 _LOOK_S: Final = 1.0
 _FIRST_LOOK_S: Final = 0.001
+_BUSY_S: Final = 0.008
 _POLL_S: Final = 0.01
 
 
@@ -57,7 +58,8 @@ class WalListener:
     """The file home: whoever commits writes to the write-ahead log first.
 
     The event comes before the commit can be seen, by as long as the disk takes; so a look that shows nothing
-    is repeated, soon at first and ever more rarely, down to once a second.
+    is repeated, soon at first and ever more rarely, down to once a second. Those that commit in a burst are
+    seen together: the longer it goes on, the more of them.
     """
 
     def __init__(
@@ -77,14 +79,17 @@ class WalListener:
         with self._events() as events:
             seen = await self._version()
             self._changes.bump()
-            pause = _LOOK_S
+            pause, rest = _LOOK_S, _FIRST_LOOK_S
             while True:
                 touched = await events.touched(pause)
                 version = await self._version()
                 if version != seen:
                     seen = version
                     self._changes.bump()
-                    await asyncio.sleep(_FIRST_LOOK_S)  # those that commit in a burst are seen together
+                    await asyncio.sleep(rest)
+                    rest = min(2 * rest, _BUSY_S)
+                elif not touched:  # it is over
+                    rest = _FIRST_LOOK_S
                 pause = _FIRST_LOOK_S if touched else min(2 * pause, _LOOK_S)
 
     async def _version(self) -> int | None:

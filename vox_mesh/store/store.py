@@ -111,6 +111,7 @@ class Store:
             Sender(self._run, self._carrier, tenant, ledger, journal=journal, desk=desk),
             self._carrier,
             ledger,
+            monotonic=monotonic,
             max_scripts=engine.max_scripts,
             detour=agent_queue,
             traffic=self.traffic,

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
+from vox_mesh import loop
 from vox_mesh.errors import StoreClosed, WrongThread
 
 T = TypeVar("T")
@@ -195,7 +196,7 @@ class LoopThread:
             self._started.set_result(asyncio.get_running_loop())
             await self._ending.wait()
 
-        asyncio.run(serve())
+        loop.run(serve())
 
     # --- calls -----------------------------------------------------------------------------------
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
 from vox_mesh.errors import NoAnswer
+from vox_mesh.store.reader import QUICK_S, SLOW_S, LoopTurn, Reader, TooLong
 from vox_mesh.store.replica.gate import Gate
 from vox_mesh.store.replica.interruptions import Restarted, Spoiled
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.pages import PageFile
-from vox_mesh.store.replica.reader import QUICK_S, SLOW_S, Reader, TooLong
 from vox_mesh.store.replica.wire import Frame
 from vox_mesh.store.script import Statement
 from vox_mesh.store.thread import SerialThread, to_the_end
@@ -39,7 +38,7 @@ class Copy:
         self._slow = asyncio.Semaphore(_SLOW_READS)
         self._thread = SerialThread("vox-mesh-replica")
         self._arrived = 0  # the number of the next frame to come in
-        self._turn_began_at: float | None = None  # when this turn of the event loop had its first read
+        self._turn = LoopTurn()
         self.is_readable = False
         """Whether it holds a state of the primary that may be shown; whoever follows the log says so."""
         self.is_damaged = False
@@ -171,7 +170,7 @@ class Copy:
 
     def read_now(self, statement: Statement) -> Rows | None:
         """Answer a query here and now, if that takes but a moment; `None`: it can't be done so."""
-        if not self.is_readable or self._gate.is_changing or not self._may_go_on():
+        if not self.is_readable or self._gate.is_changing or not self._turn.has_time:
             return None
         reader = self._reader
         if reader.is_long(statement):
@@ -189,7 +188,7 @@ class Copy:
         if not self.is_readable:
             return None
         try:
-            while not self._may_go_on() or self._gate.is_changing:
+            while not self._turn.has_time or self._gate.is_changing:
                 async with asyncio.timeout(_WAIT_S):
                     await (self._gate.unchanging() if self._gate.is_changing else asyncio.sleep(0))
             rows = self.read_now(statement)
@@ -205,20 +204,6 @@ class Copy:
             return await self._read_aside(statement) if rows is None else rows
         finally:
             self._slow.release()
-
-    def _may_go_on(self) -> bool:
-        """Whether this turn of the event loop has not been spent on reading alone.
-
-        A quick read pauses nowhere: without this a loop of them would stop everything else, the log as well.
-        """
-        now = time.perf_counter()
-        if self._turn_began_at is None:
-            self._turn_began_at = now
-            asyncio.get_running_loop().call_soon(self._end_turn)
-        return now - self._turn_began_at <= QUICK_S
-
-    def _end_turn(self) -> None:
-        self._turn_began_at = None
 
     async def _read_aside(self, statement: Statement) -> Rows | None:
         async with self._gate.reading():

@@ -16,11 +16,11 @@ from typing import Final
 from vox_mesh.errors import DriverMissing, NoAnswer, SyncRefused, Unauthorized, Unreachable
 from vox_mesh.model.tally import Counts
 from vox_mesh.store.changes import Changes
+from vox_mesh.store.reader import QUICK_S, SLOW_S, Reader, TooLong
 from vox_mesh.store.replica.floor import Floor
 from vox_mesh.store.replica.following import Following, Held
 from vox_mesh.store.replica.interruptions import Restarted
 from vox_mesh.store.replica.mark import Mark
-from vox_mesh.store.replica.reader import QUICK_S, SLOW_S, Reader, TooLong
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
 

@@ -1,16 +1,18 @@
-"""Reading a replica's file: in its time or not at all, and never by this machine's clock."""
+"""Reading a file: in its time or not at all, and never by this machine's clock."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
 from vox_mesh import Rows, Statement
-from vox_mesh.store.replica.reader import Reader, TooLong
+from vox_mesh.store.reader import LoopTurn, Reader, TooLong
 
 LONG_S = 60.0
 """A limit that no test reaches."""
@@ -34,6 +36,14 @@ def path(tmp_path: Path) -> Path:
 def reader(path: Path) -> Iterator[Reader]:
     """A reader of it."""
     reader = Reader(path)
+    yield reader
+    reader.forget()
+
+
+@pytest.fixture
+def original(path: Path) -> Iterator[Reader]:
+    """A reader of the database itself."""
+    reader = Reader(path, "mode=ro", is_original=True)
     yield reader
     reader.forget()
 
@@ -208,3 +218,49 @@ def test_going_on_after_a_change_is_not_broken_off_by_the_time_of_an_earlier_que
         reader._until = 0.0
         reader.doubt()
         reader.renew()
+
+
+# --- the database itself ----------------------------------------------------------------------------
+
+
+def test_where_the_database_itself_is_read_this_machine_tells_the_time(original: Reader) -> None:
+    for sql in ("SELECT datetime('now')", "SELECT at FROM clock", "SELECT unixepoch(CURRENT_TIMESTAMP)"):
+        assert one(original.quickly(Statement(sql), LONG_S)) is not None
+
+
+def test_where_the_database_itself_is_read_its_tables_may_change_at_any_time(
+    original: Reader, path: Path
+) -> None:
+    everything = Statement("SELECT * FROM t WHERE id = 1")
+    assert original.quickly(everything, LONG_S) == Rows(("id", "a"), [(1, "one")])
+    with closing(sqlite3.connect(path)) as elsewhere:
+        elsewhere.execute("ALTER TABLE t ADD COLUMN b DEFAULT 'new'")
+        assert original.quickly(everything, LONG_S) == Rows(("id", "a", "b"), [(1, "one", "new")])
+        elsewhere.execute("UPDATE t SET a = 'another'")
+        elsewhere.commit()
+    assert original.quickly(everything, LONG_S) == Rows(("id", "a", "b"), [(1, "another", "new")])
+
+
+def test_where_the_database_itself_is_read_nothing_is_written(original: Reader) -> None:
+    for sql in ("INSERT INTO t VALUES (4, 4)", "PRAGMA user_version = 7", "BEGIN", "ATTACH ':memory:' AS m"):
+        assert original.quickly(Statement(sql), LONG_S) is None
+
+
+def test_a_query_that_is_answered_soon_aside_is_read_at_once_again(original: Reader) -> None:
+    statement = Statement(ENDLESS)
+    for _ in range(2):
+        with pytest.raises(TooLong):
+            original.quickly(statement, 0.01)
+    original.took(statement, 0.02)
+    assert original.is_long(statement)
+    original.took(statement, 0.001)
+    assert not original.is_long(statement)
+
+
+async def test_a_turn_of_the_event_loop_is_not_spent_on_reading_alone() -> None:
+    turn = LoopTurn()
+    assert turn.has_time
+    while turn.has_time:
+        pass
+    await asyncio.sleep(0)
+    assert turn.has_time, "others had their turn"

@@ -1,7 +1,8 @@
-"""Reading a replica's file: quickly in the event loop's own thread, or in another one for longer."""
+"""Reading a database's file: quickly in the event loop's own thread, or in another one for longer."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import sqlite3
@@ -41,7 +42,7 @@ _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 _DROP_PAGES: Final = "PRAGMA shrink_memory"
-_DROPS: Final = (sqlite3.SQLITE_PRAGMA, "shrink_memory")
+_OWN: Final = (_DECLARES, (sqlite3.SQLITE_PRAGMA, "shrink_memory"))
 _HEADER: Final = 100
 
 
@@ -58,12 +59,39 @@ class TooLong(Exception):
     """The query did not end within its time."""
 
 
-class Reader:
-    """Queries on a file that nobody changes meanwhile: the caller sees to that, with the gate."""
+class LoopTurn:
+    """How much of a turn of the event loop was spent on reading.
 
-    def __init__(self, path: Path, mode: str = "immutable=1&mode=ro") -> None:
+    A quick read pauses nowhere: without this a loop of them would stop everything else, also what is read.
+    """
+
+    def __init__(self) -> None:
+        self._began_at: float | None = None  # when this turn had its first read
+
+    @property
+    def has_time(self) -> bool:
+        """Whether another read may follow at once."""
+        now = time.perf_counter()
+        if self._began_at is None:
+            self._began_at = now
+            asyncio.get_running_loop().call_soon(self._end)
+        return now - self._began_at <= QUICK_S
+
+    def _end(self) -> None:
+        self._began_at = None
+
+
+class Reader:
+    """Queries on a copy that nobody changes meanwhile: the caller sees to that, with the gate.
+
+    `is_original`: it is the database itself. Then this machine's clock is the right one, and others may
+    change anything, tables too, between any two queries.
+    """
+
+    def __init__(self, path: Path, mode: str = "immutable=1&mode=ro", *, is_original: bool = False) -> None:
         self._path = path
         self._uri = f"file:{quote(str(path.absolute()))}?{mode}"
+        self._is_original = is_original
         self._connection: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         self._columns: dict[str, tuple[str, ...]] = {}  # of the queries that the kept connection has seen
@@ -106,7 +134,7 @@ class Reader:
             cursor = self._cursor
             if cursor is None:
                 cursor = self._open()
-            return _rows(cursor, statement, self._columns)
+            return _rows(cursor, statement, {} if self._is_original else self._columns)
         except TooLong:
             self._late_before = sql
             self.forget()  # Python 3.11 would prepare the interrupted query anew at every read
@@ -139,9 +167,13 @@ class Reader:
         except (sqlite3.Error, sqlite3.Warning) as error:
             self._look_at(error)
             return None
-        if time.perf_counter() - began < self._long.get(statement.sql, 0.0):
-            self._long.pop(statement.sql, None)  # the machine was busy, or the table has shrunk
+        self.took(statement, time.perf_counter() - began)
         return rows
+
+    def took(self, statement: Statement, seconds: float) -> None:
+        """It was answered aside: if soon enough, the machine was busy before, or the table larger."""
+        if seconds < self._long.get(statement.sql, 0.0):
+            self._long.pop(statement.sql, None)
 
     def doubt(self) -> None:
         """The file is about to change: what the kept connection has seen of it counts no more."""
@@ -174,7 +206,8 @@ class Reader:
             self._refused.clear()
 
     def _open(self) -> sqlite3.Cursor:
-        self._outline = _outline(self._path)
+        if not self._is_original:  # there, to close the file would end SQLite's locks on it
+            self._outline = _outline(self._path)
         self._connection = self._connect()
         self._connection.set_progress_handler(self._is_late, _STEPS)
         self._cursor = self._connection.cursor()
@@ -191,11 +224,12 @@ class Reader:
         connection = sqlite3.connect(
             self._uri,
             uri=True,
+            timeout=0.0,  # whoever finds it locked asks elsewhere
             isolation_level=None,
             check_same_thread=False,
             cached_statements=_CACHED_STATEMENTS,
         )
-        connection.set_authorizer(_only_queries)
+        connection.set_authorizer(_only_queries if self._is_original else _only_queries_without_time)
         return connection
 
 
@@ -209,13 +243,14 @@ def _outline(path: Path) -> Outline | None:
     return Outline(stat.st_ino, stat.st_size, header[28:32], header[40:44]) if header else None
 
 
-def _only_queries(action: int, name: str | None, function: str | None, *_: str | None) -> int:
-    is_allowed = (
-        action in _QUERY
-        or (action == sqlite3.SQLITE_FUNCTION and function not in _TIME)
-        or (action, name) in (_DECLARES, _DROPS)
-    )
+def _only_queries(action: int, name: str | None, *_: str | None) -> int:
+    is_allowed = action in _QUERY or action == sqlite3.SQLITE_FUNCTION or (action, name) in _OWN
     return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+
+
+def _only_queries_without_time(action: int, name: str | None, function: str | None, *_: str | None) -> int:
+    asks_time = action == sqlite3.SQLITE_FUNCTION and function in _TIME
+    return sqlite3.SQLITE_DENY if asks_time else _only_queries(action, name)
 
 
 def _code(error: Exception) -> int:
