@@ -7,9 +7,8 @@ import re
 import ssl
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import httpx
 import orjson
 
 from vox_mesh.errors import RelayFailed, RelayRefused
@@ -18,6 +17,9 @@ from vox_mesh.http.relay_keys import RelayKeys
 from vox_mesh.messages.whereabouts import Peer
 from vox_mesh.model.messages import Message
 from vox_mesh.model.rhythm.window_keys import MARK
+
+if TYPE_CHECKING:  # loaded with the first message that is brought: it is much, and many nodes bring none
+    import httpx
 
 _TIMEOUT_S: Final = 3.0
 _CONNECT_S: Final = 1.0
@@ -50,6 +52,8 @@ class HttpCourier:
         return self._clients[is_encrypted]
 
     def _new_client(self, is_encrypted: bool) -> httpx.AsyncClient:
+        import httpx
+
         # To load all that the world trusts takes long; who has none of it trusts nobody.
         trust = True if is_encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return httpx.AsyncClient(
@@ -85,6 +89,8 @@ class HttpCourier:
         self, peer: Peer, headers: dict[str, str], body: bytes, key: str | None
     ) -> tuple[int, dict[str, Any]]:
         """The status, and the document if there is one."""
+        import httpx
+
         if key is not None:
             headers = {**headers, "Authorization": f"Bearer {key}"}
         try:

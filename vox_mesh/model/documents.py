@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+MAX_BYTES: Final = 2**20
+"""No text is longer that is read."""
+
 Path = tuple[str | int, ...]
 """Where a value stands: the names and positions that lead to it."""
 

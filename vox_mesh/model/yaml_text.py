@@ -14,9 +14,8 @@ from typing import Any, Final
 import orjson
 import yaml
 
-from vox_mesh.model.documents import Document, Fault, Lines, is_unicode
+from vox_mesh.model.documents import MAX_BYTES, Document, Fault, Lines, is_unicode
 
-MAX_BYTES: Final = 2**20
 MAX_DEPTH: Final = 128
 
 _EXACT_LIMIT: Final = 2**53

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.ulid import UlidSource, is_ulid
-from vox_mesh.store.values import NO_ROWS, Rows, Value, check_values
+from vox_mesh.store.values import INT_LIMIT, NO_ROWS, Rows, Value, check_values
 
 MAX_ANSWER_COLUMNS: Final = 12
 MAX_SCRIPT_BYTES: Final = 8 * 2**20
@@ -264,6 +264,21 @@ class Outcome(NamedTuple):
 
 
 def _check_item(item: Item) -> int:
+    """About how many bytes the values take. What is usual is checked together, all else one by one."""
+    texts: list[str] = []
+    numbers = 0
+    for value in item.values():
+        if type(value) is str:
+            texts.append(value)
+        elif type(value) is int and -INT_LIMIT <= value < INT_LIMIT:
+            numbers += 1
+        elif value is not None:
+            return _check_each(item)
+    text = "".join(texts)
+    return 64 + len(text) + 8 * numbers if text.isascii() and "\0" not in text else _check_each(item)
+
+
+def _check_each(item: Item) -> int:
     for name, value in item.items():
         if isinstance(value, str):
             if "\0" in value:  # older SQLite ends a JSON string there

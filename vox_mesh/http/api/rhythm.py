@@ -9,13 +9,13 @@ from pydantic import Field
 
 from vox_mesh.http.api.operations import Asked, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.model.documents import MAX_BYTES
 from vox_mesh.model.rhythm.claims import MAX_NOTES, MAX_TASK, MAX_WAITS, StatusClaim
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.promises import HelpState
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import LONGEST_BAR
 from vox_mesh.model.rhythm.ucxl import parse
-from vox_mesh.model.yaml_text import MAX_BYTES
 from vox_mesh.planes import Planes
 from vox_mesh.views.rhythm import BeatView, MomentView, PromiseView, StatusView, beat_of, moment_of
 from vox_mesh.views.tempo import PoliciesView, PolicyView, policies_of
