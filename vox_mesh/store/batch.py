@@ -74,31 +74,29 @@ class AnyOf(NamedTuple):
 
 Condition = Ok | Failed | Not | All | AnyOf
 
-_OK: Final = tuple(Ok(step) for step in range(4_096))
-"""Nearly every step has such a condition; they are made once."""
-
-
-def _after(step: int) -> Ok:
-    return _OK[step] if step < len(_OK) else Ok(step)
-
 
 class Step(NamedTuple):
-    """One statement and when to run it."""
+    """One statement and when to run it: on its condition or, without one, if the step before it succeeded."""
 
     sql: str
     params: Sequence[Value] = ()
     condition: Condition | None = None
     wants_rows: bool = False
 
+    def is_due(self, verdicts: Sequence[StepEnd]) -> bool:
+        """Whether to run it, given what became of all steps before it."""
+        if self.condition is None:
+            return not verdicts or verdicts[-1] is True
+        return self.condition.holds(verdicts)
 
-def _ending_after(commit: int, condition: Condition) -> tuple[Step, Step]:
-    return Step("COMMIT", (), condition), Step("ROLLBACK", (), All((Not(Ok(commit)), Ok(0))))
+
+_COMMIT: Final = Step("COMMIT")
 
 
 @cache
-def _ending(commit: int) -> tuple[Step, Step]:
-    """Nearly every batch ends so; the end of each length is made once."""
-    return _ending_after(commit, Ok(commit - 1))
+def _rollback(commit: int) -> Step:
+    """The last step, if that one is the `COMMIT`; that of each length is made once."""
+    return Step("ROLLBACK", (), All((Not(Ok(commit)), Ok(0))))
 
 
 class StepRows(NamedTuple):
@@ -183,12 +181,13 @@ class Batch:
         """Add a step that runs if the one before it succeeded, or on the condition given; its index."""
         steps = self.steps
         index = len(steps)
-        steps.append(Step(sql, params, after or _after(index - 1), wants_rows))
+        steps.append(Step(sql, params, after, wants_rows))
         return index
 
     def seal(self, after: Condition | None = None) -> Batch:
         """Add the end: `COMMIT` after the last step (or on the condition given), otherwise `ROLLBACK`."""
-        self.steps += _ending(len(self.steps)) if after is None else _ending_after(len(self.steps), after)
+        commit = _COMMIT if after is None else _COMMIT._replace(condition=after)
+        self.steps += (commit, _rollback(len(self.steps)))
         return self
 
 

@@ -69,7 +69,7 @@ class LibsqlClientEngine:
         results: list[StepResult] = [DONE]
         try:
             for step in batch.steps[1:]:
-                if step.condition is not None and not step.condition.holds(verdicts):
+                if not step.is_due(verdicts):
                     results.append(None)
                     verdicts.append(None)
                     continue

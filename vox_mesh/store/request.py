@@ -32,6 +32,7 @@ from vox_mesh.store.batch import (
     Failed,
     Not,
     Ok,
+    Step,
     StepError,
     StepResult,
     StepRows,
@@ -141,7 +142,11 @@ class OptimisticRequest(_Framed):
         _forget(batch, tenant, forgetting)
         self._remembered = self._remember(tenant)
         for run in _runs(scripts) if len(scripts) > 1 else _ALONE:
-            answer = _add_statements(batch, tenant, [scripts[index] for index in run])
+            script = scripts[run[0]]
+            if script.shape is None:
+                answer = _add_statements(batch, tenant, script)
+            else:
+                answer = _add_merged(batch, tenant, script.shape, [scripts[index] for index in run])
             if answer is not None:
                 self._answers.append((answer, run))
         if frame.accepted is not None:
@@ -247,7 +252,10 @@ class IsolatedRequest(_Framed):
         if not script.repeatable:
             taken = batch.add(_SQL["remember_key"], (*tenant[:2], script.key, tenant.writer))
         self._taken.append(taken)
-        _add_statements(batch, tenant, [script])
+        if script.shape is None:
+            _add_statements(batch, tenant, script)
+        else:
+            _add_merged(batch, tenant, script.shape, [script])
         last = len(batch.steps) - 1
         kept = batch.add("RELEASE script")
         self._ends.append(kept)
@@ -334,13 +342,9 @@ def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
         yield run
 
 
-def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int | None:
-    """Add the statements of one script, or of a run of one shape; the step that answers, if any."""
-    script = run[0]
-    if script.shape is not None:
-        return _add_merged(batch, tenant, script.shape, run)
-    for statement in script.statements:
-        batch.add(statement.sql, statement.params)
+def _add_statements(batch: Batch, tenant: Tenant, script: Script) -> int | None:
+    """Add the statements of a script; the step that answers, if any."""
+    batch.steps += [Step(each.sql, each.params) for each in script.statements]
     answer = script.answer
     if answer is None:
         return None
@@ -351,6 +355,7 @@ def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int 
 
 
 def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script]) -> int | None:
+    """The same for scripts of one shape."""
     items = orjson.dumps([{**script.item, "key": script.key} for script in run]).decode()
     values = (items, *tenant[:2]) if shape.repeatable else (items,)
     for sql in shape.statements:

@@ -6,7 +6,7 @@ import sqlite3
 from typing import Final
 
 from vox_mesh.errors import BadStatement, ConstraintFailed, DatabaseBusy, DatabaseFault, MeshError
-from vox_mesh.store.batch import DONE, Batch, BatchResult, Ok, StepEnd, StepError, StepResult, StepRows
+from vox_mesh.store.batch import DONE, Batch, BatchResult, StepEnd, StepError, StepResult, StepRows
 from vox_mesh.store.script import Statement
 from vox_mesh.store.values import Rows
 
@@ -30,11 +30,10 @@ def walk(connection: sqlite3.Connection, batch: Batch) -> BatchResult:
     results: list[StepResult] = []
     cursor = connection.cursor()
     execute = cursor.execute
-    all_went_well = True  # and then any earlier step did, which is nearly every condition
+    went_well = True  # the step before, which is nearly always all that counts
     for sql, params, condition, wants_rows in batch.steps:
-        holds = condition is None or (all_went_well and type(condition) is Ok) or condition.holds(verdicts)
-        if not holds:
-            all_went_well = False
+        if not (went_well if condition is None else condition.holds(verdicts)):
+            went_well = False
             verdicts.append(None)
             results.append(None)
             continue
@@ -46,11 +45,11 @@ def walk(connection: sqlite3.Connection, batch: Batch) -> BatchResult:
                 results.append(StepRows(columns, rows))
             else:
                 results.append(DONE)
-            verdicts.append(True)
+            went_well = True
         except (sqlite3.Error, sqlite3.Warning) as error:
-            all_went_well = False
-            verdicts.append(False)
+            went_well = False
             results.append(step_error(error))
+        verdicts.append(went_well)
     return BatchResult(results)
 
 

@@ -38,10 +38,12 @@ def encode_batch(batch: Batch) -> orjson.Fragment:
     """The batch as JSON, made once: sent again, it is the same byte for byte."""
     if batch.encoded is None:
         steps: list[dict[str, Any]] = []
-        for sql, params, condition, wants_rows in batch.steps:
+        for index, (sql, params, condition, wants_rows) in enumerate(batch.steps):
             step = {"stmt": {"sql": sql, "args": [_value(each) for each in params], "want_rows": wants_rows}}
             if condition is not None:
                 step["condition"] = _condition(condition)
+            elif index:
+                step["condition"] = {"type": "ok", "step": index - 1}
             steps.append(step)
         batch.encoded = orjson.dumps({"steps": steps})
     return orjson.Fragment(batch.encoded)
@@ -152,7 +154,7 @@ def _plain(value: dict[str, Any]) -> Value:
 
 
 def _condition(condition: Condition) -> dict[str, Any]:
-    if isinstance(condition, Ok):  # nearly all of them are
+    if isinstance(condition, Ok):
         return {"type": "ok", "step": condition.step}
     if isinstance(condition, Failed):
         return {"type": "error", "step": condition.step}
