@@ -25,7 +25,7 @@ def test_ctrl_c_cancels_what_it_does() -> None:
     async def main() -> None:
         signal.raise_signal(signal.SIGINT)
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             ended.append("tidied up")
             raise

@@ -142,11 +142,7 @@ class OptimisticRequest(_Framed):
         _forget(batch, tenant, forgetting)
         self._remembered = self._remember(tenant)
         for run in _runs(scripts) if len(scripts) > 1 else _ALONE:
-            script = scripts[run[0]]
-            if script.shape is None:
-                answer = _add_statements(batch, tenant, script)
-            else:
-                answer = _add_merged(batch, tenant, script.shape, [scripts[index] for index in run])
+            answer = _add_statements(batch, tenant, [scripts[index] for index in run])
             if answer is not None:
                 self._answers.append((answer, run))
         if frame.accepted is not None:
@@ -252,10 +248,7 @@ class IsolatedRequest(_Framed):
         if not script.repeatable:
             taken = batch.add(_SQL["remember_key"], (*tenant[:2], script.key, tenant.writer))
         self._taken.append(taken)
-        if script.shape is None:
-            _add_statements(batch, tenant, script)
-        else:
-            _add_merged(batch, tenant, script.shape, [script])
+        _add_statements(batch, tenant, [script])
         last = len(batch.steps) - 1
         kept = batch.add("RELEASE script")
         self._ends.append(kept)
@@ -342,8 +335,11 @@ def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
         yield run
 
 
-def _add_statements(batch: Batch, tenant: Tenant, script: Script) -> int | None:
-    """Add the statements of a script; the step that answers, if any."""
+def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int | None:
+    """Add the statements of one script, or of a run of one shape; the step that answers, if any."""
+    script = run[0]
+    if script.shape is not None:
+        return _add_merged(batch, tenant, script.shape, run)
     batch.steps += [Step(each.sql, each.params) for each in script.statements]
     answer = script.answer
     if answer is None:
@@ -355,7 +351,6 @@ def _add_statements(batch: Batch, tenant: Tenant, script: Script) -> int | None:
 
 
 def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script]) -> int | None:
-    """The same for scripts of one shape."""
     items = orjson.dumps([{**script.item, "key": script.key} for script in run]).decode()
     values = (items, *tenant[:2]) if shape.repeatable else (items,)
     for sql in shape.statements:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.ulid import UlidSource, is_ulid
-from vox_mesh.store.values import INT_LIMIT, NO_ROWS, Rows, Value, check_values
+from vox_mesh.store.values import NO_ROWS, Rows, Value, check_values
 
 MAX_ANSWER_COLUMNS: Final = 12
 MAX_SCRIPT_BYTES: Final = 8 * 2**20
@@ -264,25 +264,17 @@ class Outcome(NamedTuple):
 
 
 def _check_item(item: Item) -> int:
-    """About how many bytes the values take. What is usual is checked together, all else one by one."""
     texts: list[str] = []
-    numbers = 0
-    for value in item.values():
-        if type(value) is str:
-            texts.append(value)
-        elif type(value) is int and -INT_LIMIT <= value < INT_LIMIT:
-            numbers += 1
-        elif value is not None:
-            return _check_each(item)
-    text = "".join(texts)
-    return 64 + len(text) + 8 * numbers if text.isascii() and "\0" not in text else _check_each(item)
-
-
-def _check_each(item: Item) -> int:
+    others: list[Value] = []
     for name, value in item.items():
         if isinstance(value, str):
-            if "\0" in value:  # older SQLite ends a JSON string there
-                raise BadValue(f"{name!r} holds a NUL character, which a shape's item can't hold")
+            texts.append(value)
         elif isinstance(value, _NOT_IN_JSON):
             raise BadValue(f"{name!r} is a {type(value).__name__}, which a shape's item can't hold")
-    return check_values(item.values())
+        else:
+            others.append(value)
+    text = "".join(texts)  # they are looked at together, which is quicker
+    if "\0" in text:  # older SQLite ends a JSON string there
+        name = next(name for name, value in item.items() if isinstance(value, str) and "\0" in value)
+        raise BadValue(f"{name!r} holds a NUL character, which a shape's item can't hold")
+    return check_values((text, *others))

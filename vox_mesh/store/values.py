@@ -12,8 +12,7 @@ from vox_mesh.errors import BadValue
 Value = int | float | str | bytes | None
 """What a column can hold. A `bool` is taken for the integer it is."""
 
-INT_LIMIT: Final = 1 << 63
-"""An integer is below this, and not below its negative."""
+_INT_LIMIT: Final = 1 << 63
 
 
 def check_values(values: Iterable[Value]) -> int:
@@ -30,7 +29,7 @@ def check_values(values: Iterable[Value]) -> int:
                 _check_text(value)
         elif isinstance(value, int):
             weight += 8
-            if not -INT_LIMIT <= value < INT_LIMIT:
+            if not -_INT_LIMIT <= value < _INT_LIMIT:
                 raise BadValue(f"the integer {value} has more than 64 bits")
         elif isinstance(value, float):
             weight += 8
