@@ -39,6 +39,7 @@ from vox_mesh.store.batch import (
 )
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.frame import NO_FRAME, Frame, Unbound
+from vox_mesh.store.inserts import insert_of, merged
 from vox_mesh.store.script import Outcome, Script, Shape, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.values import NO_ROWS, Rows, Value
@@ -311,24 +312,23 @@ async def apply_alone(engine: Engine, tenant: Tenant, script: Script) -> Outcome
 
 
 def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
-    """Neighbours that can share statements: scripts of one shape, each about another subject."""
+    """Neighbours that can share statements: of one shape, each about another subject, or of one insert."""
     run: list[int] = []
+    shared: Shape | str | None = None  # by those of the run
     subjects: set[object] = set()
     for index, script in enumerate(scripts):
         shape = script.shape
-        if shape is None:
-            if run:
-                yield run
-                run = []
+        own = insert_of(script) if shape is None else shape
+        subject = index if shape is None or shape.subject is None else shape.subject(script.item)
+        if run and (own is None or (own is not shared and own != shared) or subject in subjects):
+            yield run
+            run = []
+        if own is None:
             if script.statements or script.answer is not None:  # otherwise it is nothing but an op
                 yield [index]
             continue
-        subject = shape.subject(script.item) if shape.subject else index
-        if run and (scripts[run[0]].shape is not shape or subject in subjects):
-            yield run
-            run = []
         if not run:
-            subjects = set()
+            shared, subjects = own, set()
         run.append(index)
         subjects.add(subject)
     if run:
@@ -336,10 +336,14 @@ def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
 
 
 def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int | None:
-    """Add the statements of one script, or of a run of one shape; the step that answers, if any."""
+    """Add the statements of one script, or of a run; the step that answers, if any."""
     script = run[0]
     if script.shape is not None:
         return _add_merged(batch, tenant, script.shape, run)
+    if len(run) > 1:
+        rows = [each.params for script in run for each in script.statements]
+        batch.steps += [Step(sql, values) for sql, values in merged(script.statements[0].sql, rows)]
+        return None
     batch.steps += [Step(each.sql, each.params) for each in script.statements]
     answer = script.answer
     if answer is None:
