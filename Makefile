@@ -37,8 +37,8 @@ style: $(TOOLS)
 chaos: $(TOOLS) sqld ## real processes under faults: SECONDS=180 SEED=n STORE=file or sqld
 	@$(BIN)/python -m proof.chaos --seconds $(or $(SECONDS),180) $(if $(SEED),--seed $(SEED)) --store $(or $(STORE),file)
 
-simulate: $(TOOLS) ## many nodes in one process, every step drawn from a seed: SEEDS=1000
-	@$(BIN)/python -m proof.simulate --seeds $(or $(SEEDS),1000)
+simulate: $(TOOLS) ## many nodes in one process, every step drawn from a seed: SEEDS=1000 SLOW=20
+	@$(BIN)/python -m proof.simulate --seeds $(or $(SEEDS),1000) --slow $(or $(SLOW),1)
 
 mutants: $(TOOLS) sqld ## have every planted bug found
 	@$(BIN)/python -m proof.mutants
@@ -51,6 +51,7 @@ soak: $(TOOLS) sqld ## the long runs: tests at full length, an hour of chaos, 10
 	@$(BIN)/python -m proof.chaos --seconds 1800 --rest 0.1 --store file
 	@$(BIN)/python -m proof.chaos --seconds 1800 --rest 0.1 --store sqld
 	@$(BIN)/python -m proof.simulate --seeds 10000
+	@$(BIN)/python -m proof.simulate --seeds 1000 --slow 20
 	@$(BIN)/python -m proof.mutants
 
 sqld: $(TOOLS)

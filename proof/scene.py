@@ -24,6 +24,10 @@ class Pace:
     rest_s: float
     """Between two deeds of one workload, on average."""
 
+    def slowed(self, times: float) -> Pace:
+        """So many times as slow."""
+        return Pace(self.tick_s * times, self.ttl_s * times, self.rest_s * times)
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:

@@ -8,7 +8,7 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--first", type=int, default=1, metavar="K", help="the first of them")
     add("--seed", type=int, metavar="S", help="this one alone")
     add("--seconds", type=float, default=SECONDS, metavar="V", help="of simulated time until all heals")
+    add("--slow", type=float, default=1.0, metavar="K", help="K times as slow: hours instead of minutes")
     add("--history", type=Path, metavar="FOLDER", help="where the histories go")
     add("--processes", type=int, default=1, metavar="P", help="so many seeds at the same time")
     add("--until-broken", action="store_true", help="end with the first seed that breaks")
@@ -69,14 +70,16 @@ def _is_enough(asked: argparse.Namespace, trial: Trial) -> bool:
 def _command(asked: argparse.Namespace, seed: int) -> str:
     """What plays a seed again."""
     seconds = "" if asked.seconds == SECONDS else f" --seconds {asked.seconds:g}"
+    slow = "" if asked.slow == 1.0 else f" --slow {asked.slow:g}"
     only = f" --with {' '.join(asked.only)}" if asked.only else ""
-    return f"python -m proof.simulate --seed {seed}{seconds}{only} --history history"
+    return f"python -m proof.simulate --seed {seed}{seconds}{slow}{only} --history history"
 
 
 @contextmanager
 def _trials(seeds: Iterable[int], asked: argparse.Namespace) -> Iterator[Iterator[Trial | StuckSeed]]:
     """The trials of seeds, in their order."""
-    attempt = partial(_tried, seconds=asked.seconds, folder=asked.history, only=asked.only)
+    play = partial(tried, seconds=asked.seconds, only=asked.only, slowness=asked.slow)
+    attempt = partial(_tried, play=play, folder=asked.history)
     if asked.processes == 1:
         yield map(attempt, seeds)
         return
@@ -89,9 +92,9 @@ def _leave_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _tried(seed: int, seconds: float, folder: Path | None, only: Sequence[str] | None) -> Trial | StuckSeed:
+def _tried(seed: int, play: Callable[..., Trial], folder: Path | None) -> Trial | StuckSeed:
     try:
-        return tried(seed, seconds, None if folder is None else folder / str(seed), only)
+        return play(seed, folder=None if folder is None else folder / str(seed))
     except Stuck as error:
         return StuckSeed(seed, str(error))
 

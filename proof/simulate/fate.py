@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -103,11 +103,26 @@ class Fate:
     faults: tuple[Fault, ...]
     storms: tuple[tuple[float, bool], ...]
     """When the weather changes, and whether it is a storm that begins."""
+    slowness: float = 1.0
+    """How many times as slow as others everything is in this world, but for what the mesh itself decides."""
 
     @property
     def is_a_death(self) -> bool:
         """Whether it is about somebody who dies."""
         return not self.storms
+
+    def slowed(self, times: float) -> Fate:
+        """The same, so many times as slow: then what the mesh does by the minute or hour is seen, too."""
+        return replace(
+            self,
+            seconds=self.seconds * times,
+            pace=self.pace.slowed(times),
+            faults=tuple(
+                replace(fault, at=fault.at * times, seconds=fault.seconds * times) for fault in self.faults
+            ),
+            storms=tuple((at * times, is_storm) for at, is_storm in self.storms),
+            slowness=self.slowness * times,
+        )
 
 
 def drawn(seed: int, seconds: float) -> Fate:

@@ -64,17 +64,22 @@ class Trial:
 
 
 def tried(
-    seed: int, seconds: float = SECONDS, folder: Path | None = None, only: Sequence[str] | None = None
+    seed: int,
+    seconds: float = SECONDS,
+    folder: Path | None = None,
+    only: Sequence[str] | None = None,
+    slowness: float = 1.0,
 ) -> Trial:
     """Play a seed and judge its history, which is written into the folder, if there is one.
 
-    With `only`, these workloads and no others are played: it is another play than without.
+    With `only`, these workloads and no others are played: it is another play than without. So is one that is
+    played slowly, though the same befalls its world.
     """
-    drawn = fate.drawn(seed, seconds)
+    drawn = fate.drawn(seed, seconds).slowed(slowness)
     if only is None:
         only = _WITNESSES if drawn.is_a_death else _drawn(seed)
     workloads = [each for each in plot.WORKLOADS if each.name in only]
-    world = World(seed, drawn, workloads, _image(), _keys(), _watch(DEADLINE_S))
+    world = World(seed, drawn, workloads, _image(), _keys(), _watch(DEADLINE_S * slowness))
     try:
         with _quietly(world), _without_gc():
             world.play()

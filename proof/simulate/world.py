@@ -137,7 +137,8 @@ class World:
 
     async def _play(self) -> None:
         keeping = asyncio.create_task(self._keep())
-        monitoring = asyncio.create_task(Monitor(self._ask, self._recorder).run(_MONITOR_S))
+        every_s = _MONITOR_S * self._fate.slowness
+        monitoring = asyncio.create_task(Monitor(self._ask, self._recorder).run(every_s))
         await self._befall()
         if self._fate.has_breaker:  # whoever has just opened its circuit does not know yet that all is well
             await asyncio.sleep(REST_S + REQUEST_S)
@@ -157,16 +158,16 @@ class World:
 
     async def _recover(self) -> None:
         """Let all go on, until everybody has done something again, or should have."""
-        healed = self.loop.now
+        healed, calm_s = self.loop.now, _CALM_S * self._fate.slowness
         self._successful.clear()
         while self.loop.now < healed + self._fate.pace.ttl_s + _AFTER_S:
             await asyncio.sleep(_LOOK_S)
-            if self.loop.now > healed + _CALM_S and len(self._successful) == len(self._players):
+            if self.loop.now > healed + calm_s and len(self._successful) == len(self._players):
                 return
 
     async def _all(self, stands: Callable[[Life], bool], what: str) -> None:
         """Wait until all lives stand so."""
-        deadline = self.loop.now + _LAST_S
+        deadline = self.loop.now + _LAST_S * self._fate.slowness
         while late := [each for each in self._players if each.life is None or not stands(each.life)]:
             if self.loop.now > deadline:
                 for player in late:
@@ -288,7 +289,7 @@ class World:
         player.is_away = True
         try:
             life.house.fuse = fault.fuse, lambda: self._raze(life)
-            await asyncio.wait((life.ended,), timeout=_FUSE_S)
+            await asyncio.wait((life.ended,), timeout=_FUSE_S * self._fate.slowness)
             self._raze(life)
             await asyncio.sleep(fault.seconds)
         finally:

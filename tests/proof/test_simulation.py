@@ -42,6 +42,13 @@ def test_a_seed_is_the_same_play_every_time_and_everywhere() -> None:
     assert ran.stdout.decode().strip() == digest
 
 
+def test_a_slow_play_keeps_every_promise_over_a_longer_time() -> None:
+    usual, slow = tried(12, only=["locks", "beats"]), tried(12, only=["locks", "beats"], slowness=10.0)
+    assert slow.holds, [str(verdict) for verdict in slow.broken]
+    assert slow.faults == usual.faults
+    assert slow.seconds > 8 * usual.seconds
+
+
 def test_a_history_that_was_written_is_judged_as_it_was(tmp_path: Path) -> None:
     trial = tried(3, folder=tmp_path, only=["locks"])
     read = History.read(tmp_path)
@@ -57,12 +64,12 @@ def test_a_broken_promise_is_told_with_the_command_that_plays_it_again(
         yield f"{len(history.notes('life.began')) > 0} lives were lived"
 
     monkeypatch.setattr(plot, "CHECKS", (Check("lifeless", "nobody lives", no_lives),))
-    asked = ["--first", "7", "--seeds", "5", "--seconds", "5", "--with", "looks"]
+    asked = ["--first", "7", "--seeds", "5", "--seconds", "5", "--slow", "2", "--with", "looks"]
     assert _ended(monkeypatch, *asked, "--until-broken") == 1
     told = capsys.readouterr().out
     assert told.startswith("1 seeds")
     assert "BROKEN  lifeless" in told
-    again = "python -m proof.simulate --seed 7 --seconds 5 --with looks --history history"
+    again = "python -m proof.simulate --seed 7 --seconds 5 --slow 2 --with looks --history history"
     assert told.splitlines()[-1] == f"again: {again}"
     assert _ended(monkeypatch, *asked, "--until", "another", "--json") == 1
     document = json.loads(capsys.readouterr().out)
