@@ -59,6 +59,9 @@ class _Register:
         """Whatever is under way here has an end: that of whoever has seen what it did."""
         return False
 
+    def effect(self, _each: Operation) -> None:
+        """And so none of it may come at any time."""
+
 
 def counters_linearizable(history: History) -> Iterator[str | int]:
     """For each row there is an order of all reads and writes that explains what everybody was told."""

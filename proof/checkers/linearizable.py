@@ -10,7 +10,7 @@ many explanations, that is told as a fault: nothing is passed over.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 _STEPS: Final = 100_000
@@ -53,6 +53,9 @@ class Model(Protocol[S, O_contra]):
     def is_moot(self, state: S, operation: O_contra) -> bool:
         """Whether an optional one can have no effect any more, whatever comes."""
 
+    def effect(self, operation: O_contra) -> Hashable | None:
+        """What it does, if it may come at any time: of several that do the same, the first may come first."""
+
 
 Explanation = tuple[S, frozenset[int]]
 """A state, and those under way that have had their effect."""
@@ -75,6 +78,9 @@ class _Search(Generic[S, O]):
         self._under_way: dict[int, O] = {}
         self._loose: set[int] = set()
         """Those under way whose end nobody knows: they go when they can have no effect any more."""
+        self._last_with: dict[Hashable, int] = {}
+        self._before: dict[int, int] = {}
+        """The one before it of those that do the same. It is as good as this one, which may come later."""
         self._left = _STEPS + _STEPS_EACH * len(operations)
 
     def fault(self) -> str | None:
@@ -84,7 +90,7 @@ class _Search(Generic[S, O]):
             if not is_end:
                 self._under_way[i] = operation
                 if operation.ended == math.inf:
-                    self._loose.add(i)
+                    self._loosen(i, operation)
                 continue
             try:
                 found = self._with(i)
@@ -96,6 +102,18 @@ class _Search(Generic[S, O]):
                 return self._told(operation)
             self._end(i, found)
         return None
+
+    def _loosen(self, i: int, operation: O) -> None:
+        self._loose.add(i)
+        effect = self._model.effect(operation)
+        if effect is not None:
+            if effect in self._last_with:
+                self._before[i] = self._last_with[effect]
+            self._last_with[effect] = i
+
+    def _may_be_next(self, i: int, done: frozenset[int]) -> bool:
+        before = self._before.get(i)
+        return i not in done and (before is None or before in done or before not in self._under_way)
 
     def _with(self, i: int) -> set[Explanation[S]]:
         """The explanations in which one of those under way has had its effect, after any of the others."""
@@ -110,7 +128,9 @@ class _Search(Generic[S, O]):
             state, done = stack.pop()
             if i not in done:
                 after = {
-                    j: self._model.after(state, each) for j, each in self._under_way.items() if j not in done
+                    j: self._model.after(state, each)
+                    for j, each in self._under_way.items()
+                    if self._may_be_next(j, done)
                 }
                 # What leaves the state as it is keeps nothing else from happening: it takes effect at once.
                 done |= {j for j, following in after.items() if following == state}

@@ -147,6 +147,10 @@ class _Lock:
         is_held = state.hold is not None and state.hold.token == each.token
         return not is_held and each.token is not None and each.token <= state.highest
 
+    def effect(self, each: Operation) -> tuple[Kind, int | None, float]:
+        """What it does to which hold: a holder that gets no answer goes on renewing, all to the same end."""
+        return each.kind, each.token, each.ttl
+
     def _granted(self, state: _State, each: Operation) -> _State | None:
         assert each.token is not None
         free = _without(state, each)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from proof.checkers import lock_model
 from proof.checkers.lock_model import Kind, Operation, lock_fault
 from proof.history import Step
 
@@ -32,6 +35,10 @@ _POSSIBLE = {
         *(_HELD, _did(Kind.RENEW, 0.5, math.inf, 5, Step.UNKNOWN)),
         _did(Kind.WRITE, 1.4, 1.45, 5),
     ],
+    "renewals that nobody knows of, one of which came late": [
+        *(_HELD, *(_did(Kind.RENEW, 0.1 + n / 100, math.inf, 5, Step.UNKNOWN) for n in range(40))),
+        *(_did(Kind.WRITE, 1.05 + n / 2, 1.1 + n / 2, 5) for n in range(8)),
+    ],
     "a release that nobody knows of": [
         *(_HELD, _did(Kind.RELEASE, 0.5, math.inf, 5, Step.UNKNOWN)),
         _acquired(6, 0.6, 0.7),
@@ -46,6 +53,10 @@ _POSSIBLE = {
 }
 
 _IMPOSSIBLE = {
+    "more writes than renewals account for": [
+        *(_HELD, *(_did(Kind.RENEW, 0.1 + n / 100, math.inf, 5, Step.UNKNOWN) for n in range(2))),
+        *(_did(Kind.WRITE, 1.05 + n / 2, 1.1 + n / 2, 5) for n in range(8)),
+    ],
     "two at once": [_HELD, _acquired(6, 0.2, 0.3)],
     "taken before its end": [_HELD, _acquired(6, 0.5, 0.9)],
     "renewed, and taken before its end": [_HELD, _did(Kind.RENEW, 0.5, 0.6, 5), _acquired(6, 1.2, 1.3)],
@@ -65,6 +76,29 @@ _IMPOSSIBLE = {
         _did(Kind.WRITE, 1.06, 1.1, 5),
     ],
 }
+
+
+@st.composite
+def _histories(draw: st.DrawFn) -> list[Operation]:
+    """A few holds, and some that was done to them, much of which nobody knows of."""
+    moments = st.integers(0, 40).map(lambda tenths: tenths / 10)
+    done = [_HELD]
+    for _ in range(draw(st.integers(1, 7))):
+        kind = draw(st.sampled_from([Kind.RENEW, Kind.RENEW, Kind.RELEASE, Kind.WRITE, Kind.ACQUIRE]))
+        began = draw(moments)
+        is_known = kind in (Kind.WRITE, Kind.ACQUIRE) or draw(st.booleans())
+        ended = began + draw(moments) / 4 if is_known else math.inf
+        told = Step.OK if is_known else Step.UNKNOWN
+        done.append(_did(kind, began, ended, len(done) + 5 if kind is Kind.ACQUIRE else 5, told))
+    return done
+
+
+@given(_histories())
+def test_what_does_the_same_need_not_be_tried_in_every_order(done: list[Operation]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lock_model._Lock, "effect", lambda *_: None)
+        whole = lock_fault(done)
+    assert (lock_fault(done) is None) == (whole is None)
 
 
 @pytest.mark.parametrize("name", _POSSIBLE)
