@@ -41,7 +41,8 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 def environment(folder: Path) -> dict[str, str]:
     """Commands and modules of this checkout, and a folder of the test's own."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "HOME": str(folder)}
+    # A pytest that is shown would else tidy up after all that ran before it on this machine.
+    return {**os.environ, "PATH": path, "HOME": str(folder), "PYTEST_DEBUG_TEMPROOT": str(folder)}
 
 
 def run(command: str, folder: Path, env: dict[str, str]) -> str:
