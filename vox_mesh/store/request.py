@@ -320,7 +320,7 @@ def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
         shape = script.shape
         own = insert_of(script) if shape is None else shape
         subject = index if shape is None or shape.subject is None else shape.subject(script.item)
-        if run and (own is None or (own is not shared and own != shared) or subject in subjects):
+        if run and (own != shared or subject in subjects):
             yield run
             run = []
         if own is None:

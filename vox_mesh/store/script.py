@@ -204,7 +204,7 @@ Item = Mapping[str, str | int | None]
 """The values of one script of a shape. They travel as JSON, so floats and bytes are not among them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # there is one of each name
 class Shape:
     """Hot scripts that differ only in their values, written once for any number of them.
 
