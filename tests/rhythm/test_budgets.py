@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rhythm.test_phrases import A_MS, TASK, for_ever, played
 from tests.rhythm.test_tempo import near, timelines
 from tests.support.authoring import Scene, scene
-from tests.support.phrase_stage import Stage, score
+from tests.support.phrase_stage import A_MS, TASK, Stage, for_ever, played, score
 from vox_mesh.errors import BadBudget, BadValue, NotKnown, OverBudget, WaitExhausted
 from vox_mesh.model.rhythm.budgets import WAITS, Budget, Verdict, capped, capped_waits, parse_budget, verdict
 from vox_mesh.model.rhythm.costs import Resources

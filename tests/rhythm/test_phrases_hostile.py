@@ -9,36 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.phrase_stage import BEAT_MS, Stage, score, stage
-from tests.support.virtual_time import run
+from tests.support.phrase_stage import A_MS, BEAT_MS, STAYS, TASK, Stage, for_ever, played, score
 from vox_mesh.errors import DatabaseUnavailable, PhraseDeferred, WaitExhausted
 from vox_mesh.rhythm.phrase import Phrase
 from vox_mesh.store.script import Script, Statement
 
-TASK = "ucxl://proj:any/task/ingest"
 FALLS_BACK = {"on_wait_exhausted": ["emit:needs-attention", "fallback:coarse"]}
-STAYS = {"on_overrun": ["checkpoint"]}
-A_MS = 2 / BEAT_MS
-
-
-def played(scenario: Callable[[Stage], Awaitable[None]], **settings: Any) -> None:
-    """Run it on a stage of its own; nothing goes on when it is over, and no error is lost."""
-
-    async def whole() -> None:
-        lost: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
-        async with stage(**settings) as here:
-            before = asyncio.all_tasks()
-            await scenario(here)
-            left = {task.get_name() for task in asyncio.all_tasks() - before}
-            assert left <= {"vox-mesh-inbox"}  # which is the bus's
-        assert lost == []
-
-    run(whole())
-
-
-async def for_ever() -> None:
-    await asyncio.Event().wait()
 
 
 async def will_not_end() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 
-from tests.support.virtual_time import surroundings
+from tests.support.virtual_time import run, surroundings
 from vox_mesh import Mesh, Settings
 from vox_mesh.model.rhythm.score import Score
 from vox_mesh.node import MeshNode
@@ -17,6 +18,11 @@ from vox_mesh.store.memory import SharedMemory
 
 BEAT_MS = 5_000
 """At the built-in tempo."""
+
+TASK = "ucxl://proj:any/task/ingest"
+STAYS = {"on_overrun": ["checkpoint"]}
+A_MS = 2 / BEAT_MS
+"""A clock that tells whole milliseconds may be late by so many beats."""
 
 
 class Stage:
@@ -78,6 +84,27 @@ async def stage(**settings: Any) -> AsyncIterator[Stage]:
         yield Stage(node)
     assert isinstance(around.memory, SharedMemory)
     await around.memory.drop()
+
+
+def played(scenario: Callable[[Stage], Awaitable[None]], **settings: Any) -> None:
+    """Run it on a stage of its own; nothing goes on when it is over, and no error is lost."""
+
+    async def whole() -> None:
+        lost: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
+        async with stage(**settings) as here:
+            before = asyncio.all_tasks()
+            await scenario(here)
+            left = {task.get_name() for task in asyncio.all_tasks() - before}
+            assert left <= {"vox-mesh-inbox", "vox-mesh-inboxes"}, left  # which are the bus's
+        assert lost == []
+
+    run(whole())
+
+
+async def for_ever() -> None:
+    """Wait for what never comes."""
+    await asyncio.Event().wait()
 
 
 def score(**fields: Any) -> Score:
