@@ -5,28 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
-from bench import machine, report
-from bench.figures import Found
-from bench.ground import Ground
-from bench.lines import LINES, Line, chosen, plane_of
-from bench.measure import FULL, QUICK, Pace
-from bench.records import Record, written
-from tools.sqld import Server
-from vox_mesh import run
+from bench import report
+from bench.course import follow
+from bench.lines import LINES, chosen
+from bench.measure import FULL, QUICK
 
 _RESULTS: Final = Path(__file__).resolve().parent / "results"
 
 
 def main() -> int:
-    """Run the chosen lines; 2 if a name fits none."""
+    """Run the chosen lines; 1 if one failed, 2 if a name fits none, 130 if stopped."""
     arguments = _arguments()
     if arguments.list:
         for line in LINES:
@@ -43,17 +35,20 @@ def main() -> int:
     if arguments.all:
         pace = pace._replace(grows=True)
     began = datetime.now(UTC)
-    found, facts = _run(lines, pace)
-    run = {"quick": arguments.quick, "at": f"{began:%Y-%m-%dT%H:%M:%SZ}", "machine": facts}
-    records = [Record(plane_of(line).name, line.name, each, run) for line, each in found]
-    kept = _keep(written(records), arguments.results)
+    kept = _file(arguments.results, began)
+    try:
+        outcome = follow(lines, pace, kept, began, quick=arguments.quick)
+    except KeyboardInterrupt:
+        print(f"\nstopped; what was measured is kept in {kept}", file=sys.stderr)
+        return 130
     if arguments.json:
         sys.stdout.buffer.write(kept.read_bytes())
     else:
-        table = report.table([each for _, each in found])
-        print(f"{report.machine_line(facts)}\n\n{table}\n\nkept in {kept}")
+        print(f"{report.machine_line(outcome.facts)}\n\n{report.table(outcome.found)}\n\nkept in {kept}")
         print(f"To make docs/benchmarks.md of it: python -m bench.page {kept}")
-    return 0
+    if outcome.failed:
+        print(f"failed, to be run again: python -m bench {' '.join(outcome.failed)}", file=sys.stderr)
+    return 1 if outcome.failed else 0
 
 
 def _arguments() -> argparse.Namespace:
@@ -84,26 +79,9 @@ def _forget_settings() -> None:
             del os.environ[name]
 
 
-def _run(lines: Sequence[Line], pace: Pace) -> tuple[list[tuple[Line, Found]], dict[str, Any]]:
-    found: list[tuple[Line, Found]] = []
-    with ExitStack() as stack:
-        needs_server = any(line.needs_server for line in lines)
-        server = stack.enter_context(Server()) if needs_server else None
-        facts = machine.facts(server)
-        for line in lines:
-            print(f"measuring {line.name}: {line.what}", end="", file=sys.stderr, flush=True)
-            began = perf_counter()
-            with tempfile.TemporaryDirectory(prefix="vox-bench-") as folder:
-                found += [(line, each) for each in run(line.run(Ground(Path(folder), server, pace)))]
-            print(f" ({perf_counter() - began:.0f} s)", file=sys.stderr)
-    return found, facts
-
-
-def _keep(lines: bytes, folder: Path) -> Path:
+def _file(folder: Path, began: datetime) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.jsonl"
-    path.write_bytes(lines)
-    return path
+    return folder / f"{began:%Y%m%dT%H%M%S.%fZ}.jsonl"
 
 
 if __name__ == "__main__":

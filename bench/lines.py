@@ -181,4 +181,4 @@ def chosen(names: Sequence[str]) -> list[Line]:
 
 def plane_of(line: Line) -> Plane:
     """The plane that a line belongs to."""
-    return next(plane for plane in PLANES if line in plane.lines)
+    return next(plane for plane in PLANES if any(each.name == line.name for each in plane.lines))

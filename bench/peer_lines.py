@@ -60,12 +60,10 @@ class _Shop:
 async def _shop(ground: Ground, peer: Peer, workers: int) -> AsyncIterator[_Shop]:
     async with AsyncExitStack() as stack:
         place = stack.enter_context(peer.serve(ground.folder / peer.name))
-        hands = [
-            await stack.enter_async_context(companion("peers.hand", peer.name, place))
-            for _ in range(workers + 1)
-        ]
-        for hand in hands:
-            await hand.ready()
+        hands = []
+        for _ in range(workers + 1):  # one after the other: not every queue can be opened by two at once
+            hands.append(await stack.enter_async_context(companion("peers.hand", peer.name, place)))
+            await hands[-1].ready()
         yield _Shop(peer, hands[0], hands[1:])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bench.figures import Figure, Found, LeftOut, Of, Target
@@ -22,7 +22,7 @@ def table(found: Sequence[Found]) -> str:
     return "\n".join([*lines, *(["", *notes] if notes else []), *(["", *left] if left else [])])
 
 
-def machine_line(machine: dict[str, Any]) -> str:
+def machine_line(machine: Mapping[str, Any]) -> str:
     """The machine in one line."""
     server = f", {machine['server']}" if machine["server"] else ""
     return (

@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 import pytest
 
-from bench.figures import Figure, LeftOut, Of, at_least, at_most
+from bench.course import follow
+from bench.figures import Figure, Found, LeftOut, Of, at_least, at_most
+from bench.ground import Ground
+from bench.lines import LINES
+from bench.measure import QUICK
+from bench.records import read
 from bench.report import table
 from tests.support.lengths import SOAK
 
@@ -214,6 +221,29 @@ def test_a_quick_run_keeps_well_formed_json_lines(
 def test_a_name_that_no_line_has_is_refused() -> None:
     status, output = _bench("no-such-line")
     assert (status, output) == (2, b"")
+
+
+def test_a_line_that_fails_costs_nobody_else_and_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "kept.jsonl"
+
+    async def finds(_: Ground) -> list[Found]:
+        return [LeftOut("found", "what is found", "it is only a test")]
+
+    async def fails(_: Ground) -> list[Found]:
+        assert read(kept.read_bytes()), "what the line before has found is kept already"
+        raise RuntimeError("its server is gone")
+
+    first, second, third = (
+        replace(line, run=does, needs_server=False)
+        for line, does in zip(LINES, (finds, fails, finds), strict=False)
+    )
+    outcome = follow([first, second, third], QUICK, kept, datetime.now(UTC), quick=True)
+
+    assert [record.line for record in read(kept.read_bytes())] == [first.name, third.name]
+    assert outcome.failed == [second.name]
+    assert "(failed: RuntimeError: its server is gone)" in capsys.readouterr().err
 
 
 def test_the_ratio_is_the_median_of_the_rounds_not_the_ratio_of_the_medians() -> None:
