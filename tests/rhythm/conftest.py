@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.authoring import Scene, scene
-from tests.support.grounds import Hand
+from tests.support.grounds import Hand, Player, player
 from tests.support.messaging import Crowd, crowd_on
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 
@@ -33,3 +33,13 @@ async def there() -> AsyncIterator[Scene]:
     """A database in memory, behind a gate that loses what it is told to."""
     async with scene() as there:
         yield there
+
+
+@pytest.fixture
+async def one(there: Scene, hand: Hand) -> AsyncIterator[Player]:
+    """One node on that database, which has looked in the first bar."""
+    async with there.node() as node:
+        await node.run_once()
+        one = player(node, hand)
+        assert await one.reverb.roll_up_due() == []
+        yield one
