@@ -102,10 +102,10 @@ class Points:
     def _before_commits(self) -> None:
         walk = sqlite.walk
 
-        def told(connection: sqlite3.Connection, batch: Batch) -> BatchResult:
+        def told(connection: sqlite3.Connection, *given: Any, **named: Any) -> BatchResult:
             if self.wanted is Point.IN_TRANSACTION:
                 connection.set_trace_callback(self._hear_statement)
-            return walk(connection, batch)
+            return walk(connection, *given, **named)
 
         sqlite.walk = told
 

@@ -18,6 +18,7 @@ from tools.sqld import Server
 from vox_mesh import Role, Script, Statement, Store, load_settings, open_store
 from vox_mesh.errors import DatabaseFault, WrongHome
 from vox_mesh.store.file import FileEngine
+from vox_mesh.store.thread import HeadStart
 
 HOLD_WRITE_LOCK = """
 import sqlite3, sys
@@ -164,21 +165,39 @@ async def _ticks_until(task: asyncio.Task[object], wanted: int) -> int:
     return ticks
 
 
+@pytest.mark.parametrize("scripts", [1, 64])
 @pytest.mark.parametrize("holding", [HOLD_WRITE_LOCK, HOLD_TURN], ids=["write lock", "turn"])
 async def test_the_loop_goes_on_while_another_process_holds_the_database(
-    holding: str, tmp_path: Path
+    holding: str, scripts: int, tmp_path: Path
 ) -> None:
     settings = FILE.settings(tmp_path, None)
     async with await open_store(settings) as store:
         table = await make_table(store)
-        insert = Script(Statement(f"INSERT INTO {table} (a) VALUES ('x')"))
+        inserts = [Script(Statement(f"INSERT INTO {table} (a) VALUES ('x')")) for _ in range(scripts)]
         with program(holding, settings.db_path) as (held, _):
             assert held == "held"
-            writing: asyncio.Task[object] = asyncio.create_task(store.write(insert))
+            writing: asyncio.Task[object] = asyncio.create_task(store.write_all(inserts))
             assert await _ticks_until(writing, 100) == 100
             assert (await store.read(f"SELECT count(*) FROM {table}")).value == 0
         await writing
-        assert (await store.read(f"SELECT count(*) FROM {table}")).value == 1
+        assert (await store.read(f"SELECT count(*) FROM {table}")).value == scripts
+
+
+@pytest.mark.parametrize(("scripts", "is_ahead"), [(64, True), (1, False)])
+async def test_only_what_is_written_for_many_has_a_head_start(
+    scripts: int, is_ahead: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[HeadStart] = []
+    off: list[HeadStart] = []
+    monkeypatch.setattr(HeadStart, "give", lambda start, _: given.append(start))
+    monkeypatch.setattr(HeadStart, "off", lambda start: off.append(start))
+    async with await open_store(FILE.settings(tmp_path, None)) as store:
+        table = await make_table(store)
+        off.clear()
+        insert = Statement(f"INSERT INTO {table} (a) VALUES ('x')")
+        await store.write_all([Script(insert) for _ in range(scripts)])
+    assert len(off) == 1
+    assert (given == off) is is_ahead
 
 
 async def test_contending_stores_never_see_a_locked_database(tmp_path: Path) -> None:

@@ -149,14 +149,15 @@ class Batch:
     """`BEGIN IMMEDIATE`, the steps, `COMMIT` if the last of them went well, else `ROLLBACK`.
 
     Steps are added in order. `encoded` is where a driver keeps the batch as bytes, so that sending it again
-    sends the same.
+    sends the same. `scripts` is for how many scripts it was made.
     """
 
-    __slots__ = ("encoded", "steps")
+    __slots__ = ("encoded", "scripts", "steps")
 
     def __init__(self) -> None:
         self.steps: list[Step] = [_BEGIN]
         self.encoded: bytes | None = None
+        self.scripts = 1
 
     @classmethod
     def lone(cls, sql: str, params: Sequence[Value]) -> Batch:

@@ -31,7 +31,7 @@ _MAX_WAITING: Final = 4_096
 _MAX_REQUEST_BYTES: Final = 2**20
 _CALLER_S: Final = 50e-6  # about what a caller takes from being answered to writing again
 _FORGETTING: Final = 1.01
-_MANY: Final = 16
+_MANY: Final = 32
 
 
 class Detour(Protocol):
@@ -83,6 +83,7 @@ class Combiner:
         self._flight: Flight | None = None
         self._began = 0.0
         self._is_quiet = True  # the last request was one caller's alone
+        self._coming = 0  # how many of those who were answered last may come again
         self._quickest_s = float("inf")  # about how long a request takes at least
         self._alarm: asyncio.TimerHandle | None = None
         self._giving_up = False
@@ -131,6 +132,7 @@ class Combiner:
                 await self._send_alone(entry)
             else:
                 self._queue.append(entry)
+                self._coming -= 1
                 if self._flight is None:
                     self._work.set()
         return await entry.future
@@ -216,14 +218,15 @@ class Combiner:
     def _take(self) -> list[Entry]:
         """The entries of the next request: those that came first, as many as fit.
 
-        When so many wait that making their next writes takes longer than a request does, it is half of them:
-        these do so while the others' request is under way.
+        When callers are so many that making their next writes takes longer than a request does, it is half of
+        them all, with those who were answered just now: one half does so while the other's request is under
+        way.
         """
         taken: list[Entry] = []
         scripts = weight = 0
-        waiting = len(self._queue)
-        is_split = waiting >= _MANY and waiting * _CALLER_S > self._quickest_s
-        most = (waiting + 1) // 2 if is_split else waiting
+        callers = len(self._queue) + max(0, self._coming)
+        is_split = callers >= _MANY and callers * _CALLER_S > self._quickest_s
+        most = (callers + 1) // 2 if is_split else callers
         while self._queue and len(taken) < most:
             entry = self._queue[0]
             if not entry.future.done():
@@ -261,6 +264,7 @@ class Combiner:
             self._settle(flight, verdicts)
         finally:
             self._flight = None
+            self._coming = len(flight.entries)
             self._is_quiet = len(flight.entries) == 1
 
     def _verdicts(self, flight: Flight) -> Awaitable[list[Verdict]]:

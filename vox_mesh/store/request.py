@@ -140,6 +140,7 @@ class OptimisticRequest(_Framed):
         self._scripts = scripts
         self._answers: list[tuple[int, list[int]]] = []  # (step, the scripts whose rows it returns)
         batch = self.batch
+        batch.scripts = len(scripts)
         _forget(batch, tenant, forgetting)
         self._remembered = self._remember(tenant)
         for run in _runs(scripts) if len(scripts) > 1 else _ALONE:

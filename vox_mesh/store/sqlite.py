@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from typing import Final
 
 from vox_mesh.errors import BadStatement, ConstraintFailed, DatabaseBusy, DatabaseFault, MeshError
@@ -24,8 +25,14 @@ def connect(path: str, *, busy_timeout_s: float = 0.0) -> sqlite3.Connection:
     )
 
 
-def walk(connection: sqlite3.Connection, batch: Batch) -> BatchResult:
-    """Run the steps whose conditions hold, as a server would."""
+def walk(
+    connection: sqlite3.Connection, batch: Batch, before_last: Callable[[], None] | None = None
+) -> BatchResult:
+    """Run the steps whose conditions hold, as a server would.
+
+    `before_last` is told when but one of them is left before the end of the transaction.
+    """
+    last = len(batch.steps) - 3
     verdicts: list[StepEnd] = []
     results: list[StepResult] = []
     cursor = connection.cursor()
@@ -37,6 +44,8 @@ def walk(connection: sqlite3.Connection, batch: Batch) -> BatchResult:
             verdicts.append(None)
             results.append(None)
             continue
+        if before_last is not None and len(results) == last:
+            before_last()
         try:
             execute(sql, params)
             if wants_rows or cursor.description is not None:  # to its last row, where it may still fail

@@ -60,6 +60,28 @@ class SerialThread:
                 return
 
 
+class HeadStart:
+    """Has the loop stand still for a moment, until the thread has come to what needs no Python.
+
+    Only one thread runs Python at a time, and one that asks for it waits up to 5 ms for another that goes on.
+    The writing thread asks between any two statements. If the loop has much to do, it would wait at the first
+    of them until all that is done, and then the loop for it; with a head start they work at the same time.
+    """
+
+    def __init__(self) -> None:
+        self._ahead = threading.Lock()
+        self._ahead.acquire()
+
+    def give(self, seconds: float) -> None:
+        """In the loop: stand still until the thread is `off`, but no longer than this."""
+        self._ahead.acquire(timeout=seconds)
+
+    def off(self) -> None:
+        """In the thread, once or more: it needs no turn for a while, or must wait for others itself."""
+        if self._ahead.locked():
+            self._ahead.release()
+
+
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return

@@ -1,0 +1,57 @@
+"""The thread beside the loop: one thing after another, and a head start where both have much to do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from vox_mesh.store.thread import HeadStart, SerialThread
+
+_LONG_S = 30.0
+
+
+async def test_the_loop_stands_still_until_the_thread_is_off() -> None:
+    thread, start, told = SerialThread("test"), HeadStart(), list[str]()
+
+    def work() -> None:
+        told.append("the thread has come to its long part")
+        start.off()
+
+    doing = thread.do(work)
+    start.give(_LONG_S)
+    assert told == ["the thread has come to its long part"]
+    await doing
+    assert await thread.stop()
+
+
+async def test_the_loop_stands_still_no_longer_than_it_was_said() -> None:
+    thread, start, end = SerialThread("test"), HeadStart(), threading.Event()
+    doing = thread.do(end.wait)
+    start.give(0.001)
+    assert not doing.done()
+    end.set()
+    assert await doing
+    assert await thread.stop()
+
+
+async def test_a_thread_that_was_off_may_say_so_again() -> None:
+    start = HeadStart()
+    for _ in range(3):
+        start.off()
+    start.give(_LONG_S)
+
+
+async def test_what_was_cancelled_before_its_turn_is_not_done() -> None:
+    thread, end, done = SerialThread("test"), threading.Event(), list[str]()
+    first, second = thread.do(end.wait), thread.do(lambda: done.append("second"))
+    third = thread.do(lambda: done.append("third"))
+    second.cancel()
+    end.set()
+    await first
+    await third
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert done == ["third"]
+    assert await thread.stop()
