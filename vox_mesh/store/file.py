@@ -146,18 +146,18 @@ class FileEngine:
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction when this process's turn has come."""
-        start = HeadStart()
+        start = HeadStart() if batch.scripts >= _MANY else None
 
         def work() -> BatchResult:
-            if not self._turn.take_if_free():
+            if start is not None and not self._turn.take_if_free():
                 start.off()
             with self._turn:
                 if self._writer.is_given_up:  # while it waited for the turn: it must not happen any more
                     raise asyncio.CancelledError
-                return sqlite.walk(self._writing, batch, before_last=start.off)
+                return sqlite.walk(self._writing, batch, before_last=None if start is None else start.off)
 
         doing = self._writer.do(work)
-        if batch.scripts >= _MANY:
+        if start is not None:
             start.give(_HEAD_START_S)
         return await doing
 
