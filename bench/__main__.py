@@ -45,9 +45,11 @@ def main() -> int:
         sys.stdout.buffer.write(kept.read_bytes())
     else:
         print(f"{report.machine_line(outcome.facts)}\n\n{report.table(outcome.found)}\n\nkept in {kept}")
-        print(f"To make docs/benchmarks.md of it: python -m bench.page {kept}")
+        if not outcome.failed:
+            print(f"To make docs/benchmarks.md of it: python -m bench.page {kept}")
     if outcome.failed:
-        print(f"failed, to be run again: python -m bench {' '.join(outcome.failed)}", file=sys.stderr)
+        failed = " ".join(outcome.failed)
+        print(f"failed: {failed}; run these again, and make the page of both files", file=sys.stderr)
     return 1 if outcome.failed else 0
 
 

@@ -1,13 +1,14 @@
 """The course of a run: line after line, each kept before the next begins.
 
-A line that fails, or at which the run is stopped, costs no other.
+A line that fails, or at which the run is stopped, costs no other; only the server is for all.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -42,28 +43,23 @@ def follow(lines: Sequence[Line], pace: Pace, kept: Path, began: datetime, *, qu
         outcome = Outcome(machine.facts(server))
         about = {"quick": quick, "at": f"{began:%Y-%m-%dT%H:%M:%SZ}", "machine": outcome.facts}
         file = stack.enter_context(kept.open("ab", buffering=0))
-        for line, found in _measured(lines, server, pace):
-            if isinstance(found, Exception):
+        for line in lines:
+            print(f"measuring {line.name}: {line.what}", end="", file=sys.stderr, flush=True)
+            before = perf_counter()
+            try:
+                found = _measured(line, server, pace)
+                file.write(written([Record(plane_of(line).name, line.name, each, about) for each in found]))
+            except Exception as error:
                 outcome.failed.append(line.name)
+                print(f" (failed: {type(error).__name__}: {error})", file=sys.stderr)
+                traceback.print_exception(error)
                 continue
-            file.write(written([Record(plane_of(line).name, line.name, each, about) for each in found]))
             outcome.found.extend(found)
+            print(f" ({perf_counter() - before:.0f} s)", file=sys.stderr)
     return outcome
 
 
-def _measured(
-    lines: Sequence[Line], server: Server | None, pace: Pace
-) -> Iterator[tuple[Line, Sequence[Found] | Exception]]:
-    for line in lines:
-        print(f"measuring {line.name}: {line.what}", end="", file=sys.stderr, flush=True)
-        began = perf_counter()
-        found: Sequence[Found] | Exception
-        try:
-            with tempfile.TemporaryDirectory(prefix="vox-bench-") as folder:
-                found = run(line.run(Ground(Path(folder), server, pace)))
-        except Exception as error:
-            found = error
-            print(f" (failed: {type(error).__name__}: {error})", file=sys.stderr)
-        else:
-            print(f" ({perf_counter() - began:.0f} s)", file=sys.stderr)
-        yield line, found
+def _measured(line: Line, server: Server | None, pace: Pace) -> Sequence[Found]:
+    """In a folder of its own, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="vox-bench-") as folder:
+        return run(line.run(Ground(Path(folder), server, pace)))

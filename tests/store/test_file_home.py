@@ -16,7 +16,7 @@ from tests.support.tables import make_table
 from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Role, Script, Statement, Store, load_settings, open_store
-from vox_mesh.errors import DatabaseFault, WrongHome
+from vox_mesh.errors import ConstraintFailed, DatabaseFault, WrongHome
 from vox_mesh.store.file import FileEngine
 from vox_mesh.store.thread import HeadStart
 
@@ -187,17 +187,48 @@ async def test_the_loop_goes_on_while_another_process_holds_the_database(
 async def test_only_what_is_written_for_many_has_a_head_start(
     scripts: int, is_ahead: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[HeadStart] = []
-    off: list[HeadStart] = []
-    monkeypatch.setattr(HeadStart, "give", lambda start, _: given.append(start))
-    monkeypatch.setattr(HeadStart, "off", lambda start: off.append(start))
+    given = _watched(monkeypatch)
     async with await open_store(FILE.settings(tmp_path, None)) as store:
         table = await make_table(store)
-        off.clear()
         insert = Statement(f"INSERT INTO {table} (a) VALUES ('x')")
         await store.write_all([Script(insert) for _ in range(scripts)])
-    assert len(off) == is_ahead
-    assert given == off
+    assert given == [True] * is_ahead
+
+
+async def test_the_head_start_is_over_when_somebody_else_has_the_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = FILE.settings(tmp_path, None)
+    given = _watched(monkeypatch)
+    async with await open_store(settings) as store:
+        table = await make_table(store)
+        inserts = [Script(Statement(f"INSERT INTO {table} (a) VALUES ('x')")) for _ in range(64)]
+        with program(HOLD_TURN, settings.db_path) as (held, _):
+            assert held == "held"
+            writing = asyncio.create_task(store.write_all(inserts))
+            await _ticks_until(writing, 1)
+            assert given == [True], "though the turn is held, the loop did not stand still for long"
+        await writing
+
+
+async def test_the_head_start_is_over_when_the_request_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = _watched(monkeypatch)
+    async with await open_store(FILE.settings(tmp_path, None)) as store:
+        table = await make_table(store, "id INTEGER PRIMARY KEY")
+        same = [Script(Statement(f"INSERT INTO {table} (id) VALUES (1)")) for _ in range(64)]
+        verdicts = await store.write_all(same)
+        assert sum(isinstance(verdict, ConstraintFailed) for verdict in verdicts) == 63
+    assert given == [True]
+
+
+def _watched(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each head start, whether the thread was off at its end; it may take as long as it likes."""
+    given: list[bool] = []
+    give = HeadStart.give
+    monkeypatch.setattr(HeadStart, "give", lambda start, _: given.append(give(start, 30.0)))
+    return given
 
 
 async def test_contending_stores_never_see_a_locked_database(tmp_path: Path) -> None:

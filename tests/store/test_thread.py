@@ -20,7 +20,7 @@ async def test_the_loop_stands_still_until_the_thread_is_off() -> None:
         start.off()
 
     doing = thread.do(work)
-    start.give(_LONG_S)
+    assert start.give(_LONG_S)
     assert told == ["the thread has come to its long part"]
     await doing
     assert await thread.stop()
@@ -28,19 +28,26 @@ async def test_the_loop_stands_still_until_the_thread_is_off() -> None:
 
 async def test_the_loop_stands_still_no_longer_than_it_was_said() -> None:
     thread, start, end = SerialThread("test"), HeadStart(), threading.Event()
-    doing = thread.do(end.wait)
-    start.give(0.001)
-    assert not doing.done()
+
+    def work() -> None:
+        end.wait(_LONG_S)
+        start.off()
+
+    doing = thread.do(work)
+    assert not start.give(0.001)
     end.set()
-    assert await doing
+    await doing
+    assert start.give(0.0), "that it came late is no fault"
     assert await thread.stop()
 
 
-async def test_a_thread_that_was_off_may_say_so_again() -> None:
+def test_a_thread_may_say_again_that_it_is_off() -> None:
     start = HeadStart()
-    for _ in range(3):
-        start.off()
-    start.give(_LONG_S)
+    start.off()
+    start.off()
+    assert start.give(_LONG_S)
+    start.off()
+    start.off()
 
 
 async def test_what_was_cancelled_before_its_turn_is_not_done() -> None:

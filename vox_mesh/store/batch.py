@@ -149,7 +149,7 @@ class Batch:
     """`BEGIN IMMEDIATE`, the steps, `COMMIT` if the last of them went well, else `ROLLBACK`.
 
     Steps are added in order. `encoded` is where a driver keeps the batch as bytes, so that sending it again
-    sends the same. `scripts` is for how many scripts it was made.
+    sends the same. `scripts` is how many go in one go.
     """
 
     __slots__ = ("encoded", "scripts", "steps")

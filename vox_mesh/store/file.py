@@ -9,7 +9,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Final
@@ -76,7 +76,7 @@ class Turn:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def take_if_free(self) -> bool:
-        """Take the turn unless another process has it; whether it is ours. It can be entered then as ever."""
+        """Take the turn unless somebody else has it; whether it is ours. It can be entered then as ever."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -146,20 +146,26 @@ class FileEngine:
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction when this process's turn has come."""
-        start = HeadStart() if batch.scripts >= _MANY else None
-
-        def work() -> BatchResult:
-            if start is not None and not self._turn.take_if_free():
-                start.off()
-            with self._turn:
-                if self._writer.is_given_up:  # while it waited for the turn: it must not happen any more
-                    raise asyncio.CancelledError
-                return sqlite.walk(self._writing, batch, before_last=None if start is None else start.off)
-
-        doing = self._writer.do(work)
-        if start is not None:
-            start.give(_HEAD_START_S)
+        if batch.scripts < _MANY:
+            return await self._writer.do(lambda: self._write(batch))
+        start = HeadStart()
+        doing = self._writer.do(lambda: self._write_ahead(batch, start))
+        start.give(_HEAD_START_S)
         return await doing
+
+    def _write(self, batch: Batch, before_last: Callable[[], None] | None = None) -> BatchResult:
+        with self._turn:
+            if self._writer.is_given_up:  # while it waited for the turn: it must not happen any more
+                raise asyncio.CancelledError
+            return sqlite.walk(self._writing, batch, before_last)
+
+    def _write_ahead(self, batch: Batch, start: HeadStart) -> BatchResult:
+        try:
+            if not self._turn.take_if_free():
+                start.off()
+            return self._write(batch, before_last=start.off)
+        finally:
+            start.off()
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query: here and now if that takes but a moment, else by the thread that reads."""

@@ -1,4 +1,4 @@
-"""One thread that does one thing after another, so that the event loop never waits for a disk."""
+"""One thread that does one thing after another, so that the event loop does not wait for a disk."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ class HeadStart:
         self._ahead = threading.Lock()
         self._ahead.acquire()
 
-    def give(self, seconds: float) -> None:
-        """In the loop: stand still until the thread is `off`, but no longer than this."""
-        self._ahead.acquire(timeout=seconds)
+    def give(self, seconds: float) -> bool:
+        """In the loop: stand still until the thread is `off`, but no longer than this; whether it is."""
+        return self._ahead.acquire(timeout=seconds)
 
     def off(self) -> None:
-        """In the thread, once or more: it needs no turn for a while, or must wait for others itself."""
+        """In the thread, once or more: it needs no Python for a while, or waits for others, or has ended."""
         if self._ahead.locked():
             self._ahead.release()
 
