@@ -80,13 +80,18 @@ def _has_written(writes: Sequence[tuple[float, float]], since: float, until: flo
 
 
 def _never_up(history: History, lives: Sequence[Life]) -> Iterator[str]:
-    """Those who lived until the end, and never came so far as to play."""
+    """Those who lived until the end, were not replaced, and never came so far as to play."""
     healed = max((note.at for note in history.notes("healed")), default=None)
     if healed is None:
         return
     for life in lives:
-        if life.began < healed < life.ended and life.up == math.inf:
+        if life.began < healed < life.ended and life.up == math.inf and not _is_replaced(life, lives):
             yield f"{life} began before all had healed, and its node was never open"
+
+
+def _is_replaced(life: Life, lives: Sequence[Life]) -> bool:
+    """Whether its node was begun again while it lived."""
+    return any(each.node_id == life.node_id and life.began < each.began < life.ended for each in lives)
 
 
 def nothing_unexpected(history: History) -> Iterator[str | int]:

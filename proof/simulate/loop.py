@@ -14,7 +14,7 @@ from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import Any, Final, Self, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 T = TypeVar("T")
@@ -61,6 +61,34 @@ class House:
 _house: ContextVar[House] = ContextVar("proof_house")
 
 
+class _Task(asyncio.Task[T]):
+    """A task whose place in a set, and so whose turn when all in it are cancelled, is that of its number.
+
+    Others stand there by where they lie in memory, which is not the same each time.
+    """
+
+    def __new__(cls, coro: Coroutine[Any, Any, T], *, loop: SimulatedLoop, **_: Any) -> Self:
+        task = super().__new__(cls)
+        task.number = next(loop.numbers)
+        return task
+
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Future(asyncio.Future[T]):
+    """The same of a future."""
+
+    def __init__(self, *, loop: SimulatedLoop) -> None:
+        self.number = next(loop.numbers)
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """Runs the steps of all houses, one after another."""
 
@@ -75,7 +103,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._houses: dict[House, None] = {}
         self._awake: list[House] = []
         self._timers: list[tuple[float, int, asyncio.Handle, House]] = []
-        self._numbers = count()
+        self.numbers = count()
+        """Of timers, tasks and futures, as they are made."""
         self._stage = self._current = House("stage")
         self._graves: list[asyncio.Task[Any] | AsyncGenerator[Any, Any]] = []
         self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], House] = WeakKeyDictionary()
@@ -117,7 +146,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Have this called in a house when so much time has passed, by no clock of a house."""
         if not (house.is_razed or self._is_closed):
             handle = asyncio.Handle(callback, args, self, house.context)
-            heappush(self._timers, (self.now + delay, next(self._numbers), handle, house))
+            heappush(self._timers, (self.now + delay, next(self.numbers), handle, house))
 
     def passing(self) -> float:
         """A moment that is later than all that were told before."""
@@ -231,7 +260,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         house = self._house_of(context)
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         if not (house.is_razed or self._is_closed):
-            heappush(self._timers, (self._current.moment(when), next(self._numbers), timer, house))
+            heappush(self._timers, (self._current.moment(when), next(self.numbers), timer, house))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -239,14 +268,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def create_future(self) -> asyncio.Future[Any]:
         """A future of this loop."""
-        return asyncio.Future(loop=self)
+        return _Future(loop=self)
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
         """Begin a task: in the house of its context, or here."""
         house = self._house_of(context)
-        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        task = _Task(coro, loop=self, name=name, context=context)
         house.tasks.add(task)
         self._houses[house] = None
         if house.is_razed or self._is_closed:

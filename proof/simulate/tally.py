@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from proof.simulate.trial import Trial
 
 _HOUR_S: Final = 3_600
+_FEW: Final = 10
 
 
 class StuckSeed(NamedTuple):
@@ -50,6 +51,7 @@ class Tally:
         return (
             f"{self._seeds} seeds, {self._seconds / _HOUR_S:.1f} simulated hours, {self._deeds} deeds, "
             f"{self._faults} faults: {len(self.broken)} broken"
+            + "".join(f", {trial.seed}" for trial in self.broken[:_FEW])
             + (f", {len(self.stuck)} that do not end" if self.stuck else "")
         )
 

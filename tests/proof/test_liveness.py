@@ -149,6 +149,14 @@ def test_a_node_that_never_comes_up_again_is_found() -> None:
     assert faults(PROGRESS_CHECKS, "progress", _PACE, began, _HEALED)
 
 
+def test_a_node_that_was_begun_again_before_it_came_up_need_not() -> None:
+    began = noted("stage", "life.began", 10.0, player="bob", life=1, node_id="node-bob")
+    ended = noted("stage", "life.ended", 22.0, player="bob", life=1, how="broke")
+    again = [_life("bob", 12.0, number=2), _wrote("bob", 21.0)]
+    assert faults(PROGRESS_CHECKS, "progress", _PACE, began, *again, _HEALED, ended, _END) == []
+    assert faults(PROGRESS_CHECKS, "progress", _PACE, began, _HEALED, ended, _END)
+
+
 def test_what_nobody_foresaw_is_found() -> None:
     assert faults(PROGRESS_CHECKS, "nothing-unexpected", _life("bob", 0.0)) == []
     unexpected = noted("stage", "unexpected", 3.0, player="bob", error="KeyError('x')")

@@ -70,6 +70,20 @@ def test_within_a_house_what_was_begun_first_comes_first(seed: int) -> None:
     assert list(firsts.values()) == sorted(firsts.values())
 
 
+def test_the_order_of_a_set_of_tasks_does_not_hang_on_where_these_lie(loop: SimulatedLoop) -> None:
+    async def numbers() -> list[int]:
+        apart = [asyncio.create_task(asyncio.sleep(0)) for _ in range(3)]
+        future = asyncio.get_running_loop().create_future()
+        await asyncio.wait(apart)
+        return [hash(each) for each in (*apart, future)]
+
+    first = loop.run_until_complete(numbers())
+    assert first == sorted(set(first))
+    other = new_loop(random.Random(1).random)
+    assert other.run_until_complete(numbers()) == first
+    other.close()
+
+
 def test_time_jumps_to_the_next_timer_and_timers_ring_in_order(loop: SimulatedLoop) -> None:
     rung: list[tuple[str, float]] = []
 
