@@ -160,6 +160,7 @@ class FileEngine:
             return sqlite.walk(self._writing, batch, before_last)
 
     def _write_ahead(self, batch: Batch, start: HeadStart) -> BatchResult:
+        """The same, telling the loop when it may go on: with the last statement, mostly the longest."""
         try:
             if not self._turn.take_if_free():
                 start.off()
