@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.combining import LONG_S, Combining, adding, combining, outcome
 from tests.support.examples import many
-from vox_mesh import Outcome, Script, Statement
+from vox_mesh import Outcome, Script, Statement, run
 from vox_mesh.errors import (
     BadStatement,
     ConstraintFailed,
@@ -73,6 +73,22 @@ async def test_many_who_write_again_and_again_go_in_two_halves(
 
         await asyncio.gather(*(caller(name) for name in range(64)))
         assert [batch.scripts for batch in c.gate.batches] == [1, *[32] * 19, 31]
+
+
+def test_a_deadline_that_has_passed_keeps_nobody_else_from_writing() -> None:
+    async def play() -> None:
+        async with combining() as c:
+            first = await c.busy()
+            late = [c.send(adding(number), timeout=0.0) for number in (1, 2)]
+            rest = c.send(adding(3))
+            for task in late:
+                with pytest.raises(Overloaded):
+                    await task
+            c.gate.release()
+            await asyncio.gather(first, rest)
+            assert await c.ids() == [0, 3]
+
+    run(play())  # on the loop that nodes have, where a timer that is due at once is none
 
 
 async def test_a_request_takes_no_more_scripts_than_the_engine_likes() -> None:

@@ -85,7 +85,8 @@ class Combiner:
         self._is_quiet = True  # the last request was one caller's alone
         self._coming = 0  # how many of those who were answered last may come again
         self._quickest_s = float("inf")  # about how long a request takes at least
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._alarm_at = 0.0  # what it was set to: a handle of uvloop's can't tell
         self._giving_up = False
         self._closing: asyncio.Event | None = None
         self._task = self._loop.create_task(self._send_all(), name="vox-mesh-combiner")
@@ -322,10 +323,10 @@ class Combiner:
 
     def _watch_deadline(self, deadline: float) -> None:
         """Have the alarm ring at the earliest deadline; there is one alarm, not one for each caller."""
-        if self._alarm is None or deadline < self._alarm.when():
+        if self._alarm is None or deadline < self._alarm_at:
             if self._alarm is not None:
                 self._alarm.cancel()
-            self._alarm = self._loop.call_at(deadline, self._expire)
+            self._alarm, self._alarm_at = self._loop.call_at(deadline, self._expire), deadline
 
     def _expire(self) -> None:
         self._alarm = None
