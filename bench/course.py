@@ -38,11 +38,11 @@ class Outcome:
 def follow(lines: Sequence[Line], pace: Pace, kept: Path, began: datetime, *, quick: bool) -> Outcome:
     """Measure the lines in turn; what they find is added to the file `kept` as it comes."""
     with ExitStack() as stack:
+        file = stack.enter_context(kept.open("ab", buffering=0))
         needs_server = any(line.needs_server for line in lines)
         server = stack.enter_context(Server()) if needs_server else None
         outcome = Outcome(machine.facts(server))
         about = {"quick": quick, "at": f"{began:%Y-%m-%dT%H:%M:%SZ}", "machine": outcome.facts}
-        file = stack.enter_context(kept.open("ab", buffering=0))
         for line in lines:
             print(f"measuring {line.name}: {line.what}", end="", file=sys.stderr, flush=True)
             before = perf_counter()

@@ -67,12 +67,12 @@ class _Task(asyncio.Task[T]):
     Others stand there by where they lie in memory, which is not the same each time.
     """
 
+    number: int
+
     def __new__(cls, coro: Coroutine[Any, Any, T], *, loop: SimulatedLoop, **_: Any) -> Self:
         task = super().__new__(cls)
         task.number = next(loop.numbers)
         return task
-
-    number: int
 
     def __hash__(self) -> int:
         return self.number

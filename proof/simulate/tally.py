@@ -51,7 +51,7 @@ class Tally:
         return (
             f"{self._seeds} seeds, {self._seconds / _HOUR_S:.1f} simulated hours, {self._deeds} deeds, "
             f"{self._faults} faults: {len(self.broken)} broken"
-            + "".join(f", {trial.seed}" for trial in self.broken[:_FEW])
+            + (f" ({', '.join(str(trial.seed) for trial in self.broken[:_FEW])})" if self.broken else "")
             + (f", {len(self.stuck)} that do not end" if self.stuck else "")
         )
 

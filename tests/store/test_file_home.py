@@ -211,13 +211,14 @@ async def test_the_head_start_is_over_when_somebody_else_has_the_turn(
         await writing
 
 
-async def test_the_head_start_is_over_when_the_request_fails(
+async def test_the_head_start_is_over_when_a_request_fails_before_its_last_statement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = _watched(monkeypatch)
     async with await open_store(FILE.settings(tmp_path, None)) as store:
         table = await make_table(store, "id INTEGER PRIMARY KEY")
-        same = [Script(Statement(f"INSERT INTO {table} (id) VALUES (1)")) for _ in range(64)]
+        both = (Statement(f"INSERT INTO {table} (id) VALUES (1)"), Statement(f"UPDATE {table} SET id = id"))
+        same = [Script(*both) for _ in range(64)]
         verdicts = await store.write_all(same)
         assert sum(isinstance(verdict, ConstraintFailed) for verdict in verdicts) == 63
     assert given == [True]
