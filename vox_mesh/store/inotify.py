@@ -34,15 +34,20 @@ class Inotify:
             raise OSError(ctypes.get_errno(), "inotify_add_watch failed")
         self._touched = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._descriptor, self._read)
 
     async def touched(self, timeout: float) -> bool:
-        """Wait for an event, so long at the most; whether there was one."""
+        """Wait for an event, so long at the most; whether there was one.
+
+        Those that come while nobody waits are left to the kernel, which keeps a burst of them as one.
+        """
+        self._loop.add_reader(self._descriptor, self._read)
         try:
             async with asyncio.timeout(timeout):
                 await self._touched.wait()
         except TimeoutError:
             return False
+        finally:
+            self._loop.remove_reader(self._descriptor)
         self._touched.clear()
         return True
 
@@ -59,5 +64,4 @@ class Inotify:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
