@@ -82,8 +82,14 @@ class _Seen:
     """How all budgets stood when that was last looked at."""
 
     standings: Mapping[str, BudgetStanding] = field(default_factory=dict)
+    timeline: Timeline | None = None
+    from_ms: int = 0
     until_ms: int = 0
     changes: int = -1
+
+    def is_of(self, timeline: Timeline, now_ms: int) -> bool:
+        """Whether that was within the beat which it is now, by the same timeline."""
+        return timeline is self.timeline and self.from_ms <= now_ms < self.until_ms
 
 
 class Budgets:
@@ -226,22 +232,19 @@ class Budgets:
         """
         ground, seen = self._ground, self._seen
         changes, now_ms = ground.store.change_count, ground.times.now_ms
-        if changes != seen.changes and not self._is_fresh(now_ms):
+        if changes != seen.changes and not seen.is_of(ground.timeline, now_ms):
             try:
                 standings = await self._standings()
             except MeshError as error:
                 _log.warning("how budgets stand could not be read: %s", error.line)
                 return seen.standings
-            self._seen = seen = _Seen(standings, ground.beat(now_ms).ends_ms, changes)
+            beat = ground.beat(now_ms)
+            self._seen = seen = _Seen(standings, ground.timeline, beat.epoch_ms, beat.ends_ms, changes)
         return seen.standings
 
     async def _standings(self, *, fresh: bool = False) -> dict[str, BudgetStanding]:
         rows = await self._ground.store.read(_SQL["standing"], self._ground.mesh, fresh=fresh)
         return {row["subject"]: BudgetStanding(_budget_of(row), row["since_ms"], row["bu"]) for row in rows}
-
-    def _is_fresh(self, now_ms: int) -> bool:
-        # One that lies more than a beat ahead was seen before the clock was turned back.
-        return 0 < self._seen.until_ms - now_ms <= self._ground.beat(now_ms).beat_ms
 
     @property
     def look_again_ms(self) -> int | None:
