@@ -403,22 +403,36 @@ SELECT r.id FROM jobs AS r INDEXED BY jobs_ready
 WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.value AND r.priority = p.priority
   AND r.state = 'pending' AND r.waits = 0 AND r.not_before_ms <= ?4
 
--- name: ready
-SELECT RECORD FROM jobs WHERE id IN (
-    SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
-    CROSS JOIN jobs AS j ON j.id IN (READY ORDER BY r.not_before_ms LIMIT ?5)
-    ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5
-) ORDER BY priority DESC, not_before_ms, id
+-- part: FOREMOST
+(SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
+CROSS JOIN jobs AS j ON j.id IN (READY ORDER BY r.not_before_ms LIMIT ?5)
+ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 
--- name: ready_but
+-- part: FOREMOST_BUT
 -- The same without those that are charged to some accounts, ?6.
-SELECT RECORD FROM jobs WHERE id IN (
-    SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
-    CROSS JOIN jobs AS j ON j.id IN (
-        READY AND coalesce(r.manifest ->> '$.budget.charge_to', '') NOT IN (SELECT value FROM json_each(?6))
-        ORDER BY r.not_before_ms LIMIT ?5)
-    ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5
-) ORDER BY priority DESC, not_before_ms, id
+(SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
+CROSS JOIN jobs AS j ON j.id IN (
+    READY AND coalesce(r.manifest ->> '$.budget.charge_to', '') NOT IN (SELECT value FROM json_each(?6))
+    ORDER BY r.not_before_ms LIMIT ?5)
+ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
+
+-- part: IN_TURN
+ORDER BY priority DESC, not_before_ms, id
+
+-- part: TURN
+id, job_id, kind, priority, not_before_ms, claim_token, seed
+
+-- name: ready
+SELECT RECORD FROM jobs WHERE id IN FOREMOST IN_TURN
+
+-- name: waiting
+SELECT TURN FROM jobs WHERE id IN FOREMOST IN_TURN
+
+-- name: waiting_but
+SELECT TURN FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
+
+-- name: still_waiting
+SELECT RECORD FROM jobs WHERE id IN (SELECT value FROM json_each(?3)) AND state = 'pending' IN_TURN
 
 -- name: next_due
 -- When the next job of these kinds can be claimed, after a time.

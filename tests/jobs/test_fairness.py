@@ -17,7 +17,7 @@ from tests.support.lengths import SOAK, in_soak
 from tests.support.messaging import PATIENCE_S, Crowd, crowd_on
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh.model.jobs import CLAIM, Job
-from vox_mesh.model.rendezvous import GRACE_MS, RANKS, rank
+from vox_mesh.model.rendezvous import GRACE_MS, RANKS, Ranking
 from vox_mesh.node import MeshNode
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
@@ -125,11 +125,11 @@ async def test_a_job_whose_winner_is_dead_is_begun_by_the_next_after_one_grace(s
     waits: dict[int, list[int]] = {0: [], 1: []}
     while len(waits[1]) < 3:
         (job,) = await ended(shop.nodes[0], await shop.nodes[0].jobs.schedule("work"))
-        place = rank(job.job_id, job.seed, "node-2", weights)
+        place = Ranking("node-2", weights).place(job.job_id, job.seed)
         waits[min(place, 1)].append((job.started_ms or 0) - job.created_ms)
     while not waits[0]:
         (job,) = await ended(shop.nodes[0], await shop.nodes[0].jobs.schedule("work"))
-        place = rank(job.job_id, job.seed, "node-2", weights)
+        place = Ranking("node-2", weights).place(job.job_id, job.seed)
         waits[min(place, 1)].append((job.started_ms or 0) - job.created_ms)
     assert all(GRACE_MS <= wait < GRACE_MS + _SLACK_MS for wait in waits[0]), waits
     assert min(waits[1]) < GRACE_MS, waits

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import few
-from vox_mesh.model.rendezvous import GRACE_MS, RANKS, patience_ms, rank, score
+from vox_mesh.model.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms, score
 
 _JOBS: Final = 10_000
 _IDS: Final = st.text("0123456789abcdef", min_size=64, max_size=64)
@@ -55,10 +55,12 @@ def test_nodes_get_parts_by_their_weights(seed: int) -> None:
 def test_the_ranks_are_a_row_without_gaps_whoever_works_them_out(
     job_id: str, seed: str, weights: dict[str, int]
 ) -> None:
-    ranks = [rank(job_id, seed, node, weights) for node in weights]
+    ranks = [Ranking(node, weights).place(job_id, seed) for node in weights]
     assert sorted(ranks) == list(range(len(weights)))
+    firsts = [Ranking(node, weights).is_first(job_id, seed) for node in weights]
+    assert firsts == [place == 0 for place in ranks]
     backwards = dict(reversed(weights.items()))
-    assert [rank(job_id, seed, node, backwards) for node in weights] == ranks
+    assert [Ranking(node, backwards).place(job_id, seed) for node in weights] == ranks
 
 
 @few
@@ -67,7 +69,7 @@ def test_who_goes_away_changes_the_order_of_no_others(
     job_id: str, seed: str, weights: dict[str, int], gone: str
 ) -> None:
     def order(nodes: dict[str, int]) -> list[str]:
-        return sorted(nodes, key=lambda node: rank(job_id, seed, node, nodes))
+        return sorted(nodes, key=lambda node: Ranking(node, nodes).place(job_id, seed))
 
     left = {node: weight for node, weight in weights.items() if node != gone}
     assert order(left) == [node for node in order(weights) if node != gone]
@@ -80,7 +82,9 @@ def test_equal_weights_leave_the_order_of_the_hashes(job_id: str, seed: str, nod
         return sha256(job_id.encode() + bytes.fromhex(seed) + node.encode()).digest()
 
     weights = dict.fromkeys(nodes, 8)
-    assert sorted(nodes, key=lambda node: rank(job_id, seed, node, weights)) == sorted(nodes, key=plain)
+    assert sorted(nodes, key=lambda node: Ranking(node, weights).place(job_id, seed)) == sorted(
+        nodes, key=plain
+    )
 
 
 @few

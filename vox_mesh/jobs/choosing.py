@@ -11,10 +11,10 @@ import orjson
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.nodes import Node, Nodes
 from vox_mesh.coordination.roles import Roles
-from vox_mesh.jobs.roster import KindRules, Roster, Situation
-from vox_mesh.model.jobs import EXEC, Job, matches, most_specific
+from vox_mesh.jobs.roster import KindRules, Roster, Situation, Waiting
+from vox_mesh.model.jobs import EXEC, matches, most_specific
 from vox_mesh.model.liveness import State
-from vox_mesh.model.rendezvous import GRACE_MS, patience_ms, rank
+from vox_mesh.model.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms
 
 _FRESH_S: Final = 0.5  # nodes come and go more slowly than jobs
 _SURPRISED_S: Final = 0.05
@@ -26,7 +26,7 @@ _LIVE: Final = frozenset({State.ALIVE, State.WARN})
 class Choice(NamedTuple):
     """The jobs to claim now, and when to look again if nothing else happens before."""
 
-    take: list[Job]
+    take: list[Waiting]
     again_ms: int | None
 
 
@@ -56,14 +56,14 @@ class Chooser:
         self._routed: str | None = None
         self._routes: dict[str, str] = {}
         self._now = Situation([], frozenset(), {}, {}, None)
-        self._weights: dict[str, dict[str, int]] = {}
+        self._rankings: dict[str, Ranking] = {}
 
     async def look(self) -> list[str]:
         """See how things stand; the kinds of which there are jobs to be done."""
         self._now = await self._roster.situation()
         if self._now.routed != self._routed:
             self._routes, self._routed = await self._roles.routes(), self._now.routed
-        self._weights = {}
+        self._rankings = {}
         return self._now.kinds
 
     async def look_around(self) -> None:
@@ -107,7 +107,7 @@ class Chooser:
         rules = self.rules_of(kind)
         return self._now.routed is None and rules.max_running is None and rules.rate is None
 
-    def choose(self, jobs: Sequence[Job], capacity: int, places: int, *, is_deep: bool) -> Choice:
+    def choose(self, jobs: Sequence[Waiting], capacity: int, places: int, *, is_deep: bool) -> Choice:
         """Those of the jobs that are ours by now, up to so many. The jobs are of kinds that are open to us.
 
         Where we are first comes before all others of the same priority. What is another's turn is ours too
@@ -118,17 +118,22 @@ class Chooser:
         if not capacity:
             return Choice([], None)  # the worker was stopped while it looked
         now_ms = self._clock.now_ms
-        due: dict[int, tuple[list[Job], list[Job]]] = {}
+        anyones_ms = now_ms - patience_ms(RANKS, self._grace_ms)
+        due: dict[int, tuple[list[Waiting], list[Waiting]]] = {}
         later_ms: list[int] = []
         for job in jobs:
-            weights = self._candidates(job.kind, capacity, is_deep)
-            place = rank(job.job_id, job.seed, self._own, weights) if len(weights) > 1 else 0
-            due_ms = job.not_before_ms + patience_ms(place, self._grace_ms)
-            if due_ms <= now_ms:
-                due.setdefault(job.priority, ([], []))[place > 0].append(job)
+            ranking = self._ranking(job.kind, capacity, is_deep)
+            if job.not_before_ms <= anyones_ms:
+                is_ours = ranking.is_first(job.job_id, job.seed)
             else:
-                later_ms.append(due_ms)
-        take: list[Job] = []
+                place = ranking.place(job.job_id, job.seed)
+                due_ms = job.not_before_ms + patience_ms(place, self._grace_ms)
+                if due_ms > now_ms:
+                    later_ms.append(due_ms)
+                    continue
+                is_ours = place == 0
+            due.setdefault(job.priority, ([], []))[not is_ours].append(job)
+        take: list[Waiting] = []
         for _, (ours, others) in sorted(due.items(), reverse=True):
             take += ours
             if not is_deep or (not ours and places >= capacity * _MANY_FREE):
@@ -138,24 +143,24 @@ class Chooser:
                 later_ms += [job.not_before_ms + _LONG_MS + 1 for job in others]
         return Choice(take[:places], min(later_ms, default=None))
 
-    def _candidates(self, kind: str, capacity: int, is_deep: bool) -> dict[str, int]:
-        """Who could take a job of a kind, and with which weight: those with a free place.
+    def _ranking(self, kind: str, capacity: int, is_deep: bool) -> Ranking:
+        """Among those who could take a job of a kind, each by its weight: those with a free place.
 
         When there is much to do, who has none now will have one soon.
         """
-        weights = self._weights.get(kind)
-        if weights is None:
-            weights = self._weights[kind] = {
-                node.node_id: node.capacity
-                for node in self._others
-                if node.node_id not in self._now.drains
-                and (is_deep or node.capacity > self._now.places.get(node.node_id, 0))
-                and _is_of(kind, _patterns(node.kinds))
-            }
-            weights[self._own] = capacity
-            if most_specific(self._routes, kind) is not None:
-                self._weights[kind] = weights = {self._own: capacity}  # it is for us alone
-        return weights
+        ranking = self._rankings.get(kind)
+        if ranking is None:
+            weights = {self._own: capacity}
+            if most_specific(self._routes, kind) is None:  # else it is for us alone
+                weights |= {
+                    node.node_id: node.capacity
+                    for node in self._others
+                    if node.node_id not in self._now.drains
+                    and (is_deep or node.capacity > self._now.places.get(node.node_id, 0))
+                    and _is_of(kind, _patterns(node.kinds))
+                }
+            ranking = self._rankings[kind] = Ranking(self._own, weights)
+        return ranking
 
 
 def _is_of(kind: str, patterns: Sequence[str]) -> bool:

@@ -47,6 +47,18 @@ class Situation(NamedTuple):
     """When the owner said something of routes last."""
 
 
+class Waiting(NamedTuple):
+    """Of a job that can be claimed, what decides of whose turn it is: a small part of it."""
+
+    id: int
+    job_id: str
+    kind: str
+    priority: int
+    not_before_ms: int
+    claim_token: int
+    seed: str
+
+
 class Predecessor(NamedTuple):
     """What a job waits for: another job's success, its end, or an op."""
 
@@ -116,17 +128,30 @@ class Roster:
 
     # --- what is to be done ----------------------------------------------------------------------
 
-    async def ready(
-        self, kinds: Sequence[str], limit: int = 100, *, at_ms: int | None = None, but_of: Sequence[str] = ()
-    ) -> list[Job]:
-        """Jobs of these kinds that can be claimed now: the most urgent first, then the longest waiting.
+    async def ready(self, kinds: Sequence[str], limit: int = 100) -> list[Job]:
+        """Jobs of these kinds that can be claimed now: the most urgent first, then the longest waiting."""
+        return await self._as_many("ready", (json(kinds), self._clock.now_ms), limit)
 
-        Those that are charged to some accounts are left out, if that is asked.
-        """
-        values = (json(kinds), at_ms or self._clock.now_ms)
+    async def waiting(
+        self, kinds: Sequence[str], limit: int, *, at_ms: int, but_of: Sequence[str]
+    ) -> list[Waiting]:
+        """The same at a time, and of each but what choosing takes; without those charged to some accounts."""
+        values = (json(kinds), at_ms, limit)
         if but_of:
-            return await self._as_many("ready_but", values, limit, json(but_of))
-        return await self._as_many("ready", values, limit)
+            rows = await self._read("waiting_but", *values, json(but_of))
+        else:
+            rows = await self._read("waiting", *values)
+        return [Waiting._make(row) for row in rows]
+
+    async def still_waiting(self, chosen: Sequence[Waiting]) -> list[Job]:
+        """The whole of those that wait still, or of the first of them if all are too large for an answer."""
+        while True:
+            try:
+                return self._jobs(await self._read("still_waiting", json(each.id for each in chosen)))
+            except TooLarge:
+                if len(chosen) == 1:
+                    raise
+                chosen = chosen[: len(chosen) // 2]
 
     async def next_due_ms(self, kinds: Sequence[str], *, at_ms: int | None = None) -> int | None:
         """When the next job of these kinds can be claimed that can't be yet."""

@@ -32,6 +32,7 @@ from vox_mesh.jobs.finishing import Ended, Finisher
 from vox_mesh.jobs.handlers import F, Handler, HandlerSet
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.leases import Leases
+from vox_mesh.jobs.places import Places
 from vox_mesh.jobs.worker_stats import WorkerStats
 from vox_mesh.model.jobs import DEFAULT_LEASE_MS, EXEC, Job, JobState
 from vox_mesh.store.store import Store
@@ -48,6 +49,7 @@ _AWAY_S: Final = 1.0
 _STOP_S: Final = 5.0
 _SETTLE_S: Final = 2.0
 _CALM: Final = 4  # times as long as a look in vain took passes before the next
+_GATHER: Final = 2  # times as long as a claim took, more places may become free before the next
 _LONGEST_CALM_S: Final = 0.03
 
 
@@ -82,10 +84,9 @@ class Worker:
         self._bounds = bounds
         self.handlers = HandlerSet()
         self.stats = WorkerStats()
-        self._capacity = 0
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._lingering = 0  # calls of handlers in threads that go on though nobody waits for them
-        self._by_handler: dict[str, int] = {}
+        self._lingering: dict[str, asyncio.Future[Any]] = {}  # calls in threads that outlast their attempts
+        self._places = Places(self.handlers, presence.activity)
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._is_heir = True  # what we do not have in hand would be of an earlier process of this node
@@ -119,7 +120,7 @@ class Worker:
     @property
     def places(self) -> int:
         """How many jobs it works on at the most; none while it does not run."""
-        return self._capacity
+        return self._places.capacity
 
     @property
     def stale_claims(self) -> int:
@@ -161,15 +162,17 @@ class Worker:
                 "the worker has nothing to work with",
                 hint="give it handlers, or let it run commands (--exec)",
             )
-        self._capacity = concurrency
+        self._places.capacity = concurrency
         self._finisher.timeout_s = None
         try:
             await self._artifacts.sweep()
-            with suppress(DatabaseUnavailable):
-                await self._chooser.look_around()
             await self._say()
+            with suppress(DatabaseUnavailable):
+                await (
+                    self._chooser.look_around()
+                )  # now: of those who begin at once, the later know the earlier
         except BaseException:
-            self._capacity = 0
+            self._places.capacity = 0
             self._tell()
             raise
         self._tasks = [
@@ -189,7 +192,7 @@ class Worker:
         """Why no jobs are taken, though they are meant to be; empty if they are."""
         if not self.is_running or any(task.done() for task in self._tasks):
             return "it does not run"
-        if len(self._running) + self._lingering >= self._capacity:
+        if self._places.free <= 0:
             return ""  # it has its hands full
         consuming_ms = self._presence.activity.consuming_ms
         if consuming_ms is None:
@@ -222,16 +225,16 @@ class Worker:
 
     def _tell(self) -> None:
         """What the next tick says of our work."""
-        says = self._presence.activity
-        says.kinds = self.kinds if self._capacity else []
-        says.capacity, says.load = self._capacity, len(self._running) + self._lingering
+        says, places = self._presence.activity, self._places
+        says.kinds = self.kinds if places.capacity else []
+        says.capacity, says.load = places.capacity, places.taken
 
     async def stop(self, grace: float = _STOP_S) -> None:
         """Take no more; what is not finished within the grace goes back to those that wait."""
         if not self.is_running:
             return
         taking, listening, keeping = self._tasks
-        self._capacity = 0
+        self._places.capacity = 0
         self._wake.set()
         try:
             # A claim that is under way should have its answer.
@@ -268,7 +271,7 @@ class Worker:
             self._leases.look_soon()
 
     async def _take_jobs(self) -> None:
-        while self._capacity:
+        while self._places.capacity:
             self._wake.clear()
             pause: float | None = _AWAY_S
             began = self._leases.now
@@ -283,20 +286,31 @@ class Worker:
             except Exception:
                 self._claiming.is_unsure = True
                 _log.exception("no jobs can be taken")
+            took = self._leases.now - began
             if pause == 0.0:
+                await self._gather_places(min(_GATHER * took, _LONGEST_CALM_S))
                 continue
             # A busy mesh commits all the time, and to look each time would be most of our work.
-            calm_until = self._leases.now + min(_CALM * (self._leases.now - began), _LONGEST_CALM_S)
+            calm_until = self._leases.now + min(_CALM * took, _LONGEST_CALM_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
             await asyncio.sleep(max(0.0, calm_until - self._leases.now))
 
+    async def _gather_places(self, most_s: float) -> None:
+        """After a claim among others, wait a little for more places to be free: small claims cost as much."""
+        until = self._leases.now + most_s
+        while self._chooser.count > 1 and not self._places.has_many_free and self._leases.now < until:
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(until - self._leases.now):
+                    await self._wake.wait()
+
     async def _look(self) -> float | None:
         """Take what is our turn; in how many seconds to look again, if nothing happens before."""
         if self._claiming.is_unsure and not self._store.is_spooling:  # what waits there are ends of jobs, too
             await self._give_back_orphans()
-        places = min(self._capacity - len(self._running) - self._lingering, _MOST_AT_ONCE)
+        places = min(self._places.free, _MOST_AT_ONCE)
         if places <= 0:
             return None
         if self._jobs.clock.is_off:  # then nothing new is begun here
@@ -311,12 +325,12 @@ class Worker:
         awake = [kind for kind in kinds if not self._claiming.rests(kind)]
         window = min(max(places, _FEW) * self._chooser.count, _WINDOW)
         now_ms = self._jobs.clock.now_ms  # one for both: what comes due in between must not be missed
-        ready = await self._jobs.roster.ready(awake, window, at_ms=now_ms, but_of=shut.accounts)
+        ready = await self._jobs.roster.waiting(awake, window, at_ms=now_ms, but_of=shut.accounts)
         jobs = [job for job in ready if job.job_id not in self._running and self._claiming.is_new(job)]
         is_deep = len(ready) == window
-        take, again_ms = self._chooser.choose(jobs, self._capacity, places, is_deep=is_deep)
-        if take := self._within_limits(take):
-            await self._claim(take)
+        take, again_ms = self._chooser.choose(jobs, self._places.capacity, places, is_deep=is_deep)
+        if take := self._places.within_limits(take):
+            await self._claim(await self._jobs.roster.still_waiting(take))
             await self._chooser.look_around()
             return 0.0
         await self._chooser.look_around()
@@ -333,25 +347,7 @@ class Worker:
 
     def _has_place(self, kind: str) -> bool:
         handler = self.handlers.of(kind)
-        return self._handles(kind) and (handler is None or self._free_of(handler) > 0)
-
-    def _free_of(self, handler: Handler) -> int:
-        most = self._capacity if handler.concurrency is None else handler.concurrency
-        return most - self._by_handler.get(handler.pattern, 0)
-
-    def _within_limits(self, jobs: Sequence[Job]) -> list[Job]:
-        """As many of each kind as its handler has places."""
-        free: dict[str, int] = {}
-        within = []
-        for job in jobs:
-            handler = self.handlers.of(job.kind)
-            if handler is not None and handler.concurrency is not None:
-                left = free.setdefault(handler.pattern, self._free_of(handler))
-                if not left:
-                    continue
-                free[handler.pattern] = left - 1
-            within.append(job)
-        return within
+        return self._handles(kind) and (handler is None or self._places.free_of(handler) > 0)
 
     async def _claim(self, jobs: Sequence[Job]) -> None:
         groups: dict[int, list[Job]] = {}
@@ -395,16 +391,25 @@ class Worker:
         context, name = job_context(job), f"vox-mesh-job-{job.job_id[:8]}"
         task = asyncio.create_task(self._work(job, handler), name=name, context=context)
         self._running[job.job_id] = task
-        self._count(handler, 1)
+        self._places.take(handler)
         task.add_done_callback(partial(self._end, job, handler), context=context)
 
     def _end(self, job: Job, handler: Handler | None, task: asyncio.Task[None]) -> None:
         del self._running[job.job_id]
-        self._count(handler, -1)
         self._leases.let_go(job)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("job %s ended in a fault of ours", job.job_id, exc_info=error)
             self._claiming.is_unsure = True
+        call = self._lingering.pop(job.job_id, None)
+        if call is None:
+            self._leave(handler)
+        else:  # a thread can't be stopped: its place is taken for as long as it goes on
+            call.add_done_callback(partial(self._leave, handler))
+
+    def _leave(self, handler: Handler | None, call: asyncio.Future[Any] | None = None) -> None:
+        if call is not None and not call.cancelled():
+            call.exception()  # nobody is left to be told
+        self._places.leave(handler)
         self._wake.set()
 
     async def _work(self, job: Job, handler: Handler | None) -> None:
@@ -457,28 +462,8 @@ class Worker:
         finally:
             context.cancel()
             if context.thread is not None and not context.thread.done():
-                self._linger(handler, context.thread)
+                self._lingering[job.job_id] = context.thread
             await context.close()
-
-    def _linger(self, handler: Handler | None, call: asyncio.Future[Any]) -> None:
-        """A thread can't be stopped: its place is taken for as long as it goes on."""
-        assert handler is not None
-        self._count(handler, 1)
-
-        def end(_: asyncio.Future[Any]) -> None:
-            self._lingering -= 1
-            self._count(handler, -1)
-            if not call.cancelled():
-                call.exception()  # nobody is left to be told
-            self._wake.set()
-
-        self._lingering += 1
-        call.add_done_callback(end)
-
-    def _count(self, handler: Handler | None, more: int) -> None:
-        if handler is not None:
-            self._by_handler[handler.pattern] = self._by_handler.get(handler.pattern, 0) + more
-        self._presence.activity.load = len(self._running) + self._lingering
 
     def _lose(self, job: Job) -> None:
         """A job is not ours any more: stop working on it at once."""

@@ -7,8 +7,8 @@ wins. A node with more places wins more often: the hash, as a number u between 0
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from math import log1p
 from typing import Final
 
@@ -21,16 +21,39 @@ RANKS: Final = 4
 _SCALE: Final = 2.0**-64
 
 
+class Ranking:
+    """Where one node comes among all that could take a job."""
+
+    def __init__(self, node_id: str, weights: Mapping[str, int]) -> None:
+        """`weights` holds every candidate, this one included."""
+        self._own = node_id.encode()
+        self._weight = weights[node_id]
+        self._others = [(each.encode(), weight) for each, weight in weights.items() if each != node_id]
+        self._is_even = all(weight == self._weight for _, weight in self._others)
+
+    def place(self, job_id: str, seed: str) -> int:
+        """How many of the others come before this node."""
+        return sum(self._compared(job_id, seed))
+
+    def is_first(self, job_id: str, seed: str) -> bool:
+        """Whether none of them does: found out sooner, as the first who does tells."""
+        return not any(self._compared(job_id, seed))
+
+    def _compared(self, job_id: str, seed: str) -> Iterator[bool]:
+        """Of each of the others, whether it comes before this node."""
+        if not self._others:
+            return iter(())
+        base = _base(job_id, seed)
+        if self._is_even:
+            own = sha256(base + self._own).digest()
+            return (sha256(base + each).digest() < own for each, _ in self._others)
+        mine = _score(base, self._own, self._weight)
+        return (_score(base, each, weight) < mine for each, weight in self._others)
+
+
 def score(job_id: str, seed: str, node_id: str, weight: int = 1) -> float:
     """The node's score for the job: the lowest wins."""
-    return _score(_base(job_id, seed), node_id, weight)
-
-
-def rank(job_id: str, seed: str, node_id: str, weights: Mapping[str, int]) -> int:
-    """How many of the others come before this node. `weights` holds every candidate, this one included."""
-    base = _base(job_id, seed)
-    own = _score(base, node_id, weights[node_id])
-    return sum(_score(base, each, weight) < own for each, weight in weights.items() if each != node_id)
+    return _score(_base(job_id, seed), node_id.encode(), weight)
 
 
 def patience_ms(place: int, grace_ms: int = GRACE_MS) -> int:
@@ -38,13 +61,11 @@ def patience_ms(place: int, grace_ms: int = GRACE_MS) -> int:
     return min(place, RANKS) * grace_ms
 
 
-def _base(job_id: str, seed: str) -> hashlib._Hash:
-    return hashlib.sha256(job_id.encode() + bytes.fromhex(seed))
+def _base(job_id: str, seed: str) -> bytes:
+    return job_id.encode() + bytes.fromhex(seed)
 
 
-def _score(base: hashlib._Hash, node_id: str, weight: int) -> float:
-    whole = base.copy()
-    whole.update(node_id.encode())
+def _score(base: bytes, node: bytes, weight: int) -> float:
     # The first 64 bits tell any two nodes apart; their middle keeps the number below 1.
-    number = (int.from_bytes(whole.digest()[:8], "big") >> 11 << 11 | 1 << 10) * _SCALE
-    return -log1p(-number) / weight
+    first = int.from_bytes(sha256(base + node).digest()[:8], "big")
+    return -log1p(-(first >> 11 << 11 | 1 << 10) * _SCALE) / weight

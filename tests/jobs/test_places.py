@@ -1,0 +1,46 @@
+"""A worker's places: how many are free, in all and for each handler."""
+
+from __future__ import annotations
+
+from vox_mesh.coordination.presence import Activity
+from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.handlers import HandlerSet
+from vox_mesh.jobs.places import Places
+from vox_mesh.jobs.roster import Waiting
+
+
+async def _nothing(context: JobContext) -> None:
+    pass
+
+
+def _places(capacity: int) -> tuple[Places, HandlerSet, Activity]:
+    handlers, activity = HandlerSet(), Activity()
+    handlers.handles("narrow.*", concurrency=2)(_nothing)
+    handlers.handles("wide")(_nothing)
+    places = Places(handlers, activity)
+    places.capacity = capacity
+    return places, handlers, activity
+
+
+def _waiting(*kinds: str) -> list[Waiting]:
+    return [Waiting(number, f"{number}", kind, 1, 0, 0, "00") for number, kind in enumerate(kinds)]
+
+
+def test_many_are_free_from_the_half_of_them_on() -> None:
+    places, handlers, activity = _places(5)
+    seen = []
+    for _ in range(5):
+        places.take(handlers.of("wide"))
+        seen.append((places.free, places.has_many_free, activity.load))
+    assert seen == [(4, True, 1), (3, True, 2), (2, False, 3), (1, False, 4), (0, False, 5)]
+    places.leave(handlers.of("wide"))
+    assert (places.free, activity.load) == (1, 4)
+
+
+def test_no_more_are_taken_than_their_handler_has_places_whatever_their_kinds() -> None:
+    places, handlers, _ = _places(8)
+    places.take(handlers.of("narrow.a"))
+    places.take(None)  # a command
+    jobs = _waiting("narrow.a", "wide", "narrow.b", "narrow.a", "wide")
+    assert [job.id for job in places.within_limits(jobs)] == [0, 1, 4]
+    assert places.free == 6
