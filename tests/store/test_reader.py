@@ -186,14 +186,14 @@ def test_a_query_that_was_broken_off_costs_the_next_one_no_preparing(reader: Rea
     with pytest.raises(TooLong):
         reader.quickly(Statement(ENDLESS), 0.0)
     assert one(reader.quickly(counting, LONG_S)) == 3
-    assert reader._connection is not None
+    assert reader._quick is not None
     prepared: list[int] = []
 
     def note(action: int, *_: str | None) -> int:
         prepared.append(action)
         return sqlite3.SQLITE_OK
 
-    reader._connection.set_authorizer(note)
+    reader._quick.connection.set_authorizer(note)
     assert one(reader.quickly(counting, LONG_S)) == 3  # a new authorizer makes it prepare once
     prepared.clear()
     for _ in range(3):
@@ -218,6 +218,50 @@ def test_going_on_after_a_change_is_not_broken_off_by_the_time_of_an_earlier_que
         reader._until = 0.0
         reader.doubt()
         reader.renew()
+
+
+def _changed(path: Path, sql: str) -> None:
+    with closing(sqlite3.connect(path)) as elsewhere:
+        elsewhere.execute(sql)
+        elsewhere.commit()
+
+
+def test_aside_a_connection_is_kept_as_long_as_only_pages_change(reader: Reader, path: Path) -> None:
+    statement = Statement("SELECT * FROM t WHERE id = 1")
+    assert reader.slowly(statement, LONG_S) == Rows(("id", "a"), [(1, "one")])
+    (kept,) = reader._aside
+    reader.doubt()
+    _changed(path, "UPDATE t SET a = 'uno' WHERE id = 1")
+    assert reader.slowly(statement, LONG_S) == Rows(("id", "a"), [(1, "uno")])
+    assert reader._aside == [kept]
+    reader.doubt()
+    _changed(path, "ALTER TABLE t ADD COLUMN b DEFAULT 'new'")
+    assert reader.slowly(statement, LONG_S) == Rows(("id", "a", "b"), [(1, "uno", "new")])
+    assert kept not in reader._aside
+
+
+def test_aside_a_connection_goes_with_the_query_that_was_broken_off(reader: Reader) -> None:
+    assert one(reader.slowly(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
+    with pytest.raises(TooLong):
+        reader.slowly(Statement(ENDLESS), 0.0)
+    assert reader._aside == []
+    assert one(reader.slowly(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
+
+
+def test_what_is_forgotten_while_it_answers_is_kept_no_longer(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = reader._take_aside
+
+    def forgotten_meanwhile() -> object:
+        taken = take()
+        reader.forget()
+        return taken
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reader, "_take_aside", forgotten_meanwhile)
+        assert one(reader.slowly(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
+    assert reader._aside == []
 
 
 # --- the database itself ----------------------------------------------------------------------------

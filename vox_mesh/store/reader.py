@@ -7,7 +7,8 @@ import math
 import os
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -55,6 +56,16 @@ class Outline(NamedTuple):
     schema: bytes
 
 
+@dataclass(slots=True)
+class _Kept:
+    """A connection that is kept for the next query, and of which state of the file its pages are."""
+
+    connection: sqlite3.Connection
+    cursor: sqlite3.Cursor
+    outline: Outline | None
+    as_of: int
+
+
 class TooLong(Exception):
     """The query did not end within its time."""
 
@@ -92,12 +103,11 @@ class Reader:
         self._path = path
         self._uri = f"file:{quote(str(path.absolute()))}?{mode}"
         self._is_original = is_original
-        self._connection: sqlite3.Connection | None = None
-        self._cursor: sqlite3.Cursor | None = None
-        self._columns: dict[str, tuple[str, ...]] = {}  # of the queries that the kept connection has seen
+        self._quick: _Kept | None = None
+        self._aside: list[_Kept] = []  # for other threads; while one uses it, it is not among them
+        self._columns: dict[str, tuple[str, ...]] = {}  # of the queries that the quick connection has seen
         self._refused: set[str] = set()  # and those that it would not answer
-        self._is_doubtful = False  # whether the kept connection may have pages that are others by now
-        self._outline: Outline | None = None  # of the file, as the kept connection found it
+        self._as_of = 0  # rises whenever the file may be another
         self._until = 0.0
         self._late_before = ""
         self.found_damage = False
@@ -109,8 +119,8 @@ class Reader:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection that is kept."""
-        return self._cursor is not None
+        """Whether there is a connection that is kept for quick queries."""
+        return self._quick is not None
 
     def is_long(self, statement: Statement) -> bool:
         """Whether this query took too long before."""
@@ -131,13 +141,14 @@ class Reader:
             return None
         self._until = time.perf_counter() + limit_s
         try:
-            cursor = self._cursor
-            if cursor is None:
-                cursor = self._open()
-            return _rows(cursor, statement, {} if self._is_original else self._columns)
+            quick = self._quick
+            if quick is None:
+                quick = self._quick = self._open()
+                quick.connection.set_progress_handler(self._is_late, _STEPS)
+            return _rows(quick.cursor, statement, {} if self._is_original else self._columns)
         except TooLong:
             self._late_before = sql
-            self.forget()  # Python 3.11 would prepare the interrupted query anew at every read
+            self._forget_quick()  # Python 3.11 would prepare the interrupted query anew at every read
             raise
         except (sqlite3.Error, sqlite3.Warning) as error:
             self._look_at(error)
@@ -154,11 +165,12 @@ class Reader:
 
     def slowly(self, statement: Statement, limit_s: float) -> Rows | None:
         """Answer on a connection of its own, in whichever thread this is called, or raise `TooLong`."""
-        began = time.perf_counter()
+        began, aside = time.perf_counter(), self._aside
+        kept: _Kept | None = None
         try:
-            with closing(self._connect()) as connection:
-                connection.set_progress_handler(lambda: time.perf_counter() > began + limit_s, _STEPS_ASIDE)
-                rows = _rows(connection.cursor(), statement, {})
+            kept = self._take_aside()
+            kept.connection.set_progress_handler(lambda: time.perf_counter() > began + limit_s, _STEPS_ASIDE)
+            rows = _rows(kept.cursor, statement, {})
         except TooLong:
             if len(self._hopeless) >= _MAX_KNOWN:
                 self._hopeless.clear()
@@ -167,6 +179,13 @@ class Reader:
         except (sqlite3.Error, sqlite3.Warning) as error:
             self._look_at(error)
             return None
+        else:
+            if aside is self._aside:
+                aside.append(kept)
+                kept = None
+        finally:
+            if kept is not None:
+                kept.connection.close()
         self.took(statement, time.perf_counter() - began)
         return rows
 
@@ -176,42 +195,58 @@ class Reader:
             self._long.pop(statement.sql, None)
 
     def doubt(self) -> None:
-        """The file is about to change: what the kept connection has seen of it counts no more."""
-        self._is_doubtful = True
+        """The file is about to change: what kept connections have seen of it counts no more."""
+        self._as_of += 1
 
     def renew(self) -> None:
-        """After a change: go on with the kept connection if only pages have changed, and not their number.
-
-        To open one is to read the whole schema, and prepare all queries, anew.
-        """
-        if not self._is_doubtful:
-            return
-        self._is_doubtful = False
-        if self._connection is not None:
-            if self._outline is None or self._outline != _outline(self._path):
-                self.forget()
-            else:
-                self._until = math.inf  # the time of the last query is over, and this is none
-                try:
-                    self._connection.execute(_DROP_PAGES)
-                except sqlite3.Error:
-                    self.forget()
+        """After a change: go on with the quick connection if it is of further use."""
+        if self._quick is not None and self._quick.as_of != self._as_of:
+            self._until = math.inf  # the time of the last query is over, and this is none
+            if not self._is_renewed(self._quick):
+                self._forget_quick()
 
     def forget(self) -> None:
-        """Close the kept connection: it would go on answering from the pages it has seen."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = self._cursor = None
+        """Close what is kept: it would go on answering from the pages it has seen."""
+        self._forget_quick()
+        aside, self._aside = self._aside, []
+        for kept in aside:
+            kept.connection.close()
+
+    def _forget_quick(self) -> None:
+        if self._quick is not None:
+            self._quick.connection.close()
+            self._quick = None
             self._columns.clear()
             self._refused.clear()
 
-    def _open(self) -> sqlite3.Cursor:
-        if not self._is_original:  # there, to close the file would end SQLite's locks on it
-            self._outline = _outline(self._path)
-        self._connection = self._connect()
-        self._connection.set_progress_handler(self._is_late, _STEPS)
-        self._cursor = self._connection.cursor()
-        return self._cursor
+    def _is_renewed(self, kept: _Kept) -> bool:
+        """Whether a connection can go on: only pages have changed, and not their number.
+
+        To open one is to read the whole schema, and prepare all queries, anew.
+        """
+        if kept.outline is None or kept.outline != _outline(self._path):
+            return False
+        kept.as_of = self._as_of
+        try:
+            kept.connection.execute(_DROP_PAGES)
+        except sqlite3.Error:
+            return False
+        return True
+
+    def _take_aside(self) -> _Kept:
+        with suppress(IndexError):
+            kept = self._aside.pop()
+            kept.connection.set_progress_handler(None, 0)
+            if kept.as_of == self._as_of or self._is_renewed(kept):
+                return kept
+            kept.connection.close()
+        return self._open()
+
+    def _open(self) -> _Kept:
+        # Of the database itself, to close the file would end SQLite's locks on it.
+        outline = None if self._is_original else _outline(self._path)
+        as_of, connection = self._as_of, self._connect()
+        return _Kept(connection, connection.cursor(), outline, as_of)
 
     def _look_at(self, error: Exception) -> None:
         if _code(error) & 0xFF in _DAMAGE:
