@@ -14,7 +14,9 @@ from vox_mesh.errors import BadValue
 JsonObject = Mapping[str, Any]
 
 _EXACT_LIMIT: Final = 2**53
-_PLAIN_TYPES: Final = frozenset({str, bool, type(None), orjson.Fragment})
+_PLAIN_TYPES: Final = frozenset({str, int, bool, type(None), orjson.Fragment})
+_SORTED: Final = orjson.OPT_SORT_KEYS
+_EXACT: Final = _SORTED | orjson.OPT_STRICT_INTEGER
 
 embedded: Final = orjson.Fragment
 """A value by its canonical text, to be part of another: whoever has the text need not make it again."""
@@ -23,11 +25,8 @@ embedded: Final = orjson.Fragment
 def canonical(value: Any) -> str:
     """The canonical text of a JSON value."""
     try:
-        fast = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-        if _is_plain(value):
-            return fast.decode()
         # No deeper than the fast one goes: what is written can be read.
-        return rfc8785.dumps(_unfolded(value)).decode()
+        return _fast(value) or rfc8785.dumps(_unfolded(value)).decode()
     except (rfc8785.CanonicalizationError, orjson.JSONEncodeError, RecursionError) as error:
         raise BadValue(
             f"the value has no canonical JSON: {error}",
@@ -57,42 +56,47 @@ def is_canonical(text: str) -> bool:
     """Whether `text` is the canonical text of what it says."""
     try:
         value = orjson.loads(text)
-        if _is_plain(value):  # the usual case, without looking at it twice
-            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() == text
-        return canonical(_as_doubles(value)) == text
+        return (_fast(value) or canonical(_as_doubles(value))) == text
     except (BadValue, orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError):
         return False
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether the fast encoder's text is the canonical one.
+def _fast(value: Any) -> str | None:
+    """The fast encoder's text, if it is the canonical one; nothing, if that is for the other one to say.
 
     It is not for floats and large integers, and it sorts keys by code point where the standard sorts them
     by UTF-16 unit: the same for ASCII.
     """
+    try:
+        text = orjson.dumps(value, option=_EXACT)
+    except orjson.JSONEncodeError:
+        orjson.dumps(value, option=_SORTED)  # integers aside, nothing may be wrong with it
+        return None
+    if not _is_plain(value) or not (text.isascii() or _has_ascii_keys(value)):
+        return None
+    return text.decode()
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it holds nothing but what both encoders write in the same way."""
     kind = type(value)
     if kind in _PLAIN_TYPES:
         return True
-    if kind is int:
-        return bool(-_EXACT_LIMIT < value < _EXACT_LIMIT)
-    # Plain loops, and no call for what needs none: this is part of every hash.
     if kind is dict:
-        for key, each in value.items():
-            if type(key) is not str or not key.isascii():
-                return False
-            kind = type(each)
-            if kind is int:
-                if not -_EXACT_LIMIT < each < _EXACT_LIMIT:
-                    return False
-            elif kind not in _PLAIN_TYPES and not _is_plain(each):
-                return False
-        return True
-    if kind is list:
-        for each in value:  # noqa: SIM110
-            if type(each) not in _PLAIN_TYPES and not _is_plain(each):
-                return False
-        return True
-    return False
+        value = value.values()
+    elif kind is not list:
+        return False
+    # A plain loop, and no call for what needs none: this is part of every hash.
+    for each in value:  # noqa: SIM110
+        if type(each) not in _PLAIN_TYPES and not _is_plain(each):
+            return False
+    return True
+
+
+def _has_ascii_keys(value: Any) -> bool:
+    if type(value) is dict:
+        return all(key.isascii() and _has_ascii_keys(each) for key, each in value.items())
+    return type(value) is not list or all(map(_has_ascii_keys, value))
 
 
 def _unfolded(value: Any) -> Any:
