@@ -419,19 +419,19 @@ ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 -- part: IN_TURN
 ORDER BY priority DESC, not_before_ms, id
 
--- part: TURN
+-- part: CLAIMABLE
 id, job_id, kind, priority, not_before_ms, claim_token, seed
 
 -- name: ready
 SELECT RECORD FROM jobs WHERE id IN FOREMOST IN_TURN
 
--- name: waiting
-SELECT TURN FROM jobs WHERE id IN FOREMOST IN_TURN
+-- name: claimable
+SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST IN_TURN
 
--- name: waiting_but
-SELECT TURN FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
+-- name: claimable_but
+SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
 
--- name: still_waiting
+-- name: still_claimable
 SELECT RECORD FROM jobs WHERE id IN (SELECT value FROM json_each(?3)) AND state = 'pending' IN_TURN
 
 -- name: next_due

@@ -6,7 +6,7 @@ from vox_mesh.coordination.presence import Activity
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.handlers import HandlerSet
 from vox_mesh.jobs.places import Places
-from vox_mesh.jobs.roster import Waiting
+from vox_mesh.jobs.roster import Claimable
 
 
 async def _nothing(context: JobContext) -> None:
@@ -22,8 +22,8 @@ def _places(capacity: int) -> tuple[Places, HandlerSet, Activity]:
     return places, handlers, activity
 
 
-def _waiting(*kinds: str) -> list[Waiting]:
-    return [Waiting(number, f"{number}", kind, 1, 0, 0, "00") for number, kind in enumerate(kinds)]
+def _claimable(*kinds: str) -> list[Claimable]:
+    return [Claimable(number, f"{number}", kind, 1, 0, 0, "00") for number, kind in enumerate(kinds)]
 
 
 def test_many_are_free_from_the_half_of_them_on() -> None:
@@ -41,6 +41,6 @@ def test_no_more_are_taken_than_their_handler_has_places_whatever_their_kinds() 
     places, handlers, _ = _places(8)
     places.take(handlers.of("narrow.a"))
     places.take(None)  # a command
-    jobs = _waiting("narrow.a", "wide", "narrow.b", "narrow.a", "wide")
+    jobs = _claimable("narrow.a", "wide", "narrow.b", "narrow.a", "wide")
     assert [job.id for job in places.within_limits(jobs)] == [0, 1, 4]
     assert places.free == 6

@@ -21,7 +21,7 @@ from tools.homes import FILE, MESH_REPLICA
 from vox_mesh import Mesh
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs.context import JobContext
-from vox_mesh.jobs.roster import Waiting
+from vox_mesh.jobs.roster import Claimable
 from vox_mesh.model.jobs import CLAIM
 from vox_mesh.model.manifest import Manifest
 from vox_mesh.node import MeshNode
@@ -70,15 +70,15 @@ async def test_there_must_be_something_to_work_with(local: MeshNode) -> None:
 async def test_who_is_stopped_while_it_looks_takes_nothing(
     local: MeshNode, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting, stopping = local.jobs.roster.waiting, asyncio.get_running_loop().create_future()
+    look, stopping = local.jobs.roster.claimable, asyncio.get_running_loop().create_future()
 
-    async def stopped_meanwhile(*asked: Any, **more: Any) -> list[Waiting]:
-        found = await waiting(*asked, **more)
+    async def stopped_meanwhile(*asked: Any, **more: Any) -> list[Claimable]:
+        found = await look(*asked, **more)
         stopping.set_result(asyncio.create_task(local.worker.stop()))
         await asyncio.sleep(0)
         return found
 
-    monkeypatch.setattr(local.jobs.roster, "waiting", stopped_meanwhile)
+    monkeypatch.setattr(local.jobs.roster, "claimable", stopped_meanwhile)
     await scheduled(local, 1)
     await local.worker.start()
     await (await stopping)
@@ -381,9 +381,9 @@ async def test_a_job_that_comes_due_while_the_worker_looks_is_not_missed(
     local: MeshNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Desk(local).may_end.set()
-    looks = local.jobs.roster.waiting
+    looks = local.jobs.roster.claimable
 
-    async def look_slowly(*args: Any, **options: Any) -> list[Waiting]:
+    async def look_slowly(*args: Any, **options: Any) -> list[Claimable]:
         """Look; and when that is done, what was not ready yet is."""
         found = await looks(*args, **options)
         due_ms = await local.jobs.roster.next_due_ms(["work"])
@@ -391,7 +391,7 @@ async def test_a_job_that_comes_due_while_the_worker_looks_is_not_missed(
             pass  # nothing else happens meanwhile
         return found
 
-    monkeypatch.setattr(local.jobs.roster, "waiting", look_slowly)
+    monkeypatch.setattr(local.jobs.roster, "claimable", look_slowly)
     async with local.worker.running():
         soon = datetime.now(UTC) + timedelta(milliseconds=300)
         (job,) = await ended(local, await local.jobs.schedule("work", run_at=soon))

@@ -11,7 +11,7 @@ import orjson
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.nodes import Node, Nodes
 from vox_mesh.coordination.roles import Roles
-from vox_mesh.jobs.roster import KindRules, Roster, Situation, Waiting
+from vox_mesh.jobs.roster import KindRules, Roster, Situation, Claimable
 from vox_mesh.model.jobs import EXEC, matches, most_specific
 from vox_mesh.model.liveness import State
 from vox_mesh.model.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms
@@ -26,7 +26,7 @@ _LIVE: Final = frozenset({State.ALIVE, State.WARN})
 class Choice(NamedTuple):
     """The jobs to claim now, and when to look again if nothing else happens before."""
 
-    take: list[Waiting]
+    take: list[Claimable]
     again_ms: int | None
 
 
@@ -107,7 +107,7 @@ class Chooser:
         rules = self.rules_of(kind)
         return self._now.routed is None and rules.max_running is None and rules.rate is None
 
-    def choose(self, jobs: Sequence[Waiting], capacity: int, places: int, *, is_deep: bool) -> Choice:
+    def choose(self, jobs: Sequence[Claimable], capacity: int, places: int, *, is_deep: bool) -> Choice:
         """Those of the jobs that are ours by now, up to so many. The jobs are of kinds that are open to us.
 
         Where we are first comes before all others of the same priority. What is another's turn is ours too
@@ -119,7 +119,7 @@ class Chooser:
             return Choice([], None)  # the worker was stopped while it looked
         now_ms = self._clock.now_ms
         anyones_ms = now_ms - patience_ms(RANKS, self._grace_ms)
-        due: dict[int, tuple[list[Waiting], list[Waiting]]] = {}
+        due: dict[int, tuple[list[Claimable], list[Claimable]]] = {}
         later_ms: list[int] = []
         for job in jobs:
             ranking = self._ranking(job.kind, capacity, is_deep)
@@ -133,7 +133,7 @@ class Chooser:
                     continue
                 is_ours = place == 0
             due.setdefault(job.priority, ([], []))[not is_ours].append(job)
-        take: list[Waiting] = []
+        take: list[Claimable] = []
         for _, (ours, others) in sorted(due.items(), reverse=True):
             take += ours
             if not is_deep or (not ours and places >= capacity * _MANY_FREE):

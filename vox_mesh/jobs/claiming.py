@@ -12,7 +12,7 @@ from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.jobs.choosing import Chooser
 from vox_mesh.jobs.moves import Moves
-from vox_mesh.jobs.roster import Waiting
+from vox_mesh.jobs.roster import Claimable
 from vox_mesh.model.jobs import Job, JobState
 from vox_mesh.model.recent import Recent
 from vox_mesh.store.request import Verdict
@@ -59,7 +59,7 @@ class Claiming:
         self.is_unsure = True
         """Whether the roster may have jobs as ours that we do not have in hand."""
 
-    def is_new(self, job: Waiting) -> bool:
+    def is_new(self, job: Claimable) -> bool:
         """Whether it was not tried to claim the job just now; our copy of the database may be behind."""
         return self._passed_over.get((job.job_id, job.claim_token), 0.0) <= self._monotonic()
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from vox_mesh.coordination.presence import Activity
 from vox_mesh.jobs.handlers import Handler, HandlerSet
-from vox_mesh.jobs.roster import Waiting
+from vox_mesh.jobs.roster import Claimable
 
 _MANY: Final = 2  # at least this part of all: a half
 
@@ -39,7 +39,7 @@ class Places:
         most = self.capacity if handler.concurrency is None else handler.concurrency
         return most - self._by_handler.get(handler.pattern, 0)
 
-    def within_limits(self, jobs: Iterable[Waiting]) -> list[Waiting]:
+    def within_limits(self, jobs: Iterable[Claimable]) -> list[Claimable]:
         """As many of each kind as its handler has places."""
         free: dict[str, int] = {}
         within = []

@@ -47,7 +47,7 @@ class Situation(NamedTuple):
     """When the owner said something of routes last."""
 
 
-class Waiting(NamedTuple):
+class Claimable(NamedTuple):
     """Of a job that can be claimed, what decides of whose turn it is: a small part of it."""
 
     id: int
@@ -132,22 +132,22 @@ class Roster:
         """Jobs of these kinds that can be claimed now: the most urgent first, then the longest waiting."""
         return await self._as_many("ready", (json(kinds), self._clock.now_ms), limit)
 
-    async def waiting(
+    async def claimable(
         self, kinds: Sequence[str], limit: int, *, at_ms: int, but_of: Sequence[str]
-    ) -> list[Waiting]:
+    ) -> list[Claimable]:
         """The same at a time, and of each but what choosing takes; without those charged to some accounts."""
         values = (json(kinds), at_ms, limit)
         if but_of:
-            rows = await self._read("waiting_but", *values, json(but_of))
+            rows = await self._read("claimable_but", *values, json(but_of))
         else:
-            rows = await self._read("waiting", *values)
-        return [Waiting._make(row) for row in rows]
+            rows = await self._read("claimable", *values)
+        return [Claimable._make(row) for row in rows]
 
-    async def still_waiting(self, chosen: Sequence[Waiting]) -> list[Job]:
+    async def still_claimable(self, chosen: Sequence[Claimable]) -> list[Job]:
         """The whole of those that wait still, or of the first of them if all are too large for an answer."""
         while True:
             try:
-                return self._jobs(await self._read("still_waiting", json(each.id for each in chosen)))
+                return self._jobs(await self._read("still_claimable", json(each.id for each in chosen)))
             except TooLarge:
                 if len(chosen) == 1:
                     raise

@@ -325,12 +325,12 @@ class Worker:
         awake = [kind for kind in kinds if not self._claiming.rests(kind)]
         window = min(max(places, _FEW) * self._chooser.count, _WINDOW)
         now_ms = self._jobs.clock.now_ms  # one for both: what comes due in between must not be missed
-        ready = await self._jobs.roster.waiting(awake, window, at_ms=now_ms, but_of=shut.accounts)
+        ready = await self._jobs.roster.claimable(awake, window, at_ms=now_ms, but_of=shut.accounts)
         jobs = [job for job in ready if job.job_id not in self._running and self._claiming.is_new(job)]
         is_deep = len(ready) == window
         take, again_ms = self._chooser.choose(jobs, self._places.capacity, places, is_deep=is_deep)
         if take := self._places.within_limits(take):
-            await self._claim(await self._jobs.roster.still_waiting(take))
+            await self._claim(await self._jobs.roster.still_claimable(take))
             await self._chooser.look_around()
             return 0.0
         await self._chooser.look_around()
