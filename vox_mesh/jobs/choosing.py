@@ -11,7 +11,7 @@ import orjson
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.nodes import Node, Nodes
 from vox_mesh.coordination.roles import Roles
-from vox_mesh.jobs.roster import KindRules, Roster, Situation, Claimable
+from vox_mesh.jobs.roster import Claimable, KindRules, Roster, Situation
 from vox_mesh.model.jobs import EXEC, matches, most_specific
 from vox_mesh.model.liveness import State
 from vox_mesh.model.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms
