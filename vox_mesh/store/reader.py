@@ -145,6 +145,7 @@ class Reader:
             if quick is None:
                 quick = self._quick = self._open()
                 quick.connection.set_progress_handler(self._is_late, _STEPS)
+                self._until = time.perf_counter() + limit_s  # to open it is not the query's fault
             return _rows(quick.cursor, statement, {} if self._is_original else self._columns)
         except TooLong:
             self._late_before = sql
@@ -190,8 +191,11 @@ class Reader:
         return rows
 
     def took(self, statement: Statement, seconds: float) -> None:
-        """It was answered aside: if soon enough, the machine was busy before, or the table larger."""
-        if seconds < self._long.get(statement.sql, 0.0):
+        """It was answered aside: if soon enough, the machine was busy before, or the table larger.
+
+        What takes about as long as it may is left aside: to be broken off costs more than to go there.
+        """
+        if seconds < self._long.get(statement.sql, 0.0) / 2:
             self._long.pop(statement.sql, None)
 
     def doubt(self) -> None:
