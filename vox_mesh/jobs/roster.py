@@ -135,7 +135,7 @@ class Roster:
     async def claimable(
         self, kinds: Sequence[str], limit: int, *, at_ms: int, but_of: Sequence[str]
     ) -> list[Claimable]:
-        """The same at a time, and of each but what choosing takes; without those charged to some accounts."""
+        """The same at a time, of each only what choosing takes; without those charged to some accounts."""
         values = (json(kinds), at_ms, limit)
         if but_of:
             rows = await self._read("claimable_but", *values, json(but_of))
@@ -144,7 +144,7 @@ class Roster:
         return [Claimable._make(row) for row in rows]
 
     async def still_claimable(self, chosen: Sequence[Claimable]) -> list[Job]:
-        """The whole of those that wait still, or of the first of them if all are too large for an answer."""
+        """The whole of those that still can be; of the first of them, if all are too large for one answer."""
         while True:
             try:
                 return self._jobs(await self._read("still_claimable", json(each.id for each in chosen)))

@@ -167,10 +167,9 @@ class Worker:
         try:
             await self._artifacts.sweep()
             await self._say()
+            # Only now: of those who begin at the same time, the later ones know the earlier ones.
             with suppress(DatabaseUnavailable):
-                await (
-                    self._chooser.look_around()
-                )  # now: of those who begin at once, the later know the earlier
+                await self._chooser.look_around()
         except BaseException:
             self._places.capacity = 0
             self._tell()
