@@ -91,6 +91,10 @@ WHERE r.until_ms > moment.value AND r.revision = (
     SELECT max(revision) FROM bar_reports AS other
     WHERE other.scope_id = ?1 AND other.repository_id = ?2 AND other.window_ms = r.window_ms)
 
+-- name: next
+-- Where the first report after a moment (?3) begins.
+SELECT min(window_ms) FROM bar_reports WHERE OF_MESH AND window_ms > ?3
+
 -- part: CLAIMS
 -- Those of a bar `w`.
 status_claims AS c

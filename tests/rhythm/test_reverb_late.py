@@ -161,7 +161,9 @@ async def test_what_comes_late_for_many_bars_is_taken_in_whole(
     assert await one.reverb.roll_up_due() == []
 
 
-async def test_claims_from_before_the_first_report_are_reported_too(there: Scene, hand: Hand) -> None:
+async def test_claims_from_before_the_first_report_are_reported_and_leave_no_bar_out(
+    there: Scene, hand: Hand
+) -> None:
     async with there.node() as node, there.node("two") as other:
         one, two = player(node, hand), player(other, hand)
         two.status.claim("b", "u", "done")
@@ -171,6 +173,6 @@ async def test_claims_from_before_the_first_report_are_reported_too(there: Scene
         hand.to(6, 2)
         await one.reverb.roll_up_due()
         await two.status.flush()
-        (early,) = await one.reverb.roll_up_due()
-        assert bars([early]) == [(0, 1, "told")]
+        assert bars(await one.reverb.roll_up_due()) == [(0, 1, "told"), (1, 4, "missing")]
+        assert_tiled(await every(one))
         assert await one.reverb.roll_up_due() == []

@@ -252,9 +252,13 @@ class Reverb:
                 standing = due.standing if is_now else Standing()
                 drafts.append(_Draft(window, True, standing=standing))
             else:
-                for part, is_watched in watch.parts(window):
-                    drafts.append(_Draft(part, False, is_missing=not is_watched))
+                drafts += self._untold(window)
         return drafts
+
+    def _untold(self, window: Window) -> list[_Draft]:
+        """Bars of which there is nothing to tell: quiet, or missing where we have not looked."""
+        parts = self._watch.parts(window)
+        return [_Draft(part, False, is_missing=not is_watched) for part, is_watched in parts]
 
     def _worth_telling(self, drafts: list[_Draft], least_quiet: int, *, may_miss: bool) -> list[_Draft]:
         """Of bars of which there is nothing to tell: those that are missing, or many."""
@@ -302,9 +306,13 @@ class Reverb:
             held = [each for each in moments if row["window_ms"] <= each < row["until_ms"]]
             moments = [each for each in moments if each not in held]
             drafts += self._amended(row, held)
-        # From before the first report of all.
-        for start_ms in sorted({timeline.window_at(each).start_ms for each in moments}):
-            drafts.append(_Draft(timeline.window_at(start_ms), True))
+        while moments:  # from before the first report of all: no bar between is left out
+            from_ms = timeline.window_at(moments[0]).start_ms
+            until_ms = (await ground.store.read(_SQL["next"], (*ground.mesh, from_ms), fresh=fresh)).value
+            here = [each for each in moments if each < until_ms]
+            for window, has_data in stretches(timeline, from_ms, until_ms, here):
+                drafts += [_Draft(window, True)] if has_data else self._untold(window)
+            moments = moments[len(here) :]
         return drafts
 
     def _amended(self, row: Row, moments: Iterable[int]) -> Iterator[_Draft]:
