@@ -16,7 +16,6 @@ from tests.support.jobs_in_hand import ops
 from tests.support.lengths import SOAK, in_soak
 from tests.support.messaging import PATIENCE_S, Crowd, crowd_on
 from tools.homes import FILE, MESH_REPLICA, HomeCase
-from vox_mesh.jobs.roster import Claimable
 from vox_mesh.model.jobs import CLAIM, Job
 from vox_mesh.model.rendezvous import GRACE_MS, RANKS, Ranking
 from vox_mesh.node import MeshNode
@@ -174,9 +173,9 @@ async def test_who_loses_a_job_to_one_it_has_not_seen_looks_around_soon(shop: Sh
 async def test_who_has_jobs_and_is_not_known_is_looked_for(shop: Shop) -> None:
     await shop.open(1)
     chooser = shop.nodes[0].worker._chooser
+    await shop.nodes[0].worker.stop()
     stranger = await shop.stranger("stranger")
     await stranger.worker.start(concurrency=4)
-    await shop.nodes[0].worker.stop()
     (job,) = await scheduled(stranger, 1)
     await shop.until_started(job.job_id)
     await shop.nodes[0].store.synced()
@@ -184,20 +183,3 @@ async def test_who_has_jobs_and_is_not_known_is_looked_for(shop: Shop) -> None:
     assert chooser.count == 1
     await chooser.look()
     assert chooser.count == 2
-
-
-@pytest.mark.parametrize("case", [FILE], ids=str)
-async def test_when_much_was_to_be_done_and_is_no_more_each_begins_with_its_own(shop: Shop) -> None:
-    await shop.open(2)
-    chooser, now_ms = shop.nodes[0].worker._chooser, shop.nodes[0].clock.now_ms
-    await chooser.look()
-    seeds = [f"{number:064x}" for number in range(40)]
-    jobs = [Claimable(n, seed, "work", 1, now_ms - 10_000, 0, seed) for n, seed in enumerate(seeds)]
-    weights = {"node-0": 4, "node-1": 4}
-    own = [job for job in jobs if Ranking("node-0", weights).is_first(job.job_id, job.seed)]
-    assert chooser.choose(jobs, 4, 40, is_deep=False).take[len(own) :], "what waits for long is anyone's"
-    assert chooser.choose(jobs, 4, 40, is_deep=True).take == own
-    take, again_ms = chooser.choose(jobs, 4, 40, is_deep=False)
-    assert take == own
-    assert again_ms is not None
-    assert now_ms + GRACE_MS <= again_ms <= shop.nodes[0].clock.now_ms + GRACE_MS

@@ -67,18 +67,19 @@ async def test_there_must_be_something_to_work_with(local: MeshNode) -> None:
             await local.worker.start(concurrency=places)
 
 
+@pytest.mark.parametrize("name", ["claimable", "still_claimable"])
 async def test_who_is_stopped_while_it_looks_takes_nothing(
-    local: MeshNode, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    local: MeshNode, desk: Desk, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, stopping = local.jobs.roster.claimable, asyncio.get_running_loop().create_future()
+    look, stopping = getattr(local.jobs.roster, name), asyncio.get_running_loop().create_future()
 
-    async def stopped_meanwhile(*asked: Any, **more: Any) -> list[Claimable]:
+    async def stopped_meanwhile(*asked: Any, **more: Any) -> Any:
         found = await look(*asked, **more)
         stopping.set_result(asyncio.create_task(local.worker.stop()))
         await asyncio.sleep(0)
         return found
 
-    monkeypatch.setattr(local.jobs.roster, "claimable", stopped_meanwhile)
+    monkeypatch.setattr(local.jobs.roster, name, stopped_meanwhile)
     await scheduled(local, 1)
     await local.worker.start()
     await (await stopping)

@@ -58,7 +58,6 @@ class Chooser:
         self._routes: dict[str, str] = {}
         self._now = Situation([], frozenset(), {}, {}, None)
         self._rankings: dict[str, Ranking] = {}
-        self._deep_ms = 0  # when there was more to do than we looked at, last
 
     async def look(self) -> list[str]:
         """See how things stand; the kinds of which there are jobs to be done."""
@@ -67,6 +66,7 @@ class Chooser:
             self.surprise()
         if self._is_surprised:
             await self.look_around()
+            self._known |= self._now.places.keys()  # who has jobs still, and is gone, surprises once
         if self._now.routed != self._routed:
             self._routes, self._routed = await self._roles.routes(), self._now.routed
         self._rankings = {}
@@ -120,26 +120,21 @@ class Chooser:
         Where we are first comes before all others of the same priority. What is another's turn is ours too
         when its time has come; but if there is more to do than we have looked at (`is_deep`), everyone has
         enough of their own, and to take from others would only be to race them: unless we have none, and
-        many places, or they have not come for long. When it is so no more, all have their time as if the
-        jobs had come just then.
+        many places, or they have not come for long.
         """
         if not capacity:
             return Choice([], None)  # the worker was stopped while it looked
         now_ms = self._clock.now_ms
         anyones_ms = now_ms - patience_ms(RANKS, self._grace_ms)
-        if is_deep:
-            self._deep_ms = now_ms
-        since_ms = 0 if is_deep or self._deep_ms > now_ms else self._deep_ms
         due: dict[int, tuple[list[Claimable], list[Claimable]]] = {}
         later_ms: list[int] = []
         for job in jobs:
             ranking = self._ranking(job.kind, capacity, is_deep)
-            ready_ms = max(job.not_before_ms, since_ms)
-            if ready_ms <= anyones_ms:
+            if job.not_before_ms <= anyones_ms:
                 is_ours = ranking.is_first(job.job_id, job.seed)
             else:
                 place = ranking.place(job.job_id, job.seed)
-                due_ms = ready_ms + patience_ms(place, self._grace_ms)
+                due_ms = job.not_before_ms + patience_ms(place, self._grace_ms)
                 if due_ms > now_ms:
                     later_ms.append(due_ms)
                     continue

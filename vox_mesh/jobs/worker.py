@@ -329,7 +329,11 @@ class Worker:
         is_deep = len(ready) == window
         take, again_ms = self._chooser.choose(jobs, self._places.capacity, places, is_deep=is_deep)
         if take := self._places.within_limits(take):
-            await self._claim(await self._jobs.roster.still_claimable(take))
+            found = await self._jobs.roster.still_claimable(take)
+            if len(found) < len(take):
+                self._chooser.surprise()
+            if self._places.capacity:  # else the worker was stopped meanwhile
+                await self._claim(found)
             await self._chooser.look_around()
             return 0.0
         await self._chooser.look_around()

@@ -308,10 +308,12 @@ class Reverb:
             drafts += self._amended(row, held)
         while moments:  # from before the first report of all: no bar between is left out
             from_ms = timeline.window_at(moments[0]).start_ms
-            until_ms = (await ground.store.read(_SQL["next"], (*ground.mesh, from_ms), fresh=fresh)).value
+            after = (*ground.mesh, moments[0])
+            until_ms = (await ground.store.read(_SQL["next"], after, fresh=fresh)).value
             here = [each for each in moments if each < until_ms]
             for window, has_data in stretches(timeline, from_ms, until_ms, here):
-                drafts += [_Draft(window, True)] if has_data else self._untold(window)
+                told = window._replace(end_ms=min(window.end_ms, until_ms))  # that was by another timeline
+                drafts += [_Draft(told, True)] if has_data else self._untold(window)
             moments = moments[len(here) :]
         return drafts
 

@@ -103,6 +103,7 @@ class Reader:
         self._path = path
         self._uri = f"file:{quote(str(path.absolute()))}?{mode}"
         self._is_original = is_original
+        self._is_immutable = "immutable=1" in mode
         self._quick: _Kept | None = None
         self._aside: list[_Kept] = []  # for other threads; while one uses it, it is not among them
         self._columns: dict[str, tuple[str, ...]] = {}  # of the queries that the quick connection has seen
@@ -247,8 +248,8 @@ class Reader:
         return self._open()
 
     def _open(self) -> _Kept:
-        # Of the database itself, to close the file would end SQLite's locks on it.
-        outline = None if self._is_original else _outline(self._path)
+        # Where others write to the file, to open and close it would end SQLite's locks on it.
+        outline = _outline(self._path) if self._is_immutable else None
         as_of, connection = self._as_of, self._connect()
         return _Kept(connection, connection.cursor(), outline, as_of)
 
