@@ -12,7 +12,7 @@ from proof.checkers.lock_model import SLACK_S, Kind, Operation, lock_fault
 from proof.history import Deed, History, Step
 from proof.reading import finals
 from proof.verdicts import Check
-from vox_mesh.errors import StaleFence
+from vox_mesh.errors import StaleFence, StaleIncarnation
 from vox_mesh.model.patterns import is_pattern, overlap
 
 
@@ -143,16 +143,19 @@ _KINDS: Final = {
     "lock.look": Kind.LOOK,
 }
 _NO_HOLD: Final = StaleFence.__name__
+_REPLACED: Final = StaleIncarnation.__name__
 
 
 def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
     """All that was done to locks and changed or told something, with the keys that it was done to."""
     for deed in history.deeds(*_KINDS):
-        kind = _KINDS[deed.what]
+        kind, step = _KINDS[deed.what], deed.step
         if kind in (Kind.WRITE, Kind.LOOK) and not deed.is_ok and not _is_told_over(deed):
             continue
-        if kind in (Kind.RENEW, Kind.RELEASE) and deed.step is Step.NO and not _is_told_over(deed):
-            continue  # it was never tried
+        if kind in (Kind.RENEW, Kind.RELEASE) and step is Step.NO and not _is_told_over(deed):
+            if deed.got.get("error") != _REPLACED:
+                continue  # it was never tried
+            step = Step.UNKNOWN  # carried twice, a copy may have come before the node's next life
         if kind is Kind.LOOK:
             token = next(iter(deed.got["tokens"]), None)
         else:
@@ -160,7 +163,7 @@ def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
         yield (
             deed.asked["keys"],
             Operation(
-                *(kind, deed.step, deed.began, math.inf if deed.step is Step.UNKNOWN else deed.ended),
+                *(kind, step, deed.began, math.inf if step is Step.UNKNOWN else deed.ended),
                 *(token, deed.asked.get("ttl", 0.0), f"{deed.who}.{deed.life}#{deed.number}"),
             ),
         )

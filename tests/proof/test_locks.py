@@ -112,6 +112,11 @@ def test_what_the_outside_must_not_take_or_refuse_is_found(lines: list[Lines]) -
 
 # --- each key ----------------------------------------------------------------------------------------
 
+
+def _renewed_in_vain(error: str) -> Lines:
+    return did("ada", "lock.renew", (0.2, 0.3), _about(5), Step.NO, error=error)
+
+
 POSSIBLE = {
     "a holder that was killed": [_took("ada", 0.0, 0.1, 5), _took("bob", 1.0, 1.2, 6)],
     "a release that was cut off": [
@@ -132,10 +137,10 @@ POSSIBLE = {
     ],
     "a renewal that was never sent": [
         _took("ada", 0.0, 0.1, 5),
-        *(
-            did("ada", "lock.renew", (0.2, 0.3), _about(5), Step.NO, error="Unreachable"),
-            _wrote("ada", 0.4, 5),
-        ),
+        *(_renewed_in_vain("Unreachable"), _wrote("ada", 0.4, 5)),
+    ],
+    "a renewal whose copy came before the node's next life": [
+        *(_took("ada", 0.0, 0.1, 5), _renewed_in_vain("StaleIncarnation"), _looked(1.2, 5)),
     ],
     "kept, and released after that": [
         *(_took("ada", 0.0, 0.1, 5), noted("ada", "lock.kept", 0.5, **_about(5))),
@@ -156,6 +161,9 @@ IMPOSSIBLE = {
     "written under it when it was over": [_took("ada", 0.0, 0.1, 5), _wrote("ada", 1.2, 5)],
     "refused under it while it was held": [
         *(_took("ada", 0.0, 0.1, 5), _wrote("ada", 0.3, 5, Step.NO, error="StaleFence")),
+    ],
+    "held by a renewal that was never sent": [
+        *(_took("ada", 0.0, 0.1, 5), _renewed_in_vain("Unreachable"), _looked(1.2, 5)),
     ],
     "a pattern while a file of it is held": [
         _took("ada", 0.0, 0.1, 5, _FILE),
