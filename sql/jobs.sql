@@ -434,7 +434,7 @@ SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
 -- name: still_claimable
 -- In the order in which they are asked for.
 SELECT RECORD FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
-WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place
+WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
 
 -- name: next_due
 -- When the next job of these kinds can be claimed, after a time.

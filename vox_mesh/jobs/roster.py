@@ -145,13 +145,7 @@ class Roster:
 
     async def still_claimable(self, chosen: Sequence[Claimable]) -> list[Job]:
         """The whole of those that still can be; of the first of them, if all are too large for one answer."""
-        while True:
-            try:
-                return self._jobs(await self._read("still_claimable", json(each.id for each in chosen)))
-            except TooLarge:
-                if len(chosen) == 1:
-                    raise
-                chosen = chosen[: len(chosen) // 2]
+        return await self._as_many("still_claimable", (json(each.id for each in chosen),), len(chosen))
 
     async def next_due_ms(self, kinds: Sequence[str], *, at_ms: int | None = None) -> int | None:
         """When the next job of these kinds can be claimed that can't be yet."""
