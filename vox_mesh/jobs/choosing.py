@@ -66,9 +66,8 @@ class Chooser:
             self.surprise()
         if self._is_surprised:
             await self.look_around()
-            self._known = self._known.union(
-                self._now.places
-            )  # who has jobs still, and is gone, surprises once
+            # Who has jobs still, and is gone, surprises once.
+            self._known = self._known.union(self._now.places)
         if self._now.routed != self._routed:
             self._routes, self._routed = await self._roles.routes(), self._now.routed
         self._rankings = {}
