@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -29,9 +30,16 @@ _SAFE_FLAGS: Final = ("--checkpoint-interval-s", "60", "--max-concurrent-connect
 class Server:
     """One server, one port, one folder: it can be killed, frozen and started again where it was."""
 
-    def __init__(self, *, flags: tuple[str, ...] = _SAFE_FLAGS, auth: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        flags: tuple[str, ...] = _SAFE_FLAGS,
+        auth: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._flags = flags
         self._auth = auth
+        self._environment = {} if environment is None else environment
         self._key = SigningKey(new_key())
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -81,7 +89,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "RUST_LOG": "warn"},
+                env={**os.environ, "RUST_LOG": "warn", **self._environment},
             )
 
     def _answers(self) -> bool:
