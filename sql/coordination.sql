@@ -1,7 +1,8 @@
 -- All tables of the mesh. Every statement may run from many nodes at once and any number of times.
 --
 -- Scope (tenant) and repository are part of every key, so that several meshes can share a database.
--- Times are by the database's clock; in all these files `NOW_MS` stands for it, in milliseconds.
+-- Times are those of the mesh: the database's clock plus a correction (see `database_clock`). In all these files
+-- `NOW_MS` stands for it, in milliseconds.
 
 -- Which versions of this file were applied. `oldest_code` is the oldest code that can still work with
 -- the database as that version left it.
@@ -32,6 +33,34 @@ CREATE TABLE IF NOT EXISTS script_answers (
     n             INTEGER NOT NULL,
     c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11,
     PRIMARY KEY (scope_id, repository_id, script_key, n)
+) WITHOUT ROWID;
+
+-- What the nodes add to the database's clock so that the time of the mesh goes on without a step when that clock
+-- is set. One row for the whole database. `epoch` rises with every step that the nodes confirmed.
+CREATE TABLE IF NOT EXISTS database_clock (
+    id            INTEGER PRIMARY KEY CHECK (id = 1),
+    correction_ms INTEGER NOT NULL DEFAULT 0,
+    modifier      TEXT    NOT NULL DEFAULT '+0.000 seconds',  -- the correction, as date functions take it
+    epoch         INTEGER NOT NULL DEFAULT 0,
+    step_ms       INTEGER,                     -- the last step of the database's clock; NULL: there was none
+    stepped_ms    INTEGER,                     -- when it was confirmed
+    slewed_ms     INTEGER NOT NULL DEFAULT 0   -- when the correction was last reduced
+);
+
+INSERT OR IGNORE INTO database_clock (id) VALUES (1);
+
+-- What each node says of the database's clock: between `low_ms` and `high_ms` from the time that the node's own clock
+-- counted on to. NULL: it has noticed no step. A node without a row for its incarnation does not know the correction.
+CREATE TABLE IF NOT EXISTS clock_witnesses (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    node_id       TEXT    NOT NULL,
+    incarnation   INTEGER NOT NULL,
+    epoch         INTEGER,
+    low_ms        INTEGER,
+    high_ms       INTEGER,
+    seen_ms       INTEGER NOT NULL,  -- when it said so, by its own count
+    PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
 -- A table that accepts nothing: a guard inserts here when its condition does not hold, and so fails.

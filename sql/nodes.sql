@@ -15,12 +15,19 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <> (
     WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 ORDER BY from_seq DESC LIMIT 1
 )
 
+-- name: refuse_unless_incarnation
+-- A newer incarnation of this node has begun.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM node_incarnations
+    WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4
+)
+
 -- name: raise_incarnation
 INSERT INTO node_incarnations (scope_id, repository_id, node_id, incarnation) VALUES (?1, ?2, ?3, 1)
 ON CONFLICT DO UPDATE SET incarnation = incarnation + 1
 
 -- name: incarnation
-SELECT incarnation, NOW_MS FROM node_incarnations
+SELECT incarnation, NOW_MS, (SELECT correction_ms FROM database_clock) FROM node_incarnations
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: request_key
@@ -64,7 +71,8 @@ UPDATE mesh_heartbeats SET left_ms = NOW_MS, last_seen_ms = NOW_MS, load = 0, be
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: now
-SELECT NOW_MS
+-- The time of the mesh, and how far it is ahead of the database's clock.
+SELECT NOW_MS, (SELECT correction_ms FROM database_clock)
 
 -- name: marks
 -- Which nodes there are, and what shows that one has ticked since: much less than all that is in their rows.

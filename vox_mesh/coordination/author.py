@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.database_clock import DatabaseClock, Observer
 from vox_mesh.coordination.identity import Identity
 from vox_mesh.errors import (
     ChainBroken,
@@ -38,6 +39,8 @@ _NODES: Final = named("nodes")
 _ANSWERS_OF: Final = named("scripts")["answers_of"]
 _PAGE: Final = 1_000
 _NO_OP: Final = Op("", "")
+_IS_CURRENT: Final = f"EXISTS ({_SQL['is_current']})"
+_IS_ON_TIME: Final = f"EXISTS ({_SQL['is_on_time']})"
 
 
 class Bound(NamedTuple):
@@ -85,6 +88,7 @@ class Author:
         self._loaded: Identity | None = None
         self._mesh = tenant[:2]
         self._clock = clock
+        self.database_clock = DatabaseClock(clock)
         self._registration = registration
         self.incarnation: int | None = None
         self.broken: ChainBroken | None = None
@@ -95,7 +99,6 @@ class Author:
         self._acknowledged: End | None = None  # the chain was not read yet
         self._sealing = Sealing()
         self._bound: list[Bound] = []
-        self._guard: Frame | None = None
         self._started = 0.0
 
     @property
@@ -121,7 +124,7 @@ class Author:
             return None
         ops = [script for script in scripts if script.op is not None]
         if not ops:
-            return NO_FRAME if self._registration is None else self._guarded()
+            return self._timed() if self._registration is None else self._guarded()
         if self._end is None:
             return None
         return self._linked(self._end, self._entries(self._end, ops))
@@ -176,12 +179,20 @@ class Author:
     # --- binding ---------------------------------------------------------------------------------
 
     def _guarded(self) -> Frame:
-        """The frame of a request without ops: the same for as long as this incarnation lasts."""
-        if self._guard is None:
-            who = (self.identity.chain, self.incarnation)
-            guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who))
-            self._guard = Frame((guard,), condition=Statement(f"EXISTS ({_SQL['is_current']})", who))
-        return self._guard
+        """The frame of a request without ops."""
+        self._started = self._clock.started()
+        who = (self.identity.chain, self.incarnation, *self._clock.window_ms)
+        guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who))
+        return Frame((guard,), condition=Statement(_IS_CURRENT, who))
+
+    def _timed(self) -> Frame:
+        """The frame of a command's request without ops."""
+        if not self._clock.is_set:
+            return NO_FRAME
+        self._started = self._clock.started()
+        window = self._clock.window_ms
+        guard = Statement(_SQL["refuse_unless_on_time"], window)
+        return Frame((guard,), condition=Statement(_IS_ON_TIME, (None, None, *window)))
 
     def _linked(self, end: End, entries: list[Bound]) -> Frame:
         author = self.identity
@@ -190,10 +201,11 @@ class Author:
         self._started = self._clock.started()
         if self._registration is None:
             own = (author.node_id, author.key.public)
-            guard = Statement(_SQL["refuse_unless_at"], (*self._mesh, author.chain, last, *own))
+            whose = (*self._mesh, author.chain, last, *own)
+            guard = Statement(_SQL["refuse_unless_at"], (*whose, *self._clock.window_ms))
         else:
-            whose = (*self._mesh, author.chain, self.incarnation)
-            guard = Statement(_SQL["refuse_unless_current_at"], (*whose, last))
+            current = (*self._mesh, author.chain, self.incarnation, last)
+            guard = Statement(_SQL["refuse_unless_current_at"], (*current, *self._clock.window_ms))
         preface: tuple[Statement, ...] = (guard,)
         if not end.seq:
             preface += (Statement(_SQL["record_key"], (*self._mesh, author.chain, author.key.public)),)
@@ -288,16 +300,27 @@ class Author:
 
     async def _begin_command(self, desk: Desk) -> None:
         """A command is not registered: it only has to come with the key that is known for its node."""
-        started = self._clock.started()
-        self._clock.heard((await desk.ask(Statement(_NODES["now"]))).value, started)
+        await self.database_clock.look(desk, None)
         await self._refuse_other_key(desk)
 
     async def _refuse_if_not_ours(self, desk: Desk) -> None:
-        """Nothing more can be appended to the chain by a process that was replaced, or with another key."""
+        """Nothing can be appended to the chain by a process that was replaced, or with another key.
+
+        Nor while the database's clock is not where it should be. If it is, the request may have been late.
+        """
         if self._registration is not None:
             await self._refuse_if_replaced(desk)
         else:
             await self._refuse_other_key(desk)
+        await self.look_at_clock(desk)
+        self._clock.was_late(self._started)
+
+    async def look_at_clock(self, desk: Desk) -> None:
+        """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed."""
+        observer: Observer | None = None
+        if self._registration is not None and self.incarnation is not None:
+            observer = Observer((*self._mesh, self.identity.chain), self.incarnation)
+        await self.database_clock.look(desk, observer)
 
     async def _refuse_other_key(self, desk: Desk) -> None:
         author = self.identity

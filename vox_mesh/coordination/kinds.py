@@ -21,6 +21,7 @@ RESOLVE: Final = "ResolveConflict"
 SET_TEMPO: Final = "SetTempo"
 TEMPO_DECISION: Final = "TempoDecision"
 END_PHRASE: Final = "EndPhrase"
+CLOCK_STEPPED: Final = "DatabaseClockStepped"
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -79,12 +80,13 @@ _BUILT_IN: Final = (
     ),
     *(OpKind(name) for name in (SET_TEMPO, TEMPO_DECISION, *JOB_OPS)),
     OpKind(END_PHRASE, ends_something=True),
+    OpKind(CLOCK_STEPPED, ends_something=True),
 )
 
 _BY_THE_MESH_ITSELF: Final = frozenset(
     {
         *(SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE),
-        *(SET_TEMPO, TEMPO_DECISION, END_PHRASE, *JOB_OPS),
+        *(SET_TEMPO, TEMPO_DECISION, END_PHRASE, CLOCK_STEPPED, *JOB_OPS),
     }
 )
 

@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.database_clock import ConfirmedStep
 from vox_mesh.coordination.deferral import Deferral, Standing, no_such_op
-from vox_mesh.coordination.kinds import Authored, Kinds, OpKind
+from vox_mesh.coordination.kinds import CLOCK_STEPPED, Authored, Kinds, OpKind
 from vox_mesh.coordination.pages import Pages
 from vox_mesh.coordination.roles import Owner, Roles
 from vox_mesh.errors import AWAY, BadValue, DatabaseUnavailable
@@ -138,6 +139,10 @@ class OpLog:
     def seal_script(self) -> Script:
         """An op that vouches for all verdicts so far; what it says is known when it is bound."""
         return _script(SEAL, {})
+
+    def clock_step_script(self, step: ConfirmedStep) -> Script:
+        """An op that records a step of the database's clock."""
+        return _script(CLOCK_STEPPED, step._asdict())
 
     @property
     def is_seal_due(self) -> bool:

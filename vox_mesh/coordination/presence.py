@@ -13,7 +13,7 @@ from typing import Final
 import orjson
 
 from vox_mesh.coordination.author import key_refused
-from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock
 from vox_mesh.coordination.identity import Identity, machine_id
 from vox_mesh.errors import MeshError, NodeInUse, Refused
 from vox_mesh.model.health import Vitals
@@ -24,6 +24,7 @@ from vox_mesh.store.script import Answer, Script, Statement, new_key
 from vox_mesh.store.statements import named
 
 _SQL: Final = named("nodes")
+_CLOCK: Final = named("database_clock")
 
 
 @cache
@@ -81,7 +82,9 @@ class Presence:
 
     def beat(self) -> Script:
         """A tick; it answers with the database's time."""
-        return Script(self._row(), self._vitals(), answer=Answer(_SQL["now"], columns=("now_ms",)))
+        return Script(
+            self._row(), self._vitals(), answer=Answer(_SQL["now"], columns=("now_ms", "correction_ms"))
+        )
 
     def leave(self) -> Script:
         """The last thing that a node says."""
@@ -115,8 +118,10 @@ class Presence:
             _SQL["refuse_unless_key"], (*self._whose, self._identity.key.public), refusal="key_refused"
         )
         script = Script(
+            self._drop_correction(),
             *(place, key, Statement(_SQL["raise_incarnation"], self._whose), self._row()),
-            answer=Answer(_SQL["incarnation"], self._whose, ("incarnation", "now_ms")),
+            Statement(_CLOCK["register"], self._whose),
+            answer=Answer(_SQL["incarnation"], self._whose, ("incarnation", "now_ms", "correction_ms")),
             key=self._arrival,
         )
         started = self._clock.started()
@@ -124,9 +129,13 @@ class Presence:
             row = (await desk.apply(script)).rows[0]
         except Refused as refused:
             raise await self._explained(refused, desk) from None
-        self._clock.heard(row["now_ms"], started)
+        self._clock.heard(row["now_ms"], started, row["correction_ms"])
         incarnation: int = row["incarnation"]
         return incarnation
+
+    def _drop_correction(self) -> Statement:
+        own = (self._clock.wall_ms, MAX_DISTANCE_MS, DEAD_AFTER_TICKS)
+        return Statement(_CLOCK["drop_correction"], own)
 
     async def _explained(self, refused: Refused, desk: Desk) -> MeshError:
         self._arrival = new_key()

@@ -334,6 +334,7 @@ class Bus:
         return await self._claimed(names, limit, lease)
 
     async def _claimed(self, names: Sequence[str], limit: int, lease: float) -> list[Message]:
+        self._clock.refuse_if_off()
         deadline = self._monotonic() + checked_lease(lease)
         name = self._claims.new_name()
         limit = checked_count(limit)

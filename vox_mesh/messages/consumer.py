@@ -180,7 +180,7 @@ class Consumer:
         """Get more, if there is any; whether there was."""
         self._looked_at = self._monotonic()
         self._is_changed = False
-        if len(self._in_stock) >= MAX_CLAIMED:
+        if len(self._in_stock) >= MAX_CLAIMED or not self._clock.can_author:
             return False
         try:
             if self._is_away and self._take_brought():

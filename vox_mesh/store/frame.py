@@ -13,7 +13,8 @@ class Frame(NamedTuple):
 
     They note, outside the scripts' savepoints, what became of each, and their rows go back to the journal:
     `accepted` where all scripts have succeeded by then, `verdicts` where some may have failed. `condition`
-    says the same as the preface, for a statement that is a request by itself; its parameters are `?3`, `?4`.
+    says the same as the preface, for a statement that is a request by itself; its first two parameters are
+    `?3` and `?4`, the others are the times that `EARLIEST` and `LATEST` stand for.
     """
 
     preface: tuple[Statement, ...] = ()
