@@ -18,8 +18,8 @@ _KEPT_S: Final = 5.0
 class Features:
     """Answers whether every live node knows a schema version.
 
-    Ask before you write what older code would misread. The answer is up to 5 seconds old; a node that is started with
-    older code afterwards can't be foreseen, and neither can commands, which announce nothing.
+    Ask before you write what older code would misread. The answer is up to 5 seconds old. It can't foresee a
+    node that is started with older code afterwards, and ignores commands, which announce no version.
     """
 
     def __init__(self, store: Store, nodes: Nodes, monotonic: Callable[[], float]) -> None:
@@ -34,7 +34,7 @@ class Features:
         return await self.oldest_live_version() >= version
 
     async def oldest_live_version(self) -> int:
-        """Return the lowest schema version that a live node announced, or this code's if there is no other node.
+        """Return the lowest schema version that a live node announced; with no live node, that of this code.
 
         A node counts as live until it has left, or is dead and has been silent for a minute.
         """

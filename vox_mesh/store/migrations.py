@@ -1,13 +1,14 @@
-"""Migrations: numbered files in `sql/migrations/`, each of which brings a database to the version it is named after.
+"""Migrations: numbered files in `sql/migrations/`, each of which brings a database to the version it names.
 
-A file `NNNN_name.sql` holds `;`-separated statements, applied in order in one transaction. Comments in it can say more:
+A file `NNNN_name.sql` holds statements that end with `;`, applied in order in one transaction. Some comments
+have a meaning:
 
 - `-- if-missing: TABLE.COLUMN` above a statement: only where the table is there without that column.
 - `-- if: EXPRESSION` above a statement: only where the SQL expression is true.
-- `-- oldest-code: N` anywhere: code that knows less than version N can't work with the database from here on.
+- `-- oldest-code: N` anywhere: code for a version below N can't work with the database from here on.
 
-All conditions of a file are evaluated before its first statement runs. `NOW_MS` and the like stand for what they do
-in all files of `sql/`. To change the schema, edit `sql/coordination.sql` and add a file with the next number.
+All conditions of a file are evaluated before its first statement runs. `NOW_MS` means what it means in all
+files of `sql/`. To change the schema, edit `sql/coordination.sql` and add a file with the next number.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ def _files() -> dict[int, Path]:
     for path in (folder() / "migrations").glob("*.sql"):
         named = _FILE.fullmatch(path.name)
         if named is None or int(named[1]) in found:
-            raise ValueError(f"a migration must have a number of its own and be named NNNN_name.sql, got {path.name}")
+            raise ValueError(
+                f"a migration must have a number of its own and be named NNNN_name.sql, got {path.name}"
+            )
         found[int(named[1])] = path
     return found

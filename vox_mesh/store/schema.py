@@ -1,8 +1,8 @@
 """The schema: created or migrated by whichever process comes first, checked by every process.
 
-The lock is the database's own write transaction: a migration begins by checking that the recorded version is still
-the one it was planned for, and records the new version as its last step. Of several processes that try, one commits;
-the others find the new version and go on. Until it commits nothing has changed, so nothing is ever half applied.
+The lock is the database's own write transaction: a migration begins by checking that the recorded version is
+still the one it was planned for, and records the new version as its last step. Of several processes that try,
+one commits; the others find the new version and go on. Nothing is ever half applied.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class MigrationPlan:
 async def ensure_schema(engine: Engine) -> int:
     """Create the schema or bring it to this version, unless it is newer; return the version it has now.
 
-    Raises `SchemaTooNew` where this code can't work with the database, and `SchemaDiffers` where the database has not
-    the shape that its version stands for.
+    Raises `SchemaTooNew` if this code can't work with the database, and `SchemaDiffers` if the database does
+    not have the shape that its version stands for.
     """
     version, needed = await versions_at(engine.query)
     refuse_if_too_new(version, needed)
@@ -80,7 +80,7 @@ def refuse_if_too_new(version: int, needed: int) -> None:
 
 
 def refuse_if_different(found: list[Difference]) -> None:
-    """Raise `SchemaDiffers` if there is any difference; a missing or changed index only makes queries slower."""
+    """Raise `SchemaDiffers` on any difference but in indexes: without those, queries are only slower."""
     serious = [each for each in found if each.type != "index"]
     if found:
         _log.warning("schema differs: %s", "; ".join(map(str, found)))
@@ -112,7 +112,9 @@ async def pending_plan(ask: Ask, version: int) -> MigrationPlan | None:
     if not version or migration is None:
         return None
     held = dict(zip(migration.conditions, await _evaluate(ask, migration.conditions), strict=True))
-    statements = tuple(each.sql for each in migration.changes if each.condition is None or held[each.condition])
+    statements = tuple(
+        each.sql for each in migration.changes if each.condition is None or held[each.condition]
+    )
     return MigrationPlan(migration, version, statements, tuple(held.values()))
 
 
@@ -132,16 +134,22 @@ async def _bring_up(engine: Engine, version: int) -> int:
         if result.committed:
             reached = VERSION if plan is None else plan.migration.number
             if plan is not None:
-                _log.info("schema migrated: from=%d to=%d migration=%s", version, reached, plan.migration.name)
+                _log.info(
+                    "schema migrated: from=%d to=%d migration=%s", version, reached, plan.migration.name
+                )
             version = reached
-        elif any(isinstance(result.steps[guard], StepError) for guard in guards) and _is_lost_race(result.error):
+        elif any(isinstance(result.steps[guard], StepError) for guard in guards) and _is_lost_race(
+            result.error
+        ):
             version, needed = await versions_at(engine.query)
             refuse_if_too_new(version, needed)
         else:
             raise _failure(result.error, plan)
         if version >= VERSION:
             return version
-    raise DatabaseBusy("the schema was not migrated: it kept changing", hint="run `vox-mesh db migrate --status`")
+    raise DatabaseBusy(
+        "the schema was not migrated: it kept changing", hint="run `vox-mesh db migrate --status`"
+    )
 
 
 def _creation() -> tuple[Batch, range]:
@@ -162,7 +170,10 @@ def _migration(plan: MigrationPlan) -> tuple[Batch, range]:
     conditions = plan.migration.conditions
     if conditions:
         changed = " OR ".join(f"(({each}) IS TRUE) <> ?" for each in conditions)
-        batch.add(f"INSERT INTO refusals (reason) SELECT 'refused' WHERE {changed}", [int(held) for held in plan.found])
+        batch.add(
+            f"INSERT INTO refusals (reason) SELECT 'refused' WHERE {changed}",
+            [int(held) for held in plan.found],
+        )
     end = len(batch.steps)
     for statement in plan.statements:
         batch.add(statement)

@@ -1,7 +1,7 @@
-"""The shape of a database: its tables, columns, constraints, indexes, triggers and views, compared with the schema.
+"""The shape of a database: tables, columns, constraints, indexes, triggers and views, as the schema has them.
 
-All of it is read from the definitions that SQLite keeps, word by word, so that spaces, quotes and the order of
-columns make no difference. What else is in the database belongs to its users, and is not compared.
+All of it is read from the definitions that SQLite keeps, word by word, so that spaces, quotes and the order
+of columns make no difference. Anything else in the database belongs to its users and is not compared.
 """
 
 from __future__ import annotations
@@ -92,10 +92,13 @@ def _table_differences(name: str, expected: _TableShape, found: _TableShape) -> 
         elif actual != words and not _has_only_a_default_more(actual, words):
             problem = f"is {' '.join(actual[1:])!r}, expected {' '.join(words[1:])!r}"
             result.append(Difference("column", f"{name}.{column}", problem))
-    for words in expected.constraints - found.constraints:
-        result.append(Difference("constraint", f"{name} {' '.join(words)!r}", "is missing"))
-    for words in found.constraints - expected.constraints:
-        result.append(Difference("constraint", f"{name} {' '.join(words)!r}", "is not expected"))
+    for group, problem in (
+        (expected.constraints - found.constraints, "is missing"),
+        (found.constraints - expected.constraints, "is not expected"),
+    ):
+        result += [
+            Difference("constraint", f"{name} {' '.join(words)!r}", problem) for words in sorted(group)
+        ]
     if expected.options != found.options:
         problem = f"is {' '.join(found.options)!r}, expected {' '.join(expected.options)!r}"
         result.append(Difference("table", name, problem))
@@ -103,7 +106,7 @@ def _table_differences(name: str, expected: _TableShape, found: _TableShape) -> 
 
 
 def _has_only_a_default_more(actual: Words, expected: Words) -> bool:
-    """A column that was added to a table with rows in it needs a default, whether or not a new table has one."""
+    """Return whether that is all: a column added to a table with rows needs a default."""
     return actual[: len(expected)] == expected and actual[len(expected) : len(expected) + 1] == ("default",)
 
 
