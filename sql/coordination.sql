@@ -1,11 +1,13 @@
--- All tables of the mesh. Every statement may run from many nodes at once and any number of times.
+-- All tables of the mesh, at the newest version: an empty database is created from this file alone. A database that
+-- is there already is brought to the same shape by the files in `migrations/`, so a change here comes with a
+-- migration; a test compares the two. Every statement may run from many nodes at once and any number of times.
 --
 -- Scope (tenant) and repository are part of every key, so that several meshes can share a database.
 -- Times are those of the mesh: the database's clock plus a correction (see `database_clock`). In all these files
 -- `NOW_MS` stands for it, in milliseconds.
 
--- Which versions of this file were applied. `oldest_code` is the oldest code that can still work with
--- the database as that version left it.
+-- The version this database was created with, and every migration applied to it since. `oldest_code` is the
+-- oldest code that can still work with the database as that version left it.
 CREATE TABLE IF NOT EXISTS mesh_schema (
     version     INTEGER PRIMARY KEY,
     oldest_code INTEGER NOT NULL,
@@ -36,7 +38,8 @@ CREATE TABLE IF NOT EXISTS script_answers (
 ) WITHOUT ROWID;
 
 -- What the nodes add to the database's clock so that the time of the mesh goes on without a step when that clock
--- is set. One row for the whole database. `epoch` rises with every step that the nodes confirmed.
+-- is set. One row for the whole database, or none as long as that never happened. `epoch` rises with every step
+-- that the nodes confirmed.
 CREATE TABLE IF NOT EXISTS database_clock (
     id            INTEGER PRIMARY KEY CHECK (id = 1),
     correction_ms INTEGER NOT NULL DEFAULT 0,
@@ -47,16 +50,14 @@ CREATE TABLE IF NOT EXISTS database_clock (
     slewed_ms     INTEGER NOT NULL DEFAULT 0   -- when the correction was last reduced
 );
 
-INSERT OR IGNORE INTO database_clock (id) VALUES (1);
-
 -- What each node says of the database's clock: between `low_ms` and `high_ms` from the time that the node's own clock
--- counted on to. NULL: it has noticed no step. A node without a row for its incarnation does not know the correction.
+-- counted on to. NULL: it has withdrawn that. One row per node at most, as in `mesh_heartbeats`.
 CREATE TABLE IF NOT EXISTS clock_witnesses (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
     node_id       TEXT    NOT NULL,
     incarnation   INTEGER NOT NULL,
-    epoch         INTEGER,
+    epoch         INTEGER NOT NULL,
     low_ms        INTEGER,
     high_ms       INTEGER,
     seen_ms       INTEGER NOT NULL,  -- when it said so, by its own count
@@ -243,6 +244,17 @@ CREATE TABLE IF NOT EXISTS node_vitals (
     waiting        INTEGER NOT NULL,  -- writes that wait to be sent
     replica_lag_ms INTEGER,           -- NULL: it has no replica
     faults         TEXT    NOT NULL,  -- JSON array: why it is not ready
+    PRIMARY KEY (scope_id, repository_id, node_id)
+) WITHOUT ROWID;
+
+-- The schema version each node's code knows, written when it starts. A row counts only for the incarnation in it:
+-- code that writes none knows version 7 at most. One row per node, as in `mesh_heartbeats`.
+CREATE TABLE IF NOT EXISTS node_versions (
+    scope_id       TEXT    NOT NULL,
+    repository_id  TEXT    NOT NULL,
+    node_id        TEXT    NOT NULL,
+    incarnation    INTEGER NOT NULL,
+    schema_version INTEGER NOT NULL,
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 

@@ -12,14 +12,12 @@ CREATE TABLE IF NOT EXISTS database_clock (
     slewed_ms     INTEGER NOT NULL DEFAULT 0
 );
 
-INSERT OR IGNORE INTO database_clock (id) VALUES (1);
-
 CREATE TABLE IF NOT EXISTS clock_witnesses (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
     node_id       TEXT    NOT NULL,
     incarnation   INTEGER NOT NULL,
-    epoch         INTEGER,
+    epoch         INTEGER NOT NULL,
     low_ms        INTEGER,
     high_ms       INTEGER,
     seen_ms       INTEGER NOT NULL,

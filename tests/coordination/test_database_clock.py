@@ -282,7 +282,9 @@ async def test_a_node_whose_own_clock_stood_still_follows_the_others(tmp_path: P
 async def test_while_a_node_of_the_version_before_is_alive_nothing_is_corrected(tmp_path: Path) -> None:
     async with mesh_of(in_memory, tmp_path, "ab") as mesh:
         a, b = mesh.nodes
-        await a.store.write(Script(Statement("DELETE FROM clock_witnesses WHERE node_id = 'b'")))
+        await a.store.write(
+            Script(Statement("UPDATE node_versions SET schema_version = 9 WHERE node_id = 'b'"))
+        )
         mesh.database.set_ahead(HOUR_S)
         await a.run_once()
         assert a.clock.correction_ms == 0

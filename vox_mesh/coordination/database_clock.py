@@ -22,6 +22,9 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("database_clock")
 _REFUSE_OTHERS: Final = named("nodes")["refuse_unless_incarnation"]
+_VERSION: Final = 10
+"""The schema version since which nodes know the correction."""
+
 _WITNESSES: Final = ("scope_id", "repository_id", "node_id", "beats", "knows", "low_ms", "high_ms")
 
 NodeKey = tuple[str, str, str]
@@ -100,7 +103,7 @@ class DatabaseClock:
                 _SQL["testify"],
                 (*observer.key, observer.incarnation, self._epoch, low_ms, high_ms, now_ms),
             ),
-            answer=Answer(_SQL["witnesses"], (now_ms, DEAD_AFTER_TICKS, self._epoch), _WITNESSES),
+            answer=Answer(_SQL["witnesses"], (now_ms, DEAD_AFTER_TICKS, self._epoch, _VERSION), _WITNESSES),
             repeatable=True,
         )
         found = (await desk.apply(script)).rows
@@ -121,7 +124,7 @@ class DatabaseClock:
         script = Script(
             Statement(_REFUSE_OTHERS, (*observer.key, observer.incarnation), refusal="replaced"),
             answer=Answer(
-                f"{_SQL['correct']} RETURNING correction_ms",
+                _SQL["correct"],
                 (self._epoch, step_ms, self._clock.now_ms),
                 ("correction_ms",),
             ),

@@ -11,15 +11,17 @@ from typing import Final
 
 RAW_MS: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 """The database's clock, in milliseconds."""
-NOW_MS: Final = f"(SELECT {RAW_MS} + correction_ms FROM database_clock)"
+NOW_MS: Final = f"({RAW_MS} + coalesce((SELECT correction_ms FROM database_clock), 0))"
 """The time of the mesh in milliseconds: the database's clock, with the correction that the nodes maintain."""
 _FORM: Final = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
-_NOW_ISO: Final = f"(SELECT {_FORM}, modifier) FROM database_clock)"
-_ISO_IN: Final = f"{_FORM}, (SELECT modifier FROM database_clock), "
+_MODIFIER: Final = "coalesce((SELECT modifier FROM database_clock), '+0 seconds')"
+_NOW_ISO: Final = f"(SELECT {_FORM}, {_MODIFIER}))"  # a query of its own is evaluated once in a statement
+_ISO_IN: Final = f"{_FORM}, {_MODIFIER}, "
 _NAME: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 
 
-def _folder() -> Path:
+def folder() -> Path:
+    """Return the folder of the SQL files: in the package, or in a checkout beside it."""
     package = Path(__file__).resolve().parent.parent
     carried = package / "sql"
     return carried if carried.is_dir() else package.parent / "sql"
@@ -28,7 +30,7 @@ def _folder() -> Path:
 @cache
 def named(noun: str) -> Mapping[str, str]:
     """The statements of `sql/<noun>.sql` by name. A part may be named in all that follows it."""
-    pieces = _NAME.split((_folder() / f"{noun}.sql").read_text())[1:]
+    pieces = _NAME.split((folder() / f"{noun}.sql").read_text())[1:]
     statements: dict[str, str] = {}
     parts: dict[str, str] = {}
     for kind, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
@@ -40,14 +42,21 @@ def named(noun: str) -> Mapping[str, str]:
 @cache
 def ddl() -> tuple[str, ...]:
     """The statements of `sql/coordination.sql`, in order."""
+    return tuple(map(bare, split((folder() / "coordination.sql").read_text())))
+
+
+def split(text: str) -> list[str]:
+    """Split a file into its statements, each with the comments above it."""
     statements: list[str] = []
     pending = ""
-    for line in (_folder() / "coordination.sql").read_text().splitlines(keepends=True):
+    for line in text.splitlines(keepends=True):
         pending += line
         if sqlite3.complete_statement(pending):
-            statements.append(bare(pending))
+            statements.append(pending)
             pending = ""
-    return tuple(statements)
+    if bare(pending):
+        raise ValueError(f"a statement must end with a semicolon, got {bare(pending)}")
+    return statements
 
 
 def bare(text: str) -> str:
