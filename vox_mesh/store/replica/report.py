@@ -21,6 +21,7 @@ class ReplicaReport:
     """How a replica of whichever process stands.
 
     `reads`: who answers them there, the `replica` or the `primary`; nobody reads from one that is stopped.
+    The last three are counted since the mark was made.
     """
 
     slot: str
@@ -32,6 +33,9 @@ class ReplicaReport:
     lag_ms: int | None
     bytes: int
     error: str
+    snapshots: int
+    start_overs: int
+    fetched_bytes: int
 
 
 def replicas_beside(database: Path) -> Iterator[tuple[str, Path]]:
@@ -59,7 +63,8 @@ def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stal
     if hello is not None and hello.log_id == record.log_id:
         lag_frames = max(0, hello.next_frame - record.next_frame)
     is_current = state == State.IN_TOUCH and lag_frames == 0
-    answers = state in (State.IN_TOUCH, State.OUT_OF_TOUCH) and age_ms is not None and age_ms <= max_stale_ms
+    is_fresh = age_ms is not None and age_ms <= max_stale_ms
+    answers = is_fresh and state not in (State.OFF, STOPPED)
     return ReplicaReport(
         slot=slot,
         driver=record.driver,
@@ -70,4 +75,7 @@ def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stal
         lag_ms=0 if is_current else age_ms,
         bytes=path.stat().st_size if path.exists() else 0,
         error=record.error,
+        snapshots=record.snapshots,
+        start_overs=record.start_overs,
+        fetched_bytes=record.fetched_bytes,
     )
