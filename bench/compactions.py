@@ -1,7 +1,7 @@
 """`python -m bench.compactions`: how a replica fares while the server compacts its log again and again.
 
 A server with a database of `--size-mb` is written to at a steady `--rate-mb-s` of log until it has compacted
-its log `--compactions` times. All the while one replica follows, watches and reads. It prints one JSON object.
+its log `--compactions` times. Meanwhile one replica follows, watches and reads. It prints one JSON object.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import argparse
 import asyncio
 import random
 import sqlite3
-import struct
 import tempfile
 import time
 from collections import deque
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import orjson
 
 from bench import workload
 from tools.homes import MESH, MESH_REPLICA
+from tools.server_log import ServerLog
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.store.replica.mark import replica_path
@@ -31,7 +31,6 @@ from vox_mesh.store.replica.replica import ReplicaStatus, State
 _MB: Final = 1_000_000
 _FRAME_BYTES: Final = 24 + workload.PAGE
 _FLAGS: Final = ("--checkpoint-interval-s", "60", "--max-concurrent-connections", "256", "--max-log-size")
-_HEADER: Final = struct.Struct("<QQ16sQQ")
 _WRITES_PER_S: Final = 10
 _LOOK_S: Final = 0.05
 _LATE_S: Final = 1.0
@@ -42,31 +41,6 @@ _CATCH_UP_S: Final = 60.0
 _UPDATE: Final = "UPDATE bench_pages SET n = n + 1 WHERE id IN (SELECT value FROM json_each(?))"
 _SUM: Final = "SELECT count(*), sum(n) FROM bench_pages"
 _READ: Final = "SELECT n FROM bench_pages WHERE id = 1"
-
-
-class LogHead(NamedTuple):
-    """Where the server's log file begins and ends, in frames."""
-
-    first: int
-    end: int
-
-
-class ServerLog:
-    """The server's log as its files show it, so that looking costs the server nothing."""
-
-    def __init__(self, server: Server) -> None:
-        self._folder = server.database_folder
-
-    def head(self) -> LogHead:
-        """Read the header of the current log file."""
-        with (self._folder / "wallog").open("rb") as file:
-            *_, first, count = _HEADER.unpack(file.read(_HEADER.size))
-        return LogHead(first, first + count)
-
-    @property
-    def is_compacting(self) -> bool:
-        """Whether a snapshot is being made of an older log file."""
-        return any((self._folder / "to_compact").iterdir())
 
 
 @dataclass

@@ -175,12 +175,12 @@ class PushedReplica(Following):
         """
         first = self._expect()
         pause_s, longest_pause_s = _SNAPSHOT_LOOK_S
-        deadline = self._monotonic() + _SNAPSHOT_S
-        while self._monotonic() < deadline:
+        since = self._monotonic()
+        while self._monotonic() < since + _SNAPSHOT_S:
             for start in (first,) if first else (0, 1):  # what began with frame 0 may be kept as from 1
                 with suppress(NoSnapshot):
                     return await self._take_snapshot_from(start)
-            if self._is_behind:
+            if self._monotonic() > since + _HELLO_S:
                 self._fall_behind("the primary has compacted its log and is making a snapshot of it")
             await asyncio.sleep(pause_s)
             pause_s = min(1.5 * pause_s, longest_pause_s)
