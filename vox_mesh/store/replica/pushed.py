@@ -166,6 +166,7 @@ class PushedReplica(Following):
                     await self._take_snapshot()
                 finally:
                     self._awaits_snapshot = False
+                self._asked.set()  # to know soon whether that was all
 
     async def _take_snapshot(self) -> None:
         """Fetch what the log has lost by compaction, as soon as the server has made a snapshot of it.
