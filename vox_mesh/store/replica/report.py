@@ -21,7 +21,7 @@ class ReplicaReport:
     """How a replica of whichever process stands.
 
     `reads`: who answers them there, the `replica` or the `primary`; nobody reads from one that is stopped.
-    The last three are counted since the mark was made.
+    `snapshots`, `start_overs` and `fetched_bytes` are counted since the mark was made.
     """
 
     slot: str
@@ -32,10 +32,10 @@ class ReplicaReport:
     lag_frames: int | None
     lag_ms: int | None
     bytes: int
-    error: str
     snapshots: int
     start_overs: int
     fetched_bytes: int
+    error: str
 
 
 def replicas_beside(database: Path) -> Iterator[tuple[str, Path]]:
@@ -74,8 +74,8 @@ def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stal
         lag_frames=lag_frames,
         lag_ms=0 if is_current else age_ms,
         bytes=path.stat().st_size if path.exists() else 0,
-        error=record.error,
         snapshots=record.snapshots,
         start_overs=record.start_overs,
         fetched_bytes=record.fetched_bytes,
+        error=record.error,
     )
