@@ -20,7 +20,7 @@ from vox_mesh.errors import ReplicaOff
 from vox_mesh.store.folders import make_private
 
 SUFFIX: Final = ".mark"
-_SIZE: Final = 1_024
+_SIZE: Final = 2_048
 _READS: Final = 3
 _TRIES: Final = 5
 _LOOK_S: Final = 0.005

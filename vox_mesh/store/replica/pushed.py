@@ -31,7 +31,7 @@ _SNAPSHOT_LOOK_S: Final = (0.02, 0.25)
 """How long to wait before asking for a snapshot again, at first and at most."""
 
 _SNAPSHOT_S: Final = 120.0
-"""How long a snapshot may be in the making; the server takes about 10 s for a log of 1 GB."""
+"""How long a snapshot may be in the making: the server takes seconds for a log of 200 MB."""
 
 _MAX_PROMISES: Final = 64
 _NEVER: Final = -float("inf")
