@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -55,10 +55,14 @@ class Writer:
         """Write what will not change again, and much of it; then a row that will."""
         await self._write("CREATE TABLE kept (a)")
         for _ in range(_KEPT_BYTES // _BODY_BYTES):
-            await self._write(f"INSERT INTO kept VALUES (randomblob({_BODY_BYTES}))")
+            await self.keep_more()
         await self._write("CREATE TABLE changing (a)")
         await self._write("INSERT INTO changing VALUES (NULL)")
         await self.settled()
+
+    async def keep_more(self) -> None:
+        """Add a row that will not change again."""
+        await self._write(f"INSERT INTO kept VALUES (randomblob({_BODY_BYTES}))")
 
     async def _write(self, sql: str) -> None:
         await self._store.write(Script(Statement(sql)), timeout=_PATIENCE_S)
@@ -98,6 +102,14 @@ async def _assert_equal_to_primary(ours: Settings, server: Server, folder: Path)
     assert_intact(file_of(ours))
 
 
+async def _assert_watched(store: Store, writer: Writer) -> None:
+    """A watch sees the next commit, whether the replica can apply it or not."""
+    async with asyncio.timeout(_PATIENCE_S), aclosing(store.watch("SELECT count(*) FROM kept")) as watch:
+        before = await anext(watch)
+        await writer.keep_more()
+        assert (await anext(watch)).rows.value == before.rows.value + 1
+
+
 async def test_a_follower_keeps_its_copy_though_the_snapshot_is_long_in_the_making(
     compacting: Server, tmp_path: Path
 ) -> None:
@@ -112,6 +124,7 @@ async def test_a_follower_keeps_its_copy_though_the_snapshot_is_long_in_the_maki
                 await writer.compact()
             await until(store, lambda: standing(store).state is State.CATCHING_UP)
             assert file_of(ours).stat().st_ino == before, "the copy was dropped"
+            await _assert_watched(store, writer)
             gate.release()
             await until_in_touch(store)
             await _synced(store)
