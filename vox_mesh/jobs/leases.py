@@ -134,8 +134,8 @@ class Leases:
             self._wake.clear()
             try:
                 await asyncio.gather(self._renew(), self._look())
-            except Exception:
-                _log.exception("the leases could not be kept")
+            except Exception as error:
+                self._store.faults.note("leases", error)
                 await asyncio.sleep(_AGAIN_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s()):

@@ -174,9 +174,10 @@ class Worker:
             self._places.capacity = 0
             self._tell()
             raise
+        listening = self._store.faults.keep_running("worker-ear", self._listen, fatal=(StoreClosed,))
         self._tasks = [
             asyncio.create_task(self._take_jobs(), name="vox-mesh-worker"),
-            asyncio.create_task(self._listen(), name="vox-mesh-worker-ear"),
+            asyncio.create_task(listening, name="vox-mesh-worker-ear"),
             asyncio.create_task(self._leases.run(), name="vox-mesh-leases"),
         ]
 
@@ -282,9 +283,9 @@ class Worker:
             except MeshError as error:
                 self._claiming.is_unsure = True
                 _log.warning("no jobs can be taken: %s", error.line)
-            except Exception:
+            except Exception as error:
                 self._claiming.is_unsure = True
-                _log.exception("no jobs can be taken")
+                self._store.faults.note("worker", error)
             took = self._leases.now - began
             if pause == 0.0:
                 await self._gather_places(min(_GATHER * took, _LONGEST_CALM_S))

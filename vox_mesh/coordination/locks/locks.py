@@ -243,7 +243,8 @@ class Locks:
         self._in_background(self._leave(request))
 
     def _in_background(self, leaving: Coroutine[None, None, object]) -> None:
-        task = asyncio.create_task(leaving, name="vox-mesh-lock-leaving")
+        leaving_safely = self._store.faults.absorb("lock-leaving", leaving)
+        task = asyncio.create_task(leaving_safely, name="vox-mesh-lock-leaving")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
