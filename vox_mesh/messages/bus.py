@@ -465,7 +465,7 @@ class Bus:
             self._in_background(self.announce(names))
 
     def _in_background(self, leaving: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(leaving, name="vox-mesh-inbox")
+        task = asyncio.create_task(self._store.faults.absorb("inbox", leaving), name="vox-mesh-inbox")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 

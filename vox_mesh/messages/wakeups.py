@@ -95,7 +95,8 @@ class Wakeups:
         """Listen for commits on behalf of one more receiver."""
         self._joined += 1
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="vox-mesh-inboxes", context=apart())
+            running = self._store.faults.keep_running("inboxes", self._run)
+            self._task = asyncio.create_task(running, name="vox-mesh-inboxes", context=apart())
         if self.is_crowded:  # what it is to receive may be there already, and not yet in our copy
             self._check_at = 0.0
             if self._pause is not None and not self._pause.expired():
