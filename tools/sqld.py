@@ -51,6 +51,11 @@ class Server:
         return Path(tempfile.mkdtemp(prefix="vox-sqld-"))
 
     @property
+    def database_folder(self) -> Path:
+        """Where the server keeps the database, its log and the snapshots of the log."""
+        return self._folder / "data" / "dbs" / "default"
+
+    @property
     def token(self) -> str:
         """A token that may read and write."""
         return self.token_with({"a": "rw"})
