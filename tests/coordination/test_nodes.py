@@ -355,7 +355,7 @@ async def test_an_anchor_that_could_not_be_written_is_written_with_the_next_tick
     settings = FILE.settings(tmp_path, None, node_id="a", tick="1s")
     async with Mesh.open(settings.model_copy(update={"node_id": "b"})) as other:
         await other.oplog.anchor()
-    async with Mesh.open(settings, Surroundings(monotonic=clock, elapsed=clock)) as node:
+    async with Mesh.open(settings, Surroundings(monotonic=clock)) as node:
         await node.supervisor.stop_all()
         for _ in range(2):  # in one step its own last tick would be too old
             await node.run_once()
