@@ -38,6 +38,7 @@ _SQL: Final = named("oplog")
 _NODES: Final = named("nodes")
 _ANSWERS_OF: Final = named("scripts")["answers_of"]
 _PAGE: Final = 1_000
+_SAME_GUARD_S: Final = 0.5
 _NO_OP: Final = Op("", "")
 _IS_CURRENT: Final = f"EXISTS ({_SQL['is_current']})"
 _IS_ON_TIME: Final = f"EXISTS ({_SQL['is_on_time']})"
@@ -99,6 +100,8 @@ class Author:
         self._acknowledged: End | None = None  # the chain was not read yet
         self._sealing = Sealing()
         self._bound: list[Bound] = []
+        self._guard: Frame | None = None
+        self._guarded_at = 0.0
         self._started = 0.0
 
     @property
@@ -124,7 +127,7 @@ class Author:
             return None
         ops = [script for script in scripts if script.op is not None]
         if not ops:
-            return self._timed() if self._registration is None else self._guarded()
+            return self._guarded()
         if self._end is None:
             return None
         return self._linked(self._end, self._entries(self._end, ops))
@@ -179,18 +182,20 @@ class Author:
     # --- binding ---------------------------------------------------------------------------------
 
     def _guarded(self) -> Frame:
-        """The frame of a request without ops."""
-        self._started = self._clock.started()
-        who = (self.identity.chain, self.incarnation, *self._clock.window_ms)
-        guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who))
-        return Frame((guard,), condition=Statement(_IS_CURRENT, who))
+        """The frame of a request without ops: the same for a moment, since making it has its cost."""
+        self._started = now = self._clock.started()
+        if self._guard is None or now - self._guarded_at > _SAME_GUARD_S:
+            self._guard, self._guarded_at = self._new_guard(), now
+        return self._guard
 
-    def _timed(self) -> Frame:
-        """The frame of a command's request without ops."""
+    def _new_guard(self) -> Frame:
+        window = self._clock.window_ms
+        if self._registration is not None:
+            who = (self.identity.chain, self.incarnation, *window)
+            guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who))
+            return Frame((guard,), condition=Statement(_IS_CURRENT, who))
         if not self._clock.is_set:
             return NO_FRAME
-        self._started = self._clock.started()
-        window = self._clock.window_ms
         guard = Statement(_SQL["refuse_unless_on_time"], window)
         return Frame((guard,), condition=Statement(_IS_ON_TIME, (None, None, *window)))
 
@@ -314,6 +319,7 @@ class Author:
             await self._refuse_other_key(desk)
         await self.look_at_clock(desk)
         self._clock.was_late(self._started)
+        self._guard = None  # it may expect another time now
 
     async def look_at_clock(self, desk: Desk) -> None:
         """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed."""
