@@ -184,7 +184,7 @@ class Author:
     def _guarded(self) -> Frame:
         """The frame of a request without ops: the same for a moment, since making it has its cost."""
         self._started = now = self._clock.started()
-        if self._guard is None or now - self._guarded_at > _SAME_GUARD_S:
+        if self._guard is None or not 0 <= now - self._guarded_at <= _SAME_GUARD_S:
             self._guard, self._guarded_at = self._new_guard(), now
         return self._guard
 
