@@ -46,6 +46,14 @@ class MessageJob(Job):
     """Before it sends these, or deals with them, it waits until it is told to go on."""
     roles: tuple[str, ...] = ()
     lease: float = 120.0
+    loops: int = 1
+    """How many consumers it has."""
+    strangers: bool = False
+    """Whether each message is of another sender, so that none has to wait for the one before."""
+    work: float = 0.0
+    """How long a receiver works on each message, in seconds."""
+    patience: float = 0.0
+    """How long a receiver waits for the answer to a claim; 0: as long as usual."""
 
 
 class Correspondent(Writer):
@@ -136,6 +144,18 @@ class Post:
     def again(self) -> int:
         """How many messages were delivered to somebody who had dealt with them."""
         return sum(len(numbers) for numbers in self.done("again").values())
+
+    def handed_out_after_ack(self) -> list[str]:
+        """Return the messages that were handed out after their ack had succeeded, or were acked twice."""
+        acked: set[str] = set()
+        wrong: list[str] = []
+        for line in self._done.read_text().splitlines():
+            kind, _, message = line.partition(" ")
+            if kind in ("handed", "acked") and message in acked:
+                wrong.append(line)
+            if kind == "acked":
+                acked.add(message)
+        return wrong
 
     async def rows(self) -> Rows:
         """What the table holds of this mesh."""
