@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.authoring import Scene
 from tests.support.clocks import Clock
-from tests.support.messaging import PATIENCE_S, bodies, found, next_of, settled, take
+from tests.support.messaging import PATIENCE_S, bodies, change, found, next_of, settled, take, write
 from vox_mesh import Message
-from vox_mesh.errors import Unreachable
+from vox_mesh.errors import NotHolder, Unreachable
 from vox_mesh.messages.arrivals import MAX_KEPT, Arrivals
 from vox_mesh.messages.claims import is_brought
 from vox_mesh.model.messages import MessageState
@@ -150,9 +150,9 @@ class Away:
         self._gate = scene.gate
         self.node = node
 
-    async def leased_loop(self, count: int) -> AsyncGenerator[Message, None]:
+    async def leased_loop(self, count: int, at_once: int = 256) -> AsyncGenerator[Message, None]:
         """A loop that has received so many messages as z, with a lease of that inbox."""
-        loop = self.node.bus.receive("z")
+        loop = self.node.bus.receive("z", at_once=at_once)
         await take(self.node, loop, count)
         await settled(self.node)
         await self.node.bus.lease_inboxes()
@@ -223,3 +223,131 @@ async def test_one_that_is_worked_on_when_the_database_comes_back_is_not_handed_
     assert (await asking).message_uuid == after.message_uuid
     await loop.aclose()
     await settled(away.node)
+
+
+# --- the lease of an inbox ----------------------------------------------------------------------------
+
+
+async def _brought(away: Away, *bodies: str) -> list[Message]:
+    """Messages that were sent while the database was away, each by another sender, and brought here."""
+    sent = [await away.node.bus.send("z", body, sender=body) for body in bodies]
+    away.node.bus.arrivals.bring(sent)
+    return sent
+
+
+async def _until_unanswered(node: MeshNode, times: int = 3) -> None:
+    """Wait until all consumers of a node have asked so often without an answer."""
+    async with asyncio.timeout(PATIENCE_S):
+        while any(each._unanswered < times for each in node.bus._consumers):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+
+
+async def test_consumers_of_one_node_never_share_a_relayed_message(away: Away, sent: list[Message]) -> None:
+    bus = away.node.bus
+    loops = [await away.leased_loop(len(sent), at_once=1), bus.receive("z", at_once=1)]
+    asking = [asyncio.create_task(next_of(loop)) for loop in loops]
+    await settled(away.node)
+    away.begin()
+    await _brought(away, "x", "y")
+    taken = [await each for each in asking]
+    assert sorted(bodies(taken)) == ["x", "y"]
+    for message in taken:
+        assert not await bus.ack(message)  # it is in the spool
+    await away.end()
+    assert {(await found(away.node, each)).state for each in taken} == {MessageState.ACKED}
+    for loop in loops:
+        await loop.aclose()
+
+
+async def test_while_others_receive_too_relayed_messages_wait_for_the_database(
+    away: Away, there: Scene, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    async with there.node("other") as other:
+        await other.run_once()
+        assert await other.bus.poll_inbox_from_db("z") == []
+        await settled(other)
+        bus._leases._asked_at = float("-inf")
+        await bus.lease_inboxes()
+        assert bus._leases.until("z") is None
+        asking = asyncio.create_task(next_of(loop))
+        await settled(away.node)
+        away.begin()
+        (message,) = await _brought(away, "x")
+        await _until_unanswered(away.node)
+        assert not asking.done()
+        await away.end()
+        assert (await asking).message_uuid == message.message_uuid
+        assert not is_brought(asking.result())
+        assert await bus.ack(asking.result())
+    await loop.aclose()
+
+
+async def test_a_leased_inbox_is_claimed_by_its_holder_alone_until_the_lease_ends(
+    away: Away, there: Scene, sent: list[Message]
+) -> None:
+    loop = await away.leased_loop(len(sent))
+    async with there.node("other") as other:
+        await other.run_once()
+        await other.bus.send("z", "x", sender="a")
+        assert await other.bus.poll_inbox_from_db("z") == []
+        assert await other.bus.inbox("z") == []
+        await write(other, "UPDATE a2a_receivers SET lease_until_ms = 1 WHERE scope_id = ?1 AND ?2 = ?2")
+        assert bodies(await other.bus.poll_inbox_from_db("z")) == ["x"]
+    await loop.aclose()
+
+
+async def test_a_lease_is_released_when_its_holder_receives_no_more(
+    away: Away, there: Scene, sent: list[Message]
+) -> None:
+    loop = await away.leased_loop(len(sent))
+    await loop.aclose()
+    await settled(away.node)
+    async with there.node("other") as other:
+        await other.run_once()
+        await other.bus.send("z", "x", sender="a")
+        assert bodies(await other.bus.poll_inbox_from_db("z")) == ["x"]
+
+
+async def test_an_ack_of_a_relayed_message_that_another_has_acked_is_refused(
+    away: Away, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    asking = asyncio.create_task(next_of(loop))
+    await settled(away.node)
+    away.begin()
+    await _brought(away, "x")
+    message = await asking
+    assert is_brought(message)
+    await away.end()
+    await change(away.node, [message], state="acked", acknowledged=1, ended_ms=1, claim_owner="another")
+    with pytest.raises(NotHolder):
+        await bus.ack(message)
+    assert (await found(away.node, message)).claim_owner == "another"
+    await loop.aclose()
+
+
+async def test_a_relayed_message_in_hand_is_claimed_for_its_holder_when_the_database_is_back(
+    away: Away, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    asking = asyncio.create_task(next_of(loop))
+    await settled(away.node)
+    away.begin()
+    await _brought(away, "x")
+    message = await asking
+    await away.end()
+    await bus.send("z", "behind", sender="x")
+    assert await bus.poll_inbox_from_db("z") == []  # it is in hand, and what comes after it waits
+    await settled(away.node)
+    claimed = await found(away.node, message)
+    assert claimed.state == MessageState.DELIVERED
+    assert await bus.ack(message)
+    assert (await found(away.node, message)).claim_owner == claimed.claim_owner
+    assert bodies(await bus.poll_inbox_from_db("z")) == ["behind"]
+    with pytest.raises(NotHolder):
+        await bus.ack(message)
+    await loop.aclose()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from vox_mesh.coordination import tracing
@@ -297,24 +298,31 @@ class Bus:
         if self._listening is None or self._listening.done():
             self._listening = asyncio.create_task(self._listen(), name="vox-mesh-inboxes", context=apart())
         self._in_background(self.announce(consumer.names))
+        handler: asyncio.Task[Any] | None = None
         try:
             while True:
                 message = await consumer.next()
-                handler = asyncio.current_task()
+                task = asyncio.current_task()
+                if task is not None and task is not handler:
+                    task.add_done_callback(partial(self._handler_ended, consumer))
+                handler = task
                 with of_message(message):
-                    try:
-                        yield message
-                    except GeneratorExit:
-                        if handler is not None and (handler.cancelling() or handler.cancelled()):
-                            consumer.abandoned(message)
-                        raise
+                    yield message
         finally:
             self._consumers.remove(consumer)
             self.arrivals.leave(consumer.names, consumer)
-            self._in_background(self._leave(consumer))
+            is_cancelled = handler is not None and (handler.cancelling() > 0 or handler.cancelled())
+            self._in_background(self._leave(consumer, is_cancelled=is_cancelled))
 
-    async def _leave(self, consumer: Consumer) -> None:
+    def _handler_ended(self, consumer: Consumer, handler: asyncio.Task[Any]) -> None:
+        """Release what a cancelled handler had: nobody will settle it, and the loop may never be closed."""
+        if handler.cancelled() and not handler.get_loop().is_closed():
+            self._in_background(consumer.give_up())
+
+    async def _leave(self, consumer: Consumer, *, is_cancelled: bool) -> None:
         """Release what a consumer had, and the leases of inboxes that nothing receives from here any more."""
+        if is_cancelled:
+            await consumer.give_up()
         await consumer.close()
         if self._leases.is_held:
             forsaken = [name for name in consumer.names if name not in self.arrivals.names]

@@ -81,7 +81,7 @@ class Consumer:
         self._next_ms: int | None = None
         self._unanswered = 0  # how often the database was asked since it last answered
         self._has_relayed = False  # among what is in stock
-        self._abandoned: Message | None = None
+        self._in_hand: Message | None = None  # what was handed out last, until the next is asked for
         self._is_changed = False
         self._is_closed = False
 
@@ -116,11 +116,6 @@ class Consumer:
         """It is not ours any more: release what was claimed with it, and would be handed out after it."""
         await self._give_back(self.given_back(message))
 
-    def abandoned(self, message: Message) -> None:
-        """Its handler was cancelled: unless it is settled, it is released when this consumer closes."""
-        if message.pair in self._busy and self._busy[message.pair][0] == _held(message):
-            self._abandoned = message
-
     def has_pair(self, pair: _Pair) -> bool:
         """Whether messages of this pair are in hand or in stock here."""
         return self._is_busy(pair) or any(each.pair == pair for each in self._in_stock)
@@ -129,12 +124,14 @@ class Consumer:
 
     async def next(self) -> Message:
         """The next message, whenever it comes."""
+        self._in_hand = None
         while True:
             await self._give_back_what_is_late()
             if self._is_closed:
                 break
             message = self._from_stock()
             if message is not None:
+                self._in_hand = message
                 return message
             self._wake.clear()
             if not (self._is_time_to_look and await self._restock()):
@@ -335,7 +332,7 @@ class Consumer:
         now = self._monotonic()
         taken = [
             each._replace(claim_owner=ON_ARRIVAL + self._claims.new_name(), delivery_attempts=1)
-            for each in self._arrivals.waiting(list(until), in_stock, self)
+            for each in self._arrivals.waiting(list(until), in_stock, self)[: self._limit]
         ]
         for message in taken:
             self._arrivals.holds.begin(message, now + self._lease_s, until[message.receiver_agent])
@@ -358,16 +355,22 @@ class Consumer:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
 
+    async def give_up(self) -> None:
+        """Release the message in hand, if it is not settled, and all that nobody has looked at."""
+        message, self._in_hand = self._in_hand, None
+        if message is not None and self._busy.get(message.pair, (None,))[0] == _held(message):
+            self._arrivals.not_done(message)
+            self._claims.hand_over(message)
+            self.settled(message)
+            self._in_stock.insert(0, message)  # it goes back with those that come after it
+        await self._give_back_stock()
+
     async def close(self) -> None:
         """Give back what nobody has looked at, also if it is not known yet; hand out nothing more."""
         self._is_closed = True
         self._wake.set()
         if self._claim_name is not None:
             await self._give_back_unanswered(self._claim_name)
-        if self._abandoned is not None:
-            self._arrivals.not_done(self._abandoned)
-            self._claims.hand_over(self._abandoned)
-            await self._give_back([self._abandoned])
         await self._give_back_stock()
 
     async def _give_back_unanswered(self, name: str) -> None:
