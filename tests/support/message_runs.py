@@ -28,6 +28,7 @@ _ROWS: Final = (
 _STORED: Final = "SELECT count(*) FROM a2a_messages WHERE scope_id = ?"
 _ACKED: Final = f"{_STORED} AND state = 'acked'"
 _CLAIMED: Final = f"{_STORED} AND claim_until_ms IS NOT NULL"
+_LEASED: Final = "SELECT count(*) FROM a2a_receivers WHERE scope_id = ? AND lease_until_ms > 0"
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,10 @@ class Post:
     async def until_stored(self, count: int) -> None:
         """Wait until so many are in the database."""
         await self._until_shown(_STORED, count, PATIENCE_S)
+
+    async def until_leased(self) -> None:
+        """Wait until a receiver has leased an inbox."""
+        await self._until_shown(_LEASED, 1, PATIENCE_S)
 
     async def _until_shown(self, sql: str, count: int, timeout: float) -> None:
         shown = None
