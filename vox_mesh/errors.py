@@ -223,6 +223,10 @@ class SchemaDiffers(MeshError):
 
     code = "schema_differs"
 
+    def __init__(self, message: str, *, differences: Sequence[str], hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.differences = tuple(differences)
+
 
 class WrongHome(MeshError):
     """The file at `VOX_DB_PATH` is not a database that this home may use."""

@@ -25,7 +25,7 @@ from vox_mesh.store.migrations import migrations, parse
 from vox_mesh.store.schema import VERSION, ensure_schema
 from vox_mesh.store.shape import Definitions, definitions_at, differences, differences_at, expected
 from vox_mesh.store.statements import ddl
-from vox_mesh.store.tables import tables_at
+from vox_mesh.store.tables import DERIVED, quoted, tables_at
 
 _DEADLINE_S: Final = 60.0
 _NO_LONGER: Final = "lock_fences"  # its tokens are in `lock_generations`
@@ -231,6 +231,73 @@ async def test_of_many_that_come_at_once_one_migrates_and_all_go_on(
         assert migrated[0] == "schema migrated: from=7 to=8 migration=baseline"
     finally:
         await asyncio.gather(*(engine.close() for engine in engines))
+
+
+# --- next to nodes of the version before ---------------------------------------------------------
+
+
+async def test_rows_as_version_7_writes_them_are_accepted_by_the_newest(memory: Engine) -> None:
+    await load_stored(memory, "v7")
+    before = {table.name: table for table in await tables_at(memory.query)}
+    await ensure_schema(memory)
+    for name, table in before.items():
+        rows = await memory.query(Statement(f"{table.rows} LIMIT 1"))
+        if not rows or name in DERIVED:
+            continue
+        key = " AND ".join(f"{each} IS ?" for each in map(quoted, table.key))
+        batch = Batch()
+        batch.add(
+            f"DELETE FROM {table.quoted} WHERE {key}",
+            [rows[0][table.columns.index(each)] for each in table.key],
+        )
+        batch.add(table.insert(1), rows[0])
+        result = await memory.run(batch.seal())
+        assert result.committed, (name, result.error)
+
+
+@pytest.mark.parametrize("case", [FILE, MESH], ids=str)
+async def test_a_node_of_version_7_ticks_before_during_and_after_the_migration(
+    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server: Server | None = request.getfixturevalue("server") if case.needs_server else None
+    settings = case.settings(tmp_path, server)
+    old, new = await open_engine(settings), await open_engine(settings)
+    await load_stored(old, "v7")
+    (row,) = await old.query(Statement("SELECT * FROM mesh_heartbeats"))
+    marks = ", ".join("?" * len(row))
+    beat = (
+        f"INSERT INTO mesh_heartbeats ({', '.join(row.columns)}) VALUES ({marks}) "
+        "ON CONFLICT DO UPDATE SET beats = beats + 1"
+    )
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        batch = Batch()
+        batch.add(beat, row)
+        result = await old.run(batch.seal())
+        assert result.committed or (result.error is not None and result.error.is_busy), result.error
+        ticks += result.committed
+
+    async def tick_until(done: asyncio.Event) -> None:
+        while not done.is_set():
+            await tick()
+
+    try:
+        async with asyncio.timeout(_DEADLINE_S):
+            await tick()
+            done = asyncio.Event()
+            ticking = asyncio.create_task(tick_until(done))
+            assert await ensure_schema(new) == VERSION
+            done.set()
+            await ticking
+            before = ticks
+            while ticks == before:
+                await tick()
+        rows = await new.query(Statement("SELECT beats FROM mesh_heartbeats"))
+        assert rows.value == row["beats"] + ticks
+    finally:
+        await asyncio.gather(old.close(), new.close())
 
 
 # --- the shape -----------------------------------------------------------------------------------
