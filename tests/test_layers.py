@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "settings": ("errors", "model"),
     "opening": (*_BELOW_ROOT, "settings"),
     "planes": _BELOW_ROOT,
-    "supervisor": ("errors",),
+    "supervisor": ("errors", "store"),
     "health": (*_BELOW_ROOT, "settings", "supervisor"),
     "views": (*_BELOW_ROOT, "planes", "views"),
     "http": (*_FACES_USE, "http"),

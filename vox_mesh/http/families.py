@@ -124,6 +124,13 @@ class Families:
             {name: part.restarts for name, part in parts.items()},
         )
 
+        yield counters(
+            "vox_background_faults",
+            "Unexpected exceptions of background tasks, which went on.",
+            "task",
+            node.store.faults.counts,
+        )
+
     def _jobs(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("vox_jobs", "Jobs in the mesh.", labels=("state", "kind"))
         ready = GaugeMetricFamily(

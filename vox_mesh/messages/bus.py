@@ -288,7 +288,8 @@ class Bus:
         self._consumers.append(consumer)
         self.arrivals.join(consumer.names, consumer)
         if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen(), name="vox-mesh-inboxes", context=apart())
+            listening = self._store.faults.keep_running("inboxes", self._listen)
+            self._listening = asyncio.create_task(listening, name="vox-mesh-inboxes", context=apart())
         self._in_background(self.announce(consumer.names))
         try:
             while True:
@@ -461,7 +462,7 @@ class Bus:
                 consumer.look()
 
     def _in_background(self, leaving: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(leaving, name="vox-mesh-inbox")
+        task = asyncio.create_task(self._store.faults.absorb("inbox", leaving), name="vox-mesh-inbox")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 

@@ -24,6 +24,7 @@ from vox_mesh.messages.scripts import (
     sql,
 )
 from vox_mesh.messages.senders import Senders
+from vox_mesh.model.durations import checked_seconds
 from vox_mesh.model.messages import Message, in_turn
 from vox_mesh.model.tally import LONG_S, Spread
 from vox_mesh.store.script import Script, new_key
@@ -299,9 +300,7 @@ def _ack(message: Message) -> Script:
 
 def checked_lease(seconds: float) -> float:
     """A time for which a message can be had."""
-    if not MIN_LEASE_S <= seconds <= MAX_LEASE_S:
-        raise BadValue(f"a message can't be had for {seconds} s", hint="from 0.1 s to a day")
-    return seconds
+    return checked_seconds("lease", seconds, MIN_LEASE_S, MAX_LEASE_S, hint="pass no lease for the default")
 
 
 def checked_count(count: int) -> int:

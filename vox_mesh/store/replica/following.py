@@ -14,6 +14,7 @@ from copy import copy
 from typing import ClassVar, Final, NamedTuple
 
 from vox_mesh.errors import DatabaseUnavailable, ReplicaOff, SyncRefused, Unauthorized, Unreachable
+from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.carrier import backoff_s
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.replica.floor import Floor
@@ -70,6 +71,7 @@ class Following(ABC):
         *,
         max_stale_s: float,
         refused: Callable[[SyncRefused], None],
+        faults: BackgroundFaults,
     ) -> None:
         self._mark = mark
         self._floor = floor
@@ -78,12 +80,14 @@ class Following(ABC):
         self._ask_s = min(_ASK_S, max(max_stale_s / 2, _FLOOR_S)) if max_stale_s else _ASK_S
         self._unwatched_ask_s = _UNWATCHED_ASK_S if self._ask_s == _ASK_S else self._ask_s
         self._refused = refused
+        self._faults = faults
         self._monotonic = floor.monotonic  # what the floor has seen is compared with it
         self._state = State.CATCHING_UP
         self._error = ""
         self._fault: Exception | None = None
         self._as_of = _NEVER
         self._cramped = 0  # how often there was no room on the disk, in a row
+        self._failed = 0  # the unexpected faults in a row
         self._progress = Changes()
         self._asked = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
@@ -198,12 +202,18 @@ class Following(ABC):
                     with suppress(OSError):
                         await self._discard()
                     await self._more_room(self._mark.free_bytes if error.errno == errno.ENOSPC else 0)
+                except SyncRefused:
+                    raise
+                except Exception as error:  # a copy that can't be explained is dropped, and fetched again
+                    self._faults.note("replica", error)
+                    self._turn_off(error)
+                    with suppress(Exception):
+                        await self._discard()
+                    self._failed += 1
+                    await asyncio.sleep(backoff_s(self._failed, random.random))
         except SyncRefused as error:
             self._turn_off(error)
             self._refused(error)
-        except Exception as error:
-            _log.exception("the replica failed")
-            self._turn_off(error)
 
     async def _follow_on(self) -> None:
         """Follow the primary, one session after the other."""
@@ -247,7 +257,7 @@ class Following(ABC):
         if moment > self._as_of:
             self._as_of = moment
             self._mark.update(as_of_ms=round((time.time() - self._monotonic() + moment) * 1_000))
-            self._cramped = 0
+            self._cramped = self._failed = 0
             if self._state is not State.IN_TOUCH:
                 self._fault = None
                 self._enter(State.IN_TOUCH)

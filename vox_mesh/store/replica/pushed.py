@@ -10,6 +10,7 @@ from contextlib import aclosing, suppress
 from typing import Final
 
 from vox_mesh.errors import NoAnswer, SyncRefused
+from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.replica.copy import Copy
 from vox_mesh.store.replica.floor import Floor
@@ -48,8 +49,9 @@ class PushedReplica(Following):
         *,
         max_stale_s: float,
         refused: Callable[[SyncRefused], None],
+        faults: BackgroundFaults,
     ) -> None:
-        super().__init__(mark, floor, changes, max_stale_s=max_stale_s, refused=refused)
+        super().__init__(mark, floor, changes, max_stale_s=max_stale_s, refused=refused, faults=faults)
         self._copy = copy
         self._log = log
         self._heard_at = _NEVER
