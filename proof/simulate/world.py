@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from proof import tables
+from proof import losses, tables
 from proof.history import Event, Recorder, Step
 from proof.monitor import Monitor
 from proof.moves import INSTALL
@@ -92,7 +92,9 @@ class World:
         self._fate = fate
         self.loop = loop = new_loop(random.Random(f"steps {seed}").random, watch)
         loop.failed = self._unexpected
-        memory = SharedMemory(lambda: EPOCH_MS + round(loop.now * 1_000), image)
+        self._ahead_ms = 0
+        """By how much the clock of the database is ahead."""
+        memory = SharedMemory(lambda: EPOCH_MS + self._ahead_ms + round(loop.now * 1_000), image)
         memory.keys |= keys
         self._database = Database(loop, memory, random.Random(f"lines {seed}"))
         names = PLAYERS[: fate.players]
@@ -245,8 +247,14 @@ class World:
         match fault.kind:
             case Kind.DATABASE:
                 await self._stand_still(fault)
-            case Kind.NETWORK | Kind.LINE | Kind.RELAY:
+            case Kind.NETWORK | Kind.LINE | Kind.RELAY | Kind.SLOW:
                 await self._weather(fault)
+            case Kind.ROLLBACK:
+                await self._roll_back(fault)
+            case Kind.HELD:
+                await self._hold(fault)
+            case Kind.DATABASE_CLOCK:
+                await self._step_database_clock(fault)
             case _ if player.life is None or player.life.house.is_paused:
                 pass
             case Kind.KILL:
@@ -267,9 +275,35 @@ class World:
         finally:
             self.loop.resume(self._database.house)
 
+    async def _roll_back(self, fault: Fault) -> None:
+        image, copied = self._database.memory.image(), self.loop.passing()
+        await asyncio.sleep(fault.seconds)
+        self._database.put_back(image)
+        now = self.loop.passing()
+        self._recorder.note(losses.NOTE, kept_until=copied, lost_at=now, back_at=now)
+
+    async def _hold(self, fault: Fault) -> None:
+        self._database.hold()
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            self._database.let_go()
+
+    async def _step_database_clock(self, fault: Fault) -> None:
+        """Set it, and set it right again after a while."""
+        self._set_database_clock(fault.skew_ms)
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            self._set_database_clock(-fault.skew_ms)
+
+    def _set_database_clock(self, by_ms: int) -> None:
+        self._ahead_ms += by_ms
+        self._recorder.note("database.clock", ahead_ms=self._ahead_ms)
+
     async def _weather(self, fault: Fault) -> None:
         assert fault.weather is not None
-        struck = self._players if fault.kind is Kind.NETWORK else [self._players[fault.player]]
+        struck = self._players if fault.player < 0 else [self._players[fault.player]]
         lists = [each.relays if fault.kind is Kind.RELAY else each.lines for each in struck]
         for suffered in lists:
             suffered.append(fault.weather)
