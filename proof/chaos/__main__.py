@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from proof.chaos.cast import NAMES
-from proof.chaos.schedule import PACE, StoreKind, drawn
+from proof.chaos.schedule import DEFAULT_FAULTS, PACE, Kind, StoreKind, drawn
 from proof.chaos.stage import LOGS, PICTURE, Stage
+from proof.choosing import choices_of, chosen
 from proof.history import History
 from proof.verdicts import Verdict
 
@@ -41,6 +42,9 @@ def _asked() -> argparse.Namespace:
         help="between two deeds of a workload (%(default)s)",
     )
     asking.add_argument("--out", type=Path, help="a folder that is made for the history")
+    asking.add_argument(
+        "--faults", nargs="+", metavar="KIND", choices=choices_of(Kind), help="these kinds, and no others"
+    )
     asking.add_argument("--plant", default="", metavar="BUG", help="play with a planted bug")
     asked = asking.parse_args()
     if not 2 <= asked.nodes <= len(NAMES):
@@ -58,7 +62,8 @@ def _asked() -> argparse.Namespace:
 
 def _unless_usual(asked: argparse.Namespace) -> str:
     rest = "" if asked.rest == PACE.rest_s else f" --rest {asked.rest:g}"
-    return rest + (f" --plant {asked.plant}" if asked.plant else "")
+    faults = f" --faults {' '.join(asked.faults)}" if asked.faults else ""
+    return rest + faults + (f" --plant {asked.plant}" if asked.plant else "")
 
 
 def _planted() -> Iterable[str]:
@@ -71,7 +76,8 @@ def main() -> None:
     """Play, judge, tell; exit with 1 if a promise was broken."""
     asked = _asked()
     seed = secrets.randbelow(_SEEDS) if asked.seed is None else asked.seed
-    schedule = drawn(seed, asked.seconds, asked.store, NAMES[: asked.nodes])
+    kinds = chosen(asked.faults, Kind, DEFAULT_FAULTS)
+    schedule = drawn(seed, asked.seconds, asked.store, NAMES[: asked.nodes], kinds)
     folder = asked.out or _FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}-{asked.store}-{seed}"
     again = (
         f"python -m proof.chaos --seconds {asked.seconds:g} --seed {seed} "

@@ -16,10 +16,11 @@ import orjson
 from proof.chaos.cast import Person, assemble, assert_all_gone, cast
 from proof.chaos.finals import asking, note_finals, prepare
 from proof.chaos.ground import TOKEN, Ground, laid
+from proof.chaos.marks import Marks
 from proof.chaos.nemesis import Nemesis
 from proof.chaos.picture import drawn as picture_of
 from proof.chaos.role import DRAINED, OVER, UP, Role, appended_to
-from proof.chaos.schedule import PACE, Kind, Schedule
+from proof.chaos.schedule import PACE, ROLLBACKS, Kind, Schedule
 from proof.chaos.strangers import Strangers
 from proof.checkers.lives import RECOVERY_S
 from proof.history import History, Recorder
@@ -69,8 +70,9 @@ class Stage:
             roles = self._roles(ground)
             async with cast(roles, self._recorder, self.folder / LOGS, self._plant) as self._people:
                 await self._begin()
-                async with self._monitored(ask):
-                    await self._storms_and_calm(ground)
+                marks = Marks(store, ask)
+                async with self._monitored(ask), self._marked(marks):
+                    await self._storms_and_calm(ground, marks)
                     await self._go_on()
                     await self._drain()
                 await self._leave()
@@ -101,16 +103,25 @@ class Stage:
             yield
         await monitor.look()
 
+    @asynccontextmanager
+    async def _marked(self, marks: Marks) -> AsyncIterator[None]:
+        """Only where the store goes back: nobody else asks what was kept."""
+        if ROLLBACKS.isdisjoint(fault.kind for fault in self.schedule.faults):
+            yield
+            return
+        async with _beside(marks.run()):
+            yield
+
     # --- the acts of the play --------------------------------------------------------------------
 
     async def _begin(self) -> None:
         await self._all(_come_up, _UP_S, "to come up")
 
-    async def _storms_and_calm(self, ground: Ground) -> None:
+    async def _storms_and_calm(self, ground: Ground, marks: Marks) -> None:
         """All that goes wrong, until all is well again and everybody is back."""
         async with self._called_by_strangers(ground):
             async with asyncio.timeout(self.schedule.seconds + _MEND_S):
-                await Nemesis(ground, self._people, self._recorder).rage(self.schedule)
+                await Nemesis(ground, self._people, self._recorder, marks).rage(self.schedule)
             await self._all(_come_up, _UP_S, "to come up again")
         self._recorder.note("healed")
 

@@ -10,6 +10,7 @@ from proof.losses import Losses
 from proof.op_hash import op_hash
 from proof.reading import finals, grouped
 from proof.verdicts import Check
+from proof.workloads.oplog import LAST
 from vox_mesh.model.chain import NO_HASH, Entry
 
 _APPEND: Final = "log.append"
@@ -82,10 +83,24 @@ def heads_kept(history: History) -> Iterator[str | int]:
             yield f"{chain}: entry {seq} is another one than at {event.at:.3f}, or is gone"
 
 
+def goes_on(history: History) -> Iterator[str | int]:
+    """Whoever was there in the end could append once more, when all was over."""
+    drained = {note.data["player"] for note in history.notes("drained")}
+    last: dict[str, list[Deed]] = {}
+    for deed in history.deeds(_APPEND):
+        if deed.asked.get("number") == LAST and deed.who in drained:
+            last.setdefault(deed.who, []).append(deed)
+    for tries in last.values():
+        yield 1
+        if not any(deed.is_ok for deed in tries):
+            yield f"{tries[-1]}, when all was well, as {len(tries)} times before"
+
+
 OPLOG_CHECKS: Final = (
     Check(
         "chains-whole", "every chain of the log is without a gap, and hashed as it should be", chains_whole
     ),
     Check("chains-complete", "what was appended to the log is there, once", chains_complete),
+    Check("log-goes-on", "when all has healed, everybody can append to the log", goes_on),
     Check("heads-kept", "the log only grows: what was seen of it once stays", heads_kept),
 )

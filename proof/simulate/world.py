@@ -94,6 +94,7 @@ class World:
         loop.failed = self._unexpected
         self._ahead_ms = 0
         """By how much the clock of the database is ahead."""
+        self._rolling_back = asyncio.Lock()
         memory = SharedMemory(lambda: EPOCH_MS + self._ahead_ms + round(loop.now * 1_000), image)
         memory.keys |= keys
         self._database = Database(loop, memory, random.Random(f"lines {seed}"))
@@ -276,11 +277,12 @@ class World:
             self.loop.resume(self._database.house)
 
     async def _roll_back(self, fault: Fault) -> None:
-        image, copied = self._database.memory.image(), self.loop.passing()
-        await asyncio.sleep(fault.seconds)
-        self._database.put_back(image)
-        now = self.loop.passing()
-        self._recorder.note(losses.NOTE, kept_until=copied, lost_at=now, back_at=now)
+        async with self._rolling_back:
+            image, copied = self._database.memory.image(), self.loop.passing()
+            await asyncio.sleep(fault.seconds)
+            self._database.put_back(image)
+            now = self.loop.passing()
+            self._recorder.note(losses.NOTE, kept_until=copied, lost_at=now, back_at=now)
 
     async def _hold(self, fault: Fault) -> None:
         self._database.hold()
