@@ -50,10 +50,16 @@ class Stage:
     """One play: its people and where they play, and a folder in which all of it can be read afterwards."""
 
     def __init__(
-        self, schedule: Schedule, folder: Path, plant: str = "", rest_s: float = PACE.rest_s
+        self,
+        schedule: Schedule,
+        folder: Path,
+        plant: str = "",
+        rest_s: float = PACE.rest_s,
+        workloads: tuple[str, ...] = (),
     ) -> None:
         self.schedule = schedule
         self._rest_s = rest_s
+        self._workloads = workloads
         self.folder = folder
         self._plant = plant
         self._people: dict[str, Person] = {}
@@ -93,7 +99,7 @@ class Stage:
     def _roles(self, ground: Ground) -> dict[Role, Any]:
         players, seed = self.schedule.players, self.schedule.seed
         folders = str(self.folder.absolute()), str((self.folder / "outside").absolute())
-        roles = (Role(who, 0, seed, players, *folders, self._rest_s) for who in players)
+        roles = (Role(who, 0, seed, players, *folders, self._rest_s, self._workloads) for who in players)
         return {role: ground.settings[role.who] for role in roles}
 
     @asynccontextmanager

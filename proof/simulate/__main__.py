@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _names() -> list[str]:
-    return [each.name for each in plot.WORKLOADS]
+    return [each.name for each in (*plot.WORKLOADS, *plot.OPTIONAL_WORKLOADS)]
 
 
 def _is_enough(asked: argparse.Namespace, trial: Trial) -> bool:

@@ -79,7 +79,8 @@ def tried(
     drawn = fate.drawn(seed, seconds, faults).slowed(slowness)
     if only is None:
         only = _WITNESSES if drawn.is_a_death else _drawn(seed)
-    workloads = [each for each in plot.WORKLOADS if each.name in only]
+    every = (*plot.WORKLOADS, *plot.OPTIONAL_WORKLOADS)
+    workloads = [each for each in every if each.name in only]
     world = World(seed, drawn, workloads, _image(), _keys(), _watch(DEADLINE_S * slowness))
     try:
         with _quietly(world), _without_gc():

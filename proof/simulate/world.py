@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from proof import losses, tables
+from proof.checkers.lives import RECOVERY_S
 from proof.history import Event, Recorder, Step
 from proof.monitor import Monitor
 from proof.moves import INSTALL
@@ -20,6 +21,7 @@ from proof.simulate.life import EPOCH_MS, REQUEST_S, Cast, Life
 from proof.simulate.lines import FAIR, Database, Weather
 from proof.simulate.loop import House, new_loop
 from proof.simulate.relay import Counter
+from proof.workloads.consumers import CONSUMERS
 from vox_mesh.model.keys import SigningKey
 from vox_mesh.store.breaker import REST_S
 from vox_mesh.store.memory import SharedMemory
@@ -162,6 +164,8 @@ class World:
     async def _recover(self) -> None:
         """Let all go on, until everybody has done something again, or should have."""
         healed, calm_s = self.loop.now, _CALM_S * self._fate.slowness
+        if CONSUMERS in self._cast.workloads:
+            calm_s += RECOVERY_S  # or nothing could be late
         self._successful.clear()
         while self.loop.now < healed + self._fate.pace.ttl_s + _AFTER_S:
             await asyncio.sleep(_LOOK_S)
