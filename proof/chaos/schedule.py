@@ -314,7 +314,7 @@ class _Drawing:
             case Kind.SLOW_ANSWERS:
                 return {"delay_ms": chance.randint(3_000, 10_000)}
             case Kind.DATABASE_CLOCK:
-                far = chance.choice((3_000, 30_000, 3_600_000))
+                far = chance.choice((20_000, 60_000, 3_600_000))
                 return {"ahead_ms": chance.choice((-1, 1)) * chance.randint(far // 2, far)}
             case Kind.STORE_BACK | Kind.COMMITS_LOST:
                 return {"is_killed": chance.random() < 0.5}

@@ -145,6 +145,7 @@ class Stage:
         """Play for a while when all is well, and come to an end."""
         is_long = self.schedule.seconds >= _LONG_S
         await asyncio.sleep(PACE.ttl_s + RECOVERY_S + 1 if is_long else 1.5 * PACE.ttl_s)
+        self._recorder.note("over")
         await self._all(lambda person: person.obey("over", OVER), _OVER_S, "to end its deeds")
 
     async def _drain(self) -> None:

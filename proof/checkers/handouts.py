@@ -133,8 +133,11 @@ def acked_stays(history: History) -> Iterator[str | int]:
 
 
 def handed_in_time(history: History) -> Iterator[str | int]:
-    """No message that was sent lies, while nothing is wrong, for so long as to be late."""
-    pace, over = pace_of(history), min((each.at for each in history.notes("drained")), default=None)
+    """No message that was sent lies, while nothing is wrong, for so long as to be late.
+
+    When all is over, consumers are ended in the middle of their work: from then on their leases count.
+    """
+    pace, over = pace_of(history), min((each.at for each in history.notes("over")), default=None)
     if pace is None or over is None:
         return
     troubles = _merged(_troubles(history, lease_of(pace)))
@@ -143,7 +146,7 @@ def handed_in_time(history: History) -> Iterator[str | int]:
         if deed.asked["to"] != INBOX or not deed.is_ok or deed.got["spooled"]:
             continue
         yield 1
-        first = handed[deed.asked["key"]][0].at if deed.asked["key"] in handed else over
+        first = min([over, *(event.at for event in handed.get(deed.asked["key"], ()))])
         for since, until in _calms(troubles, deed.ended, first):
             if until - since > _LATE_S:
                 yield f"{deed} lay for {until - since:.1f} s from {since:.3f} on, when nothing was wrong"

@@ -17,6 +17,9 @@ from proof.verdicts import Check
 from vox_mesh.errors import StaleFence, StaleIncarnation
 from vox_mesh.model.patterns import is_pattern, overlap
 
+NOTICED_S: Final = 10.0
+"""Within this time it is noticed that the database's clock was set: for so much longer a hold may last."""
+
 
 class _Cells:
     """The keys that are no patterns. What is done to a pattern is done to all of them that it matches."""
@@ -162,6 +165,7 @@ _REPLACED: Final = StaleIncarnation.__name__
 
 def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
     """All that was done to locks and changed or told something, with the keys that it was done to."""
+    steps = [note.at for note in history.notes("database.clock")]
     for deed in history.deeds(*_KINDS):
         kind, step = _KINDS[deed.what], deed.step
         if kind in (Kind.WRITE, Kind.LOOK) and not deed.is_ok and not _is_told_over(deed):
@@ -178,7 +182,8 @@ def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
             deed.asked["keys"],
             Operation(
                 *(kind, step, deed.began, math.inf if step is Step.UNKNOWN else deed.ended),
-                *(token, deed.asked.get("ttl", 0.0), f"{deed.who}.{deed.life}#{deed.number}"),
+                *(token, deed.asked.get("ttl", 0.0), _grace(deed, steps)),
+                f"{deed.who}.{deed.life}#{deed.number}",
             ),
         )
     for note in history.notes("lock.kept"):  # it is released after that, if it can be
@@ -186,9 +191,15 @@ def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
             note.data["keys"],
             Operation(
                 *(Kind.RELEASE, Step.UNKNOWN, note.at, math.inf),
-                *(note.data["token"], 0.0, f"{note.who}.{note.life}"),
+                *(note.data["token"], 0.0, 0.0, f"{note.who}.{note.life}"),
             ),
         )
+
+
+def _grace(deed: Deed, steps: Sequence[float]) -> float:
+    """By how much a hold may last too long, if the clock of the database was set meanwhile."""
+    until = deed.ended + float(deed.asked.get("ttl", 0.0))
+    return NOTICED_S if any(deed.began <= at <= until for at in steps) else 0.0
 
 
 def _is_told_over(deed: Deed) -> bool:

@@ -24,6 +24,9 @@ _LOOKED_AT: Final = 8
 _NOTED_MS: Final = 2_000
 """Within this time of its being handed out, a player that is not stopped notes a message."""
 
+_EARLY_S: Final = 0.5
+"""By so much the clock that its sender went by may be behind the database's."""
+
 _STIRS_S: Final = 3.0
 """A player that was stopped goes on within this time."""
 
@@ -223,10 +226,25 @@ def never_after_expiry(history: History) -> Iterator[str | int]:
             yield f"{event.who} was handed {event.data['key']} at {now_ms}: it had expired at {expires_ms}"
 
 
+def never_before_expiry(history: History) -> Iterator[str | int]:
+    """Nothing was seen as expired before its time had truly passed, whatever the database's clock showed."""
+    seen = {event.data["key"]: event.at for event in history.notes("monitor.expired")}
+    first: dict[str, Deed] = {}
+    for deed in history.deeds("message.send"):
+        if deed.asked.get("ttl") is not None:
+            first.setdefault(deed.asked["key"], deed)
+    for key, deed in first.items():
+        if key in seen:
+            yield 1
+            if seen[key] < deed.began + deed.asked["ttl"] - _EARLY_S:
+                yield f"message {key} had expired at {seen[key]:.3f}, before its time: {deed}"
+
+
 MESSAGE_CHECKS: Final = (
     Check("messages-acked", "what was sent is acknowledged, or expires, or is a dead letter", acked),
     Check("messages-once", "sent twice under one key, it is one message", once),
     Check("acked-by-holder", "only who has a message can acknowledge it", by_holder),
     Check("messages-in-order", "each sender's messages to a receiver come one by one, in order", in_order),
     Check("never-after-expiry", "nothing is handed out that has expired", never_after_expiry),
+    Check("never-before-expiry", "no message expires before its time has truly passed", never_before_expiry),
 )

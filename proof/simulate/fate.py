@@ -91,7 +91,9 @@ _TIMES: Final = (1, 1, 2, 3)
 """How often each of them befalls a world."""
 
 _SLOW_S: Final = 10.0
-_STEPS_MS: Final = (3_000, 30_000, 3_600_000)
+_STEPS_MS: Final = (20_000, 60_000, 3_600_000)
+"""How far the clock of the database is set at the most, and half of that at the least. Smaller steps are
+followed by the mesh, and make leases so much shorter or longer."""
 
 
 @dataclass(frozen=True, slots=True)

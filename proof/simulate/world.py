@@ -149,6 +149,7 @@ class World:
             await asyncio.sleep(REST_S + REQUEST_S)
         self._recorder.note("healed")
         await self._recover()
+        self._recorder.note("over")
         self._cast.over.set()
         await self._all(lambda life: life.has_acted.is_set(), "the last deeds")
         self._cast.draining.set()
