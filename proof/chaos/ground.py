@@ -30,8 +30,8 @@ _DISK_MB_A_SECOND: Final = 0.3
 _TEMPO: Final = "tempo.yaml"
 _STAGE: Final = "stage"
 _FAKE_TIME: Final = "server-clock"
-_COMPACTS: Final = ("--max-log-duration", "4")
-"""The replication log is compacted so often, in seconds, when something is written to it."""
+_COMPACTS: Final = ("--max-log-size", "1")
+"""The replication log is compacted whenever it has grown by so much, in MB."""
 
 
 @dataclass

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from proof.chaos.breaker import WatchedBreaker
 from proof.chaos.points import Point, PointedOutside, Points
+from proof.chaos.replicas import watch_replicas
 from proof.chaos.role import DRAINED, OVER, TURNED_AWAY, UP, Role, appended_to
 from proof.chaos.schedule import PACE
 from proof.chaos.storm import storm
@@ -169,6 +170,7 @@ async def _live(role: Role) -> None:
     )
     logging.getLogger().addHandler(Crashes(partial(_note_unexpected, recorder)))
     _watch_breakers(recorder)
+    watch_replicas(recorder)
     points, clock = Points(), Clock()
     points.install()
     async with Mesh.open(load_settings(_env_file=None), Surroundings(wall_ms=clock.wall_ms)) as mesh:

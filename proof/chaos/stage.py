@@ -19,6 +19,7 @@ from proof.chaos.ground import TOKEN, Ground, laid
 from proof.chaos.marks import Marks
 from proof.chaos.nemesis import Nemesis
 from proof.chaos.picture import drawn as picture_of
+from proof.chaos.replicas import Compactions
 from proof.chaos.role import DRAINED, OVER, UP, Role, appended_to
 from proof.chaos.schedule import PACE, ROLLBACKS, Kind, Schedule
 from proof.chaos.strangers import Strangers
@@ -77,7 +78,7 @@ class Stage:
             async with cast(roles, self._recorder, self.folder / LOGS, self._plant) as self._people:
                 await self._begin()
                 marks = Marks(store, ask)
-                async with self._monitored(ask), self._marked(marks):
+                async with self._monitored(ask), self._marked(marks), self._counted(ground):
                     await self._storms_and_calm(ground, marks)
                     await self._go_on()
                     await self._drain()
@@ -108,6 +109,17 @@ class Stage:
         async with _beside(monitor.run(_LOOK_S)):
             yield
         await monitor.look()
+
+    @asynccontextmanager
+    async def _counted(self, ground: Ground) -> AsyncIterator[None]:
+        """Count the compactions of a server's log."""
+        if ground.server is None or not self.schedule.is_compacting:
+            yield
+            return
+        compactions = Compactions(ground.server.data)
+        async with _beside(compactions.run()):
+            yield
+        self._recorder.note("final.compactions", count=compactions.count)
 
     @asynccontextmanager
     async def _marked(self, marks: Marks) -> AsyncIterator[None]:
