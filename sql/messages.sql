@@ -144,6 +144,45 @@ LIMIT 2
 WITH RECURSIVE clock (now) AS (SELECT ?7), HEADS
 SELECT min(free_ms) FROM heads
 
+-- name: nonempty_inboxes
+-- The inboxes that hold a message which has not ended. Each step goes straight to the next inbox. ?3: how many.
+WITH RECURSIVE inboxes (receiver) AS (
+    SELECT min(receiver_agent) FROM a2a_messages
+    WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL
+    UNION ALL
+    SELECT (
+        SELECT min(receiver_agent) FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent > inboxes.receiver AND ended_ms IS NULL)
+    FROM inboxes WHERE receiver IS NOT NULL
+    LIMIT ?3
+)
+SELECT receiver FROM inboxes WHERE receiver IS NOT NULL
+
+-- name: free_times
+-- When each of the inboxes in ?3 has something to claim, or earlier: by the first message of each pair alone. An
+-- inbox that has something now needs no look at its other pairs. ?4: the time, as we know it, ?5 and ?6 as above.
+WITH RECURSIVE pairs (receiver, sender, free_ms) AS (
+    SELECT value, '', ?4 + 1 FROM json_each(?3)
+    UNION ALL
+    SELECT p.receiver, m.sender_agent, max(
+        coalesce(m.not_before_ms, 0),
+        CASE WHEN instr(m.claim_owner, ?5) = 1 AND instr(m.claim_owner, ?6) <> 1
+            THEN 0 ELSE coalesce(m.claim_until_ms, 0) END,
+        coalesce((
+            SELECT max(lease_until_ms) FROM a2a_receivers
+            WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver
+              AND node_id || '#' <> ?5), 0))
+    FROM pairs AS p JOIN a2a_messages AS m ON m.id = (
+        SELECT id FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver AND sender_agent > p.sender
+          AND ended_ms IS NULL
+          AND (expires_ms IS NULL OR expires_ms > ?4 OR (
+            claim_until_ms > ?4 AND NOT (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1)))
+        ORDER BY sender_agent, hlc LIMIT 1)
+    WHERE p.free_ms > ?4
+)
+SELECT receiver, min(free_ms) AS free_ms FROM pairs WHERE sender <> '' GROUP BY receiver
+
 -- name: claim_one
 -- One message that is the only one of its pair: most are, and this takes much less than all that follows.
 -- ?3: the message, ?4: the claim, ?5: for how long.
@@ -331,8 +370,8 @@ ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms
 -- name: lease_if_alone
 -- Lease inboxes from which nothing but this node has received lately, or renew the leases of them. It answers with
 -- those that are leased. ?5: for how long, ?6: how long ago is lately, ?7: inboxes whose lease is renewed
--- even if others want to receive, since messages are being worked on under it, ?8: ticks after which a node is dead.
--- Nodes of another version may not respect a lease.
+-- even if others want to receive, since messages are being worked on under it, ?8: ticks after which a node is dead,
+-- ?9: the schema version since which nodes respect leases.
 UPDATE a2a_receivers AS r SET lease_until_ms = NOW_MS + ?5
 WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3)) AND node_id = ?4
   AND NOT EXISTS (
@@ -341,10 +380,10 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
       AND (o.lease_until_ms > NOW_MS OR (
         o.seen_ms > NOW_MS - ?6 AND NOT EXISTS (SELECT 1 FROM json_each(?7) WHERE value = r.receiver_agent))))
   AND NOT EXISTS (
-    SELECT 1 FROM mesh_heartbeats AS h JOIN mesh_heartbeats AS own
-        ON own.scope_id = ?1 AND own.repository_id = ?2 AND own.node_id = ?4
-    WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.version <> own.version AND h.left_ms IS NULL
-      AND h.last_seen_ms > NOW_MS - ?8 * h.tick_ms)
+    SELECT 1 FROM mesh_heartbeats AS h LEFT JOIN node_versions AS v USING (scope_id, repository_id, node_id)
+    WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.left_ms IS NULL
+      AND h.last_seen_ms > NOW_MS - ?8 * h.tick_ms
+      AND coalesce(iif(v.incarnation = h.incarnation, v.schema_version, 0), 0) < ?9)
 RETURNING receiver_agent
 
 -- name: rivals

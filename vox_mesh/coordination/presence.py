@@ -20,6 +20,7 @@ from vox_mesh.model.health import Vitals
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant
+from vox_mesh.store.schema import VERSION
 from vox_mesh.store.script import Answer, Script, Statement, new_key
 from vox_mesh.store.statements import named
 
@@ -116,6 +117,7 @@ class Presence:
         )
         script = Script(
             *(place, key, Statement(_SQL["raise_incarnation"], self._whose), self._row()),
+            Statement(_SQL["announce_version"], (*self._whose, VERSION)),
             answer=Answer(_SQL["incarnation"], self._whose, ("incarnation", "now_ms")),
             key=self._arrival,
         )

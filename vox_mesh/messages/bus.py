@@ -11,8 +11,8 @@ from typing import Any, Final
 from vox_mesh.coordination import tracing
 from vox_mesh.coordination.author import Author, key_refused
 from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.log_context import apart, of_message
-from vox_mesh.errors import BadValue, MeshError, MessageTaken, Refused, StoreClosed
+from vox_mesh.coordination.log_context import of_message
+from vox_mesh.errors import BadValue, MeshError, MessageTaken, Refused
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.claims import (
     LEASE_S,
@@ -22,7 +22,7 @@ from vox_mesh.messages.claims import (
     checked_lease,
     firsts_of_pairs,
 )
-from vox_mesh.messages.consumer import Consumer
+from vox_mesh.messages.consumer import POLL_S, Consumer
 from vox_mesh.messages.handling import Handling
 from vox_mesh.messages.inbox_leases import InboxLeases
 from vox_mesh.messages.letters import Letters
@@ -30,6 +30,7 @@ from vox_mesh.messages.outbox import Auto, Outbox, Route
 from vox_mesh.messages.scripts import announce_script, send_beside, send_plainly, send_script, sql
 from vox_mesh.messages.senders import Senders
 from vox_mesh.messages.signing import Signing
+from vox_mesh.messages.wakeups import Wakeups
 from vox_mesh.messages.whereabouts import Whereabouts
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
 from vox_mesh.model.messages import (
@@ -93,8 +94,9 @@ class Bus:
         self._outbox: Outbox | None = None
         self._is_key_recorded = False
         self._announced = Recent[str, float](_MAX_ANNOUNCED)  # names, and when they were
+        self._unannounced: set[str] = set()
         self._consumers: list[Consumer] = []
-        self._listening: asyncio.Task[None] | None = None
+        self._wakeups = Wakeups(store, self._claims, clock, self.arrivals.kept_names)
         self._leaving: set[asyncio.Task[None]] = set()
         self._handling = Handling(
             *(self._claims, self.arrivals, self._leases, self._consumers),
@@ -292,16 +294,18 @@ class Bus:
         consumer = Consumer(
             *(self._store, self._claims, self.arrivals, self._leases, self._clock),
             *(self._names(agent, roles), checked_lease(lease), self._monotonic, checked_count(at_once)),
+            rest_s=self._wakeups.spread(POLL_S),
+            is_nudged=not self._wakeups.is_crowded,
         )
         self._consumers.append(consumer)
         self.arrivals.join(consumer.names, consumer)
-        if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen(), name="vox-mesh-inboxes", context=apart())
-        self._in_background(self.announce(consumer.names))
+        self._wakeups.join()
+        self._announce_soon(consumer.names)
         handler: asyncio.Task[Any] | None = None
         try:
             while True:
-                message = await consumer.next()
+                with self._wakeups.waking(consumer):
+                    message = await consumer.next()
                 task = asyncio.current_task()
                 if task is not None and task is not handler:
                     task.add_done_callback(partial(self._handler_ended, consumer))
@@ -310,6 +314,7 @@ class Bus:
                     yield message
         finally:
             self._consumers.remove(consumer)
+            self._wakeups.leave()
             self.arrivals.leave(consumer.names, consumer)
             is_cancelled = handler is not None and (handler.cancelling() > 0 or handler.cancelled())
             self._in_background(self._leave(consumer, is_cancelled=is_cancelled))
@@ -435,6 +440,16 @@ class Bus:
         own = self._author.identity
         return own.chain if own.is_command else own.node_id
 
+    def _announce_soon(self, names: Sequence[str]) -> None:
+        """Make known that these are received here, in one write for all that begin together."""
+        if not self._unannounced:
+            self._in_background(self._announce_all())
+        self._unannounced.update(names)
+
+    async def _announce_all(self) -> None:
+        names, self._unannounced = list(self._unannounced), set()
+        await self.announce(names)
+
     def _announce_once(self, names: Sequence[str]) -> None:
         """Make it known now and then: whoever has leased the inbox is to know that others want it too."""
         now = self._monotonic()
@@ -456,19 +471,8 @@ class Bus:
         """Whether messages are brought to this node by others."""
         return self._outbox is not None
 
-    async def _listen(self) -> None:
-        """Have everyone look when something was committed."""
-        while self._consumers:
-            seen = self._store.change_count
-            try:
-                await self._store.changed(seen)
-            except StoreClosed:
-                return
-            for consumer in self._consumers:
-                consumer.look()
-
     def _in_background(self, leaving: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(leaving, name="vox-mesh-inbox")
+        task = asyncio.create_task(self._store.faults.absorb("inbox", leaving), name="vox-mesh-inbox")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
@@ -476,9 +480,7 @@ class Bus:
         """Give back what is in somebody's hands, or was to be."""
         for consumer in self._consumers:
             self._in_background(consumer.close())
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        await self._wakeups.close()
         await asyncio.gather(*self._leaving, return_exceptions=True)
         await self._claims.release_all()
         if self._leases.is_held:

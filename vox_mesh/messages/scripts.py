@@ -17,6 +17,8 @@ Mesh = tuple[str, str]
 
 _SQL: Final = named("messages")
 _RECORD: Final = ("record",)
+_LEASES_SINCE: Final = 11
+"""The schema version since which nodes respect the leases of inboxes."""
 
 
 def sql(name: str) -> str:
@@ -117,7 +119,7 @@ def lease_script(
 ) -> Script:
     """Lease the inboxes from which only this node receives; it answers with those that are leased."""
     whose = (*mesh, json(names), node)
-    values = (*whose, lease_ms, lease_ms, json(in_use), dead_after)
+    values = (*whose, lease_ms, lease_ms, json(in_use), dead_after, _LEASES_SINCE)
     return Script(
         Statement(sql("receive_from"), whose),
         answer=Answer(sql("lease_if_alone"), values, ("receiver_agent",)),
