@@ -429,11 +429,9 @@ class Bus:
         names = self.arrivals.names if names is None else names
         if names:
             own = self._author.identity
-            script = announce_script(
-                self._mesh, names, "" if own.is_command else own.node_id, self._receiver()
-            )
+            node = "" if own.is_command else own.node_id
             with suppress(MeshError):  # then they are found without the relay, and it is said again later
-                await self._store.write(script)
+                await self._store.write(announce_script(self._mesh, names, node, self._receiver()))
 
     def _receiver(self) -> str:
         """Return the name of this process as a receiver: its node, or the chain of a command."""
