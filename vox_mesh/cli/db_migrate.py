@@ -12,7 +12,7 @@ from vox_mesh.cli.start import opened_engine, start_shared
 from vox_mesh.errors import BadSettings
 from vox_mesh.settings import Settings
 from vox_mesh.store.migrations import migrations
-from vox_mesh.store.rehearsal import Step, rehearse
+from vox_mesh.store.rehearsal import PlannedStatement, rehearse
 from vox_mesh.store.repair import RepairPlan, repair, repair_plan
 from vox_mesh.store.schema import VERSION, applied_at, refuse_if_different, versions_at
 from vox_mesh.store.schema import migrate as apply_migrations
@@ -35,7 +35,7 @@ def migrate(status: bool, dry_run: bool, as_json: bool) -> None:
     is one transaction: it is applied whole or not at all, once, however many processes try. Back up first.
 
     \b
-    Examples:
+    Example:
       vox-mesh db migrate --status
       vox-mesh db migrate --dry-run
       vox-mesh db migrate
@@ -53,7 +53,7 @@ def migrate(status: bool, dry_run: bool, as_json: bool) -> None:
         refuse_if_different(remaining)
 
 
-async def _rehearse(settings: Settings) -> list[Step]:
+async def _rehearse(settings: Settings) -> list[PlannedStatement]:
     async with opened_engine(settings) as engine:
         return await rehearse(engine.query)
 
