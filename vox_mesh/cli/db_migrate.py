@@ -16,7 +16,7 @@ from vox_mesh.store.rehearsal import PlannedStatement, rehearse
 from vox_mesh.store.repair import RepairPlan, repair, repair_plan
 from vox_mesh.store.schema import VERSION, applied_at, refuse_if_different, versions_at
 from vox_mesh.store.schema import migrate as apply_migrations
-from vox_mesh.store.shape import Difference
+from vox_mesh.store.shape import SchemaDifference
 
 REPAIRABLE: Final = "run `vox-mesh db migrate`"
 NOT_REPAIRABLE: Final = "restore a backup, or bring the table to its shape by hand"
@@ -87,11 +87,11 @@ def _state(version: int, oldest_code: int, plan: RepairPlan) -> str:
     return "differs" if plan.repaired or plan.remaining else "current"
 
 
-def _difference(each: Difference, advice: str) -> dict[str, str]:
+def _difference(each: SchemaDifference, advice: str) -> dict[str, str]:
     return {"type": each.type, "name": each.name, "problem": each.problem, "advice": advice}
 
 
-async def _migrate(settings: Settings) -> tuple[dict[str, Any], list[Difference]]:
+async def _migrate(settings: Settings) -> tuple[dict[str, Any], list[SchemaDifference]]:
     async with opened_engine(settings) as engine:
         found, _ = await versions_at(engine.query)
         reached = await apply_migrations(engine)
