@@ -282,6 +282,21 @@ class Families:
             "For how long the replica has not been known to hold every commit.",
             None if status is None else _lag_s(status),
         )
+        yield counter(
+            "vox_replica_snapshots",
+            "Snapshots of a compacted log that the replica has applied.",
+            0 if status is None else status.snapshots,
+        )
+        yield counter(
+            "vox_replica_start_overs",
+            "Times the replica dropped its whole copy to fetch it again.",
+            0 if status is None else status.start_overs,
+        )
+        yield counter(
+            "vox_replica_fetched_bytes",
+            "Bytes of the server's log that the replica has fetched.",
+            0 if status is None else status.fetched_bytes,
+        )
         requests = store.traffic.requests
         yield counters(
             "vox_primary_requests",
