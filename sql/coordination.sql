@@ -405,6 +405,18 @@ CREATE TABLE IF NOT EXISTS a2a_inboxes (
     PRIMARY KEY (scope_id, repository_id, receiver_agent)
 ) WITHOUT ROWID;
 
+-- Which nodes receive from an inbox. The only one may lease it: until the lease ends no other node, and no command,
+-- claims from it, so that the holder can hand out relayed messages while the database is unreachable.
+CREATE TABLE IF NOT EXISTS a2a_receivers (
+    scope_id       TEXT    NOT NULL,
+    repository_id  TEXT    NOT NULL,
+    receiver_agent TEXT    NOT NULL,
+    node_id        TEXT    NOT NULL,            -- or the chain of a command
+    seen_ms        INTEGER NOT NULL,
+    lease_until_ms INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (scope_id, repository_id, receiver_agent, node_id)
+) WITHOUT ROWID;
+
 -- Jobs: a row for each, found by the hash of its manifest or by its ULID. Everything here follows from the ops of
 -- the log, in the order of their commits; only `lease_until_ms` is the database's own. `id` is the order in which
 -- jobs came.
