@@ -105,6 +105,17 @@ class Server:
         self._process.wait(_END_S)
         self._process = None
 
+    def copy_data(self, to: Path) -> None:
+        """Copy all that it has written, as a snapshot of its volume would."""
+        shutil.copytree(self._folder / "data", to)
+
+    def put_back(self, kept: Path) -> None:
+        """Kill it, replace what it has written by such a copy, and start it again."""
+        self.kill()
+        shutil.rmtree(self._folder / "data")
+        shutil.copytree(kept, self._folder / "data")
+        self.start()
+
     def freeze(self) -> None:
         """Stop it in its tracks: connections stay open and nothing answers."""
         assert self._process is not None

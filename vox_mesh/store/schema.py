@@ -11,7 +11,7 @@ from vox_mesh.store.engine import Ask, Engine
 from vox_mesh.store.script import Statement
 from vox_mesh.store.statements import ddl, named
 
-VERSION: Final = 7
+VERSION: Final = 9
 """The version of `sql/coordination.sql`."""
 
 OLDEST_CODE: Final = 1
