@@ -428,7 +428,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     backoff_ms       INTEGER NOT NULL,
     lease_ms         INTEGER,                     -- NULL: as its kind, or the worker, has it
     claimer          TEXT,                        -- whose it is, or was last
-    claim_token      INTEGER NOT NULL DEFAULT 0,  -- rises with every claim
+    claim_token      INTEGER NOT NULL DEFAULT 0,  -- rises with every claim, and with the time
     lease_until_ms   INTEGER,                     -- NULL: nobody's
     attempts         INTEGER NOT NULL DEFAULT 0,  -- claims
     failures         INTEGER NOT NULL DEFAULT 0,  -- attempts that failed, or whose lease ran out

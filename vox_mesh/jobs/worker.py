@@ -446,7 +446,7 @@ class Worker:
 
     async def _attempt(self, job: Job, handler: Handler | None) -> Ended:
         resumed = None
-        if job.claim_token > 1:
+        if job.attempts > 1:
             kept = (await self._jobs.notes.of(job.job_id, fresh=True)).checkpoint
             resumed = None if kept is None else orjson.loads(kept)
         context = JobContext(job, self._store, self._jobs.clock, self._artifacts, resumed)
