@@ -1,10 +1,12 @@
--- All tables of the mesh. Every statement may run from many nodes at once and any number of times.
+-- All tables of the mesh, at the newest version: an empty database is created from this file alone. A database that
+-- is there already is brought to the same shape by the files in `migrations/`, so a change here comes with a
+-- migration; a test compares the two. Every statement may run from many nodes at once and any number of times.
 --
 -- Scope (tenant) and repository are part of every key, so that several meshes can share a database.
 -- Times are by the database's clock; in all these files `NOW_MS` stands for it, in milliseconds.
 
--- Which versions of this file were applied. `oldest_code` is the oldest code that can still work with
--- the database as that version left it.
+-- The version this database was created with, and every migration applied to it since. `oldest_code` is the
+-- oldest code that can still work with the database as that version left it.
 CREATE TABLE IF NOT EXISTS mesh_schema (
     version     INTEGER PRIMARY KEY,
     oldest_code INTEGER NOT NULL,
@@ -231,6 +233,17 @@ CREATE TABLE IF NOT EXISTS node_vitals (
     waiting        INTEGER NOT NULL,  -- writes that wait to be sent
     replica_lag_ms INTEGER,           -- NULL: it has no replica
     faults         TEXT    NOT NULL,  -- JSON array: why it is not ready
+    PRIMARY KEY (scope_id, repository_id, node_id)
+) WITHOUT ROWID;
+
+-- The schema version each node's code knows, written when it starts. A row counts only for the incarnation in it:
+-- code that writes none knows version 7 at most. One row per node, as in `mesh_heartbeats`.
+CREATE TABLE IF NOT EXISTS node_versions (
+    scope_id       TEXT    NOT NULL,
+    repository_id  TEXT    NOT NULL,
+    node_id        TEXT    NOT NULL,
+    incarnation    INTEGER NOT NULL,
+    schema_version INTEGER NOT NULL,
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 

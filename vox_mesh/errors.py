@@ -282,6 +282,12 @@ class SchemaTooNew(MeshError):
     code = "schema_too_new"
 
 
+class SchemaDiffers(MeshError):
+    """The database lacks something that its schema version stands for, or has it in another shape."""
+
+    code = "schema_differs"
+
+
 class WrongHome(MeshError):
     """The file at `VOX_DB_PATH` is not a database that this home may use."""
 

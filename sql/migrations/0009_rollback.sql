@@ -2,6 +2,7 @@
 -- Fencing tokens carry the time from now on: the generation, from which nodes of the version before take theirs too,
 -- is raised to it, so that all tokens of a key go on rising whichever node hands them out.
 
+-- if-missing: node_incarnations.beats
 ALTER TABLE node_incarnations ADD COLUMN beats INTEGER NOT NULL DEFAULT 0;
 
 CREATE TABLE IF NOT EXISTS store_epochs (
@@ -15,5 +16,4 @@ CREATE TABLE IF NOT EXISTS store_epochs (
     PRIMARY KEY (scope_id, repository_id, epoch)
 ) WITHOUT ROWID;
 
-UPDATE lock_generations SET generation = max(
-    generation, CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) << 10);
+UPDATE lock_generations SET generation = max(generation, NOW_MS << 10);

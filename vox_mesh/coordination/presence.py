@@ -21,6 +21,7 @@ from vox_mesh.model.liveness import DEAD_AFTER_TICKS
 from vox_mesh.model.store_memory import Epoch
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant
+from vox_mesh.store.schema import VERSION
 from vox_mesh.store.script import Answer, Script, Statement, new_key
 from vox_mesh.store.statements import named
 
@@ -125,6 +126,7 @@ class Presence:
         )
         script = Script(
             *(place, key, Statement(_SQL["raise_incarnation"], self._whose), self._row()),
+            Statement(_SQL["announce_version"], (*self._whose, VERSION)),
             Statement(_SQL["begin_first_epoch"], (*self._whose[:2], self._arrival, self.node_id)),
             answer=Answer(_SQL["joined"], self._whose, _JOINED),
             key=self._arrival,
