@@ -37,6 +37,13 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 IS NOT (
       )
 )
 
+-- name: refuse_unless_chain_ends
+-- As it was read: with the hash ?4, or without an entry.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 IS NOT (
+    SELECT hash FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+    ORDER BY seq DESC LIMIT 1
+)
+
 -- name: record_key
 -- With the first entry of a chain: whose it is.
 INSERT INTO node_keys (scope_id, repository_id, node_id, from_seq, public_key) VALUES (?1, ?2, ?3, 1, ?4)

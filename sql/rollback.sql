@@ -19,11 +19,6 @@ FROM (SELECT 1) LEFT JOIN node_incarnations ON OF_MESH AND node_id = ?3
 -- Another node was quicker, or the database went back once more: look again.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE ?3 IS NOT coalesce((SELECT op_id FROM EPOCHS), '')
 
--- name: refuse_unless_chain_ends
--- As it was read: with the hash ?4, or without an entry.
-INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 IS NOT (
-    SELECT hash FROM agent_oplog WHERE OF_MESH AND node_id = ?3 ORDER BY seq DESC LIMIT 1)
-
 -- name: raise_fences
 -- Above every token that was given out: those that are known here, the highest that the node has seen (?3), and all
 -- that the database's clock can have led to.
@@ -59,8 +54,10 @@ INSERT INTO store_epochs (scope_id, repository_id, epoch, op_id, node_id, detect
 VALUES (?1, ?2, ?3, ?4, ?5, NOW_MS, ?6)
 
 -- name: forget_epochs
-DELETE FROM store_epochs WHERE OF_MESH AND epoch > 0 AND epoch <= (SELECT max(epoch) FROM store_epochs WHERE OF_MESH) - 1000
+DELETE FROM store_epochs
+WHERE OF_MESH AND epoch > 0 AND epoch <= (SELECT max(epoch) FROM store_epochs WHERE OF_MESH) - 1000
 
 -- name: epochs
 -- All but the first, newest first.
-SELECT epoch, op_id, node_id, detected_ms, detail FROM store_epochs WHERE OF_MESH AND epoch > 0 ORDER BY epoch DESC
+SELECT epoch, op_id, node_id, detected_ms, NOW_MS - detected_ms AS age_ms, detail FROM store_epochs
+WHERE OF_MESH AND epoch > 0 ORDER BY epoch DESC

@@ -97,10 +97,13 @@ class MeshNode(Mesh):
         )
         self.supervisor = Supervisor(surroundings.chance, _FATAL, surroundings.monotonic)
         self.health = Health(
-            settings, store, clock, self._heartbeat, self.worker, self.supervisor, self.rhythm
+            *(settings, store, author, clock, self._heartbeat),
+            *(self.worker, self.supervisor, self.rhythm),
         )
         presence.vitals = self.health.vitals
         author.witness.highest_token = lambda: self.locks.highest_token
+        author.on_rejoin = self._rejoined
+        self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
         self._conductor = Conductor(
             *(rhythm.ground, rhythm.policies, rhythm.pulse, rhythm.leadership),
@@ -190,6 +193,24 @@ class MeshNode(Mesh):
         await self._keeper.run_once()
         await self._job_keeper.run_once()
 
+    @property
+    def rollbacks(self) -> int:
+        """How often this process found that the database had gone back to an earlier state."""
+        return self._author.rollbacks
+
+    def _rejoined(self) -> None:
+        """After a rollback, have each part look at what became of its work. Nothing is written from here."""
+        self.worker.look_again()
+        self._conductor.announce_again()
+        self._rejoining = asyncio.create_task(self._look_again(), name="vox-mesh-rejoin")
+
+    async def _look_again(self) -> None:
+        try:
+            await self.locks.catch_up()
+            await self.bus.announce()
+        except MeshError as error:  # a lease is renewed again in time, or lost
+            _log.warning("not all was looked at after a rollback: %s", error.line)
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat.pause_s)
@@ -234,6 +255,8 @@ class MeshNode(Mesh):
         self.begin_to_leave()
         try:
             await self.supervisor.stop_all()
+            if self._rejoining is not None:
+                await asyncio.gather(self._rejoining, return_exceptions=True)
             await self.worker.stop()
             await self.rhythm.close()
             await self.bus.close()

@@ -1,4 +1,4 @@
-"""The store goes back in time: tokens rise, nothing is granted twice, and the nodes join again by themselves."""
+"""The store goes back in time: tokens rise, nothing is granted twice, and nodes join again by themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tools.sqld import Server
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import LockLost, StaleFence, StaleIncarnation
 from vox_mesh.model.store_memory import RAISED_BY, ROLLED_BACK
-from vox_mesh.node import MeshNode
 
 _NEVER_S = "1h"
 
@@ -86,8 +85,7 @@ async def test_two_nodes_under_which_the_store_goes_back_join_again(server: Serv
         assert told["epoch"] == 1
         assert told["log"]["known_id"] >= known.entry_id > told["log"]["last_id"]
         assert all(
-            (node.incarnation or 0) > (was or 0) + RAISED_BY
-            for node, was in zip((a, b), before, strict=True)
+            (node.incarnation or 0) > (was or 0) + RAISED_BY for node, was in zip((a, b), before, strict=True)
         )
         notes = [orjson.loads(e.payload)["n"] for e in await a.oplog.tail(100, kind=NOTE_KIND.name)]
         assert notes == [0, 0, 2, 2], "what was acknowledged in the lost time is gone"
@@ -103,17 +101,23 @@ async def test_a_body_under_a_lock_of_the_lost_time_is_stopped(server: Server, t
         server.end()
         server.copy_data(tmp_path / "copy")
         server.start()
-        with pytest.raises(LockLost):
+
+        async def work() -> None:
             async with a.locks.hold("task:1", ttl=300.0):
-                await a.run_once()
-                server.put_back(tmp_path / "copy")
-                await a.run_once()
-                await asyncio.sleep(60.0)
+                held.set()
+                await asyncio.Event().wait()
+
+        held = asyncio.Event()
+        working = asyncio.create_task(work())
+        await held.wait()
+        await a.run_once()
+        server.put_back(tmp_path / "copy")
+        await a.run_once()
+        with pytest.raises(LockLost):
+            await working
 
 
-async def test_a_node_that_was_away_finds_out_before_its_first_write(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_a_node_that_was_away_finds_out_before_its_first_write(server: Server, tmp_path: Path) -> None:
     a_settings, b_settings = (node_on(MESH, server, tmp_path, name) for name in "ab")
     async with Mesh.open(a_settings) as a:
         server.end()
@@ -134,8 +138,10 @@ async def test_a_node_that_was_away_finds_out_before_its_first_write(
 async def test_a_node_that_starts_on_a_store_that_was_put_back_fences_it(
     case: HomeCase, server: Server, tmp_path: Path
 ) -> None:
-    settings = node_on(case, server, tmp_path, "a") if case is MESH else FILE.settings(
-        tmp_path, None, scope_id="one", node_id="a", tick=_NEVER_S
+    settings = (
+        node_on(case, server, tmp_path, "a")
+        if case is MESH
+        else FILE.settings(tmp_path, None, scope_id="one", node_id="a", tick=_NEVER_S)
     )
     async with Mesh.open(settings) as a:
         await a.locks.acquire("task:0")
@@ -186,8 +192,7 @@ async def test_a_new_database_is_no_rollback(tmp_path: Path) -> None:
 async def test_a_real_replacement_is_still_fatal(tmp_path: Path) -> None:
     settings = FILE.settings(tmp_path, None, scope_id="one", node_id="a", tick=_NEVER_S)
     async with Mesh.open(settings) as a:
-        await a.store.write(
-            Script(Statement("UPDATE node_incarnations SET incarnation = incarnation + 1 WHERE node_id = 'a'"))
-        )
+        newer = "UPDATE node_incarnations SET incarnation = incarnation + 1 WHERE node_id = 'a'"
+        await a.store.write(Script(Statement(newer)))
         with pytest.raises(StaleIncarnation):
             await a.run_once()

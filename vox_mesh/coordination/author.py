@@ -13,29 +13,27 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from vox_mesh.coordination import rollback
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import Identity
+from vox_mesh.coordination.rollback import Rollback
 from vox_mesh.coordination.witness import StoreWitness
 from vox_mesh.errors import (
     ChainBroken,
     ConstraintFailed,
     KeyRefused,
     NoAnswer,
-    Overloaded,
     Refused,
     StaleIncarnation,
     refused,
 )
 from vox_mesh.model import chain
-from vox_mesh.model.canonical import canonical
 from vox_mesh.model.chain import NO_HASH, SEAL, Sealing
 from vox_mesh.model.keys import is_signed
-from vox_mesh.model.store_memory import ROLLED_BACK, Epoch, StoreMemory, StoreState, rollback_evidence
+from vox_mesh.model.store_memory import Epoch
 from vox_mesh.store.frame import NO_FRAME, Frame
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant, Verdict, answered_rows, by_key
-from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
+from vox_mesh.store.script import Op, Outcome, Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.values import Row, Value
 
@@ -45,7 +43,6 @@ _SQL: Final = named("oplog")
 _NODES: Final = named("nodes")
 _ANSWERS_OF: Final = named("scripts")["answers_of"]
 _PAGE: Final = 1_000
-_LOOKS: Final = 16
 _NO_OP: Final = Op("", "")
 
 
@@ -107,6 +104,7 @@ class Author:
         self._clock = clock
         self._registration = registration
         self.witness = StoreWitness() if witness is None else witness
+        self._rollback = Rollback(tenant, self.witness, clock)
         self.incarnation: int | None = None
         self.rollbacks = 0
         """How often this process found that the database had gone back to an earlier state."""
@@ -162,7 +160,7 @@ class Author:
             try:
                 await self._find_end(desk)
             except ChainBroken:
-                if not await self._left_behind(desk):
+                if not await self._is_left_behind(desk):
                     raise
                 await self._join(desk)
                 await self._find_end(desk)
@@ -283,8 +281,8 @@ class Author:
         """Begin an incarnation, unless that is done: from then on nobody else can append."""
         if self._registration is None or self.joined is not None:
             return
-        await self._fence_if_behind(desk)
         is_again = self.incarnation is not None
+        self.rollbacks += await self._rollback.fence_if_behind(desk, self, is_running=is_again)
         joined = await self._registration.register(desk)
         self.witness.joined(joined.epoch, joined.incarnation, joined.beats, joined.last_id)
         self.incarnation, self.joined = joined.incarnation, joined
@@ -295,79 +293,16 @@ class Author:
             )
             self.on_rejoin()
 
-    async def _left_behind(self, desk: Desk) -> bool:
+    async def _is_left_behind(self, desk: Desk) -> bool:
         """Whether the database has gone back since this process joined; then it has to join again."""
-        memory = self.witness.memory
-        state = await self._state(desk, memory)
-        is_node = self._registration is not None
-        is_behind = (is_node and state.epoch.op_id != memory.epoch.op_id) or rollback_evidence(memory, state)
-        if is_behind:
-            self._forget_chain()
-            self.joined = None
-        return bool(is_behind)
-
-    async def _fence_if_behind(self, desk: Desk) -> None:
-        """Compare the database with what is remembered; fence it if it has gone back and nobody did."""
-        memory = self.witness.memory
-        for _ in range(_LOOKS if memory.incarnation else 0):
-            state = await self._state(desk, memory)
-            if self.incarnation is None and rollback.is_other_database(memory, state):
-                _log.warning("not the database of before: node_id=%s", self.identity.node_id)
-                return
-            if state.epoch.op_id != memory.epoch.op_id:
-                _log.error(
-                    "the database has gone back, which was found before: node_id=%s epoch=%d",
-                    *(self.identity.node_id, state.epoch.number),
-                )
-                self.rollbacks += 1
-                return
-            evidence = rollback_evidence(memory, state)
-            if evidence is None:
-                return
-            if await self._fence(desk, memory, state, evidence):
-                self.rollbacks += 1
-                return
-        if memory.incarnation:
-            raise Overloaded("the database goes back again and again", hint="run `vox-mesh doctor`")
-
-    async def _fence(self, desk: Desk, memory: StoreMemory, state: StoreState, evidence: str) -> bool:
-        """Raise all that was handed out, and record it, in one transaction; `False`: look again."""
-        author = self.identity
-        end = await self._end_for_fencing(desk)
-        payload = rollback.lost(memory, state, evidence, author.chain, end.seq)
-        text = canonical(payload)
-        op_id = new_key()
-        (entry,) = self._entries(end, [Script(key=op_id, op=Op(ROLLED_BACK, text, signed=True))])
-        known = (*self._mesh, author.node_id, author.key.public)
-        statements = [
-            Statement(_NODES["refuse_unless_key"], known, refusal=KeyRefused.code),
-            rollback.chain_guard(self._mesh, author.chain, end.hash if end.seq else None),
-            *rollback.fencing(self._mesh, author.node_id, memory, state, op_id, text),
-            Statement(_SQL["record_key"], (*self._mesh, author.chain, author.key.public)),
-            Statement(_SQL["append_one"], (*self._mesh, author.chain, *entry[:10])),
-        ]
-        try:
-            await desk.apply(Script(*statements, key=op_id))
-        except Refused as refused:
-            if refused.reason == KeyRefused.code:
-                raise key_refused(author.node_id, author.key.public) from None
+        if not await self._rollback.is_behind(desk, self.identity.node_id, self.joined):
             return False
-        except ConstraintFailed:
-            return False
-        _log.error(
-            "the database has gone back to an earlier state: node_id=%s epoch=%d evidence=%s op_id=%s",
-            *(author.node_id, payload["epoch"], evidence, op_id),
-        )
+        self._end = self._acknowledged = self.joined = None
+        self._bound, self._sealing = [], Sealing()
         return True
 
-    async def _state(self, desk: Desk, memory: StoreMemory) -> StoreState:
-        started = self._clock.started()
-        state = await rollback.ask_state(desk, self._mesh, self.identity.node_id, memory)
-        self._clock.heard(state.now_ms, started)
-        return state
-
-    async def _end_for_fencing(self, desk: Desk) -> End:
-        """The end of the chain as it is now, whatever was known of it."""
+    async def end_now(self, desk: Desk) -> End:
+        """Read where the chain ends, whatever was known of it."""
         rows = await self._ask(desk, "chain_tail", None, 2**63 - 1, 1)
         if not rows:
             return End()
@@ -376,10 +311,15 @@ class Author:
         self._clock.resume(last["hlc"])
         return End(last["seq"], last["hash"])
 
-    def _forget_chain(self) -> None:
-        self._end = self._acknowledged = None
-        self._bound = []
-        self._sealing = Sealing()
+    def appending(self, end: End, op_id: str, op: Op) -> list[Statement]:
+        """Return what appends one op to the chain in another transaction; refused unless it ends there."""
+        mesh = (*self._mesh, self.identity.chain)
+        (entry,) = self._entries(end, [Script(key=op_id, op=op)])
+        guard = Statement(
+            _SQL["refuse_unless_chain_ends"], (*mesh, end.hash if end.seq else None), refusal="chain_moved"
+        )
+        key = Statement(_SQL["record_key"], (*mesh, self.identity.key.public))
+        return [guard, key, Statement(_SQL["append_one"], (*mesh, *entry[:10]))]
 
     # --- the end of the chain --------------------------------------------------------------------
 
@@ -451,7 +391,7 @@ class Author:
                 raise key_refused(name, author.key.public)
 
     async def _refuse_if_replaced(self, desk: Desk) -> None:
-        if self.joined is None or await self._left_behind(desk):
+        if self.joined is None or await self._is_left_behind(desk):
             return
         now = (await desk.ask(Statement(_NODES["incarnation"], (*self._mesh, self.identity.node_id)))).value
         if now != self.incarnation:

@@ -86,9 +86,7 @@ class Claiming:
         """The same, one way; `None`: some of them may still be had, the long way."""
         sent, started_ms = self._monotonic(), self._clock.now_ms
         token = next_token(max(job.claim_token for job in jobs), started_ms)
-        items = [
-            {"job_id": job.job_id, "claim_token": token, "last_token": job.claim_token} for job in jobs
-        ]
+        items = [{"job_id": job.job_id, "claim_token": token, "last_token": job.claim_token} for job in jobs]
         moves = self._moves
         begun = [{"job_id": job.job_id, "claim_token": token} for job in jobs]
         scripts = (

@@ -212,6 +212,12 @@ class Worker:
                 async with asyncio.timeout(_AWAY_S):
                     await self._store.changed(seen)
 
+    def look_again(self) -> None:
+        """The database went back: see which jobs are still ours, and which it has as ours that are not."""
+        self._claiming.is_unsure = True
+        self._leases.look_soon()
+        self._wake.set()
+
     async def _say(self) -> None:
         """Have the others know what we work on; if that can't be said now, the next tick does."""
         self._tell()

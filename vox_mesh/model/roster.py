@@ -117,7 +117,7 @@ class Replay:
         self._come(entry.op_id)
 
     def _raise_tokens(self) -> None:
-        """The database went back: whoever claimed one of these in the lost time has a token below the next."""
+        """The database went back: the next claims are above those of the lost time."""
         for row in self.jobs.values():
             if row["state"] == JobState.PENDING:
                 row["claim_token"] += RAISED_BY

@@ -63,7 +63,6 @@ class StoreMemory(NamedTuple):
 class StoreState(NamedTuple):
     """What the database knows of a node now."""
 
-    now_ms: int
     incarnation: int | None
     beats: int
     last_id: int
