@@ -22,7 +22,9 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?3 IS NOT coalesce((SELECT 
 -- name: raise_fences
 -- Above every token that was given out: those that are known here, the highest that the node has seen (?3), and all
 -- that the database's clock can have led to.
-UPDATE lock_generations SET generation = max(generation, ?3, NOW_MS << 10) + 4294967296 WHERE OF_MESH
+INSERT INTO lock_generations (scope_id, repository_id, generation)
+VALUES (?1, ?2, max(?3, NOW_MS << 10) + 4294967296)
+ON CONFLICT DO UPDATE SET generation = max(generation + 4294967296, excluded.generation)
 
 -- name: renumber_patterns
 -- So that a process which knew the patterns of later learns anew which there are.
