@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 _MINUTE_S: Final = 60.0
 _JITTER: Final = 0.1
 _LEAVE_S: Final = 2.0
+_REMEMBER_S: Final = 1.0
 
 
 class Heartbeat:
@@ -48,6 +49,7 @@ class Heartbeat:
         self._minute_began = surroundings.monotonic()
         self._anchored: Heads = {}
         self._ticked_at: float | None = None
+        self._remembered_at: float | None = None
         self.fault = ""
         """Why the last tick failed, if it did."""
 
@@ -73,7 +75,14 @@ class Heartbeat:
             raise
         self.fault = ""
         self._ticked_at = self._surroundings.monotonic()
-        await self._witness.save()
+        await self._remember()
+
+    async def _remember(self) -> None:
+        """Keep what was seen of the database on disk; not with every tick of a node that ticks quickly."""
+        now = self._surroundings.monotonic()
+        if self._remembered_at is None or now - self._remembered_at >= _REMEMBER_S:
+            self._remembered_at = now
+            await self._witness.save()
 
     async def _tick(self) -> None:
         began = self._surroundings.monotonic()
