@@ -137,6 +137,41 @@ LIMIT 2
 WITH RECURSIVE clock (now) AS (SELECT ?7), HEADS
 SELECT min(free_ms) FROM heads
 
+-- name: nonempty_inboxes
+-- The inboxes that hold a message which has not ended. Each step goes straight to the next inbox. ?3: how many.
+WITH RECURSIVE inboxes (receiver) AS (
+    SELECT min(receiver_agent) FROM a2a_messages
+    WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL
+    UNION ALL
+    SELECT (
+        SELECT min(receiver_agent) FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent > inboxes.receiver AND ended_ms IS NULL)
+    FROM inboxes WHERE receiver IS NOT NULL
+    LIMIT ?3
+)
+SELECT receiver FROM inboxes WHERE receiver IS NOT NULL
+
+-- name: free_times
+-- When each of the inboxes in ?3 has something to claim, or earlier: by the first message of each pair alone. An
+-- inbox that has something now needs no look at its other pairs. ?4: the time, as we know it, ?5 and ?6 as above.
+WITH RECURSIVE pairs (receiver, sender, free_ms) AS (
+    SELECT value, '', ?4 + 1 FROM json_each(?3)
+    UNION ALL
+    SELECT p.receiver, m.sender_agent, max(
+        coalesce(m.not_before_ms, 0),
+        CASE WHEN instr(m.claim_owner, ?5) = 1 AND instr(m.claim_owner, ?6) <> 1
+            THEN 0 ELSE coalesce(m.claim_until_ms, 0) END)
+    FROM pairs AS p JOIN a2a_messages AS m ON m.id = (
+        SELECT id FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver AND sender_agent > p.sender
+          AND ended_ms IS NULL
+          AND (expires_ms IS NULL OR expires_ms > ?4 OR (
+            claim_until_ms > ?4 AND NOT (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1)))
+        ORDER BY sender_agent, hlc LIMIT 1)
+    WHERE p.free_ms > ?4
+)
+SELECT receiver, min(free_ms) AS free_ms FROM pairs WHERE sender <> '' GROUP BY receiver
+
 -- name: claim_one
 -- One message that is the only one of its pair: most are, and this takes much less than all that follows.
 -- ?3: the message, ?4: the claim, ?5: for how long.

@@ -17,7 +17,8 @@ _BELOW_ROOT = ("errors", "model", "store", "coordination", *_PLANES)
 _ROOT = (*_BELOW_ROOT, "settings", "opening", "planes", "mesh", "node", "supervisor", "health", "loop")
 _FACES_USE = (*_BELOW_ROOT, "settings", "planes", "views")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "errors": (),
+    "base_errors": (),
+    "errors": ("base_errors",),
     "loop": (),
     "model": ("errors", "model"),
     "store": ("errors", "model", "store"),
@@ -26,7 +27,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "settings": ("errors", "model"),
     "opening": (*_BELOW_ROOT, "settings"),
     "planes": _BELOW_ROOT,
-    "supervisor": ("errors",),
+    "supervisor": ("errors", "store"),
     "health": (*_BELOW_ROOT, "settings", "supervisor"),
     "views": (*_BELOW_ROOT, "planes", "views"),
     "http": (*_FACES_USE, "http"),

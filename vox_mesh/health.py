@@ -63,7 +63,7 @@ class Health:
         if self.is_leaving:
             return [Check("leaving", False, "it takes nothing more, and gives back what it has in hand")]
         checks = [self._database(), self._writes(), self._clock_check(), self._parts(), self._tempo()]
-        checks.append(self._rollback())
+        checks += [self._background(), self._rollback()]
         if self._store.replica_status is not None:
             checks.append(self._replica())
         if self.is_beginning:
@@ -128,6 +128,12 @@ class Health:
             if part.state in (PartState.PAUSING, PartState.BROKEN)
         ]
         return Check("parts", not wrong, "; ".join(wrong))
+
+    def _background(self) -> Check:
+        """Name the background tasks that failed. They went on: this is not held against the node."""
+        faults = self._store.faults
+        told = [f"{task} failed {n} times, last: {faults.latest[task]}" for task, n in faults.counts.items()]
+        return Check("background", True, "; ".join(told))
 
     def _tempo(self) -> Check:
         """Which is said, and not held against the node: it works all the same."""

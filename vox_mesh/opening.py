@@ -160,6 +160,7 @@ def open_slot_replica(
     """Open a slot's copy of the primary, or raise why there can be none."""
     from vox_mesh.store.replica.choice import Origin, open_replica
 
+    traffic = Traffic() if traffic is None else traffic
     origin = Origin(
         path=replica_path(settings.db_path, slot.name),
         endpoint=settings.endpoint,
@@ -168,7 +169,8 @@ def open_slot_replica(
         floor=Floor(Surroundings().monotonic) if floor is None else floor,
         changes=Changes() if changes is None else changes,
         max_stale_s=settings.db_max_stale_ms / 1_000,
-        requests=(Traffic() if traffic is None else traffic).requests,
+        requests=traffic.requests,
+        faults=traffic.faults,
     )
     return open_replica(settings.db_replica, origin)
 

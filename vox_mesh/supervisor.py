@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from vox_mesh.errors import MeshError
+from vox_mesh.store.background import is_cancelled
 
 _log = logging.getLogger(__name__)
 
@@ -77,11 +78,11 @@ class Supervisor:
             try:
                 await part.run()
             except asyncio.CancelledError as cancelled:
-                if _is_to_stop():
+                if is_cancelled():
                     raise
                 self._crashed(part, cancelled)  # by something of its own
             except Exception as error:
-                if _is_to_stop():
+                if is_cancelled():
                     _log.warning("%s did not end well: %s", part.name, error)
                     return
                 if isinstance(error, self.fatal):
@@ -136,9 +137,3 @@ class Supervisor:
     async def stop_all(self) -> None:
         """Stop all parts, to their very end."""
         await self.stop(*self._tasks)
-
-
-def _is_to_stop() -> bool:
-    """Whether somebody wants this task to end, and not only a part of its work."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -168,7 +168,7 @@ def test_wrong_usage_ends_with_2_and_says_why(
     ("command", "fault"),
     [
         ("lock run k -- touch started", "VOX_AGENT_ID"),
-        ("lock acquire k --agent a --ttl 30d", "can't be for"),
+        ("lock acquire k --agent a --ttl 30d", "ttl must be seconds"),
         ("lock acquire file:/etc/passwd --agent a", "absolute"),
     ],
 )

@@ -194,6 +194,13 @@ async def _cancel(context: JobContext) -> None:
     raise asyncio.CancelledError
 
 
+async def _cancel_itself(context: JobContext) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.Event().wait()
+
+
 async def _surrogate(context: JobContext) -> None:
     raise ValueError("no text: \ud800 and \0")
 
@@ -228,7 +235,10 @@ def _stop_iteration(context: JobContext) -> None:
 
 @pytest.mark.parametrize(
     "handler",
-    [_exit, _cancel, _odd, _surrogate, _long, _no_json, _exit_in_thread, _stop_iteration, _odd_in_thread],
+    [
+        *(_exit, _cancel, _cancel_itself, _odd, _surrogate, _long, _no_json),
+        *(_exit_in_thread, _stop_iteration, _odd_in_thread),
+    ],
 )
 async def test_however_a_handler_fails_only_its_job_does(local: MeshNode, handler: Any) -> None:
     @local.worker.handles("good")

@@ -12,7 +12,7 @@ import pytest
 from tests.support.authoring import Scene
 from tests.support.clocks import Clock
 from tests.support.messaging import PATIENCE_S, bodies
-from vox_mesh import Auto, Local, MeshError, Message, Remote
+from vox_mesh import Auto, Local, Message, Remote
 from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.messages.outbox import Outbox, Route
 from vox_mesh.messages.whereabouts import Peer
@@ -35,7 +35,7 @@ class ScriptedCourier:
     def __init__(self) -> None:
         self.trips: list[Trip] = []
         self.after: dict[str, str | None] = {}
-        self.ends: deque[MeshError | None] = deque()
+        self.ends: deque[Exception | None] = deque()
         self.refused: set[object] = set()
         self.is_closed = False
         self.is_under_way = asyncio.Event()
@@ -167,6 +167,34 @@ async def test_it_is_tried_three_times_with_longer_pauses_then_the_node_is_left_
     await post.offer("brought again")
     assert post.brought[3:] == [["brought again"]]
     assert post.outbox.counts == {"given_up": 1, "skipped": 1, "brought": 1}
+
+
+async def test_an_exception_of_a_library_is_a_failed_delivery_and_the_others_are_brought(post: Post) -> None:
+    fault = AttributeError("'NoneType' object has no attribute 'getpeername'")
+    post.courier.ends.extend([fault, None])
+    post.courier.hold()
+    await post.offer("first")
+    for body in ("second", "third"):
+        post.outbox.offer(await post.message(body), stored=True)
+    post.courier.release()
+    await post.idle()
+    assert post.brought == [["first"], ["first"], ["second", "third"]]
+    assert post.outbox.counts == {"brought": 3}
+    assert post.outbox._faults.counts == {"relay": 1}
+
+
+async def test_where_a_receiver_is_may_fail_to_be_found_and_the_next_message_is_brought(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(_: str) -> Peer | None:
+        raise AttributeError("from a library")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(post.node.bus.whereabouts, "of", lost)
+        await post.offer("left to be found")
+    await post.offer("brought")
+    assert post.brought == [["brought"]]
+    assert post.outbox.counts == {"skipped": 1, "brought": 1}
 
 
 async def test_one_that_fails_and_then_succeeds_is_brought_once(post: Post) -> None:

@@ -16,6 +16,8 @@ LIFE = (
     "look",
     "glance",
     "next_free",
+    "nonempty_inboxes",
+    "free_times",
     "claim_one",
     "is_first",
     "past",

@@ -20,15 +20,17 @@ import pytest
 from tests.support.counting import WAL_LOG, counting
 from tests.support.disks import small_disk as small_disk
 from tests.support.programs import NODE, program
-from tests.support.standing import replica_file, standing, until
+from tests.support.standing import replica_file, standing, until, until_in_touch
 from tests.support.tables import make_table
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Role, Script, Settings, Statement, Store, load_settings, open_store
 from vox_mesh.errors import WrongHome
 from vox_mesh.model.homes import ReplicaChoice
+from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import mark_of
 from vox_mesh.store.replica.replica import State
+from vox_mesh.store.replica.wire import Hello
 
 _PATIENCE_S: Final = 30.0
 _ROWS: Final = 60
@@ -396,3 +398,19 @@ async def test_with_a_server_that_does_not_push_the_primary_answers_and_the_stat
             witness = await Witness.make(store)
             assert await witness.ask(store) == 0
             assert (await store.status()).replica == standing(store)
+
+
+async def test_an_exception_of_a_library_does_not_end_the_replica(
+    node: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greet, faults = PrimaryLog.hello, [AttributeError("from a library")]
+
+    async def hello(log: PrimaryLog, timeout: float) -> Hello:
+        if faults:
+            raise faults.pop()
+        return await greet(log, timeout)
+
+    monkeypatch.setattr(PrimaryLog, "hello", hello)
+    async with await open_store(node) as store:
+        await until_in_touch(store)
+        assert store.faults.counts == {"replica": 1}

@@ -7,14 +7,16 @@ import time
 from typing import Final
 
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
+from vox_mesh.cli.db_migrate import NOT_REPAIRABLE, REPAIRABLE
 from vox_mesh.cli.start import opened_engine
 from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
 from vox_mesh.model.homes import Home, ReplicaChoice
 from vox_mesh.model.locks import iso_of
 from vox_mesh.opening import primary_log
 from vox_mesh.store import probe
+from vox_mesh.store.repair import RepairPlan, repair_plan
 from vox_mesh.store.replica.native import require_package
-from vox_mesh.store.schema import VERSION, versions_at
+from vox_mesh.store.schema import VERSION, is_usable, versions_at
 from vox_mesh.store.script import Statement
 from vox_mesh.store.statements import named
 
@@ -38,13 +40,27 @@ async def reachability(patient: Patient) -> Finding:
 
 
 async def schema(patient: Patient) -> Finding:
-    """Whether the database has the schema that this code knows."""
+    """Whether the database has the schema that this code knows, in the right shape."""
     version, oldest_code = await versions_at(patient.engine.query)
     if oldest_code > VERSION:
         return fail(f"version {version}, this code knows {VERSION}", "upgrade vox-mesh on this machine")
+    if not version:
+        return warn(f"none, this code creates version {VERSION}", "run `vox-mesh db init`")
     if version < VERSION:
-        return warn(f"version {version}, this code makes {VERSION}", "run `vox-mesh db init`")
-    return ok(f"version {version}")
+        advice = "back up, then run `vox-mesh db migrate`; --dry-run shows what it does"
+        return warn(f"version {version}, this code migrates it to {VERSION}", advice)
+    if version > VERSION:
+        return ok(f"version {version}, newer than that of this code, {VERSION}")
+    return _judge_shape(await repair_plan(patient.engine.query))
+
+
+def _judge_shape(plan: RepairPlan) -> Finding:
+    different = [*plan.repaired, *plan.remaining]
+    if not different:
+        return ok(f"version {VERSION}")
+    found = f"version {VERSION}, but {'; '.join(map(str, different))}"
+    advice = NOT_REPAIRABLE if plan.remaining else REPAIRABLE
+    return (warn if is_usable(different) else fail)(found, advice)
 
 
 async def rollbacks(patient: Patient) -> Finding | None:

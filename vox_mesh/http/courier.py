@@ -104,6 +104,10 @@ class HttpCourier:
             raise RelayRefused(f"{peer.url} is no address: {self._told(str(error))}") from None
         except httpx.HTTPError as error:
             raise RelayFailed(f"{peer.url}: {self._told(str(error)) or type(error).__name__}") from None
+        except Exception as error:
+            # Below httpx, anyio raises `AttributeError` on uvloop if a peer closes the connection early.
+            why = f"{type(error).__name__}: {self._told(str(error))}"
+            raise RelayFailed(f"{peer.url}: the connection failed: {why}") from error
         return status, {} if status == HTTPStatus.OK else _document(answer)
 
     def _told(self, text: object) -> str:

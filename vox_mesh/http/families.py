@@ -124,6 +124,13 @@ class Families:
             {name: part.restarts for name, part in parts.items()},
         )
 
+        yield counters(
+            "vox_background_faults",
+            "Unexpected exceptions of background tasks, which went on.",
+            "task",
+            node.store.faults.counts,
+        )
+
     def _jobs(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("vox_jobs", "Jobs in the mesh.", labels=("state", "kind"))
         ready = GaugeMetricFamily(
@@ -274,6 +281,21 @@ class Families:
             "vox_replica_lag_seconds",
             "For how long the replica has not been known to hold every commit.",
             None if status is None else _lag_s(status),
+        )
+        yield counter(
+            "vox_replica_snapshots",
+            "Snapshots of a compacted log that the replica has applied.",
+            0 if status is None else status.snapshots,
+        )
+        yield counter(
+            "vox_replica_start_overs",
+            "Times the replica dropped its whole copy to fetch it again.",
+            0 if status is None else status.start_overs,
+        )
+        yield counter(
+            "vox_replica_fetched_bytes",
+            "Bytes of the server's log that the replica has fetched.",
+            0 if status is None else status.fetched_bytes,
         )
         requests = store.traffic.requests
         yield counters(

@@ -52,6 +52,7 @@ class Front:
                 self._events.add_to,
                 self._api.add_to,
             ],
+            faults=store.faults,
         )
         self._outbox = Outbox(
             HttpCourier(own, keys),
@@ -60,6 +61,7 @@ class Front:
             monotonic=monotonic,
             spooling=store.is_spooling,
             is_busy=lambda: store.is_busy,
+            faults=store.faults,
         )
         bus.relay_by(self._outbox)
 

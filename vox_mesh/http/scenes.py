@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Final
 
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import MeshError, StoreClosed
 from vox_mesh.planes import Planes
 from vox_mesh.views.overview import Lookout, Overview
 
@@ -33,7 +33,8 @@ class Scenes:
         """The mesh as it is, and again after changes; who takes long sees the latest next."""
         self._listeners += 1
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(), name="vox-mesh-scenes")
+            looking = self._store.faults.keep_running("scenes", self._look, fatal=(StoreClosed,))
+            self._looking = asyncio.create_task(looking, name="vox-mesh-scenes")
         seen: Overview | None = None
         try:
             while True:
@@ -58,8 +59,8 @@ class Scenes:
             except MeshError as error:
                 _log.info("no events for now: %s", error.line)
                 pause_s = _AGAIN_S
-            except Exception:
-                _log.exception("the mesh could not be looked at")
+            except Exception as error:
+                self._store.faults.note("scenes", error)
                 pause_s = _AGAIN_S
             self._changed.set()
             self._changed = asyncio.Event()

@@ -15,6 +15,7 @@ from vox_mesh.http.body import MAX_BODY_BYTES
 from vox_mesh.http.connections import Connections, Patience
 from vox_mesh.http.problems import as_problems
 from vox_mesh.http.tracing import traced
+from vox_mesh.store.background import BackgroundFaults
 
 _log = logging.getLogger(__name__)
 
@@ -29,9 +30,11 @@ class Service:
         address: Address,
         parts: Sequence[Callable[[web.Application], None]],
         patience: Patience | None = None,
+        faults: BackgroundFaults | None = None,
     ) -> None:
         patience = Patience() if patience is None else patience
         self._address = address
+        self._faults = BackgroundFaults() if faults is None else faults
         self.connections = Connections(patience)
         app = web.Application(
             middlewares=[self.connections.noted, traced, as_problems], client_max_size=MAX_BODY_BYTES
@@ -54,7 +57,8 @@ class Service:
             self.connections, sock=self._listening, backlog=_BACKLOG, start_serving=False
         )
         await self._server.start_serving()
-        self._watching = asyncio.create_task(self.connections.watch(), name="vox-mesh-http")
+        watching = self._faults.keep_running("http", self.connections.watch)
+        self._watching = asyncio.create_task(watching, name="vox-mesh-http")
         url = self._address.told(self._listening.getsockname()[1])
         _log.info("listening on %s", url)
         return url

@@ -21,6 +21,7 @@ from vox_mesh.jobs.finishing import Ended
 from vox_mesh.jobs.handlers import Function, Handler
 from vox_mesh.model.canonical import canonical
 from vox_mesh.model.jobs import JobState
+from vox_mesh.store.background import is_cancelled
 from vox_mesh.store.thread import SerialThread
 
 _RESULT: Final = "result"
@@ -44,15 +45,30 @@ class GiveUp(Exception):
 Work = Callable[[JobContext], Any]
 
 
-async def attempt(context: JobContext, work: Work, clock: MeshClock, timeout_s: float | None) -> Ended:
-    """Have the work done, whatever becomes of it. Cancelled, there is no end to tell."""
+async def attempt(
+    context: JobContext,
+    work: Work,
+    clock: MeshClock,
+    timeout_s: float | None,
+    is_stopped: Callable[[], bool],
+) -> Ended:
+    """Have the work done, whatever becomes of it. Stopped by its worker, there is no end to tell.
+
+    A cancellation while `is_stopped` says no is the work's own, and ends the attempt as failed.
+    """
     with tracing.running(context.job) as run:
-        ended = await _attempt(context, work, clock, timeout_s)
+        ended = await _attempt(context, work, clock, timeout_s, is_stopped)
         tracing.came_to(run, ended.state, ended.reason)
     return ended
 
 
-async def _attempt(context: JobContext, work: Work, clock: MeshClock, timeout_s: float | None) -> Ended:
+async def _attempt(
+    context: JobContext,
+    work: Work,
+    clock: MeshClock,
+    timeout_s: float | None,
+    is_stopped: Callable[[], bool],
+) -> Ended:
     job, failed = context.job, partial(Ended, context.job, JobState.FAILED)
     limit = asyncio.timeout(timeout_s) if timeout_s else None
     try:
@@ -63,9 +79,9 @@ async def _attempt(context: JobContext, work: Work, clock: MeshClock, timeout_s:
             f"it took longer than {timeout_s:g} s" if limit is not None and limit.expired() else _told(error)
         )
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_cancelled() and is_stopped():
             raise
+        take_back_cancellation()
         ended = failed(_told(error))  # nobody wanted that but the work itself
     except GiveBack as error:
         delay_ms = job.backoff_ms if error.delay_ms is None else error.delay_ms
@@ -79,6 +95,13 @@ async def _attempt(context: JobContext, work: Work, clock: MeshClock, timeout_s:
     finally:
         context.cancel()
     return ended._replace(finished_ms=clock.now_ms, artifacts=context.kept)
+
+
+def take_back_cancellation() -> None:
+    """Have the current task go on: whoever cancelled it had no say in whether it ends."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
 
 
 def _told(error: BaseException) -> str:

@@ -90,6 +90,10 @@ class Leases:
         self._set_alarm(held)
         self._wake.set()
 
+    def holds(self, job: Job) -> bool:
+        """Return whether a job is in hand."""
+        return job.job_id in self._held
+
     def ending(self, job: Job) -> None:
         """The work is done, and its end is being written: it can't be lost any more, only refused."""
         if (held := self._held.get(job.job_id)) is not None:
@@ -134,8 +138,8 @@ class Leases:
             self._wake.clear()
             try:
                 await asyncio.gather(self._renew(), self._look())
-            except Exception:
-                _log.exception("the leases could not be kept")
+            except Exception as error:
+                self._store.faults.note("leases", error)
                 await asyncio.sleep(_AGAIN_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s()):

@@ -143,6 +143,8 @@ class Notebook:
                 await self._store.write(Script(*statements))
             except MeshError as error:
                 _log.warning("what job %s said was not kept: %s", self._whose[2], error.line)
+            except Exception as error:  # notes are not the work
+                self._store.faults.note("notes", error)
 
     async def close(self) -> None:
         """Write what is left."""

@@ -22,7 +22,7 @@ from vox_mesh.errors import (
     StoreClosed,
 )
 from vox_mesh.jobs.artifacts import Artifacts
-from vox_mesh.jobs.attempt import Work, attempt, executed, handled
+from vox_mesh.jobs.attempt import Work, attempt, executed, handled, take_back_cancellation
 from vox_mesh.jobs.bounds import Bounds
 from vox_mesh.jobs.choosing import Chooser
 from vox_mesh.jobs.claiming import REST_S, Claimed, Claiming
@@ -174,9 +174,10 @@ class Worker:
             self._places.capacity = 0
             self._tell()
             raise
+        listening = self._store.faults.keep_running("worker-ear", self._listen, fatal=(StoreClosed,))
         self._tasks = [
             asyncio.create_task(self._take_jobs(), name="vox-mesh-worker"),
-            asyncio.create_task(self._listen(), name="vox-mesh-worker-ear"),
+            asyncio.create_task(listening, name="vox-mesh-worker-ear"),
             asyncio.create_task(self._leases.run(), name="vox-mesh-leases"),
         ]
 
@@ -288,9 +289,9 @@ class Worker:
             except MeshError as error:
                 self._claiming.is_unsure = True
                 _log.warning("no jobs can be taken: %s", error.line)
-            except Exception:
+            except Exception as error:
                 self._claiming.is_unsure = True
-                _log.exception("no jobs can be taken")
+                self._store.faults.note("worker", error)
             took = self._leases.now - began
             if pause == 0.0:
                 await self._gather_places(min(_GATHER * took, _LONGEST_CALM_S))
@@ -427,9 +428,13 @@ class Worker:
         try:
             ended = await self._attempt(job, handler)
         except asyncio.CancelledError:
-            if job.job_id not in self._leases.cancelled:
+            if job.job_id in self._leases.cancelled:
+                ended = Ended(job, JobState.PENDING, "its worker stopped", delay_ms=0)
+            elif self._is_stopped(job):
                 raise
-            ended = Ended(job, JobState.PENDING, "its worker stopped", delay_ms=0)
+            else:
+                take_back_cancellation()
+                ended = Ended(job, JobState.FAILED, "CancelledError")
         except AWAY as error:  # what a handler raises is the end of its attempt, and does not come here
             _log.warning("job %s could not be begun: %s", job.job_id, error.line)
             ended = Ended(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
@@ -457,6 +462,7 @@ class Worker:
             resumed = None if kept is None else orjson.loads(kept)
         context = JobContext(job, self._store, self._jobs.clock, self._artifacts, resumed)
         work: Work
+        is_stopped = partial(self._is_stopped, job)
         if job.kind == EXEC and self._policy is not None:
             work, timeout_s = partial(executed, artifacts=self._artifacts, policy=self._policy), None
         else:
@@ -465,14 +471,19 @@ class Worker:
         try:
             context.bound = bound = await self._bounds.of(context)
             if bound is None:
-                return await attempt(context, work, self._jobs.clock, timeout_s)
+                return await attempt(context, work, self._jobs.clock, timeout_s, is_stopped)
             work = partial(bound.within, work)
-            return await bound.keep(attempt(context, work, self._jobs.clock, timeout_s))
+            return await bound.keep(attempt(context, work, self._jobs.clock, timeout_s, is_stopped))
         finally:
             context.cancel()
             if context.thread is not None and not context.thread.done():
                 self._lingering[job.job_id] = context.thread
             await context.close()
+
+    def _is_stopped(self, job: Job) -> bool:
+        """Return whether the worker wants the attempt to end, or all tasks of this process are ending."""
+        is_wanted = job.job_id not in self._leases.cancelled and self._leases.holds(job)
+        return not is_wanted or any(task.cancelling() for task in self._tasks[-1:])
 
     def _lose(self, job: Job) -> None:
         """A job is not ours any more: stop working on it at once."""

@@ -103,6 +103,10 @@ class Arrivals:
         """What was brought for these, and is neither claimed nor done with here."""
         return [key for key, each in self._kept.items() if each.receiver_agent in names]
 
+    def kept_names(self) -> set[str]:
+        """Return the receivers of what was brought, and is neither claimed nor done with here."""
+        return {each.receiver_agent for each in self._kept.values()}
+
     def drop(self, message_uuids: Iterable[str]) -> None:
         """What was brought of these is of no use any more."""
         for key in message_uuids:

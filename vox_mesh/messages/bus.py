@@ -10,8 +10,8 @@ from typing import Any, Final
 from vox_mesh.coordination import tracing
 from vox_mesh.coordination.author import Author, key_refused
 from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.log_context import apart, done_with, of_message
-from vox_mesh.errors import BadValue, MeshError, MessageTaken, NotHolder, Refused, StoreClosed
+from vox_mesh.coordination.log_context import done_with, of_message
+from vox_mesh.errors import BadValue, MeshError, MessageTaken, NotHolder, Refused
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.claims import (
     LEASE_S,
@@ -23,12 +23,13 @@ from vox_mesh.messages.claims import (
     firsts_of_pairs,
     is_brought,
 )
-from vox_mesh.messages.consumer import Consumer
+from vox_mesh.messages.consumer import POLL_S, Consumer
 from vox_mesh.messages.letters import Letters
 from vox_mesh.messages.outbox import Auto, Outbox, Route
 from vox_mesh.messages.scripts import json, send_beside, send_plainly, send_script, sql
 from vox_mesh.messages.senders import Senders
 from vox_mesh.messages.signing import Signing
+from vox_mesh.messages.wakeups import Wakeups
 from vox_mesh.messages.whereabouts import Whereabouts
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
 from vox_mesh.model.messages import (
@@ -89,8 +90,9 @@ class Bus:
         self._outbox: Outbox | None = None
         self._is_key_recorded = False
         self._announced: set[str] = set()
+        self._unannounced: set[str] = set()
         self._consumers: list[Consumer] = []
-        self._listening: asyncio.Task[None] | None = None
+        self._wakeups = Wakeups(store, self._claims, clock, self.arrivals.kept_names)
         self._leaving: set[asyncio.Task[None]] = set()
 
     def relay_by(self, outbox: Outbox) -> None:
@@ -284,19 +286,22 @@ class Bus:
         consumer = Consumer(
             *(self._store, self._claims, self.arrivals, self._clock),
             *(self._names(agent, roles), checked_lease(lease), self._monotonic, checked_count(at_once)),
+            rest_s=self._wakeups.spread(POLL_S),
+            is_nudged=not self._wakeups.is_crowded,
         )
         self._consumers.append(consumer)
         self.arrivals.join(consumer.names, consumer)
-        if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen(), name="vox-mesh-inboxes", context=apart())
-        self._in_background(self.announce(consumer.names))
+        self._wakeups.join()
+        self._announce_soon(consumer.names)
         try:
             while True:
-                message = await consumer.next()
+                with self._wakeups.waking(consumer):
+                    message = await consumer.next()
                 with of_message(message):
                     yield message
         finally:
             self._consumers.remove(consumer)
+            self._wakeups.leave()
             self.arrivals.leave(consumer.names, consumer)
             self._in_background(consumer.close())
 
@@ -444,24 +449,23 @@ class Bus:
             with suppress(MeshError):  # then they are found without the relay, and it is said again later
                 await self._store.write(Script(Statement(sql("open_inboxes"), values)))
 
+    def _announce_soon(self, names: Sequence[str]) -> None:
+        """Make known that these are received here, in one write for all that begin together."""
+        if not self._unannounced:
+            self._in_background(self._announce_all())
+        self._unannounced.update(names)
+
+    async def _announce_all(self) -> None:
+        names, self._unannounced = list(self._unannounced), set()
+        await self.announce(names)
+
     def _announce_once(self, names: Sequence[str]) -> None:
         if not self._announced.issuperset(names) and len(self._announced) < _MAX_ANNOUNCED:
             self._announced.update(names)
             self._in_background(self.announce(names))
 
-    async def _listen(self) -> None:
-        """Have everyone look when something was committed."""
-        while self._consumers:
-            seen = self._store.change_count
-            try:
-                await self._store.changed(seen)
-            except StoreClosed:
-                return
-            for consumer in self._consumers:
-                consumer.look()
-
     def _in_background(self, leaving: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(leaving, name="vox-mesh-inbox")
+        task = asyncio.create_task(self._store.faults.absorb("inbox", leaving), name="vox-mesh-inbox")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
@@ -469,9 +473,7 @@ class Bus:
         """Give back what is in somebody's hands, or was to be."""
         for consumer in self._consumers:
             self._in_background(consumer.close())
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        await self._wakeups.close()
         await asyncio.gather(*self._leaving, return_exceptions=True)
         await self._claims.release_all()
 

@@ -24,6 +24,7 @@ from vox_mesh.messages.scripts import (
     sql,
 )
 from vox_mesh.messages.senders import Senders
+from vox_mesh.model.durations import checked_seconds
 from vox_mesh.model.messages import Message, in_turn
 from vox_mesh.model.tally import LONG_S, Spread
 from vox_mesh.store.script import Script, new_key
@@ -39,6 +40,7 @@ MAX_CLAIMED: Final = 256
 _OF_PAIR: Final = 64
 _MAX_SIZE: Final = 2**20
 _RELEASE_S: Final = 2.0
+_LOOK_S: Final = 3.0
 _LONGEST_RETRY_S: Final = 60.0
 
 
@@ -112,6 +114,18 @@ class Claims:
             return Prospect(False, rows.value)
         message_uuid, is_alone = rows[0]
         return Prospect(True, only=message_uuid if is_alone and len(rows) == 1 else None)
+
+    async def nonempty_inboxes(self, limit: int, *, fresh: bool = False) -> list[str]:
+        """Return the inboxes of the mesh that hold a message which has not ended, up to `limit`."""
+        values = (*self._mesh, limit)
+        rows = await self._store.read(sql("nonempty_inboxes"), values, fresh=fresh, timeout=_LOOK_S)
+        return [row[0] for row in rows]
+
+    async def free_times(self, names: Sequence[str]) -> dict[str, int]:
+        """Return when each inbox has something to claim, or a time before that; none for an empty one."""
+        node, maker = self._whose((), self.new_name())[-2:]
+        values = (*self._mesh, json(names), self._clock.now_ms, node, maker)
+        return {row[0]: row[1] for row in await self._store.read(sql("free_times"), values, timeout=_LOOK_S)}
 
     async def past(self, message_uuids: Sequence[str]) -> list[str]:
         """Those of the messages that have ended, or are in somebody's hands, as far as our copy shows."""
@@ -299,9 +313,7 @@ def _ack(message: Message) -> Script:
 
 def checked_lease(seconds: float) -> float:
     """A time for which a message can be had."""
-    if not MIN_LEASE_S <= seconds <= MAX_LEASE_S:
-        raise BadValue(f"a message can't be had for {seconds} s", hint="from 0.1 s to a day")
-    return seconds
+    return checked_seconds("lease", seconds, MIN_LEASE_S, MAX_LEASE_S, hint="pass no lease for the default")
 
 
 def checked_count(count: int) -> int:

@@ -50,6 +50,9 @@ class Consumer:
         lease_s: float,
         monotonic: Callable[[], float],
         at_once: int = MAX_CLAIMED,
+        *,
+        rest_s: float = POLL_S,
+        is_nudged: bool = True,
     ) -> None:
         self.names = tuple(names)
         self._store = store
@@ -59,7 +62,8 @@ class Consumer:
         self._lease_s = lease_s
         self._monotonic = monotonic
         self._wake = asyncio.Event()
-        self._is_nudged = True
+        self._is_nudged = is_nudged
+        self._rest_s = rest_s
         self._only: str | None = None  # the one message that is known to wait
         self._in_stock: list[Message] = []
         self._counted: set[str] = set()  # of what is in stock, those for which this is an attempt
@@ -73,6 +77,9 @@ class Consumer:
         self._next_ms: int | None = None
         self._is_away = False
         self._is_changed = False
+        self._seen = -1  # the count of changes when it last looked
+        if not is_nudged:
+            self.checked()
         self._is_closed = False
 
     # --- what it is told -------------------------------------------------------------------------
@@ -87,6 +94,10 @@ class Consumer:
         """Something was committed."""
         self._is_changed = True
         self._wake.set()
+
+    def checked(self) -> None:
+        """Note that the database itself was asked on this receiver's behalf."""
+        self._polled_at = self._monotonic()
 
     def settled(self, message: Message) -> None:
         """It is done with: the next one of its pair may come."""
@@ -106,6 +117,8 @@ class Consumer:
 
     async def next(self) -> Message:
         """The next message, whenever it comes."""
+        if self._store.change_count != self._seen:  # it is woken only while it waits here
+            self._is_changed = True
         while True:
             await self._give_back_what_is_late()
             if self._is_closed:
@@ -180,6 +193,7 @@ class Consumer:
         """Get more, if there is any; whether there was."""
         self._looked_at = self._monotonic()
         self._is_changed = False
+        self._seen = self._store.change_count
         if len(self._in_stock) >= MAX_CLAIMED:
             return False
         try:
@@ -276,7 +290,7 @@ class Consumer:
 
     async def _rest(self) -> None:
         """Wait until there may be something."""
-        pause = _AGAIN_S if self._is_away else POLL_S
+        pause = _AGAIN_S if self._is_away else self._rest_s
         if self._in_stock:
             is_told = self._is_changed or self._is_nudged
             pause = _BUSY_S if is_told else min(pause, _STALE * self._lease_s)

@@ -17,6 +17,7 @@ from vox_mesh.messages.sparing import Sparing
 from vox_mesh.messages.whereabouts import Peer, Whereabouts
 from vox_mesh.model.messages import UNKNOWN, Message
 from vox_mesh.model.recent import Recent
+from vox_mesh.store.background import BackgroundFaults
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ _FEW: Final = 4
 _MAX_PAIRS: Final = 16_384
 _MAX_AT_ONCE: Final = 64
 _MAX_BYTES_AT_ONCE: Final = 512 * 1024
+_TASK: Final = "relay"
 
 
 class Route(NamedTuple):
@@ -91,6 +93,7 @@ class Outbox:
         monotonic: Callable[[], float],
         spooling: bool,
         is_busy: Callable[[], bool] = lambda: False,
+        faults: BackgroundFaults | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._courier = courier
@@ -98,6 +101,7 @@ class Outbox:
         self._arrivals = arrivals
         self._monotonic = monotonic
         self._is_busy = is_busy
+        self._faults = BackgroundFaults(monotonic) if faults is None else faults
         self._sleep = sleep
         self._say = Sparing(_log, monotonic)
         self._lanes: dict[Peer, _Lane] = {}
@@ -139,18 +143,23 @@ class Outbox:
 
     async def _resolve(self) -> None:
         while self._unresolved:
-            parcel = self._unresolved[0]
-            message = parcel.message
-            if message.after is None and not await self._whereabouts.is_first(message):
-                parcel = parcel._replace(message=message._replace(after=UNKNOWN))
-            if parcel.route.node_url is None:
-                peer = await self._whereabouts.of(message.receiver_agent)
-            else:
-                peer = await self._whereabouts.at(parcel.route.node_url)
-                if peer is None:
-                    self._say(logging.WARNING, "no live node has the address %s", parcel.route.node_url)
+            parcel, peer = self._unresolved[0], None
+            try:
+                if parcel.message.after is None and not await self._whereabouts.is_first(parcel.message):
+                    parcel = parcel._replace(message=parcel.message._replace(after=UNKNOWN))
+                peer = await self._peer_of(parcel)
+            except Exception as error:  # the message is left to be found, and the next one has its turn
+                self._faults.note(_TASK, error)
             self._unresolved.popleft()
             self._send_to(peer, parcel)
+
+    async def _peer_of(self, parcel: _Parcel) -> Peer | None:
+        if parcel.route.node_url is None:
+            return await self._whereabouts.of(parcel.message.receiver_agent)
+        peer = await self._whereabouts.at(parcel.route.node_url)
+        if peer is None:
+            self._say(logging.WARNING, "no live node has the address %s", parcel.route.node_url)
+        return peer
 
     def _send_to(self, peer: Peer | None, parcel: _Parcel) -> None:
         if peer is None:
@@ -226,7 +235,7 @@ class Outbox:
                 reraise=True,
             ):
                 with attempt:
-                    await self._courier.deliver(peer, messages, stored=batch[0].is_stored)
+                    await self._deliver(peer, messages, stored=batch[0].is_stored)
             self.counts["brought"] += len(batch)
         except RelayRefused as error:
             if len(batch) > 1:
@@ -242,6 +251,16 @@ class Outbox:
             if peer in self._lanes:
                 self._lanes[peer].rests_until = self._monotonic() + _REST_S
             self._leave(batch[0])
+
+    async def _deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
+        """Have the courier deliver; any exception that it does not promise is a failed delivery."""
+        try:
+            await self._courier.deliver(peer, messages, stored=stored)
+        except (RelayFailed, RelayRefused):
+            raise
+        except Exception as error:
+            self._faults.note(_TASK, error)
+            raise RelayFailed(f"unexpected {type(error).__name__}: {error}") from error
 
     def _give_up(self, batch: Sequence[_Parcel], lane: _Lane) -> None:
         self.counts["given_up"] += len(batch)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from vox_mesh.errors import BadValue
+
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHORT: Final = re.compile(r"(\d+)(ms|s|m|h|d)", re.ASCII)
 _ISO: Final = re.compile(
@@ -31,3 +33,14 @@ def milliseconds(text: str | int) -> int:
 
 def _allowed(written: str) -> str:
     return f"{written!r} is not a duration (write 500ms, 30s, 5m, 2h, 30d, PT1M30S or whole seconds)"
+
+
+def checked_seconds(name: str, value: object, least: float, most: float, *, hint: str) -> float:
+    """Return the value if it is a number of seconds within these bounds.
+
+    Raises:
+        BadValue: It is not.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    raise BadValue(f"{name} must be seconds between {least:g} and {most:g}, got {value!r}", hint=hint)

@@ -96,7 +96,8 @@ class Phrase:
             raise error
         await self._cutoff.begin()
         if self._sheet.state is not None:
-            keeping = self._checkpoints.run(self._voice)
+            run = partial(self._checkpoints.run, self._voice)
+            keeping = ground.store.faults.keep_running("checkpoints", run)
             self._keeping = asyncio.create_task(keeping, name="vox-mesh-checkpoints")
         return self
 

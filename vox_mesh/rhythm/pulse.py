@@ -77,7 +77,8 @@ class Pulse:
         listener = _Listener()
         self._listeners.add(listener)
         if self._beating is None:
-            self._beating = asyncio.create_task(self._beat(), name="vox-mesh-pulse", context=apart())
+            beating = self._ground.store.faults.keep_running("pulse", self._beat)
+            self._beating = asyncio.create_task(beating, name="vox-mesh-pulse", context=apart())
         try:
             while (frame := await listener.next()) is not None:
                 yield frame

@@ -32,6 +32,7 @@ _MAX_REQUEST_BYTES: Final = 2**20
 _CALLER_S: Final = 50e-6  # about what a caller takes from being answered to writing again
 _FORGETTING: Final = 1.01
 _MANY: Final = 32
+_AGAIN_S: Final = 0.1
 
 
 class Detour(Protocol):
@@ -212,8 +213,12 @@ class Combiner:
             await self._work.wait()
             self._work.clear()
             if self._flight is None:  # otherwise a caller sends alone, and will wake us
-                if entries := self._take():
-                    await self._send(Flight(entries))
+                try:
+                    if entries := self._take():
+                        await self._send(Flight(entries))
+                except Exception as error:
+                    self._traffic.faults.note("combiner", error)
+                    await asyncio.sleep(_AGAIN_S)
                 self._go_on()
 
     def _take(self) -> list[Entry]:
@@ -245,6 +250,8 @@ class Combiner:
         self._began = began = self._monotonic()
         try:
             verdicts = await self._verdicts(flight)
+            self._quickest_s = min(self._monotonic() - began, self._quickest_s * _FORGETTING)
+            self._settle(flight, verdicts)
         except CircuitOpen as error:
             self._turn_away(flight, error)
         except MeshError as error:
@@ -260,9 +267,6 @@ class Combiner:
             _log.exception("a request could not be built or read")
             for entry in flight.entries:
                 entry.fail(_told(MeshError(f"an unexpected fault: {error}"), entry, flight))
-        else:
-            self._quickest_s = min(self._monotonic() - began, self._quickest_s * _FORGETTING)
-            self._settle(flight, verdicts)
         finally:
             self._flight = None
             self._coming = len(flight.entries)

@@ -93,6 +93,12 @@ class SharedMemory(MemoryEngine):
         """All that it holds."""
         return self._connection.serialize()
 
+    def restore(self, image: bytes) -> None:
+        """Hold what an image of this database holds, and nothing else."""
+        with closing(sqlite3.connect(":memory:")) as copy:
+            copy.deserialize(image)
+            copy.backup(self._connection)
+
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction, at one moment."""
         return self.run_now(batch)

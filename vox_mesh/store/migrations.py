@@ -46,6 +46,11 @@ class Migration:
     oldest_code: int
 
     @property
+    def file_name(self) -> str:
+        """Return what the file is called, without its ending."""
+        return f"{self.number:04d}_{self.name}"
+
+    @property
     def conditions(self) -> tuple[str, ...]:
         """Return the conditions of its changes, each once."""
         return tuple(dict.fromkeys(each.condition for each in self.changes if each.condition is not None))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
 from vox_mesh.errors import BadValue, DatabaseBusy, DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
 from vox_mesh.model.homes import Home
 from vox_mesh.store.agent_queue import AgentQueue
+from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.breaker import Breaker
 from vox_mesh.store.carrier import Carrier
@@ -35,8 +36,6 @@ from vox_mesh.store.spool import SpoolStatus
 from vox_mesh.store.thread import to_the_end
 from vox_mesh.store.traffic import PING, CountedEngine, Traffic
 from vox_mesh.store.values import Rows, Value
-
-_log = logging.getLogger(__name__)
 
 _CLOSE_S: Final = 5.0
 _AGAIN_S: Final = 1.0
@@ -233,18 +232,16 @@ class Store:
         """
         self._refuse_if_closed()
         if self._listening is None and self._listener is not None:
-            self._listening = asyncio.create_task(self._listen(self._listener), name="vox-mesh-listener")
+            listening = self.faults.keep_running("listener", partial(self._listen, self._listener))
+            self._listening = asyncio.create_task(listening, name="vox-mesh-listener")
         count = await self._changes.after(since)
         self._refuse_if_closed()
         return count
 
     async def _listen(self, listener: Listener) -> None:
-        """Listen for ever: without it, those who wait would wait in vain."""
+        """Listen until cancelled: without it, watches would wait in vain."""
         while True:
-            try:
-                await listener.listen()
-            except Exception:
-                _log.exception("listening for changes failed; it is begun again")
+            await listener.listen()
             await asyncio.sleep(_AGAIN_S)
 
     async def watch(self, sql: str, params: Sequence[Value] = ()) -> AsyncGenerator[Change, None]:
@@ -328,6 +325,11 @@ class Store:
     async def spooled(self) -> SpoolStatus | None:
         """What waits in the spool, where there is one."""
         return None if self._agent_queue is None else await self._agent_queue.status()
+
+    @property
+    def faults(self) -> BackgroundFaults:
+        """The unexpected exceptions of this process's background tasks."""
+        return self.traffic.faults
 
     @property
     def is_spooling(self) -> bool:

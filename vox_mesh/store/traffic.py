@@ -10,6 +10,7 @@ from typing import Final
 
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.model.tally import FEW, Counts, Spread
+from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, Engine, EngineFacts
 from vox_mesh.store.request import Verdict
@@ -35,6 +36,8 @@ class Traffic:
     """Those of them that it refused, by the reason."""
     failures: int = 0
     """Scripts that were not written, or not surely, for want of an answer."""
+    faults: BackgroundFaults = field(default_factory=BackgroundFaults)
+    """Unexpected exceptions of this process's background tasks."""
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """The database has answered a request."""

@@ -6,6 +6,8 @@ import asyncio
 import math
 import re
 import time
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -137,6 +139,32 @@ async def test_what_can_be_no_key_is_refused_and_nothing_is_taken(there: Scene, 
             with pytest.raises(BadValue):
                 await mesh.locks.acquire(keys)
         assert await held_keys(mesh) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"wait": None}, "wait must be seconds between 0 and 86400, got None"),
+        ({"wait": math.nan}, "wait must be seconds between 0 and 86400, got nan"),
+        ({"wait": timedelta(seconds=1)}, "wait must be seconds"),
+        ({"ttl": "x"}, "ttl must be seconds between 0.1 and 86400, got 'x'"),
+        ({"ttl": True}, "ttl must be seconds"),
+        ({"keys": None}, "keys must be text or a list of texts, got None"),
+        ({"keys": b"a"}, "keys must be text"),
+        ({"keys": ["a", 1]}, "keys must be text"),
+        ({"agent": 1}, "agent must be printable text, got 1"),
+    ],
+)
+async def test_a_value_of_another_type_is_refused_with_its_name(
+    mesh: MeshNode, values: dict[str, Any], told: str
+) -> None:
+    asked = {"keys": "a", **values}
+    with pytest.raises(BadValue, match=told):
+        await mesh.locks.acquire(**asked)
+    with pytest.raises(BadValue, match=told):
+        async with mesh.locks.hold(**asked):
+            pass
+    assert await held_keys(mesh) == []
 
 
 @pytest.mark.parametrize("agent", ["\ud800", "a\0b"])

@@ -31,6 +31,7 @@ from vox_mesh.coordination.locks.request import (
 from vox_mesh.coordination.locks.watching import watched
 from vox_mesh.errors import BadValue, LockHeld, MeshError, NotKnown, Overloaded, Refused, StaleFence
 from vox_mesh.model.canonical import canonical
+from vox_mesh.model.durations import checked_seconds
 from vox_mesh.model.locks import Holder, Lock
 from vox_mesh.model.pattern_index import PatternIndex
 from vox_mesh.model.patterns import normalised
@@ -93,8 +94,7 @@ class Locks:
         `ttl`: how long it is held without being renewed; by default 30 s for files, 5 min for all else.
         """
         request = self._request(keys, agent, ttl, shared)
-        if not 0 <= wait <= MAX_TTL_S:
-            raise BadValue(f"nobody can wait {wait} s for a lock", hint="wait=0 does not wait; a day at most")
+        checked_seconds("wait", wait, 0.0, MAX_TTL_S, hint="pass wait=0 to fail at once if it is held")
         if any(key.startswith(OWN) for key in request.keys):
             raise BadValue(f"keys that begin with {OWN!r} belong to the mesh itself", hint="choose another")
         asked = self._monotonic()
@@ -247,7 +247,8 @@ class Locks:
         self._in_background(self._leave(request))
 
     def _in_background(self, leaving: Coroutine[None, None, object]) -> None:
-        task = asyncio.create_task(leaving, name="vox-mesh-lock-leaving")
+        leaving_safely = self._store.faults.absorb("lock-leaving", leaving)
+        task = asyncio.create_task(leaving_safely, name="vox-mesh-lock-leaving")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 

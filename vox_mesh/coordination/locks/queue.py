@@ -116,8 +116,11 @@ class LockQueue:
                     for waiter in self._waiters.values():
                         waiter.fail(error)
                     return
-                except Exception as error:  # whatever it was, those who wait must not be left alone
-                    _log.warning("could not look after those who wait for locks: %s", error)
+                except MeshError as error:
+                    _log.warning("lock queue not served: %s", error.line)
+                    await asyncio.sleep(_AGAIN_S)
+                except Exception as error:  # waiters must not be left alone, whatever it was
+                    self._store.faults.note("lock-queue", error)
                     await asyncio.sleep(_AGAIN_S)
         finally:
             self._watching = None

@@ -7,7 +7,7 @@ blocks it, and leaves the queue again if it was served or does not mean to wait.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
@@ -15,6 +15,7 @@ from typing import Final
 import orjson
 
 from vox_mesh.errors import BadValue, LockHeld, StaleFence
+from vox_mesh.model.durations import checked_seconds
 from vox_mesh.model.locks import Holder, Lock, milliseconds_at
 from vox_mesh.model.patterns import FILE, normalised
 from vox_mesh.store.script import Answer, Item, Outcome, Script, Shape, Statement, new_key
@@ -90,8 +91,8 @@ class LockRequest:
         wanted = normal_keys(keys)
         if not 1 <= len(wanted) <= MAX_KEYS:
             raise BadValue(f"a lock is for 1 to {MAX_KEYS} keys, not {len(wanted)}")
-        if not agent.isprintable():
-            raise BadValue(f"{agent!r} is no name for an agent", hint="use printable text")
+        if not _is_name(agent):
+            raise BadValue(f"agent must be printable text, got {agent!r}", hint="pass the agent's id")
         return cls(wanted, node, agent, shared, default_ttl(wanted) if ttl is None else checked_ttl(ttl))
 
     @property
@@ -252,6 +253,11 @@ def held_values(mesh: Mesh, lock: Lock) -> tuple[Value, ...]:
     return (*mesh, json(lock.keys), lock.fence_token, lock.request_id)
 
 
+def _is_name(agent: object) -> bool:
+    """Return whether this can be the name of an agent."""
+    return isinstance(agent, str) and agent.isprintable()
+
+
 def default_ttl(keys: Sequence[str]) -> float:
     """The time that a lock is for if nobody says: a file is edited soon, a task takes longer."""
     return FILE_TTL_S if all(key.startswith(FILE) for key in keys) else TASK_TTL_S
@@ -259,16 +265,18 @@ def default_ttl(keys: Sequence[str]) -> float:
 
 def checked_ttl(ttl: float) -> float:
     """The time that a lock is for, if it is within bounds."""
-    if not MIN_TTL_S <= ttl <= MAX_TTL_S:
-        raise BadValue(
-            f"a lock can't be for {ttl:g} s", hint=f"choose {MIN_TTL_S:g} s to {MAX_TTL_S / 3_600:g} h"
-        )
-    return ttl
+    return checked_seconds("ttl", ttl, MIN_TTL_S, MAX_TTL_S, hint="pass no ttl for the default of its keys")
 
 
-def normal_keys(keys: str | Sequence[str]) -> tuple[str, ...]:
+def normal_keys(keys: object) -> tuple[str, ...]:
     """The keys in their normal form, each once."""
-    return tuple(dict.fromkeys(normalised(key) for key in ([keys] if isinstance(keys, str) else keys)))
+    if isinstance(keys, str):
+        return (normalised(keys),)
+    wanted = list(keys) if isinstance(keys, Iterable) else [keys]
+    texts = [key for key in wanted if isinstance(key, str)]
+    if len(texts) < len(wanted):
+        raise BadValue(f"keys must be text or a list of texts, got {keys!r}", hint="such as file:src/lib.rs")
+    return tuple(dict.fromkeys(map(normalised, texts)))
 
 
 def modifier(seconds: float) -> str:

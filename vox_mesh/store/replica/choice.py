@@ -11,6 +11,7 @@ from pathlib import Path
 from vox_mesh.errors import DriverMissing, ReplicaOff, SyncRefused
 from vox_mesh.model.homes import ReplicaChoice
 from vox_mesh.model.tally import Counts
+from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.replica.copy import Copy
 from vox_mesh.store.replica.floor import Floor
@@ -37,6 +38,7 @@ class Origin:
     changes: Changes
     max_stale_s: float
     requests: Counts
+    faults: BackgroundFaults
 
 
 def open_replica(choice: ReplicaChoice, origin: Origin) -> Replica:
@@ -73,6 +75,7 @@ def _pushed(origin: Origin, refused: Callable[[SyncRefused], None]) -> Replica:
         origin.changes,
         max_stale_s=origin.max_stale_s,
         refused=refused,
+        faults=origin.faults,
     )
 
 
@@ -85,6 +88,7 @@ def _native(origin: Origin) -> Replica:
         origin.changes,
         max_stale_s=origin.max_stale_s,
         refused=lambda refusal: None,
+        faults=origin.faults,
         requests=origin.requests,
     )
 

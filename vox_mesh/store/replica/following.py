@@ -14,6 +14,7 @@ from copy import copy
 from typing import ClassVar, Final, NamedTuple
 
 from vox_mesh.errors import DatabaseUnavailable, ReplicaOff, SyncRefused, Unauthorized, Unreachable
+from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.carrier import backoff_s
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.replica.floor import Floor
@@ -70,6 +71,7 @@ class Following(ABC):
         *,
         max_stale_s: float,
         refused: Callable[[SyncRefused], None],
+        faults: BackgroundFaults,
     ) -> None:
         self._mark = mark
         self._floor = floor
@@ -78,12 +80,14 @@ class Following(ABC):
         self._ask_s = min(_ASK_S, max(max_stale_s / 2, _FLOOR_S)) if max_stale_s else _ASK_S
         self._unwatched_ask_s = _UNWATCHED_ASK_S if self._ask_s == _ASK_S else self._ask_s
         self._refused = refused
+        self._faults = faults
         self._monotonic = floor.monotonic  # what the floor has seen is compared with it
         self._state = State.CATCHING_UP
         self._error = ""
         self._fault: Exception | None = None
         self._as_of = _NEVER
         self._cramped = 0  # how often there was no room on the disk, in a row
+        self._failed = 0  # the unexpected faults in a row
         self._progress = Changes()
         self._asked = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
@@ -105,6 +109,21 @@ class Following(ABC):
     def _is_promised(self) -> bool:
         """Whether it is about to know that it has come further."""
         return False
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether nothing can come in for now, though the primary answers."""
+        return False
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether it lacks commits that the primary named long ago."""
+        return False
+
+    @property
+    def _fetched_bytes(self) -> int:
+        """How many bytes were fetched since the mark was made; 0 if that is not counted."""
+        return 0
 
     @abstractmethod
     async def _prepare(self) -> None:
@@ -172,7 +191,9 @@ class Following(ABC):
 
     async def _reach_floor(self) -> bool:
         """Wait for what has been seen elsewhere, but not for long; nor for what nobody has told us of."""
-        if self._state is not State.IN_TOUCH or (self._is_stale and not self._is_promised):
+        if self._state is not State.IN_TOUCH or self._is_held_up:
+            return False
+        if self._is_stale and not self._is_promised:
             return False
         floor = copy(self._floor)  # as it is now: what others see while this read waits need not be in it
         if floor.needs_hello(self._held.log_id, self._as_of):
@@ -198,12 +219,18 @@ class Following(ABC):
                     with suppress(OSError):
                         await self._discard()
                     await self._more_room(self._mark.free_bytes if error.errno == errno.ENOSPC else 0)
+                except SyncRefused:
+                    raise
+                except Exception as error:  # a copy that can't be explained is dropped, and fetched again
+                    self._faults.note("replica", error)
+                    self._turn_off(error)
+                    with suppress(Exception):
+                        await self._discard()
+                    self._failed += 1
+                    await asyncio.sleep(backoff_s(self._failed, random.random))
         except SyncRefused as error:
             self._turn_off(error)
             self._refused(error)
-        except Exception as error:
-            _log.exception("the replica failed")
-            self._turn_off(error)
 
     async def _follow_on(self) -> None:
         """Follow the primary, one session after the other."""
@@ -246,11 +273,18 @@ class Following(ABC):
         """The copy has come as far as the primary was at that moment."""
         if moment > self._as_of:
             self._as_of = moment
-            self._mark.update(as_of_ms=round((time.time() - self._monotonic() + moment) * 1_000))
-            self._cramped = 0
-            if self._state is not State.IN_TOUCH:
-                self._fault = None
-                self._enter(State.IN_TOUCH)
+            as_of_ms = round((time.time() - self._monotonic() + moment) * 1_000)
+            self._mark.update(as_of_ms=as_of_ms, fetched_bytes=self._fetched_bytes)
+            self._cramped = self._failed = 0
+        if self._state is not State.IN_TOUCH and not self._is_behind:
+            self._fault = None
+            self._enter(State.IN_TOUCH)
+
+    def _fall_behind(self, reason: str) -> None:
+        """Stop claiming to be in touch: the primary answers, but its commits come in too late."""
+        if self._state is State.IN_TOUCH:
+            _log.info("the replica is %s: %s", State.CATCHING_UP, reason)
+            self._enter(State.CATCHING_UP, reason)
 
     def _lose(self, fault: Exception) -> None:
         self._fault = fault
@@ -302,7 +336,7 @@ class Following(ABC):
 
     def status(self) -> ReplicaStatus:
         """How it stands."""
-        held = self._held
+        held, record = self._held, self._mark.record
         return ReplicaStatus(
             driver=self.driver,
             state=self._state,
@@ -311,6 +345,9 @@ class Following(ABC):
             age_ms=round((self._monotonic() - self._as_of) * 1_000) if self._as_of != _NEVER else None,
             bytes=held.bytes,
             error=self._error,
+            snapshots=record.snapshots,
+            start_overs=record.start_overs,
+            fetched_bytes=self._fetched_bytes,
         )
 
     async def close(self) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from vox_mesh.errors import DriverMissing, NoAnswer, SyncRefused, Unauthorized, Unreachable
 from vox_mesh.model.tally import Counts
+from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.reader import QUICK_S, SLOW_S, Reader, TooLong
 from vox_mesh.store.replica.floor import Floor
@@ -67,10 +68,11 @@ class NativeReplica(Following):
         *,
         max_stale_s: float,
         refused: Callable[[SyncRefused], None],
+        faults: BackgroundFaults,
         requests: Counts | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        super().__init__(mark, floor, changes, max_stale_s=max_stale_s, refused=refused)
+        super().__init__(mark, floor, changes, max_stale_s=max_stale_s, refused=refused, faults=faults)
         self._source = source
         self._requests = Counts() if requests is None else requests
         self._command = command
