@@ -21,10 +21,11 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?3 IS NOT coalesce((SELECT 
 
 -- name: raise_fences
 -- Above every token that was given out: those that are known here, the highest that the node has seen (?3), and all
--- that the database's clock can have led to.
+-- that the database's clock can have led to. Not further: a generation that is ahead of the clock would keep the next
+-- tokens from carrying the time, until the clock has caught up with it.
 INSERT INTO lock_generations (scope_id, repository_id, generation)
-VALUES (?1, ?2, max(?3, NOW_MS << 10) + 4294967296)
-ON CONFLICT DO UPDATE SET generation = max(generation + 4294967296, excluded.generation)
+VALUES (?1, ?2, max(?3, NOW_MS << 10) + 1048576)
+ON CONFLICT DO UPDATE SET generation = max(generation + 1048576, excluded.generation)
 
 -- name: renumber_patterns
 -- So that a process which knew the patterns of later learns anew which there are.
@@ -48,7 +49,7 @@ UPDATE node_incarnations SET incarnation = incarnation + 4294967296 WHERE OF_MES
 
 -- name: raise_claims
 -- Of the jobs that can be claimed. A claim that is still there is its worker's: nobody else can have had it since.
-UPDATE jobs SET claim_token = claim_token + 4294967296 WHERE OF_MESH AND state = 'pending'
+UPDATE jobs SET claim_token = claim_token + 1048576 WHERE OF_MESH AND state = 'pending'
 
 -- name: begin_epoch
 -- ?3: its number, ?4: the op, ?5: the node, ?6: the op's payload.

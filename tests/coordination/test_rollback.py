@@ -16,7 +16,7 @@ from tools.homes import FILE, MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import LockLost, StaleFence, StaleIncarnation
-from vox_mesh.model.store_memory import RAISED_BY, ROLLED_BACK
+from vox_mesh.model.store_memory import INCARNATIONS_RAISED_BY, ROLLED_BACK, TOKENS_RAISED_BY
 
 _NEVER_S = "1h"
 
@@ -84,16 +84,15 @@ async def test_two_nodes_under_which_the_store_goes_back_join_again(server: Serv
         (told,) = await rolled_back(a)
         assert told["epoch"] == 1
         assert told["log"]["known_id"] >= known.entry_id > told["log"]["last_id"]
-        assert all(
-            (node.incarnation or 0) > (was or 0) + RAISED_BY for node, was in zip((a, b), before, strict=True)
-        )
+        for node, was in zip((a, b), before, strict=True):
+            assert (node.incarnation or 0) > (was or 0) + INCARNATIONS_RAISED_BY
         notes = [orjson.loads(e.payload)["n"] for e in await a.oplog.tail(100, kind=NOTE_KIND.name)]
         assert notes == [0, 0, 2, 2], "what was acknowledged in the lost time is gone"
         assert not [report for report in await a.oplog.verify() if report.problem]
         await a.locks.renew(kept)  # it was held all the time
         with pytest.raises(StaleFence):
             await b.locks.renew(lost)
-        assert (await b.locks.acquire("task:lost")).fence_token > lost.fence_token + RAISED_BY
+        assert (await b.locks.acquire("task:lost")).fence_token > lost.fence_token + TOKENS_RAISED_BY
 
 
 async def test_a_body_under_a_lock_of_the_lost_time_is_stopped(server: Server, tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ async def test_a_node_that_starts_on_a_store_that_was_put_back_fences_it(
         (told,) = await rolled_back(a)
         assert told["incarnation"] == was
         assert told["fence_token"] == old.fence_token
-        assert (await a.locks.acquire("task:1")).fence_token > old.fence_token + RAISED_BY
+        assert (await a.locks.acquire("task:1")).fence_token > old.fence_token + TOKENS_RAISED_BY
         assert not [report for report in await a.oplog.verify() if report.problem]
     async with Mesh.open(settings) as a:
         assert len(await rolled_back(a)) == 1, "it is found once"

@@ -16,7 +16,7 @@ from vox_mesh import Script, Statement
 from vox_mesh.errors import ChainBroken, StaleClaim, StaleFence
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.model.jobs import JobState
-from vox_mesh.model.store_memory import RAISED_BY, ROLLED_BACK
+from vox_mesh.model.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.node import MeshNode
 from vox_mesh.store.memory import MemoryEngine
 
@@ -72,7 +72,7 @@ async def test_a_claim_of_the_lost_time_is_over_and_the_next_has_a_higher_token(
             await a.store.write(a.jobs.moves.complete(ended[:1]))
         (again,) = await b.worker._claiming.claim([await b.jobs.find(lost)], LEASE_MS)
         assert again.job.claim_token > claimed[0].job.claim_token
-        assert (await b.jobs.find(done)).claim_token == RAISED_BY
+        assert (await b.jobs.find(done)).claim_token == TOKENS_RAISED_BY
         finished = held(kept, old.job.claim_token, state=JobState.SUCCEEDED)
         await a.store.write(a.jobs.moves.complete([finished]))  # that claim was there all the time
         assert await Rebuild(a.store).check() == []
@@ -143,7 +143,7 @@ async def test_the_loss_of_a_single_entry_is_noticed_before_a_lock_is_granted(
         lock = await a.locks.acquire("task:1")
         (told,) = await rollbacks(a)
         assert told["chains"]["a"]["from_seq"] == told["chains"]["a"]["to_seq"]
-        assert lock.fence_token > RAISED_BY
+        assert lock.fence_token > TOKENS_RAISED_BY
         assert entry.key not in {each.op_id for each in await a.oplog.tail(100)}
 
 

@@ -12,7 +12,7 @@ from tools.homes import MESH, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh
 from vox_mesh.coordination.nodes import Node
-from vox_mesh.model.store_memory import ROLLED_BACK
+from vox_mesh.model.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 
 
 def _copy(server: Server, to: Path) -> None:
@@ -57,7 +57,7 @@ async def test_nodes_under_which_the_store_goes_back_join_again(server: Server, 
             await _rejoined(node)
             await node.until_ready()
         new = (await two.post("/v1/locks", lock)).json()
-        assert new["fence_token"] > lost["fence_token"] + 2**32
+        assert new["fence_token"] > lost["fence_token"] + TOKENS_RAISED_BY
         held = {"lock_key": "task:1", "fence_token": lost["fence_token"]}
         assert (await one.post("/v1/locks/renew", held)).status_code >= 400
         async with Mesh.open_command(ada) as mesh:

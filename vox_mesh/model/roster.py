@@ -27,7 +27,7 @@ from vox_mesh.model.jobs import (
     Job,
     JobState,
 )
-from vox_mesh.model.store_memory import RAISED_BY, ROLLED_BACK
+from vox_mesh.model.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 
 COLUMNS: Final = Job._fields[1:]
 """What follows from the log; the rowid does not, but for its order."""
@@ -120,7 +120,7 @@ class Replay:
         """The database went back: the next claims are above those of the lost time."""
         for row in self.jobs.values():
             if row["state"] == JobState.PENDING:
-                row["claim_token"] += RAISED_BY
+                row["claim_token"] += TOKENS_RAISED_BY
 
     def _come(self, op_id: str) -> None:
         """An op counts from its own entry on, for those that wait for it."""

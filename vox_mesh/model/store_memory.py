@@ -9,8 +9,11 @@ import orjson
 ROLLED_BACK: Final = "StoreRolledBack"
 """The op that records that the database has gone back to an earlier state."""
 
-RAISED_BY: Final = 2**32
-"""How far a rollback raises every counter that hands something out."""
+TOKENS_RAISED_BY: Final = 2**20
+"""How far a rollback raises the tokens: by a second, in the time that they carry."""
+
+INCARNATIONS_RAISED_BY: Final = 2**32
+"""How far it raises the incarnations, which do not carry the time."""
 
 
 class Epoch(NamedTuple):
