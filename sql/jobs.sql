@@ -455,6 +455,10 @@ CROSS JOIN PRIORITIES
 -- name: standing
 SELECT STANDING FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 
+-- name: still_open
+-- Those of some jobs that have not ended.
+SELECT job_id FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3)) AND ended_ms IS NULL
+
 -- name: held_by
 SELECT STANDING FROM jobs INDEXED BY jobs_held
 WHERE OF_MESH AND lease_until_ms IS NOT NULL AND claimer = ?3
