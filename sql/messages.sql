@@ -36,7 +36,7 @@ RETURNING message_uuid, message_uuid
 -- name: send_one
 -- The same for one alone, as a request by itself.
 INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN)
-SELECT ?1, ?2, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21
+SELECT ?1, ?2, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23
 WHERE IS_CURRENT
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
@@ -209,6 +209,12 @@ SELECT message_uuid FROM json_each(?3) JOIN a2a_messages
     ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value
 WHERE ended_ms IS NOT NULL OR claim_until_ms > ?4
 
+-- name: ended
+-- Those of some messages that have ended.
+SELECT message_uuid FROM json_each(?3) JOIN a2a_messages
+    ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value
+WHERE ended_ms IS NOT NULL
+
 -- name: is_first
 -- Whether nothing of its pair waits that is before it. ?3: receiver, ?4: sender, ?5: its time.
 SELECT NOT EXISTS (
@@ -273,7 +279,7 @@ RETURNING message_uuid, message_uuid
 -- name: ack_one
 UPDATE a2a_messages SET
     state = 'acked', acknowledged = 1, claim_until_ms = NULL, ended_ms = coalesce(ended_ms, NOW_MS)
-WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?5 AND claim_owner = ?6
+WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?7 AND claim_owner = ?8
   AND (acknowledged = 1 OR (ended_ms IS NULL AND claim_until_ms > NOW_MS)) AND IS_CURRENT
 RETURNING message_uuid, message_uuid
 

@@ -21,6 +21,7 @@ LIFE = (
     "claim_one",
     "is_first",
     "past",
+    "ended",
     "bury_exhausted",
     "claim",
     "ack",

@@ -12,11 +12,11 @@ from vox_mesh.cli.start import opened_engine, start_shared
 from vox_mesh.errors import BadSettings
 from vox_mesh.settings import Settings
 from vox_mesh.store.migrations import migrations
-from vox_mesh.store.rehearsal import Step, rehearse
+from vox_mesh.store.rehearsal import PlannedStatement, rehearse
 from vox_mesh.store.repair import RepairPlan, repair, repair_plan
 from vox_mesh.store.schema import VERSION, applied_at, refuse_if_different, versions_at
 from vox_mesh.store.schema import migrate as apply_migrations
-from vox_mesh.store.shape import Difference
+from vox_mesh.store.shape import SchemaDifference
 
 REPAIRABLE: Final = "run `vox-mesh db migrate`"
 NOT_REPAIRABLE: Final = "restore a backup, or bring the table to its shape by hand"
@@ -35,7 +35,7 @@ def migrate(status: bool, dry_run: bool, as_json: bool) -> None:
     is one transaction: it is applied whole or not at all, once, however many processes try. Back up first.
 
     \b
-    Examples:
+    Example:
       vox-mesh db migrate --status
       vox-mesh db migrate --dry-run
       vox-mesh db migrate
@@ -53,7 +53,7 @@ def migrate(status: bool, dry_run: bool, as_json: bool) -> None:
         refuse_if_different(remaining)
 
 
-async def _rehearse(settings: Settings) -> list[Step]:
+async def _rehearse(settings: Settings) -> list[PlannedStatement]:
     async with opened_engine(settings) as engine:
         return await rehearse(engine.query)
 
@@ -87,11 +87,11 @@ def _state(version: int, oldest_code: int, plan: RepairPlan) -> str:
     return "differs" if plan.repaired or plan.remaining else "current"
 
 
-def _difference(each: Difference, advice: str) -> dict[str, str]:
+def _difference(each: SchemaDifference, advice: str) -> dict[str, str]:
     return {"type": each.type, "name": each.name, "problem": each.problem, "advice": advice}
 
 
-async def _migrate(settings: Settings) -> tuple[dict[str, Any], list[Difference]]:
+async def _migrate(settings: Settings) -> tuple[dict[str, Any], list[SchemaDifference]]:
     async with opened_engine(settings) as engine:
         found, _ = await versions_at(engine.query)
         reached = await apply_migrations(engine)

@@ -29,7 +29,7 @@ _FIRST_CODE: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SchemaChange:
     """A statement of a migration, and the SQL expression that must be true for it to run."""
 
     sql: str
@@ -42,7 +42,7 @@ class Migration:
 
     number: int
     name: str
-    changes: tuple[Change, ...]
+    changes: tuple[SchemaChange, ...]
     oldest_code: int
 
     @property
@@ -78,7 +78,7 @@ def parse(file_name: str, text: str) -> Migration:
     named = _FILE.fullmatch(file_name)
     if named is None:
         raise ValueError(f"a migration must be named NNNN_name.sql, got {file_name}")
-    changes = tuple(Change(bare(statement), _condition(statement)) for statement in split(text))
+    changes = tuple(SchemaChange(bare(statement), _condition(statement)) for statement in split(text))
     needed = [int(number) for number in _OLDEST_CODE.findall(text)]
     return Migration(int(named[1]), named[2], changes, max(needed, default=_FIRST_CODE))
 

@@ -18,7 +18,7 @@ _COOKIE: Final = Statement("PRAGMA schema_version")  # rises with every change o
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedStatement:
     """A statement, and the migration that it is part of."""
 
     migration: str
@@ -29,7 +29,7 @@ class Step:
         return {"migration": self.migration, "statement": self.sql}
 
 
-async def rehearse(ask: Ask) -> list[Step]:
+async def rehearse(ask: Ask) -> list[PlannedStatement]:
     """Return what `migrate` and `repair` would change in a database that is asked; nothing is changed.
 
     Left out is what would create or drop a thing that is there, or is not. Conditions on the shape hold as in
@@ -37,18 +37,18 @@ async def rehearse(ask: Ask) -> list[Step]:
     """
     version, _ = await versions_at(ask)
     if not version:
-        return [Step("create", sql) for sql in ddl()]
+        return [PlannedStatement("create", sql) for sql in ddl()]
     copy = await _empty_copy(ask, version)
-    steps: list[Step] = []
+    steps: list[PlannedStatement] = []
     try:
         while version < VERSION:
             plan = await pending_plan(copy.query, version)
             assert plan is not None
             name = plan.migration.file_name
-            steps += [Step(name, sql) for sql in plan.statements if await _has_effect(copy, sql)]
+            steps += [PlannedStatement(name, sql) for sql in plan.statements if await _has_effect(copy, sql)]
             version = plan.migration.number
         if version == VERSION:
-            steps += [Step("repair", sql) for sql in (await repair_plan(copy.query)).statements]
+            steps += [PlannedStatement("repair", sql) for sql in (await repair_plan(copy.query)).statements]
     finally:
         await copy.close()
     return steps

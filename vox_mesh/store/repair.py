@@ -9,7 +9,7 @@ from typing import Final
 from vox_mesh.errors import DatabaseBusy, DatabaseFault
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Ask, Engine
-from vox_mesh.store.shape import Difference, definitions_at, differences, expected
+from vox_mesh.store.shape import SchemaDifference, definitions_at, differences, expected
 from vox_mesh.store.tables import quoted
 
 _log = logging.getLogger(__name__)
@@ -22,16 +22,16 @@ class RepairPlan:
     """How to bring back what is missing, and what can't be brought back without rewriting a table."""
 
     statements: tuple[str, ...]
-    repaired: tuple[Difference, ...]
-    remaining: tuple[Difference, ...]
+    repaired: tuple[SchemaDifference, ...]
+    remaining: tuple[SchemaDifference, ...]
 
 
 async def repair_plan(ask: Ask) -> RepairPlan:
     """Compare a database of this version with the schema, and plan its repair."""
     found = await definitions_at(ask)
     statements: list[str] = []
-    repaired: list[Difference] = []
-    remaining: list[Difference] = []
+    repaired: list[SchemaDifference] = []
+    remaining: list[SchemaDifference] = []
     for each in differences(expected(), found):
         key = (each.type, each.name)
         if each.type in _IN_TABLES or (each.type == "table" and key in found):

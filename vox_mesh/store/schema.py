@@ -17,7 +17,7 @@ from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.engine import Ask, Engine
 from vox_mesh.store.migrations import Migration, migrations, newest_version, oldest_code
 from vox_mesh.store.script import Statement
-from vox_mesh.store.shape import Difference, differences_at, expected
+from vox_mesh.store.shape import SchemaDifference, differences_at, expected
 from vox_mesh.store.statements import ddl, named
 from vox_mesh.store.values import Value
 
@@ -86,7 +86,7 @@ def refuse_if_too_new(version: int, needed: int) -> None:
         )
 
 
-def refuse_if_different(found: list[Difference]) -> None:
+def refuse_if_different(found: list[SchemaDifference]) -> None:
     """Raise `SchemaDiffers` on any difference but in plain indexes: without them, queries are only slower."""
     if found and is_usable(found):
         _log.warning("schema differs: %s", "; ".join(map(str, found)))
@@ -100,7 +100,7 @@ def refuse_if_different(found: list[Difference]) -> None:
         )
 
 
-def is_usable(found: list[Difference]) -> bool:
+def is_usable(found: list[SchemaDifference]) -> bool:
     """Return whether the code can work with a database that differs so: in plain indexes only."""
     return all(each.type == "index" and "UNIQUE" not in expected()["index", each.name] for each in found)
 
