@@ -34,12 +34,13 @@ class Server:
         self,
         *,
         flags: tuple[str, ...] = _SAFE_FLAGS,
+        more_flags: tuple[str, ...] = (),
         auth: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._flags = flags
+        self._flags = (*flags, *more_flags)
+        self._environment = dict(environment or {})
         self._auth = auth
-        self._environment = {} if environment is None else environment
         self._key = SigningKey(new_key())
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -84,7 +85,7 @@ class Server:
 
     def launch(self) -> None:
         """Start without waiting."""
-        command = [str(binary()), "--db-path", str(self._folder / "data"), "--no-welcome"]
+        command = [str(binary()), "--db-path", str(self.data), "--no-welcome"]
         command += ["--http-listen-addr", f"127.0.0.1:{self.port}", *self._flags]
         if self._auth:
             command += ["--auth-jwt-key-file", str(self.key_file())]
@@ -117,6 +118,22 @@ class Server:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(_END_S)
         self._process = None
+
+    @property
+    def data(self) -> Path:
+        """The folder of its database."""
+        return self._folder / "data"
+
+    def copy_data(self, to: Path) -> None:
+        """Copy all that it has written, as a snapshot of its volume would."""
+        shutil.copytree(self.data, to)
+
+    def put_back(self, kept: Path) -> None:
+        """Kill it, replace what it has written by such a copy, and start it again."""
+        self.kill()
+        shutil.rmtree(self.data)
+        shutil.copytree(kept, self.data)
+        self.start()
 
     def freeze(self) -> None:
         """Stop it in its tracks: connections stay open and nothing answers."""

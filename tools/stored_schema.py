@@ -77,7 +77,7 @@ async def _play(node: MeshNode) -> None:
         await asyncio.sleep(0.25)  # a beat takes 0.1 s
         phrase.useful()
     async for reports in node.store.watch("SELECT 1 FROM bar_reports"):
-        if reports:
+        if reports.rows:
             break
 
 

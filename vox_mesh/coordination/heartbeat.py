@@ -11,6 +11,7 @@ from vox_mesh.coordination.database_clock import DatabaseClock
 from vox_mesh.coordination.nodes import Nodes
 from vox_mesh.coordination.oplog import Heads, OpLog
 from vox_mesh.coordination.presence import Presence
+from vox_mesh.coordination.witness import StoreWitness
 from vox_mesh.errors import MeshError, OutcomeUnknown
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
 from vox_mesh.store.script import Outcome, Script, Statement
@@ -22,6 +23,7 @@ _log = logging.getLogger(__name__)
 _MINUTE_S: Final = 60.0
 _JITTER: Final = 0.1
 _LEAVE_S: Final = 2.0
+_REMEMBER_S: Final = 1.0
 _UNSURE_S: Final = 1.0
 _AGREED_MS: Final = 2_000
 _SLEW: Final = Statement(named("database_clock")["slew"], (DEAD_AFTER_TICKS, _AGREED_MS))
@@ -38,6 +40,7 @@ class Heartbeat:
         nodes: Nodes,
         clock: MeshClock,
         database_clock: DatabaseClock,
+        witness: StoreWitness,
         surroundings: Surroundings,
         *,
         tick_s: float,
@@ -48,11 +51,13 @@ class Heartbeat:
         self._nodes = nodes
         self._clock = clock
         self._database_clock = database_clock
+        self._witness = witness
         self._surroundings = surroundings
         self._tick_s = tick_s
         self._minute_began = surroundings.monotonic()
         self._anchored: Heads = {}
         self._ticked_at: float | None = None
+        self._remembered_at: float | None = None
         self.fault = ""
         """Why the last tick failed, if it did."""
 
@@ -81,6 +86,14 @@ class Heartbeat:
             raise
         self.fault = ""
         self._ticked_at = self._surroundings.monotonic()
+        await self._remember()
+
+    async def _remember(self) -> None:
+        """Keep what was seen of the database on disk; not with every tick of a node that ticks quickly."""
+        now = self._surroundings.monotonic()
+        if self._remembered_at is None or now - self._remembered_at >= _REMEMBER_S:
+            self._remembered_at = now
+            await self._witness.save()
 
     async def _tick(self) -> None:
         began = self._surroundings.monotonic()
@@ -95,8 +108,9 @@ class Heartbeat:
             said.append(Script(_SLEW, repeatable=True))
         started = self._clock.started()
         tick, is_all = await self._say(self._presence.beat(), said, self._tick_s)
-        now_ms, correction_ms = tick.rows[0]
+        now_ms, correction_ms, *witnessed = tick.rows[0]
         self._clock.heard(now_ms, started, correction_ms)
+        self._witness.beat(*witnessed)
         if is_all:
             del self._database_clock.unrecorded[: len(steps)]
         if is_full_minute:
@@ -129,3 +143,4 @@ class Heartbeat:
     async def leave(self) -> None:
         """Say that this node ends, and vouch for the rest of its log."""
         await self._say(self._presence.leave(), self._seal(), _LEAVE_S)
+        await self._witness.save()

@@ -7,14 +7,17 @@ from typing import Final, NamedTuple
 
 from vox_mesh.store.script import Statement
 
+CONDITION_VALUES: Final = 4
+"""How many values a frame's condition takes."""
+
 
 class Frame(NamedTuple):
     """`preface` runs before the scripts: should it fail, nothing is applied. The entries follow them.
 
     They note, outside the scripts' savepoints, what became of each, and their rows go back to the journal:
     `accepted` where all scripts have succeeded by then, `verdicts` where some may have failed. `condition`
-    says the same as the preface, for a statement that is a request by itself; its first two parameters are
-    `?3` and `?4`, the others are the times that `EARLIEST` and `LATEST` stand for.
+    says the same as the preface, for a statement that is a request by itself; it is given `?3` to `?6`, and
+    two more values: the times that `EARLIEST` and `LATEST` stand for.
     """
 
     preface: tuple[Statement, ...] = ()

@@ -8,7 +8,7 @@ have a meaning:
 - `-- oldest-code: N` anywhere: code for a version below N can't work with the database from here on.
 
 All conditions of a file are evaluated before its first statement runs. `NOW_MS` means what it means in all
-files of `sql/`. To change the schema, edit `sql/coordination.sql` and add a file with the next number.
+files of `sql/`, but needs a table of version 10: an earlier file has `RAW_MS`, the database's own clock. To change the schema, edit `sql/coordination.sql` and add a file with the next number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIRST_CODE: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SchemaChange:
     """A statement of a migration, and the SQL expression that must be true for it to run."""
 
     sql: str
@@ -42,8 +42,13 @@ class Migration:
 
     number: int
     name: str
-    changes: tuple[Change, ...]
+    changes: tuple[SchemaChange, ...]
     oldest_code: int
+
+    @property
+    def file_name(self) -> str:
+        """Return what the file is called, without its ending."""
+        return f"{self.number:04d}_{self.name}"
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -73,7 +78,7 @@ def parse(file_name: str, text: str) -> Migration:
     named = _FILE.fullmatch(file_name)
     if named is None:
         raise ValueError(f"a migration must be named NNNN_name.sql, got {file_name}")
-    changes = tuple(Change(bare(statement), _condition(statement)) for statement in split(text))
+    changes = tuple(SchemaChange(bare(statement), _condition(statement)) for statement in split(text))
     needed = [int(number) for number in _OLDEST_CODE.findall(text)]
     return Migration(int(named[1]), named[2], changes, max(needed, default=_FIRST_CODE))
 

@@ -17,8 +17,9 @@ from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.engine import Ask, Engine
 from vox_mesh.store.migrations import Migration, migrations, newest_version, oldest_code
 from vox_mesh.store.script import Statement
-from vox_mesh.store.shape import Difference, differences_at
+from vox_mesh.store.shape import SchemaDifference, differences_at, expected
 from vox_mesh.store.statements import ddl, named
+from vox_mesh.store.values import Value
 
 VERSION: Final = newest_version()
 """The version of `sql/coordination.sql`: the highest number in `sql/migrations/`."""
@@ -32,7 +33,7 @@ _SQL: Final = named("schema")
 _TIMEOUT_S: Final = 30.0
 _ATTEMPTS: Final = 10
 _NAMED: Final = 3  # differences in an error
-_FIRST: Final = ("mesh_schema", "refusals")  # what the check of the version needs
+_CREATED_FIRST: Final = ("CREATE TABLE IF NOT EXISTS mesh_schema ", "CREATE TABLE IF NOT EXISTS refusals ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +54,26 @@ async def ensure_schema(engine: Engine) -> int:
     Raises `SchemaTooNew` if this code can't work with the database, and `SchemaDiffers` if the database does
     not have the shape that its version stands for.
     """
-    version, needed = await versions_at(engine.query)
-    refuse_if_too_new(version, needed)
-    if version < VERSION:
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                version = await _bring_up(engine, version)
-        except TimeoutError:
-            raise DatabaseBusy(
-                f"the schema was not migrated: the database was busy for {_TIMEOUT_S:g} s",
-                hint="check for a process that writes to the database and is stopped or hanging",
-            ) from None
+    version = await migrate(engine)
     if version == VERSION:  # what a newer one looks like is not known here
         refuse_if_different(await differences_at(engine.query))
     return version
+
+
+async def migrate(engine: Engine) -> int:
+    """Create the schema or apply all pending migrations; return the version it has now. It may be newer."""
+    version, needed = await versions_at(engine.query)
+    refuse_if_too_new(version, needed)
+    if version >= VERSION:
+        return version
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            return await _bring_up(engine, version)
+    except TimeoutError:
+        raise DatabaseBusy(
+            f"the schema was not migrated: the database was busy for {_TIMEOUT_S:g} s",
+            hint="check for a process that writes to the database and is stopped or hanging",
+        ) from None
 
 
 def refuse_if_too_new(version: int, needed: int) -> None:
@@ -79,18 +86,23 @@ def refuse_if_too_new(version: int, needed: int) -> None:
         )
 
 
-def refuse_if_different(found: list[Difference]) -> None:
-    """Raise `SchemaDiffers` on any difference but in indexes: without those, queries are only slower."""
-    serious = [each for each in found if each.type != "index"]
-    if found:
+def refuse_if_different(found: list[SchemaDifference]) -> None:
+    """Raise `SchemaDiffers` on any difference but in plain indexes: without them, queries are only slower."""
+    if found and is_usable(found):
         _log.warning("schema differs: %s", "; ".join(map(str, found)))
-    if serious:
-        more = f" and {len(serious) - _NAMED} more" if len(serious) > _NAMED else ""
+    elif found:
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         raise SchemaDiffers(
             f"the database has schema version {VERSION} but another shape: "
-            f"{'; '.join(map(str, serious[:_NAMED]))}{more}",
+            f"{'; '.join(map(str, found[:_NAMED]))}{more}",
+            differences=[str(each) for each in found],
             hint="run `vox-mesh db migrate --status` to see all differences and what to do",
         )
+
+
+def is_usable(found: list[SchemaDifference]) -> bool:
+    """Return whether the code can work with a database that differs so: in plain indexes only."""
+    return all(each.type == "index" and "UNIQUE" not in expected()["index", each.name] for each in found)
 
 
 async def versions_at(ask: Ask) -> tuple[int, int]:
@@ -104,6 +116,13 @@ async def versions_at(ask: Ask) -> tuple[int, int]:
             hint="run `vox-mesh db restore` with the same file again",
         )
     return row["version"] or 0, row["oldest_code"] or 0
+
+
+async def applied_at(ask: Ask) -> list[dict[str, Value]]:
+    """Return the version the database was created with, and each migration since, with the time."""
+    if not await ask(Statement(_SQL["is_there"])):
+        return []
+    return [dict(zip(row.columns, row, strict=True)) for row in await ask(Statement(_SQL["applied"]))]
 
 
 async def pending_plan(ask: Ask, version: int) -> MigrationPlan | None:
@@ -129,22 +148,12 @@ async def _bring_up(engine: Engine, version: int) -> int:
     """Create the schema or apply what is pending; another process may do it at the same time."""
     for _ in range(_ATTEMPTS + len(migrations())):
         plan = await pending_plan(engine.query, version)
-        batch, guards = _creation() if plan is None else _migration(plan)
-        result = await engine.run(batch.seal())
-        if result.committed:
-            reached = VERSION if plan is None else plan.migration.number
-            if plan is not None:
-                _log.info(
-                    "schema migrated: from=%d to=%d migration=%s", version, reached, plan.migration.name
-                )
-            version = reached
-        elif any(isinstance(result.steps[guard], StepError) for guard in guards) and _is_lost_race(
-            result.error
-        ):
-            version, needed = await versions_at(engine.query)
-            refuse_if_too_new(version, needed)
-        else:
-            raise _failure(result.error, plan)
+        is_done = await (_create(engine) if plan is None else apply_plan(engine, plan))
+        if is_done and plan is not None:
+            number, name = plan.migration.number, plan.migration.name
+            _log.info("schema migrated: from=%d to=%d migration=%s", version, number, name)
+        version, needed = await versions_at(engine.query)
+        refuse_if_too_new(version, needed)
         if version >= VERSION:
             return version
     raise DatabaseBusy(
@@ -152,46 +161,43 @@ async def _bring_up(engine: Engine, version: int) -> int:
     )
 
 
-def _creation() -> tuple[Batch, range]:
+async def apply_plan(engine: Engine, plan: MigrationPlan) -> bool:
+    """Apply a migration; return `False`, with nothing changed, if the database is not as planned any more."""
     batch = Batch()
-    statements = sorted(ddl(), key=lambda sql: not sql.startswith(_CREATED_FIRST))
-    for statement in statements[: len(_FIRST)]:
-        batch.add(statement)
-    guard = batch.add(_SQL["refuse_unless_version"], (None,))
-    for statement in statements[len(_FIRST) :]:
-        batch.add(statement)
-    batch.add(_SQL["record_version"], (VERSION, oldest_code(VERSION)))
-    return batch, range(guard, guard + 1)
-
-
-def _migration(plan: MigrationPlan) -> tuple[Batch, range]:
-    batch = Batch()
-    guard = batch.add(_SQL["refuse_unless_version"], (plan.version,))
-    conditions = plan.migration.conditions
-    if conditions:
-        changed = " OR ".join(f"(({each}) IS TRUE) <> ?" for each in conditions)
-        batch.add(
-            f"INSERT INTO refusals (reason) SELECT 'refused' WHERE {changed}",
-            [int(held) for held in plan.found],
-        )
-    end = len(batch.steps)
+    guards = [batch.add(_SQL["refuse_unless_version"], (plan.version,))]
+    if plan.found:
+        changed = " OR ".join(f"(({each}) IS TRUE) <> ?" for each in plan.migration.conditions)
+        found = [int(held) for held in plan.found]
+        guards.append(batch.add(f"INSERT INTO refusals (reason) SELECT 'refused' WHERE {changed}", found))
     for statement in plan.statements:
         batch.add(statement)
     number = plan.migration.number
     batch.add(_SQL["record_version"], (number, oldest_code(number)))
-    return batch, range(guard, end)
+    return await _run(engine, batch, guards, f"migration {number:04d} failed, nothing was changed")
 
 
-_CREATED_FIRST: Final = tuple(f"CREATE TABLE IF NOT EXISTS {name} " for name in _FIRST)
+async def _create(engine: Engine) -> bool:
+    batch = Batch()
+    statements = sorted(ddl(), key=lambda sql: not sql.startswith(_CREATED_FIRST))
+    for statement in statements[: len(_CREATED_FIRST)]:
+        batch.add(statement)
+    guard = batch.add(_SQL["refuse_unless_version"], (None,))
+    for statement in statements[len(_CREATED_FIRST) :]:
+        batch.add(statement)
+    batch.add(_SQL["record_version"], (VERSION, oldest_code(VERSION)))
+    return await _run(engine, batch, [guard], "the schema can't be created")
 
 
-def _is_lost_race(error: StepError | None) -> bool:
-    return error is not None and error.is_constraint
-
-
-def _failure(error: StepError | None, plan: MigrationPlan | None) -> DatabaseBusy | DatabaseFault:
+async def _run(engine: Engine, batch: Batch, guards: list[int], fault: str) -> bool:
+    result = await engine.run(batch.seal())
+    if result.committed:
+        return True
+    for guard in guards:
+        refused = result.steps[guard]
+        if isinstance(refused, StepError) and refused.is_constraint:
+            return False
+    error = result.error
     message = error.message if error else "the transaction was cut short"
     if error is not None and error.is_busy:
-        return DatabaseBusy(f"the database is busy: {message}")
-    what = "the schema can't be created" if plan is None else f"migration {plan.migration.number:04d} failed"
-    return DatabaseFault(f"{what}, nothing was changed: {message}", hint="run `vox-mesh doctor`")
+        raise DatabaseBusy(f"the database is busy: {message}")
+    raise DatabaseFault(f"{fault}: {message}", hint="run `vox-mesh doctor`")

@@ -27,7 +27,7 @@ Definitions = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SchemaDifference:
     """Something that is not as the schema says."""
 
     type: str
@@ -46,7 +46,7 @@ class _TableShape:
     options: Words
 
 
-async def differences_at(ask: Ask) -> list[Difference]:
+async def differences_at(ask: Ask) -> list[SchemaDifference]:
     """Compare a database that is asked with the schema of this code."""
     return differences(expected(), await definitions_at(ask))
 
@@ -67,41 +67,41 @@ def expected() -> Definitions:
     return found
 
 
-def differences(expected: Definitions, found: Definitions) -> list[Difference]:
+def differences(expected: Definitions, found: Definitions) -> list[SchemaDifference]:
     """Return what is missing or defined otherwise."""
-    result: list[Difference] = []
+    result: list[SchemaDifference] = []
     for (kind, name), sql in expected.items():
         actual = found.get((kind, name))
         if actual is None:
-            result.append(Difference(kind, name, "is missing"))
+            result.append(SchemaDifference(kind, name, "is missing"))
         elif actual == sql:  # by far the most
             continue
         elif kind == "table":
             result += _table_differences(name, _table_shape(sql), _table_shape(actual))
         elif _words(actual) != _words(sql):
-            result.append(Difference(kind, name, "has another definition"))
+            result.append(SchemaDifference(kind, name, "has another definition"))
     return result
 
 
-def _table_differences(name: str, expected: _TableShape, found: _TableShape) -> list[Difference]:
-    result: list[Difference] = []
+def _table_differences(name: str, expected: _TableShape, found: _TableShape) -> list[SchemaDifference]:
+    result: list[SchemaDifference] = []
     for column, words in expected.columns.items():
         actual = found.columns.get(column)
         if actual is None:
-            result.append(Difference("column", f"{name}.{column}", "is missing"))
+            result.append(SchemaDifference("column", f"{name}.{column}", "is missing"))
         elif actual != words and not _has_only_a_default_more(actual, words):
             problem = f"is {' '.join(actual[1:])!r}, expected {' '.join(words[1:])!r}"
-            result.append(Difference("column", f"{name}.{column}", problem))
+            result.append(SchemaDifference("column", f"{name}.{column}", problem))
     for group, problem in (
         (expected.constraints - found.constraints, "is missing"),
         (found.constraints - expected.constraints, "is not expected"),
     ):
         result += [
-            Difference("constraint", f"{name} {' '.join(words)!r}", problem) for words in sorted(group)
+            SchemaDifference("constraint", f"{name} {' '.join(words)!r}", problem) for words in sorted(group)
         ]
     if expected.options != found.options:
         problem = f"is {' '.join(found.options)!r}, expected {' '.join(expected.options)!r}"
-        result.append(Difference("table", name, problem))
+        result.append(SchemaDifference("table", name, problem))
     return result
 
 
