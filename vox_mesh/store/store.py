@@ -327,6 +327,16 @@ class Store:
         return None if self._agent_queue is None else await self._agent_queue.status()
 
     @property
+    def unwritable_s(self) -> float:
+        """For how long the database has failed all writes of this process; 0: it takes them."""
+        since = self.traffic.unwritable_since
+        return 0.0 if since is None else self._monotonic() - since
+
+    def blind_s(self, rows: Rows) -> float:
+        """For how long no sign of life could be read or written: until it ends, silence means nothing."""
+        return max(0.0 if self.is_in_touch else rows.age_s, self.unwritable_s)
+
+    @property
     def faults(self) -> BackgroundFaults:
         """The unexpected exceptions of this process's background tasks."""
         return self.traffic.faults
