@@ -21,6 +21,7 @@ from bench import (
     roster_lines,
     service_lines,
     store_lines,
+    wake_lines,
     watch_lines,
 )
 from bench.figures import Found
@@ -114,6 +115,8 @@ PLANES: Final = (
             Line("message-rates-file", "many senders, in a file", message_lines.rates_file),
             _served("message-inbox-sqld", "a large inbox, on a server", inbox_lines.large_sqld),
             Line("message-inbox-file", "a large inbox, in a file", inbox_lines.large_file),
+            _served("message-idle-sqld", "to one of many idle receivers, on a server", wake_lines.idle_sqld),
+            Line("message-idle-file", "to one of many idle receivers, in a file", wake_lines.idle_file),
             Line("message-claims", "many senders, or one that is held back", inbox_lines.claims),
         ),
     ),

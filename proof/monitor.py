@@ -1,4 +1,4 @@
-"""A monitor beside the mesh: it looks at the op log from time to time, and keeps where the chains ended."""
+"""A monitor beside the mesh: from time to time it looks where the chains end, and which messages expired."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ _HEADS: Final = "SELECT node_id, max(seq) AS seq, hash FROM agent_oplog GROUP BY
 """The other columns of a row with `max` are those of the row that it is from."""
 
 
+_EXPIRED: Final = "SELECT message_uuid FROM a2a_messages WHERE state = 'expired'"
+
+
 class Monitor:
-    """Notes each head that it has not seen before."""
+    """Notes each head, and each message that has expired, that it has not seen before."""
 
     def __init__(self, ask: Ask, recorder: Recorder) -> None:
         self._ask = ask
         self._recorder = recorder
         self._heads: dict[str, tuple[int, str]] = {}
+        self._expired: set[str] = set()
 
     async def run(self, every_s: float) -> None:
         """Look again and again, until cancelled. While the database is away there is nothing to see."""
@@ -36,3 +40,7 @@ class Monitor:
             if self._heads.get(row["node_id"]) != head:
                 self._heads[row["node_id"]] = head
                 self._recorder.note("monitor.head", chain=row["node_id"], seq=head[0], hash=head[1])
+        for row in await self._ask(_EXPIRED):
+            if row["message_uuid"] not in self._expired:
+                self._expired.add(row["message_uuid"])
+                self._recorder.note("monitor.expired", key=row["message_uuid"])

@@ -10,6 +10,7 @@ from proof.checkers.crons import CRON_CHECKS
 from proof.checkers.database import DATABASE_CHECKS
 from proof.checkers.dependencies import DEPENDENCY_CHECKS
 from proof.checkers.effects import EFFECT_CHECKS
+from proof.checkers.handouts import HANDOUT_CHECKS
 from proof.checkers.jobs import JOB_CHECKS
 from proof.checkers.liveness import LIVENESS_CHECKS
 from proof.checkers.locks import LOCK_CHECKS
@@ -21,6 +22,7 @@ from proof.checkers.strangers import STRANGER_CHECKS
 from proof.scene import Workload
 from proof.verdicts import Check
 from proof.workloads.beats import BEATS
+from proof.workloads.consumers import CONSUMERS
 from proof.workloads.counters import COUNTERS
 from proof.workloads.effects import EFFECTS
 from proof.workloads.jobs import JOBS
@@ -35,6 +37,9 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     *(JOBS, MESSAGES, OPLOG, BEATS),
 )
 
+OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (CONSUMERS,)
+"""Played only where they are named."""
+
 CHECKS: Final[tuple[Check, ...]] = (
     *LOCK_CHECKS,
     *COUNTER_CHECKS,
@@ -45,6 +50,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *JOB_CHECKS,
     *CRON_CHECKS,
     *MESSAGE_CHECKS,
+    *HANDOUT_CHECKS,
     *OPLOG_CHECKS,
     *DEPENDENCY_CHECKS,
     *BEAT_CHECKS,

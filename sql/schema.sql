@@ -6,5 +6,12 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'mesh_schema'
 -- name: versions
 SELECT max(version) AS version, max(oldest_code) AS oldest_code FROM mesh_schema
 
+-- name: applied
+SELECT version, oldest_code, applied_at FROM mesh_schema ORDER BY version
+
+-- name: refuse_unless_version
+-- Nobody has brought the database to another version since it was looked at. NULL: it has none.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE (SELECT max(version) FROM mesh_schema) IS NOT ?
+
 -- name: record_version
 INSERT INTO mesh_schema (version, oldest_code) VALUES (?, ?) ON CONFLICT DO NOTHING

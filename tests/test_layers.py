@@ -17,7 +17,8 @@ _BELOW_ROOT = ("errors", "model", "store", "coordination", *_PLANES)
 _ROOT = (*_BELOW_ROOT, "settings", "opening", "planes", "mesh", "node", "supervisor", "health", "loop")
 _FACES_USE = (*_BELOW_ROOT, "settings", "planes", "views")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "errors": (),
+    "base_errors": (),
+    "errors": ("base_errors",),
     "loop": (),
     "model": ("errors", "model"),
     "store": ("errors", "model", "store"),

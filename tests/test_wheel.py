@@ -43,7 +43,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_carries_the_statements_and_the_type_mark_and_no_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {f"vox_mesh/sql/{path.name}" for path in (ROOT / "sql").glob("*.sql")} <= set(names)
+    statements = {f"vox_mesh/{path.relative_to(ROOT)}" for path in (ROOT / "sql").rglob("*.sql")}
+    assert "vox_mesh/sql/migrations/0008_baseline.sql" in statements
+    assert statements <= set(names)
     assert "vox_mesh/py.typed" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"vox_mesh"}
     assert not [name for name in names if "tests" in name or name.endswith(".pyc")]

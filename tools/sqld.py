@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -29,8 +30,16 @@ _SAFE_FLAGS: Final = ("--checkpoint-interval-s", "60", "--max-concurrent-connect
 class Server:
     """One server, one port, one folder: it can be killed, frozen and started again where it was."""
 
-    def __init__(self, *, flags: tuple[str, ...] = _SAFE_FLAGS, auth: bool = True) -> None:
-        self._flags = flags
+    def __init__(
+        self,
+        *,
+        flags: tuple[str, ...] = _SAFE_FLAGS,
+        more_flags: tuple[str, ...] = (),
+        auth: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._flags = (*flags, *more_flags)
+        self._environment = dict(environment or {})
         self._auth = auth
         self._key = SigningKey(new_key())
         self.port = free_port()
@@ -41,6 +50,11 @@ class Server:
     def _folder(self) -> Path:
         """Made when something is first put into it: one who only wants a token leaves nothing behind."""
         return Path(tempfile.mkdtemp(prefix="vox-sqld-"))
+
+    @property
+    def database_folder(self) -> Path:
+        """Where the server keeps the database, its log and the snapshots of the log."""
+        return self._folder / "data" / "dbs" / "default"
 
     @property
     def token(self) -> str:
@@ -71,7 +85,7 @@ class Server:
 
     def launch(self) -> None:
         """Start without waiting."""
-        command = [str(binary()), "--db-path", str(self._folder / "data"), "--no-welcome"]
+        command = [str(binary()), "--db-path", str(self.data), "--no-welcome"]
         command += ["--http-listen-addr", f"127.0.0.1:{self.port}", *self._flags]
         if self._auth:
             command += ["--auth-jwt-key-file", str(self.key_file())]
@@ -81,7 +95,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "RUST_LOG": "warn"},
+                env={**os.environ, "RUST_LOG": "warn", **self._environment},
             )
 
     def _answers(self) -> bool:
@@ -104,6 +118,22 @@ class Server:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(_END_S)
         self._process = None
+
+    @property
+    def data(self) -> Path:
+        """The folder of its database."""
+        return self._folder / "data"
+
+    def copy_data(self, to: Path) -> None:
+        """Copy all that it has written, as a snapshot of its volume would."""
+        shutil.copytree(self.data, to)
+
+    def put_back(self, kept: Path) -> None:
+        """Kill it, replace what it has written by such a copy, and start it again."""
+        self.kill()
+        shutil.rmtree(self.data)
+        shutil.copytree(kept, self.data)
+        self.start()
 
     def freeze(self) -> None:
         """Stop it in its tracks: connections stay open and nothing answers."""

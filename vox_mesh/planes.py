@@ -10,6 +10,7 @@ from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.coordination.conflicts import Conflict, Conflicts
 from vox_mesh.coordination.deferral import Deferral
+from vox_mesh.coordination.features import Features
 from vox_mesh.coordination.identity import Identity
 from vox_mesh.coordination.kinds import Kinds
 from vox_mesh.coordination.locks.locks import Locks
@@ -50,6 +51,7 @@ class Planes:
         self.store = store
         self.clock = clock
         self.nodes = Nodes(store, clock)
+        self.features = Features(store, self.nodes, surroundings.monotonic)
         self.roles = Roles(store, author, self.nodes, clock)
         self.deferral = Deferral(store, clock, kinds)
         self.oplog = OpLog(store, author, clock, kinds, self.roles, self.deferral)

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from proof.chaos.cast import NAMES
-from proof.chaos.schedule import PACE, StoreKind, drawn
+from proof.chaos.schedule import DEFAULT_FAULTS, PACE, Kind, StoreKind, drawn
 from proof.chaos.stage import LOGS, PICTURE, Stage
+from proof.choosing import choices_of, chosen
 from proof.history import History
+from proof.plot import OPTIONAL_WORKLOADS, WORKLOADS
 from proof.verdicts import Verdict
 
 _FOLDER: Final = Path(".cache/chaos")
@@ -41,6 +43,12 @@ def _asked() -> argparse.Namespace:
         help="between two deeds of a workload (%(default)s)",
     )
     asking.add_argument("--out", type=Path, help="a folder that is made for the history")
+    asking.add_argument(
+        "--faults", nargs="+", metavar="KIND", choices=choices_of(Kind), help="these kinds, and no others"
+    )
+    asking.add_argument(
+        "--with", nargs="+", dest="only", metavar="WORKLOAD", choices=_workloads(), help="play no others"
+    )
     asking.add_argument("--plant", default="", metavar="BUG", help="play with a planted bug")
     asked = asking.parse_args()
     if not 2 <= asked.nodes <= len(NAMES):
@@ -58,7 +66,13 @@ def _asked() -> argparse.Namespace:
 
 def _unless_usual(asked: argparse.Namespace) -> str:
     rest = "" if asked.rest == PACE.rest_s else f" --rest {asked.rest:g}"
-    return rest + (f" --plant {asked.plant}" if asked.plant else "")
+    faults = f" --faults {' '.join(asked.faults)}" if asked.faults else ""
+    faults += f" --with {' '.join(asked.only)}" if asked.only else ""
+    return rest + faults + (f" --plant {asked.plant}" if asked.plant else "")
+
+
+def _workloads() -> list[str]:
+    return [each.name for each in (*WORKLOADS, *OPTIONAL_WORKLOADS)]
 
 
 def _planted() -> Iterable[str]:
@@ -71,7 +85,8 @@ def main() -> None:
     """Play, judge, tell; exit with 1 if a promise was broken."""
     asked = _asked()
     seed = secrets.randbelow(_SEEDS) if asked.seed is None else asked.seed
-    schedule = drawn(seed, asked.seconds, asked.store, NAMES[: asked.nodes])
+    kinds = chosen(asked.faults, Kind, DEFAULT_FAULTS)
+    schedule = drawn(seed, asked.seconds, asked.store, NAMES[: asked.nodes], kinds)
     folder = asked.out or _FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}-{asked.store}-{seed}"
     again = (
         f"python -m proof.chaos --seconds {asked.seconds:g} --seed {seed} "
@@ -79,7 +94,7 @@ def main() -> None:
     )
     print(f"{again}\n{schedule}", flush=True)
     began = time.monotonic()
-    stage = Stage(schedule, folder, asked.plant, asked.rest)
+    stage = Stage(schedule, folder, asked.plant, asked.rest, tuple(asked.only or ()))
     logging.basicConfig(filename=folder / LOGS / "stage.log", level=logging.INFO)
     try:
         asyncio.run(_played(stage))

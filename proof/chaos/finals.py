@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, closing
 from typing import Any, Final
 
 from proof import moves, tables
-from proof.chaos import storm
+from proof.chaos import marks, storm
 from proof.chaos.ground import Ground
 from proof.chaos.strangers import MARK
 from proof.history import Recorder
@@ -42,7 +42,7 @@ async def asking(settings: Settings) -> AsyncIterator[tuple[Store, Ask]]:
 
 async def prepare(store: Store) -> None:
     """Make what a run has of its own in the database: tables of the workloads, and a witness."""
-    for statement in (*tables.CREATE, *moves.INSTALL, storm.DDL):
+    for statement in (*tables.CREATE, *moves.INSTALL, storm.DDL, marks.DDL):
         await store.write(Script(Statement(statement)))
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from proof.chaos.disk import Disk
+from proof.chaos.fake_clock import FakeClock, library
 from proof.chaos.proxy import Proxy
-from proof.chaos.schedule import PACE, Schedule, StoreKind
+from proof.chaos.schedule import PACE, Kind, Schedule, StoreKind
 from proof.workloads.beats import tempo_of
 from tools.homes import FILE, HomeCase
 from tools.sqld import Server, free_port
@@ -28,6 +29,9 @@ _DISK_MB_A_SECOND: Final = 0.3
 """A longer run has more to keep: its disks are full when they are filled, and not of themselves."""
 _TEMPO: Final = "tempo.yaml"
 _STAGE: Final = "stage"
+_FAKE_TIME: Final = "server-clock"
+_COMPACTS: Final = ("--max-log-size", "1")
+"""The replication log is compacted whenever it has grown by so much, in MB."""
 
 
 @dataclass
@@ -42,6 +46,8 @@ class Ground:
     """Of each player."""
     links: dict[str, Proxy] = field(default_factory=dict)
     """The way of each player to the server."""
+    clock: FakeClock | None = None
+    """That of the server, if it can be set."""
     disks: dict[str, Disk] = field(default_factory=dict)
     """That of each player; on the file home there is one for all, without a name."""
 
@@ -76,18 +82,26 @@ class Ground:
             values["db_path"] = self._home("shared") / "mesh.db"
         return case.settings(self._home(name), self.server, **(values | more))
 
-    async def lay(self, players: tuple[str, ...], seconds: float, ending: AsyncExitStack) -> None:
+    async def lay(self, schedule: Schedule, ending: AsyncExitStack) -> None:
         """Make all that the players need."""
+        players = schedule.players
         (self.folder / _TEMPO).write_text(tempo_of(PACE))
         if self.store is StoreKind.SQLD:
-            self.server = ending.enter_context(Server())
-        room = f"{_DISK_MB + round(seconds * _DISK_MB_A_SECOND)}m"
+            self.server = ending.enter_context(self._made_server(schedule))
+        room = f"{_DISK_MB + round(schedule.seconds * _DISK_MB_A_SECOND)}m"
         for name in ("",) if self.server is None else players:
             if disk := Disk.mounted(self._home(name or "shared"), room):
                 ending.callback(disk.unmount)
                 self.disks[name] = disk
         for number, name in enumerate(players):
             self.settings[name] = await self._player_settings(number, name, ending)
+
+    def _made_server(self, schedule: Schedule) -> Server:
+        is_turned = any(fault.kind is Kind.DATABASE_CLOCK for fault in schedule.faults)
+        if is_turned and (faketime := library()):
+            self.clock = FakeClock(faketime, self.folder / _FAKE_TIME)
+        flags = _COMPACTS if schedule.is_compacting else ()
+        return Server(more_flags=flags, environment=self.clock.environment if self.clock else None)
 
     async def _player_settings(self, number: int, name: str, ending: AsyncExitStack) -> Settings:
         """Of many sorts of nodes some of each: with and without a breaker, over one protocol or another."""
@@ -107,5 +121,5 @@ async def laid(schedule: Schedule) -> AsyncIterator[Ground]:
         folder = Path(tempfile.mkdtemp(prefix="vox-chaos-"))
         ending.callback(shutil.rmtree, folder, ignore_errors=True)
         ground = Ground(folder, schedule.store)
-        await ground.lay(schedule.players, schedule.seconds, ending)
+        await ground.lay(schedule, ending)
         yield ground

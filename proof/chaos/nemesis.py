@@ -10,14 +10,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from typing import Final
 
-from proof.chaos import server
+from proof.chaos import foreign, rollback, server
 from proof.chaos.cast import Person
+from proof.chaos.fake_clock import FakeClock
 from proof.chaos.ground import Ground
+from proof.chaos.marks import Marks
 from proof.chaos.proxy import FAIR, Proxy, Weather
 from proof.chaos.proxy import Fault as Spoiling
 from proof.chaos.schedule import Fault, Kind, Lane, Phase, Schedule, lane_of
 from proof.chaos.torn import tear_replica, tear_spools
 from proof.history import Recorder
+from proof.losses import NOTE
 from tools.sqld import Server
 
 _CUTS_S: Final = 0.4
@@ -46,7 +49,8 @@ class LeftOut(Exception):
 class Nemesis:
     """Knows how each kind of fault is brought about."""
 
-    def __init__(self, ground: Ground, people: dict[str, Person], stage: Recorder) -> None:
+    def __init__(self, ground: Ground, people: dict[str, Person], stage: Recorder, marks: Marks) -> None:
+        self._marks = marks
         self._ground = ground
         self._people = people
         self._stage = stage
@@ -71,6 +75,15 @@ class Nemesis:
             Kind.TORN_SPOOL: self._torn,
             Kind.FILE_HELD: self._file_held,
             Kind.WRITER_STORM: self._stormed,
+            Kind.STORE_BACK: self._put_back,
+            Kind.COMMITS_LOST: self._put_back,
+            Kind.SLOW_ANSWERS: lambda fault: self._weather(
+                fault, Weather(answer_s=fault.detail["delay_ms"] / 1_000)
+            ),
+            Kind.SERVER_STALL: lambda _: server.frozen(self._server),
+            Kind.WRITE_HELD: lambda _: foreign.holding(self._ground, foreign.WRITES),
+            Kind.READ_HELD: lambda _: foreign.holding(self._ground, foreign.READS),
+            Kind.DATABASE_CLOCK: self._database_clock_wrong,
         }
 
     async def rage(self, schedule: Schedule) -> None:
@@ -114,6 +127,8 @@ class Nemesis:
     def _refuse_if_impossible(self, fault: Fault) -> None:
         if fault.kind in _OF_THE_LIVING and not self._person(fault).is_up:
             raise LeftOut(f"{fault.player} is not up")
+        if fault.kind is Kind.DATABASE_CLOCK and self._ground.clock is None:
+            raise LeftOut("there is no libfaketime here")
         if fault.kind is Kind.DISK_FULL and fault.player not in self._ground.disks:
             raise LeftOut("this user may not mount a small disk")
 
@@ -192,6 +207,35 @@ class Nemesis:
                     connection.execute("BEGIN IMMEDIATE")
                 await asyncio.sleep(_HELD_LOOK_S)
             yield
+
+    # --- the database itself ---------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _put_back(self, fault: Fault) -> AsyncIterator[None]:
+        """Copy the store now, and put the copy in its place when this is over."""
+        lost: rollback.Lost = {}
+        if self._ground.server is not None:
+            links = self._ground.links.values()
+            way = rollback.of_server(self._server, links, self._marks, lost, **fault.detail)
+        else:
+            path = self._ground.stage_settings.file_path
+            way = rollback.of_file(path, self._people.values(), self._marks, lost)
+        async with way:
+            yield
+        self._stage.note(NOTE, **lost)
+
+    @asynccontextmanager
+    async def _database_clock_wrong(self, fault: Fault) -> AsyncIterator[None]:
+        assert self._ground.clock is not None
+        self._set_database_clock(self._ground.clock, fault.detail["ahead_ms"])
+        try:
+            yield
+        finally:
+            self._set_database_clock(self._ground.clock, 0)
+
+    def _set_database_clock(self, clock: FakeClock, ahead_ms: int) -> None:
+        clock.set(ahead_ms)
+        self._stage.note("database.clock", ahead_ms=ahead_ms)
 
     # --- the way to the server -------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,13 +22,14 @@ from typing import Any, Final
 
 from proof.chaos.breaker import WatchedBreaker
 from proof.chaos.points import Point, PointedOutside, Points
+from proof.chaos.replicas import watch_replicas
 from proof.chaos.role import DRAINED, OVER, TURNED_AWAY, UP, Role, appended_to
 from proof.chaos.schedule import PACE
 from proof.chaos.storm import storm
 from proof.crashes import Crashes
 from proof.history import Recorder
 from proof.outside import FolderOutside
-from proof.plot import WORKLOADS
+from proof.plot import OPTIONAL_WORKLOADS, WORKLOADS
 from proof.scene import Scene, Workload
 from vox_mesh import Mesh, MeshError, load_settings, opening, run
 from vox_mesh.coordination.clock import Surroundings
@@ -70,11 +71,14 @@ def _tell(word: str) -> None:
 class Player:
     """One life: it acts until all is over, drains, and leaves; or dies in between."""
 
-    def __init__(self, scene: Scene, points: Points, clock: Clock) -> None:
+    def __init__(
+        self, scene: Scene, points: Points, clock: Clock, workloads: Sequence[Workload] = WORKLOADS
+    ) -> None:
         self._scene = scene
+        self._workloads = workloads
         self._points = points
         self._clock = clock
-        self._acts = [asyncio.create_task(self._act(each), name=each.name) for each in WORKLOADS]
+        self._acts = [asyncio.create_task(self._act(each), name=each.name) for each in workloads]
         self._others: set[asyncio.Task[None]] = set()
 
     async def obey(self, orders: AsyncIterator[dict[str, Any]]) -> None:
@@ -128,7 +132,7 @@ class Player:
         _tell(OVER)
 
     async def _drain(self) -> None:
-        await asyncio.gather(*(self._through(each, each.drain) for each in WORKLOADS))
+        await asyncio.gather(*(self._through(each, each.drain) for each in self._workloads))
         await self._scene.mesh.store.drained()
         _tell(DRAINED)
 
@@ -155,12 +159,18 @@ def _watch_breakers(recorder: Recorder) -> None:
     setattr(opening, "Breaker", watched)  # noqa: B010 - a name of that module
 
 
+def _workloads(role: Role) -> Sequence[Workload]:
+    every = (*WORKLOADS, *OPTIONAL_WORKLOADS)
+    return [each for each in every if each.name in role.workloads] if role.workloads else WORKLOADS
+
+
 async def _live(role: Role) -> None:
     recorder = Recorder(
         role.who, role.life, time.monotonic, appended_to(Path(role.folder) / f"{role.who}-{role.life}.jsonl")
     )
     logging.getLogger().addHandler(Crashes(partial(_note_unexpected, recorder)))
     _watch_breakers(recorder)
+    watch_replicas(recorder)
     points, clock = Points(), Clock()
     points.install()
     async with Mesh.open(load_settings(_env_file=None), Surroundings(wall_ms=clock.wall_ms)) as mesh:
@@ -176,7 +186,7 @@ async def _live(role: Role) -> None:
             role.players,
             asyncio.Event(),
         )
-        await Player(scene, points, clock).obey(_orders())
+        await Player(scene, points, clock, _workloads(role)).obey(_orders())
         breaking.cancel()
 
 

@@ -39,6 +39,8 @@ class Weather:
 
     delay_s: float = 0.0
     """Everything takes so much longer, in each direction."""
+    answer_s: float = 0.0
+    """Answers take so much longer."""
     bytes_per_s: float = float("inf")
     """No more than this goes through, in each direction of each connection."""
     is_half_open: bool = False
@@ -199,11 +201,17 @@ class Proxy:
                     self._double(data, link)
                 await link.server.drain()
 
-    async def _travel(self, data: bytes) -> None:
+    async def _travel(self, data: bytes, more_s: float = 0.0) -> None:
         """Take the time that this takes in this weather."""
         weather = self._weather
         if weather is not FAIR:
-            await asyncio.sleep(weather.delay_s + len(data) / weather.bytes_per_s)
+            await asyncio.sleep(weather.delay_s + more_s + len(data) / weather.bytes_per_s)
+
+    async def drop(self) -> None:
+        """Drop every connection, with all that is on its way there."""
+        for link in list(self._links):
+            link.unwanted.set()
+            await link.closed.wait()
 
     def _double(self, data: bytes, link: Link) -> None:
         """Have the server get a request once more: what is a request by itself, as that of another client."""
@@ -240,7 +248,7 @@ class Proxy:
                     case PushFault.SWALLOW:
                         link.is_mute = True
                         continue
-                await self._travel(data)
+                await self._travel(data, self._weather.answer_s)
                 if link.is_dead:
                     continue
                 link.answers += 1

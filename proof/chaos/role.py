@@ -34,6 +34,8 @@ class Role:
     outside: str
     rest_s: float
     """Between two deeds of a workload, on average."""
+    workloads: tuple[str, ...] = ()
+    """What it plays; all that are usual, if nothing is said."""
 
     @property
     def argument(self) -> str:
@@ -44,7 +46,7 @@ class Role:
     def given(cls) -> Role:
         """That of this process."""
         told = json.loads(sys.argv[1])
-        return cls(**told | {"players": tuple(told["players"])})
+        return cls(**told | {name: tuple(told[name]) for name in ("players", "workloads")})
 
 
 def appended_to(path: Path) -> Callable[[Event], None]:

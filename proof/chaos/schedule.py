@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import count
@@ -61,8 +61,24 @@ class Kind(StrEnum):
     TORN_SPOOL = "torn-spool"
     FILE_HELD = "file-held"
     WRITER_STORM = "writer-storm"
+    STORE_BACK = "store-back"
+    """The store is put back to a copy of some seconds ago."""
+    COMMITS_LOST = "commits-lost"
+    """The store is put back to a copy of a moment ago."""
+    SLOW_ANSWERS = "slow-answers"
+    """Answers come after seconds, later than anybody waits for them."""
+    SERVER_STALL = "server-stall"
+    """The server stands still for longer than deadlines, and goes on."""
+    WRITE_HELD = "write-held"
+    """A foreign client holds a write transaction open."""
+    READ_HELD = "read-held"
+    """A foreign client holds a read transaction open."""
+    DATABASE_CLOCK = "database-clock"
+    """The clock of the server is set, forward or back."""
     STRANGERS = "strangers"
     """All the time: never drawn."""
+    COMPACTION = "compaction"
+    """The server compacts its replication log every few seconds, all the time: never drawn."""
 
 
 class Lane(StrEnum):
@@ -108,7 +124,23 @@ SORTS: Final = {
     Kind.TORN_SPOOL: Sort(Lane.PLAYER, 0.1, 1.0, _ON_SQLD, is_away=True),
     Kind.FILE_HELD: Sort(Lane.DATABASE, 0.5, 4.0, (StoreKind.FILE,)),
     Kind.WRITER_STORM: Sort(Lane.PLAYER, 1.0, 4.0),
+    Kind.STORE_BACK: Sort(Lane.DATABASE, 2.0, 10.0),
+    Kind.COMMITS_LOST: Sort(Lane.DATABASE, 0.02, 0.5),
+    Kind.SLOW_ANSWERS: Sort(Lane.LINK, 4.0, 12.0, _ON_SQLD),
+    Kind.SERVER_STALL: Sort(Lane.DATABASE, 4.0, 8.0, _ON_SQLD),
+    Kind.WRITE_HELD: Sort(Lane.DATABASE, 3.0, 8.0),
+    Kind.READ_HELD: Sort(Lane.DATABASE, 3.0, 10.0),
+    Kind.DATABASE_CLOCK: Sort(Lane.DATABASE, 2.0, 10.0, _ON_SQLD),
 }
+OPTIONAL_FAULTS: Final = frozenset(
+    (
+        *(Kind.STORE_BACK, Kind.COMMITS_LOST, Kind.SLOW_ANSWERS, Kind.SERVER_STALL, Kind.WRITE_HELD),
+        *(Kind.READ_HELD, Kind.DATABASE_CLOCK, Kind.COMPACTION),
+    )
+)
+ROLLBACKS: Final = frozenset((Kind.STORE_BACK, Kind.COMMITS_LOST))
+DEFAULT_FAULTS: Final = frozenset(Kind) - OPTIONAL_FAULTS
+"""What goes wrong unless something else is asked for."""
 _OFTEN: Final = (Kind.KILL, Kind.KILL_AT_POINT, Kind.PAUSE)
 """In the deck twice."""
 
@@ -120,9 +152,9 @@ def lane_of(kind: Kind, store: StoreKind) -> Lane:
     return SORTS[kind].lane
 
 
-def kinds_on(store: StoreKind) -> tuple[Kind, ...]:
-    """What can go wrong there."""
-    return tuple(kind for kind, sort in SORTS.items() if store in sort.stores)
+def kinds_on(store: StoreKind, faults: Set[Kind] = DEFAULT_FAULTS) -> tuple[Kind, ...]:
+    """What can go wrong there, of these."""
+    return tuple(kind for kind, sort in SORTS.items() if store in sort.stores and kind in faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +194,8 @@ class Schedule:
     players: tuple[str, ...]
     phases: tuple[Phase, ...]
     faults: tuple[Fault, ...]
+    is_compacting: bool = False
+    """Whether the server compacts its replication log every few seconds."""
 
     def document(self) -> dict[str, Any]:
         """As it is written down."""
@@ -171,12 +205,18 @@ class Schedule:
         return "\n".join(map(str, self.faults))
 
 
-def drawn(seed: int, seconds: float, store: StoreKind, players: tuple[str, ...]) -> Schedule:
+def drawn(
+    seed: int,
+    seconds: float,
+    store: StoreKind,
+    players: tuple[str, ...],
+    kinds: Set[Kind] = DEFAULT_FAULTS,
+) -> Schedule:
     """The schedule of a run: the same for the same arguments, everywhere and for ever."""
     chance = random.Random(f"{seed} {seconds} {store} {players}")
     phases = tuple(_phases(chance, seconds))
-    faults = tuple(_Drawing(chance, store, players, seconds).faults(phases))
-    return Schedule(seed, seconds, store, players, phases, faults)
+    faults = tuple(_Drawing(chance, store, players, seconds, kinds).faults(phases))
+    return Schedule(seed, seconds, store, players, phases, faults, Kind.COMPACTION in kinds)
 
 
 def _phases(chance: random.Random, seconds: float) -> Iterator[Phase]:
@@ -195,9 +235,16 @@ class _Drawing:
     """Draws kinds from a deck, so that each has its turn, for what nothing else befalls just then."""
 
     def __init__(
-        self, chance: random.Random, store: StoreKind, players: tuple[str, ...], seconds: float
+        self,
+        chance: random.Random,
+        store: StoreKind,
+        players: tuple[str, ...],
+        seconds: float,
+        kinds: Set[Kind],
     ) -> None:
         self._chance = chance
+        self._kinds = kinds_on(store, kinds)
+        self._often = [kind for kind in _OFTEN if kind in kinds]
         self._store = store
         self._players = players
         self._seconds = seconds
@@ -219,7 +266,7 @@ class _Drawing:
     def _fault(self, number: int, at: float) -> Fault | None:
         """What goes wrong now: the next in the deck that can."""
         if not self._deck:
-            self._deck = [*kinds_on(self._store), *_OFTEN]
+            self._deck = [*self._kinds, *self._often]
             self._chance.shuffle(self._deck)
         for kind in self._deck:
             places = self._places(kind, at)
@@ -264,6 +311,13 @@ class _Drawing:
                 return {"offset_ms": chance.choice((-1, 1)) * chance.randint(far // 2, far)}
             case Kind.CLOCK_DRIFT:
                 return {"rate": round(chance.uniform(0.8, 1.2), 3)}
+            case Kind.SLOW_ANSWERS:
+                return {"delay_ms": chance.randint(3_000, 10_000)}
+            case Kind.DATABASE_CLOCK:
+                far = chance.choice((20_000, 60_000, 3_600_000))
+                return {"ahead_ms": chance.choice((-1, 1)) * chance.randint(far // 2, far)}
+            case Kind.STORE_BACK | Kind.COMMITS_LOST:
+                return {"is_killed": chance.random() < 0.5}
             case Kind.TORN_REPLICA | Kind.TORN_SPOOL:
                 return {"chance": chance.randrange(2**32)}
             case _:

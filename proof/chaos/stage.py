@@ -16,10 +16,12 @@ import orjson
 from proof.chaos.cast import Person, assemble, assert_all_gone, cast
 from proof.chaos.finals import asking, note_finals, prepare
 from proof.chaos.ground import TOKEN, Ground, laid
+from proof.chaos.marks import Marks
 from proof.chaos.nemesis import Nemesis
 from proof.chaos.picture import drawn as picture_of
+from proof.chaos.replicas import Compactions
 from proof.chaos.role import DRAINED, OVER, UP, Role, appended_to
-from proof.chaos.schedule import PACE, Kind, Schedule
+from proof.chaos.schedule import PACE, ROLLBACKS, Kind, Schedule
 from proof.chaos.strangers import Strangers
 from proof.checkers.lives import RECOVERY_S
 from proof.history import History, Recorder
@@ -49,10 +51,16 @@ class Stage:
     """One play: its people and where they play, and a folder in which all of it can be read afterwards."""
 
     def __init__(
-        self, schedule: Schedule, folder: Path, plant: str = "", rest_s: float = PACE.rest_s
+        self,
+        schedule: Schedule,
+        folder: Path,
+        plant: str = "",
+        rest_s: float = PACE.rest_s,
+        workloads: tuple[str, ...] = (),
     ) -> None:
         self.schedule = schedule
         self._rest_s = rest_s
+        self._workloads = workloads
         self.folder = folder
         self._plant = plant
         self._people: dict[str, Person] = {}
@@ -69,8 +77,9 @@ class Stage:
             roles = self._roles(ground)
             async with cast(roles, self._recorder, self.folder / LOGS, self._plant) as self._people:
                 await self._begin()
-                async with self._monitored(ask):
-                    await self._storms_and_calm(ground)
+                marks = Marks(store, ask)
+                async with self._monitored(ask), self._marked(marks), self._counted(ground):
+                    await self._storms_and_calm(ground, marks)
                     await self._go_on()
                     await self._drain()
                 await self._leave()
@@ -91,7 +100,7 @@ class Stage:
     def _roles(self, ground: Ground) -> dict[Role, Any]:
         players, seed = self.schedule.players, self.schedule.seed
         folders = str(self.folder.absolute()), str((self.folder / "outside").absolute())
-        roles = (Role(who, 0, seed, players, *folders, self._rest_s) for who in players)
+        roles = (Role(who, 0, seed, players, *folders, self._rest_s, self._workloads) for who in players)
         return {role: ground.settings[role.who] for role in roles}
 
     @asynccontextmanager
@@ -101,16 +110,36 @@ class Stage:
             yield
         await monitor.look()
 
+    @asynccontextmanager
+    async def _counted(self, ground: Ground) -> AsyncIterator[None]:
+        """Count the compactions of a server's log."""
+        if ground.server is None or not self.schedule.is_compacting:
+            yield
+            return
+        compactions = Compactions(ground.server.data)
+        async with _beside(compactions.run()):
+            yield
+        self._recorder.note("final.compactions", count=compactions.count)
+
+    @asynccontextmanager
+    async def _marked(self, marks: Marks) -> AsyncIterator[None]:
+        """Only where the store goes back: nobody else asks what was kept."""
+        if ROLLBACKS.isdisjoint(fault.kind for fault in self.schedule.faults):
+            yield
+            return
+        async with _beside(marks.run()):
+            yield
+
     # --- the acts of the play --------------------------------------------------------------------
 
     async def _begin(self) -> None:
         await self._all(_come_up, _UP_S, "to come up")
 
-    async def _storms_and_calm(self, ground: Ground) -> None:
+    async def _storms_and_calm(self, ground: Ground, marks: Marks) -> None:
         """All that goes wrong, until all is well again and everybody is back."""
         async with self._called_by_strangers(ground):
             async with asyncio.timeout(self.schedule.seconds + _MEND_S):
-                await Nemesis(ground, self._people, self._recorder).rage(self.schedule)
+                await Nemesis(ground, self._people, self._recorder, marks).rage(self.schedule)
             await self._all(_come_up, _UP_S, "to come up again")
         self._recorder.note("healed")
 
@@ -128,6 +157,7 @@ class Stage:
         """Play for a while when all is well, and come to an end."""
         is_long = self.schedule.seconds >= _LONG_S
         await asyncio.sleep(PACE.ttl_s + RECOVERY_S + 1 if is_long else 1.5 * PACE.ttl_s)
+        self._recorder.note("over")
         await self._all(lambda person: person.obey("over", OVER), _OVER_S, "to end its deeds")
 
     async def _drain(self) -> None:

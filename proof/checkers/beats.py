@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Final
 
 from proof.history import Event, History
-from proof.reading import finals
+from proof.losses import Losses, lost_ms
+from proof.reading import Row, finals
 from proof.verdicts import Check
 
 _MOST_BARS: Final = 1_000
@@ -52,13 +53,19 @@ def _reports(history: History) -> Iterator[str | int]:
     """
     until_ms: int | None = None
     first_ms = _began_ms(history)
+    lost = list(lost_ms(history, Losses(history)))
     for row in finals(history, "bar_reports"):
         if row["revision"] > 1 or row["window_ms"] < first_ms:
             continue
         yield 1
-        if until_ms is not None and row["window_ms"] > until_ms:
+        if until_ms is not None and row["window_ms"] > until_ms and not _is_lost(lost, until_ms, row):
             yield f"of the bars from {until_ms} to {row['window_ms']} nobody has reported"
         until_ms = max(until_ms or 0, row["until_ms"])
+
+
+def _is_lost(lost: list[tuple[float, float]], until_ms: int, row: Row) -> bool:
+    """Whether what was reported between may have been lost with the store."""
+    return any(since < row["until_ms"] and until_ms < back for since, back in lost)
 
 
 def _began_ms(history: History) -> float:

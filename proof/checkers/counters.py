@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from proof.checkers.linearizable import fault
 from proof.history import Data, Deed, History, Step
+from proof.losses import Losses
 from proof.reading import finals
 from proof.verdicts import Check
 from proof.workloads.counters import COLUMNS, KEY, NAMED, TABLE
@@ -47,13 +48,18 @@ class Operation:
 class _Register:
     """What can be told of a row."""
 
-    start = _NEW
+    def __init__(self, start: Row) -> None:
+        self.start = start
 
     def after(self, state: Row, each: Operation) -> Row | None:
         """The row after one more operation; `None` if it is not what that was done over."""
-        if any(over is not _ANY and over != now for over, now in zip(each.over, state, strict=True)):
+        found = tuple(_found(over, now) for over, now in zip(each.over, state, strict=True))
+        if any(
+            over is not _ANY and over != now and now is not _ANY
+            for over, now in zip(each.over, state, strict=True)
+        ):
             return None
-        return tuple(now if to is _ANY else to for to, now in zip(each.to, state, strict=True))
+        return tuple(now if to is _ANY else to for to, now in zip(each.to, found, strict=True))
 
     def is_moot(self, _state: Row, _each: Operation) -> bool:
         """Whatever is under way here has an end: that of whoever has seen what it did."""
@@ -69,17 +75,35 @@ def counters_linearizable(history: History) -> Iterator[str | int]:
     for deed in history.deeds("counter.read", "counter.write", "counter.update"):
         rows[deed.asked["key"]].append(deed)
     ends = {event.data["row"][KEY]: event for event in history.notes("final") if event.data["table"] == TABLE}
+    losses = Losses(history)
     for key, deeds in rows.items():
         operations = [each for deed in deeds for each in _known(deed)]
         if key in ends:
             end = ends[key]
             row = tuple(end.data["row"][column] for column in COLUMNS)
             operations.append(Operation(end.at, end.at, row, _ANYTHING, f"in the end {key} is {row}"))
-        operations += _seen_at_last(deeds, operations)
-        yield len(operations)
-        found = fault(_Register(), operations)
-        if found is not None:
-            yield f"{key}: {found}"
+        for era in losses.eras:
+            known = [part for each in operations for part in _part(each, era, losses)]
+            known += _seen_at_last(deeds, known, losses.bounds(era)[0])
+            yield len(known)
+            found = fault(_Register(_ANYTHING if era else _NEW), known)
+            if found is not None:
+                yield f"{key}: {found}"
+
+
+def _part(each: Operation, era: int, losses: Losses) -> Iterator[Operation]:
+    """What of an operation lies in an era; one that reaches into two may lie in either."""
+    first, last = losses.span(each.began, each.ended)
+    if first == last == era:
+        yield each
+    elif first <= era <= last and each.to != _ANYTHING:
+        began, ended = losses.bounds(era)
+        yield replace(each, began=max(began, each.began), ended=min(ended, each.ended), is_optional=True)
+
+
+def _found(over: Value, now: Value) -> Value:
+    """A value of which nothing was known is what was found there."""
+    return over if now is _ANY else now
 
 
 def _known(deed: Deed) -> Iterator[Operation]:
@@ -102,8 +126,11 @@ def _made(deed: Deed, over: Row) -> Row:
     return tuple(values.get(column, _ANY) for column in COLUMNS)
 
 
-def _seen_at_last(deeds: Iterable[Deed], known: Iterable[Operation]) -> Iterator[Operation]:
-    """Those of unknown outcome whose mark was seen, and so took place before; others nobody can tell of."""
+def _seen_at_last(deeds: Iterable[Deed], known: Iterable[Operation], since: float) -> Iterator[Operation]:
+    """Those of unknown outcome whose mark was seen, and so took place before; others nobody can tell of.
+
+    What began before the era may be in what it began with.
+    """
     seen: dict[Value, Operation] = {}
     for operation in known:
         for mark in operation.over[1:]:
@@ -115,7 +142,9 @@ def _seen_at_last(deeds: Iterable[Deed], known: Iterable[Operation]) -> Iterator
             continue
         first = seen.get(_mark(deed))
         if first is not None:
-            yield _supposed(deed, first)
+            supposed = _supposed(deed, first)
+            is_older = supposed.began < since
+            yield replace(supposed, began=since, is_optional=True) if is_older else supposed
 
 
 def _mark(deed: Deed) -> str:
@@ -143,9 +172,10 @@ def no_lost_update(history: History) -> Iterator[str | int]:
     for deed in history.deeds("counter.write", "counter.update"):
         if deed.asked["key"].startswith(NAMED):
             added[deed.asked["key"]].append(deed)
+    losses = Losses(history)
     for key, deeds in added.items():
         yield len(deeds)
-        least = sum(deed.is_ok for deed in deeds)
+        least = sum(deed.is_ok and not losses.may_have_lost(deed) for deed in deeds)
         most = sum(deed.may_be for deed in deeds)
         if not least <= counts.get(key, 0) <= most:
             yield f"{key} is {counts.get(key, 0)}, and was added to {least} to {most} times"

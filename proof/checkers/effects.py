@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from proof import tables
-from proof.history import Deed, History
+from proof.history import Deed, Event, History
+from proof.losses import Losses
 from proof.reading import finals
 from proof.verdicts import Check
 from proof.workloads.effects import PARTS
+from proof.workloads.jobs import attempt_key
 
 
 def effect_once(history: History) -> Iterator[str | int]:
@@ -22,9 +25,29 @@ def effect_once(history: History) -> Iterator[str | int]:
     for key, parts in rows.items():
         if sorted(parts) != list(PARTS):
             yield f"of the effect {key} there are the parts {sorted(parts)}, not {list(PARTS)}"
-    outside = Counter(note.data["key"] for note in history.notes("outside.effect"))
+    outside: dict[str, list[Event]] = defaultdict(list)
+    for note in history.notes("outside.effect"):
+        outside[note.data["key"]].append(note)
     yield len(outside)
-    yield from (f"{key} had its effect outside {times} times" for key, times in outside.items() if times > 1)
+    losses = Losses(history)
+    begun = _begun_in_vain(history, losses)
+    for key, notes in outside.items():
+        again = (second for first, second in pairwise(notes) if not _is_forgotten(losses, first, second))
+        if key not in begun and any(again):
+            yield f"{key} had its effect outside {len(notes)} times"
+
+
+def _is_forgotten(losses: Losses, first: Event, second: Event) -> bool:
+    return losses.may_forget(first.at, second.at, first.who)
+
+
+def _begun_in_vain(history: History, losses: Losses) -> set[str]:
+    """Attempts at jobs whose claim may be gone: another one may have the same token."""
+    return {
+        attempt_key(note.data["job"], note.data["token"])
+        for note in history.notes("job.began")
+        if losses.covers(note.at, note.who)
+    }
 
 
 def effect_none_lost(history: History) -> Iterator[str | int]:
@@ -36,8 +59,9 @@ def effect_none_lost(history: History) -> Iterator[str | int]:
     for deed in history.deeds("effect"):
         tries[deed.asked["key"]].append(deed)
     yield len(tries)
+    losses = Losses(history)
     for key, deeds in tries.items():
-        done = [deed for deed in deeds if deed.is_ok]
+        done = [deed for deed in deeds if deed.is_ok and not losses.may_have_lost(deed)]
         if done and key not in there:
             yield f"{done[0]}, and it is lost"
         if key in there and not any(deed.may_be for deed in deeds):
@@ -51,9 +75,10 @@ def writes_none_lost(history: History) -> Iterator[str | int]:
         return
     last = {row["player"]: (row["life"], row["number"]) for row in finals(history, tables.WRITES)}
     told: dict[str, tuple[int, int]] = {}
+    losses = Losses(history)
     for deed in history.deeds("write"):
         yield 1
-        if deed.is_ok:
+        if deed.is_ok and not losses.may_have_lost(deed):
             told[deed.who] = max(told.get(deed.who, (0, 0)), (deed.life, deed.asked["number"]))
     for who, write in told.items():
         if last.get(who, (0, 0)) < write:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from proof.history import Deed, History
+from proof.losses import Losses
 from proof.reading import Row, finals, grouped
 from proof.verdicts import Check
 from vox_mesh.model.jobs import COMPLETE, ENDS, EXPIRE, HELD, JobState
@@ -89,7 +90,7 @@ def claims_apart(history: History) -> Iterator[str | int]:
         yield seen[-1]["claim_token"]
         for before, now in pairwise(seen):
             is_held, is_anew = before["state"] in HELD, now["claim_token"] != before["claim_token"]
-            if is_anew and now["claim_token"] != before["claim_token"] + 1:
+            if is_anew and now["claim_token"] <= before["claim_token"]:
                 yield f"job {name}: token {now['claim_token']} came after {before['claim_token']}"
             if not is_held:
                 continue
@@ -103,9 +104,12 @@ def claims_apart(history: History) -> Iterator[str | int]:
                     yield f"job {name} was kept after its lease: {_told(before)}, then {_told(now)}"
             elif is_valid and _kind_of(ops, now) == EXPIRE:
                 yield f"job {name} was taken back early: {_told(before)}, then {_told(now)}"
-    begun = Counter((each.data["job"], each.data["token"]) for each in history.notes("job.began"))
+    losses = Losses(history)
+    began = history.notes("job.began")
+    begun = Counter((each.data["job"], each.data["token"]) for each in began)
+    lost = {(each.data["job"], each.data["token"]) for each in began if losses.covers(each.at, each.who)}
     for (name, token), times in begun.items():
-        if times > 1:
+        if times > 1 and (name, token) not in lost:
             yield f"job {name} was begun {times} times under the claim {token}"
 
 
@@ -126,12 +130,13 @@ def submitted_once(history: History) -> Iterator[str | int]:
     """Submitted once or often under one key, there is one job; and none where every answer was no."""
     jobs = grouped(({**job, "key": _key(job)} for job in finals(history, "jobs")), "key")
     deeds: dict[str, list[Deed]] = {}
+    losses = Losses(history)
     for deed in history.deeds("job.submit"):
         deeds.setdefault(deed.asked["key"], []).append(deed)
     for key, tries in deeds.items():
         yield 1
         there = [job["job_id"] for job in jobs.get(key, [])]
-        ok = [deed for deed in tries if deed.is_ok]
+        ok = [deed for deed in tries if deed.is_ok and not losses.may_have_lost(deed)]
         if len(there) > 1:
             yield f"the key {key} has become {len(there)} jobs: {', '.join(there)}"
         for deed in ok:

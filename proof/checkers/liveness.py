@@ -13,6 +13,7 @@ from typing import Final
 
 from proof.checkers.lives import Life, lives_of, pace_of, writes_of
 from proof.history import Event, History
+from proof.losses import Losses
 from proof.reading import finals
 from proof.verdicts import Check
 from vox_mesh.model.liveness import State
@@ -37,8 +38,11 @@ def live_never_dead(history: History) -> Iterator[str | int]:
     dead_s, lively_s = _DEAD_TICKS * pace.tick_s, _LIVELY_TICKS * pace.tick_s
     players = {life.node_id: life.player for life in lives_of(history)}
     writes = writes_of(history)
+    losses = Losses(history)
     for look in _up_to_date(history, writes, lively_s):
         since = look.data["since"]
+        if losses.touches(since - dead_s, look.at):
+            continue  # its heartbeats may be gone
         for node_id, state in look.data["states"].items():
             own = writes.get(players.get(node_id, ""), ())
             if _is_lively(own, since - dead_s, since - lively_s, lively_s):
@@ -80,7 +84,10 @@ def dead_told(history: History) -> Iterator[str | int]:
     writes, lives = writes_of(history), lives_of(history)
     looks = list(_up_to_date(history, writes, lively_s))
     left = {row["node_id"]: row["left_ms"] for row in finals(history, "mesh_heartbeats")}
+    losses = Losses(history)
     for life, again in _gone(lives, writes):
+        if losses.touches(life.began, life.ended):
+            continue  # that it was there may not be known any more
         for look in looks:
             silent_s = look.data["since"] - life.ended - margin_s
             least = _least(silent_s / pace.tick_s)

@@ -47,6 +47,8 @@ class Operation:
     ended: float = math.inf
     token: int | None = None
     ttl: float = 0.0
+    grace: float = 0.0
+    """By how much its hold may last too long: until it is noticed that the database's clock was set."""
     actor: str = ""
     id: str = ""
 
@@ -69,6 +71,7 @@ class _Hold(NamedTuple):
     ttl: float
     earliest: float
     latest: float
+    grace: float = 0.0
 
     @property
     def over(self) -> float:
@@ -78,7 +81,7 @@ class _Hold(NamedTuple):
     @property
     def surely_over(self) -> float:
         """And has by here."""
-        return self.latest + self.ttl + SLACK_S
+        return self.latest + self.ttl + self.grace + SLACK_S
 
     def __str__(self) -> str:
         return f"token {self.token} held until {self.over:.3f}…{self.surely_over:.3f}"
@@ -188,7 +191,7 @@ def _held(state: _State, each: Operation) -> _State:
     assert each.token is not None
     earliest = max(state.since, each.began)
     latest = each.ended if state.hold is None else min(each.ended, state.hold.surely_over)
-    return _State(earliest, _Hold(each.token, each.ttl, earliest, latest), state.highest)
+    return _State(earliest, _Hold(each.token, each.ttl, earliest, latest, each.grace), state.highest)
 
 
 def _released(state: _State, each: Operation) -> _State:

@@ -8,12 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from proof import tables
+from proof.checkers.lock_eras import in_eras
 from proof.checkers.lock_model import SLACK_S, Kind, Operation, lock_fault
 from proof.history import Deed, History, Step
+from proof.losses import Losses
 from proof.reading import finals
 from proof.verdicts import Check
 from vox_mesh.errors import StaleFence, StaleIncarnation
 from vox_mesh.model.patterns import is_pattern, overlap
+
+NOTICED_S: Final = 10.0
+"""Within this time it is noticed that the database's clock was set: for so much longer a hold may last."""
 
 
 class _Cells:
@@ -99,16 +104,26 @@ def _puts_in_order(history: History) -> Iterator[str]:
 
 
 def _holders_refused(history: History) -> Iterator[str]:
-    """Those who were turned away while they held the lock, however the clock of the database went."""
+    """Those who were turned away while they held the lock, however the clock of the database went.
+
+    A rollback takes holds away, and nobody can tell their holders before the lock is another's.
+    """
     had_until: dict[str, float] = {}
     """By hold: its time counts from when it, or its last renewal, was asked for."""
+    losses = Losses(history)
     for deed in history.deeds("lock.take", "lock.renew", "lock.put", "lock.release"):
         if deed.what == "lock.release":
             had_until.pop(_hold(deed), None)
         elif deed.is_ok and deed.what != "lock.put":
-            had_until[_hold(deed)] = deed.began + deed.asked["ttl"] - SLACK_S
+            until = deed.began + deed.asked["ttl"] - SLACK_S
+            had_until[_hold(deed)] = min(until, _taken_away(losses, deed))
         elif deed.is_ok and not deed.got["taken"] and deed.ended <= had_until.get(_hold(deed), -math.inf):
             yield f"{deed}, while it held the lock"
+
+
+def _taken_away(losses: Losses, deed: Deed) -> float:
+    """When the first rollback after this was asked for took away what was granted."""
+    return min((loss.lost_at for loss in losses.all if deed.began < loss.back_at), default=math.inf)
 
 
 def _hold(deed: Deed) -> str:
@@ -128,11 +143,13 @@ def locks_linearizable(history: History) -> Iterator[str | int]:
     for deed in history.deeds("lock.look"):
         if len(deed.got.get("tokens", ())) > 1:
             yield f"{deed}: held by more than one"
+    losses = Losses(history)
     for cell, done in operations.items():
         yield len(done)
-        fault = lock_fault(done)
-        if fault is not None:
-            yield f"{cell}: {fault}"
+        for era in in_eras(done, losses):
+            fault = lock_fault(era)
+            if fault is not None:
+                yield f"{cell}: {fault}"
 
 
 _KINDS: Final = {
@@ -148,8 +165,11 @@ _REPLACED: Final = StaleIncarnation.__name__
 
 def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
     """All that was done to locks and changed or told something, with the keys that it was done to."""
+    steps = [note.at for note in history.notes("database.clock")]
     for deed in history.deeds(*_KINDS):
         kind, step = _KINDS[deed.what], deed.step
+        if kind is Kind.LOOK and any(deed.began - NOTICED_S <= at <= deed.ended for at in steps):
+            continue  # what is only read may be off until the step is noticed
         if kind in (Kind.WRITE, Kind.LOOK) and not deed.is_ok and not _is_told_over(deed):
             continue
         if kind in (Kind.RENEW, Kind.RELEASE) and step is Step.NO and not _is_told_over(deed):
@@ -164,7 +184,8 @@ def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
             deed.asked["keys"],
             Operation(
                 *(kind, step, deed.began, math.inf if step is Step.UNKNOWN else deed.ended),
-                *(token, deed.asked.get("ttl", 0.0), f"{deed.who}.{deed.life}#{deed.number}"),
+                *(token, deed.asked.get("ttl", 0.0), _grace(deed, steps)),
+                f"{deed.who}.{deed.life}#{deed.number}",
             ),
         )
     for note in history.notes("lock.kept"):  # it is released after that, if it can be
@@ -172,9 +193,15 @@ def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
             note.data["keys"],
             Operation(
                 *(Kind.RELEASE, Step.UNKNOWN, note.at, math.inf),
-                *(note.data["token"], 0.0, f"{note.who}.{note.life}"),
+                *(note.data["token"], 0.0, 0.0, f"{note.who}.{note.life}"),
             ),
         )
+
+
+def _grace(deed: Deed, steps: Sequence[float]) -> float:
+    """By how much a hold may last too long, if the clock of the database was set meanwhile."""
+    until = deed.ended + float(deed.asked.get("ttl", 0.0))
+    return NOTICED_S if any(deed.began <= at <= until for at in steps) else 0.0
 
 
 def _is_told_over(deed: Deed) -> bool:
@@ -200,9 +227,10 @@ def guarded_in_order(history: History) -> Iterator[str | int]:
         rows[cell, token, player] += 1
     told: Counter[tuple[str, int, str]] = Counter()
     possible: Counter[tuple[str, int, str]] = Counter()
+    losses = Losses(history)
     for deed in history.deeds("lock.write"):
         write = deed.asked["cell"], _token(deed), deed.who
-        told[write] += deed.is_ok
+        told[write] += deed.is_ok and not losses.may_have_lost(deed)
         possible[write] += deed.may_be
     for write in rows.keys() | possible.keys():
         if not told[write] <= rows[write] <= possible[write]:

@@ -10,6 +10,7 @@ from typing import Final
 import orjson
 
 from proof.history import Deed, History
+from proof.losses import Losses
 from proof.reading import Row, finals, grouped
 from proof.verdicts import Check
 from proof.workloads.messages import is_received
@@ -22,6 +23,9 @@ _LOOKED_AT: Final = 8
 
 _NOTED_MS: Final = 2_000
 """Within this time of its being handed out, a player that is not stopped notes a message."""
+
+_EARLY_S: Final = 0.5
+"""By so much the clock that its sender went by may be behind the database's."""
 
 _STIRS_S: Final = 3.0
 """A player that was stopped goes on within this time."""
@@ -43,14 +47,15 @@ def acked(history: History) -> Iterator[str | int]:
     """What was sent is there, and has come to an end as the rules have it."""
     rows = {row["message_uuid"]: row for row in finals(history, "a2a_messages")}
     acks: dict[str, list[Deed]] = {}
+    losses = Losses(history)
     for deed in history.deeds("message.ack"):
         acks.setdefault(deed.asked["key"], []).append(deed)
     for key, sends in _sends(history).items():
         row = rows.get(key)
         if row is not None:
             yield 1
-            yield from (f"message {key} {fault}" for fault in _wrong_end(row, acks.get(key, [])))
-        elif any(deed.is_ok for deed in sends):
+            yield from (f"message {key} {fault}" for fault in _wrong_end(row, acks.get(key, []), losses))
+        elif any(deed.is_ok and not losses.may_have_lost(deed) for deed in sends):
             yield f"message {key} was sent and is not there: {sends[0]}"
     for key, moves in grouped(finals(history, "proof_message_moves"), "message_uuid").items():
         ends = [move["state"] for move in moves if move["state"] not in _OPEN and move["deed"] != "delete"]
@@ -58,7 +63,7 @@ def acked(history: History) -> Iterator[str | int]:
             yield f"message {key} went on after its end: {', '.join(move['state'] for move in moves)}"
 
 
-def _wrong_end(row: Row, acks: list[Deed]) -> Iterator[str]:
+def _wrong_end(row: Row, acks: list[Deed], losses: Losses) -> Iterator[str]:
     state = row["state"]
     if state in _OPEN:
         if is_received(row["receiver_agent"]):
@@ -72,7 +77,8 @@ def _wrong_end(row: Row, acks: list[Deed]) -> Iterator[str]:
     for deed in acks:
         # What the relay brought is nobody's at the database, where it may expire while it is worked on.
         is_late = state == MessageState.EXPIRED and str(deed.asked["owner"]).startswith(_ON_ARRIVAL)
-        if deed.is_ok and not deed.got["spooled"] and state != MessageState.ACKED and not is_late:
+        is_told = deed.is_ok and not deed.got["spooled"] and not losses.may_have_lost(deed)
+        if is_told and state != MessageState.ACKED and not is_late:
             yield f"is {state} though it was acknowledged: {deed}"
 
 
@@ -185,7 +191,10 @@ def by_holder(history: History) -> Iterator[str | int]:
             holders[key] = now["claim_owner"]
             if before["state"] != MessageState.DELIVERED or before["claim_until_ms"] <= now["at_ms"]:
                 yield f"message {key} was acknowledged at {now['at_ms']}, when nobody had it: {before}"
+    losses = Losses(history)
     for deed in history.deeds("message.ack"):
+        if losses.may_have_lost(deed):
+            continue
         holder = holders.get(deed.asked["key"], deed.asked["owner"])
         is_claimed = not str(deed.asked["owner"]).startswith(_ON_ARRIVAL)
         if deed.is_ok and not deed.got["spooled"] and is_claimed and deed.asked["owner"] != holder:
@@ -217,10 +226,25 @@ def never_after_expiry(history: History) -> Iterator[str | int]:
             yield f"{event.who} was handed {event.data['key']} at {now_ms}: it had expired at {expires_ms}"
 
 
+def never_before_expiry(history: History) -> Iterator[str | int]:
+    """Nothing was seen as expired before its time had truly passed, whatever the database's clock showed."""
+    seen = {event.data["key"]: event.at for event in history.notes("monitor.expired")}
+    first: dict[str, Deed] = {}
+    for deed in history.deeds("message.send"):
+        if deed.asked.get("ttl") is not None:
+            first.setdefault(deed.asked["key"], deed)
+    for key, deed in first.items():
+        if key in seen:
+            yield 1
+            if seen[key] < deed.began + deed.asked["ttl"] - _EARLY_S:
+                yield f"message {key} had expired at {seen[key]:.3f}, before its time: {deed}"
+
+
 MESSAGE_CHECKS: Final = (
     Check("messages-acked", "what was sent is acknowledged, or expires, or is a dead letter", acked),
     Check("messages-once", "sent twice under one key, it is one message", once),
     Check("acked-by-holder", "only who has a message can acknowledge it", by_holder),
     Check("messages-in-order", "each sender's messages to a receiver come one by one, in order", in_order),
     Check("never-after-expiry", "nothing is handed out that has expired", never_after_expiry),
+    Check("never-before-expiry", "no message expires before its time has truly passed", never_before_expiry),
 )

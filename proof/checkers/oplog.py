@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from proof.history import Deed, History
+from proof.losses import Losses
 from proof.op_hash import op_hash
 from proof.reading import finals, grouped
 from proof.verdicts import Check
+from proof.workloads.oplog import LAST
 from vox_mesh.model.chain import NO_HASH, Entry
 
 _APPEND: Final = "log.append"
@@ -49,22 +51,29 @@ def chains_complete(history: History) -> Iterator[str | int]:
     deeds: dict[str, list[Deed]] = {}
     for deed in history.deeds(_APPEND):
         deeds.setdefault(deed.asked["key"], []).append(deed)
+    losses = Losses(history)
     for key, tries in deeds.items():
         yield 1
         there = entries.get(key, [])
         if len(there) > 1:
             yield f"op {key} is in the log {len(there)} times"
-        if any(deed.is_ok for deed in tries) and not there:
+        if any(deed.is_ok and not losses.may_have_lost(deed) for deed in tries) and not there:
             yield f"op {key} was appended and is not in the log: {tries[0]}"
         if there and there[0]["accepted"] and not any(deed.may_be for deed in tries):
             yield f"op {key} was not appended, as {tries[0].who} was told, and is in the log"
 
 
 def heads_kept(history: History) -> Iterator[str | int]:
-    """Every head that the monitor saw is in its chain, and none was before one that it had seen."""
+    """Every head that the monitor saw is in its chain, and none was before one that it had seen.
+
+    What it saw in a lost window may be gone.
+    """
+    losses = Losses(history)
     entries = {(node, entry.seq): entry.hash for node, its in _chains(history).items() for entry in its}
     highest: dict[str, int] = {}
     for event in history.notes("monitor.head"):
+        if losses.covers(event.at):
+            continue
         yield 1
         chain, seq, head = event.data["chain"], event.data["seq"], event.data["hash"]
         if seq < highest.get(chain, 0):
@@ -74,10 +83,24 @@ def heads_kept(history: History) -> Iterator[str | int]:
             yield f"{chain}: entry {seq} is another one than at {event.at:.3f}, or is gone"
 
 
+def goes_on(history: History) -> Iterator[str | int]:
+    """Whoever was there in the end could append once more, when all was over."""
+    drained = {note.data["player"] for note in history.notes("drained")}
+    last: dict[str, list[Deed]] = {}
+    for deed in history.deeds(_APPEND):
+        if deed.asked.get("number") == LAST and deed.who in drained:
+            last.setdefault(deed.who, []).append(deed)
+    for tries in last.values():
+        yield 1
+        if not any(deed.is_ok for deed in tries):
+            yield f"{tries[-1]}, when all was well, as {len(tries)} times before"
+
+
 OPLOG_CHECKS: Final = (
     Check(
         "chains-whole", "every chain of the log is without a gap, and hashed as it should be", chains_whole
     ),
     Check("chains-complete", "what was appended to the log is there, once", chains_complete),
+    Check("log-goes-on", "when all has healed, everybody can append to the log", goes_on),
     Check("heads-kept", "the log only grows: what was seen of it once stays", heads_kept),
 )

@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from proof.history import History
+from proof.losses import Losses
 from proof.verdicts import Check
+
+_LONGEST_S: Final = 15.0
+"""So long a storm lasts at the most, with its last writes."""
 
 
 def _no_5xx(history: History) -> Iterator[str | int]:
@@ -30,11 +34,13 @@ def _refused(history: History) -> Iterator[str | int]:
 def _storms(history: History) -> Iterator[str | int]:
     """Of those that were seen to their end: who died before that did not tell how much it knew of."""
     found = {note.data["name"]: note.data["n"] for note in history.notes("final.storm")}
+    losses = Losses(history)
     for storm in history.notes("storm.wrote"):
         yield 1
         name, done, unknown = (storm.data[each] for each in ("name", "done", "unknown"))
         n = found.get(name, 0)
-        if not done <= n <= done + unknown:
+        least = 0 if losses.touches(storm.at - _LONGEST_S, storm.at) else done
+        if not least <= n <= done + unknown:
             yield f"{name} counted {n}, of {done} writes that were done and {unknown} of unknown fate"
 
 

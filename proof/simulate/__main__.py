@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from proof import plot
+from proof.choosing import choices_of, chosen
+from proof.simulate.fate import DEFAULT_FAULTS, Kind
 from proof.simulate.loop import Stuck
 from proof.simulate.tally import StuckSeed, Tally
 from proof.simulate.trial import SECONDS, Trial, tried
@@ -54,12 +56,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--until-broken", action="store_true", help="end with the first seed that breaks")
     add("--until", nargs="+", default=(), metavar="CHECK", help="end with the first that breaks one of these")
     add("--with", nargs="+", dest="only", metavar="WORKLOAD", choices=_names(), help="play no others")
+    add("--faults", nargs="+", metavar="KIND", choices=choices_of(Kind), help="these kinds, and no others")
     add("--json", action="store_true", help="tell it as one JSON document")
     return parser
 
 
 def _names() -> list[str]:
-    return [each.name for each in plot.WORKLOADS]
+    return [each.name for each in (*plot.WORKLOADS, *plot.OPTIONAL_WORKLOADS)]
 
 
 def _is_enough(asked: argparse.Namespace, trial: Trial) -> bool:
@@ -72,13 +75,15 @@ def _command(asked: argparse.Namespace, seed: int) -> str:
     seconds = "" if asked.seconds == SECONDS else f" --seconds {asked.seconds:g}"
     slow = "" if asked.slow == 1.0 else f" --slow {asked.slow:g}"
     only = f" --with {' '.join(asked.only)}" if asked.only else ""
-    return f"python -m proof.simulate --seed {seed}{seconds}{slow}{only} --history history"
+    faults = f" --faults {' '.join(asked.faults)}" if asked.faults else ""
+    return f"python -m proof.simulate --seed {seed}{seconds}{slow}{only}{faults} --history history"
 
 
 @contextmanager
 def _trials(seeds: Iterable[int], asked: argparse.Namespace) -> Iterator[Iterator[Trial | StuckSeed]]:
     """The trials of seeds, in their order."""
-    play = partial(tried, seconds=asked.seconds, only=asked.only, slowness=asked.slow)
+    faults = chosen(asked.faults, Kind, DEFAULT_FAULTS)
+    play = partial(tried, seconds=asked.seconds, only=asked.only, slowness=asked.slow, faults=faults)
     attempt = partial(_tried, play=play, folder=asked.history)
     if asked.processes == 1:
         yield map(attempt, seeds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -51,6 +51,18 @@ class Kind(StrEnum):
     """The database stands still."""
     CLOCK = "clock"
     """The wall clock of a player is set."""
+    ROLLBACK = "rollback"
+    """The database is put back to what it held a while ago."""
+    SLOW = "slow"
+    """The database answers after seconds: to all, or to one player."""
+    HELD = "held"
+    """A foreign client holds a write transaction open: writes wait for it, reads do not."""
+    DATABASE_CLOCK = "database-clock"
+    """The clock of the database is set, forward or back."""
+
+
+DEFAULT_FAULTS: Final = frozenset(Kind) - {Kind.ROLLBACK, Kind.SLOW, Kind.HELD, Kind.DATABASE_CLOCK}
+"""What befalls worlds unless others are asked for."""
 
 
 _OF_PLAYERS: Final = {Kind.KILL: 5, Kind.LEAVE: 1, Kind.PAUSE: 3, Kind.REPLACE: 1, Kind.CLOCK: 1}
@@ -66,6 +78,22 @@ _LASTS_S: Final = {
     Kind.DATABASE: (0.2, 6.0),
     Kind.CLOCK: (2.0, 10.0),
 }
+
+_EXTRA: Final = {
+    Kind.ROLLBACK: (0.02, 15.0),
+    Kind.SLOW: (4.0, 12.0),
+    Kind.HELD: (3.0, 8.0),
+    Kind.DATABASE_CLOCK: (2.0, 20.0),
+}
+"""Drawn apart from the others, so that those are the same with and without them; and how long each lasts."""
+
+_TIMES: Final = (1, 1, 2, 3)
+"""How often each of them befalls a world."""
+
+_SLOW_S: Final = 10.0
+_STEPS_MS: Final = (20_000, 60_000, 3_600_000)
+"""How far the clock of the database is set at the most, and half of that at the least. Smaller steps are
+followed by the mesh, and make leases so much shorter or longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +153,29 @@ class Fate:
         )
 
 
-def drawn(seed: int, seconds: float) -> Fate:
-    """The fate of a seed."""
+def drawn(seed: int, seconds: float, faults: Set[Kind] = DEFAULT_FAULTS) -> Fate:
+    """The fate of a seed, of which only faults of these kinds are left."""
+    fate = _drawn(seed, seconds)
+    left = [fault for fault in fate.faults if fault.kind in faults]
+    if not fate.is_a_death:
+        left += _extra_faults(random.Random(f"extra fate {seed}"), seconds, fate.players, faults)
+    return replace(fate, faults=tuple(left))
+
+
+def _extra_faults(chance: random.Random, seconds: float, players: int, kinds: Set[Kind]) -> Iterator[Fault]:
+    for kind, (least, most) in _EXTRA.items():
+        for _ in range(chance.choice(_TIMES)):
+            at, lasts_s = chance.uniform(1.0, 0.8 * seconds), chance.uniform(least, most)
+            player = chance.choice((-1, chance.randrange(players)))
+            share, step_ms = chance.choice((0.3, 0.7, 1.0)), chance.choice(_STEPS_MS)
+            skew_ms = chance.choice((-1, 1)) * chance.randint(step_ms // 2, step_ms)
+            if kind in kinds:
+                weather = Weather(late=share, late_s=_SLOW_S) if kind is Kind.SLOW else None
+                yield Fault(kind, at, lasts_s, player, weather, skew_ms=skew_ms)
+
+
+def _drawn(seed: int, seconds: float) -> Fate:
+    """All but the faults that are drawn apart."""
     chance = random.Random(f"fate {seed}")
     players = chance.choice((3, 3, 3, 3, 4, 5))
     clocks = tuple(_clock(chance) for _ in range(players))

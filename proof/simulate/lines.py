@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from proof.simulate.loop import House, SimulatedLoop
 from vox_mesh.errors import MeshError, NoAnswer, Unreachable
 from vox_mesh.model.keys import SigningKey
+from vox_mesh.model.store_memory import StoreMemory
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.engine import Ask, EngineFacts
@@ -148,6 +149,24 @@ class Database:
         self._loop = loop
         self._chance = chance
         self._lines: list[Line] = []
+        self._held = 0
+        self._waiting: list[Callable[[], None]] = []
+
+    def hold(self) -> None:
+        """Have a foreign client begin a write transaction."""
+        self._held += 1
+
+    def let_go(self) -> None:
+        """Have it end, and the writes that waited for it run."""
+        self._held -= 1
+        while self._waiting and not self._held:
+            self._waiting.pop(0)()
+
+    def put_back(self, image: bytes) -> None:
+        """Have the database be as it was."""
+        self.memory.restore(image)
+        for line in self._lines:
+            line.changes.bump()
 
     def line(self, home: House, timeout: float) -> Line:
         """A line from a house."""
@@ -158,6 +177,9 @@ class Database:
 
     def run(self, batch: Batch, by: Line, answer: Answer) -> None:
         """Run a batch, and have everybody know that there was one; who gets the answer knows by that."""
+        if self._held:
+            self._waiting.append(partial(self.run, batch, by, answer))
+            return
         answer(self.memory.run_now(batch))
         for line in self._lines:
             if line is by and by.way.weather is FAIR:
@@ -185,6 +207,7 @@ class Line:
         self.way: Final = way
         self.changes = Changes()
         self.keys: dict[str, SigningKey] = database.memory.keys
+        self.memories: dict[str, StoreMemory] = database.memory.memories
         self._database = database
         self._is_telling = False
         self._probes = 0

@@ -9,7 +9,7 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -69,16 +69,18 @@ def tried(
     folder: Path | None = None,
     only: Sequence[str] | None = None,
     slowness: float = 1.0,
+    faults: Set[fate.Kind] = fate.DEFAULT_FAULTS,
 ) -> Trial:
     """Play a seed and judge its history, which is written into the folder, if there is one.
 
     With `only`, these workloads and no others are played: it is another play than without. So is one that is
-    played slowly, though the same befalls its world.
+    played slowly, though the same befalls its world. `faults`: the kinds of what may befall it.
     """
-    drawn = fate.drawn(seed, seconds).slowed(slowness)
+    drawn = fate.drawn(seed, seconds, faults).slowed(slowness)
     if only is None:
         only = _WITNESSES if drawn.is_a_death else _drawn(seed)
-    workloads = [each for each in plot.WORKLOADS if each.name in only]
+    every = (*plot.WORKLOADS, *plot.OPTIONAL_WORKLOADS)
+    workloads = [each for each in every if each.name in only]
     world = World(seed, drawn, workloads, _image(), _keys(), _watch(DEADLINE_S * slowness))
     try:
         with _quietly(world), _without_gc():

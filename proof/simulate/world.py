@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from proof import tables
+from proof import losses, tables
+from proof.checkers.lives import RECOVERY_S
 from proof.history import Event, Recorder, Step
 from proof.monitor import Monitor
 from proof.moves import INSTALL
@@ -20,6 +21,7 @@ from proof.simulate.life import EPOCH_MS, REQUEST_S, Cast, Life
 from proof.simulate.lines import FAIR, Database, Weather
 from proof.simulate.loop import House, new_loop
 from proof.simulate.relay import Counter
+from proof.workloads.consumers import CONSUMERS
 from vox_mesh.model.keys import SigningKey
 from vox_mesh.store.breaker import REST_S
 from vox_mesh.store.memory import SharedMemory
@@ -92,7 +94,10 @@ class World:
         self._fate = fate
         self.loop = loop = new_loop(random.Random(f"steps {seed}").random, watch)
         loop.failed = self._unexpected
-        memory = SharedMemory(lambda: EPOCH_MS + round(loop.now * 1_000), image)
+        self._ahead_ms = 0
+        """By how much the clock of the database is ahead."""
+        self._rolling_back = asyncio.Lock()
+        memory = SharedMemory(lambda: EPOCH_MS + self._ahead_ms + round(loop.now * 1_000), image)
         memory.keys |= keys
         self._database = Database(loop, memory, random.Random(f"lines {seed}"))
         names = PLAYERS[: fate.players]
@@ -144,6 +149,7 @@ class World:
             await asyncio.sleep(REST_S + REQUEST_S)
         self._recorder.note("healed")
         await self._recover()
+        self._recorder.note("over")
         self._cast.over.set()
         await self._all(lambda life: life.has_acted.is_set(), "the last deeds")
         self._cast.draining.set()
@@ -159,6 +165,8 @@ class World:
     async def _recover(self) -> None:
         """Let all go on, until everybody has done something again, or should have."""
         healed, calm_s = self.loop.now, _CALM_S * self._fate.slowness
+        if CONSUMERS in self._cast.workloads:
+            calm_s += RECOVERY_S  # or nothing could be late
         self._successful.clear()
         while self.loop.now < healed + self._fate.pace.ttl_s + _AFTER_S:
             await asyncio.sleep(_LOOK_S)
@@ -245,8 +253,14 @@ class World:
         match fault.kind:
             case Kind.DATABASE:
                 await self._stand_still(fault)
-            case Kind.NETWORK | Kind.LINE | Kind.RELAY:
+            case Kind.NETWORK | Kind.LINE | Kind.RELAY | Kind.SLOW:
                 await self._weather(fault)
+            case Kind.ROLLBACK:
+                await self._roll_back(fault)
+            case Kind.HELD:
+                await self._hold(fault)
+            case Kind.DATABASE_CLOCK:
+                await self._step_database_clock(fault)
             case _ if player.life is None or player.life.house.is_paused:
                 pass
             case Kind.KILL:
@@ -267,9 +281,36 @@ class World:
         finally:
             self.loop.resume(self._database.house)
 
+    async def _roll_back(self, fault: Fault) -> None:
+        async with self._rolling_back:
+            image, copied = self._database.memory.image(), self.loop.passing()
+            await asyncio.sleep(fault.seconds)
+            self._database.put_back(image)
+            now = self.loop.passing()
+            self._recorder.note(losses.NOTE, kept_until=copied, lost_at=now, back_at=now)
+
+    async def _hold(self, fault: Fault) -> None:
+        self._database.hold()
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            self._database.let_go()
+
+    async def _step_database_clock(self, fault: Fault) -> None:
+        """Set it, and set it right again after a while."""
+        self._set_database_clock(fault.skew_ms)
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            self._set_database_clock(-fault.skew_ms)
+
+    def _set_database_clock(self, by_ms: int) -> None:
+        self._ahead_ms += by_ms
+        self._recorder.note("database.clock", ahead_ms=self._ahead_ms)
+
     async def _weather(self, fault: Fault) -> None:
         assert fault.weather is not None
-        struck = self._players if fault.kind is Kind.NETWORK else [self._players[fault.player]]
+        struck = self._players if fault.player < 0 else [self._players[fault.player]]
         lists = [each.relays if fault.kind is Kind.RELAY else each.lines for each in struck]
         for suffered in lists:
             suffered.append(fault.weather)

@@ -119,6 +119,11 @@ async def _work(scene: Scene) -> None:
             await asyncio.sleep(scene.pace.tick_s)
 
 
+def attempt_key(job_id: str, claim_token: int) -> str:
+    """The key of the effect that an attempt at a job has outside of the mesh."""
+    return f"job {job_id} attempt {claim_token}"
+
+
 class _Hand:
     """The handler: notes each attempt, and has an effect outside of the mesh if it comes to its end."""
 
@@ -135,7 +140,7 @@ class _Hand:
             scene.recorder.note("job.stopped", **about)
             if context.payload.get("way") != "stubborn":  # which ends as if the job were still its own
                 raise
-        scene.outside.effect(scene.recorder, f"job {job.job_id} attempt {job.claim_token}")
+        scene.outside.effect(scene.recorder, attempt_key(job.job_id, job.claim_token))
         scene.recorder.note("job.done", **about)
 
     async def _do(self, context: JobContext) -> None:

@@ -87,12 +87,13 @@ async def _send_all_the_time(scene: Scene) -> None:
 
 
 async def _send(scene: Scene, plan: _Plan) -> None:
-    with scene.recorder.deed("message.send", key=plan.key, to=plan.to) as doing:
+    ttl = scene.pace.ttl_s if plan.expires else None
+    with scene.recorder.deed("message.send", key=plan.key, to=plan.to, ttl=ttl) as doing:
         sent = await scene.mesh.bus.send(
             plan.to,
             {"key": plan.key},
             sender=inbox_of(scene.who),
-            ttl=scene.pace.ttl_s if plan.expires else None,
+            ttl=ttl,
             max_attempts=plan.attempts,
             key=plan.key,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from proof.scene import Part, Scene
@@ -10,6 +11,12 @@ from vox_mesh import OpKind
 
 NOTE: Final = OpKind("proof.note", appendable=True)
 STEP: Final = OpKind("proof.step")
+
+LAST: Final = 2**31
+"""The number of what a player appends when all is over."""
+
+RECOVERY_S: Final = 10.0
+"""So long after a time to live everybody can append again, when all is well."""
 
 _OP: Final = "op"
 _APPENDS: Final = 0.6
@@ -41,7 +48,7 @@ async def act(scene: Scene) -> None:
             unverified_until = clock() + _APART * (clock() - began)
 
 
-async def _append(scene: Scene, number: int, known: set[str]) -> None:
+async def _append(scene: Scene, number: int, known: set[str]) -> bool:
     """Append an op; it may depend on some that are known to be there, and on one that may not be yet."""
     key, chance = key_of(scene.who, _OP, number), scene.chance
     deps: list[str] = []
@@ -51,11 +58,12 @@ async def _append(scene: Scene, number: int, known: set[str]) -> None:
     if chance.random() < _AWAITS:
         deps.append(key_of(chance.choice(scene.players), _OP, number + chance.randint(1, _AHEAD)))
     kind = STEP if number % 2 else NOTE
-    with scene.recorder.deed("log.append", key=key, kind=kind.name) as doing:
+    with scene.recorder.deed("log.append", key=key, kind=kind.name, number=number) as doing:
         outcome = await scene.mesh.oplog.append(kind.name, {"number": number}, deps=deps, key=key)
         doing.ok(spooled=outcome.spooled)
         if not outcome.spooled:
             known.add(key)
+    return doing.is_ok
 
 
 async def _verify(scene: Scene) -> None:
@@ -66,7 +74,12 @@ async def _verify(scene: Scene) -> None:
 
 
 async def drain(scene: Scene) -> None:
-    """Have one of the players look at the whole log once more."""
+    """Append once more, and have one of the players look at the whole log once more."""
+    until = scene.recorder.now() + scene.pace.ttl_s + RECOVERY_S
+    is_appended = await _append(scene, LAST, set())
+    while not is_appended and scene.recorder.now() < until:
+        await asyncio.sleep(scene.pace.rest_s)
+        is_appended = await _append(scene, LAST, set())
     if scene.who == scene.players[0]:
         await _verify(scene)
 

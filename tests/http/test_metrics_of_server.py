@@ -73,6 +73,8 @@ async def test_the_page_describes_all_that_a_node_tells_and_nothing_else(
     assert told(now) == described()
     assert now.get("vox_replica_state", state="in_touch") == 1
     assert now.get("vox_replica_lag_seconds") == 0
+    assert now.get("vox_replica_start_overs_total") == 0
+    assert now.get("vox_replica_fetched_bytes_total")
     assert now.get("vox_jobs", kind="work", state="pending") == 1
     if sys.platform == "linux":
         assert re.search(r"^process_open_fds \d", now.text, re.MULTILINE)

@@ -150,3 +150,26 @@ async def test_a_line_that_is_cut_while_its_client_is_slow_is_closed_like_any_ot
         pass
     async with asyncio.timeout(_PATIENCE_S):
         await cutting
+
+
+async def test_answers_alone_can_be_late(proxy: Proxy, line: Line, echo: Echo) -> None:
+    proxy.turn(Weather(answer_s=_PATIENCE_S))
+    line.say(b"slow")
+    await echo.heard_times(2)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await line.answer()
+
+
+async def test_connections_that_are_dropped_are_closed_and_others_can_be_made(
+    proxy: Proxy, line: Line
+) -> None:
+    proxy.turn(Weather(answer_s=_PATIENCE_S))
+    line.say(b"on its way")
+    await proxy.drop()
+    proxy.turn(FAIR)
+    assert await line.answer() == b""
+    fresh = await Line.to(proxy)
+    fresh.say(b"again")
+    assert await fresh.answer() == b"AGAIN"
+    fresh.close()

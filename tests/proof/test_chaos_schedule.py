@@ -6,7 +6,19 @@ from collections import defaultdict
 
 import pytest
 
-from proof.chaos.schedule import SORTS, Lane, Schedule, StoreKind, drawn, kinds_on, lane_of
+from proof.chaos.schedule import (
+    DEFAULT_FAULTS,
+    OPTIONAL_FAULTS,
+    SORTS,
+    Kind,
+    Lane,
+    Schedule,
+    StoreKind,
+    drawn,
+    kinds_on,
+    lane_of,
+)
+from proof.choosing import choices_of, chosen
 
 _PLAYERS = ("ann", "ben", "cleo", "dan")
 
@@ -56,3 +68,21 @@ def test_one_fault_at_a_time_befalls_a_player_its_link_or_the_database_and_someb
             if SORTS[fault.kind].is_away:
                 away[fault.player] = fault.at + fault.lasting
                 assert sum(until > fault.at for until in away.values()) <= len(_PLAYERS) - 2
+
+
+@pytest.mark.parametrize("store", StoreKind)
+def test_other_faults_come_only_if_they_are_asked_for(store: StoreKind) -> None:
+    usual, every = _drawn(7, store), drawn(7, 180.0, store, _PLAYERS, frozenset(Kind))
+    assert not OPTIONAL_FAULTS.intersection(fault.kind for fault in usual.faults)
+    assert not usual.is_compacting
+    assert {fault.kind for fault in every.faults} == set(kinds_on(store, frozenset(Kind)))
+    assert every.is_compacting
+    some = drawn(7, 180.0, store, _PLAYERS, frozenset((Kind.STORE_BACK, Kind.KILL)))
+    assert {fault.kind for fault in some.faults} == {Kind.STORE_BACK, Kind.KILL}
+
+
+def test_kinds_are_chosen_by_name_or_by_a_word_for_many() -> None:
+    assert chosen(None, Kind, DEFAULT_FAULTS) == DEFAULT_FAULTS
+    assert chosen(["all"], Kind, DEFAULT_FAULTS) == frozenset(Kind)
+    assert chosen(["optional", "kill"], Kind, DEFAULT_FAULTS) == OPTIONAL_FAULTS | {Kind.KILL}
+    assert {"default", "kill"} <= set(choices_of(Kind))

@@ -11,7 +11,7 @@ import pytest
 
 from proof import tables
 from proof.checkers.lock_model import Kind, Operation, lock_fault
-from proof.checkers.locks import LOCK_CHECKS
+from proof.checkers.locks import LOCK_CHECKS, NOTICED_S
 from proof.history import Step
 from proof.judge import verdicts
 from proof.workloads.locks import LOCKS
@@ -243,3 +243,26 @@ def test_a_calm_run_of_locks_breaks_no_promise(tmp_path: Path) -> None:
     assert [str(each) for each in said if not each.holds] == []
     looks = {each.name: each.looks for each in said}
     assert all(looks[check.name] > 10 for check in LOCK_CHECKS), looks
+
+
+# --- when the database's clock is set ------------------------------------------------------------------
+
+
+def test_a_hold_may_last_until_it_is_noticed_that_the_clock_was_set_and_no_longer() -> None:
+    stepped = noted("stage", "database.clock", 0.5, ahead_ms=-3_600_000)
+    taken = _took("ada", 0.0, 0.1, 5)
+    assert _found("locks-linearizable", taken, _wrote("ada", 3.0, 5))
+    assert _found("locks-linearizable", stepped, taken, _wrote("ada", 3.0, 5)) == []
+    assert _found("locks-linearizable", stepped, taken, _wrote("ada", 0.2 + _TTL_S + NOTICED_S, 5))
+    assert _found("locks-linearizable", stepped, taken, _looked(0.2 + _TTL_S + NOTICED_S, 5))
+
+
+def test_what_is_read_before_a_step_is_noticed_may_be_off() -> None:
+    stepped = noted("stage", "database.clock", 0.2, ahead_ms=3_600_000)
+    assert _found("locks-linearizable", _took("ada", 0.0, 0.1, 5), _looked(0.3))
+    assert _found("locks-linearizable", stepped, _took("ada", 0.0, 0.1, 5), _looked(0.3)) == []
+
+
+def test_a_hold_that_ends_early_because_the_clock_was_set_is_found() -> None:
+    stepped = noted("stage", "database.clock", 0.2, ahead_ms=3_600_000)
+    assert _found("locks-linearizable", stepped, _took("ada", 0.0, 0.1, 5), _took("bob", 0.3, 0.4, 6))

@@ -68,6 +68,8 @@ def _good() -> Story:
 def test_messages_that_end_as_the_rules_have_it_are_all_right(name: str) -> None:
     story = _good()
     story.player("r").note("message.handed", key="2", expires_ms=500, now_ms=490)
+    story.did("s", "message.send", {"key": "7", "to": "r", "ttl": 1.0}, Step.UNKNOWN)
+    story.player("stage").note("monitor.expired", key="7")
     assert faults(MESSAGE_CHECKS, name, story) == []
 
 
@@ -167,3 +169,14 @@ def test_who_was_stopped_may_tell_late_what_it_was_handed() -> None:
     story.player("bob").note("message.handed", key="2", expires_ms=500, now_ms=9_000)
     story.player("stage").note("resumed", player="bob")
     assert faults(MESSAGE_CHECKS, "never-after-expiry", story) == []
+
+
+def test_a_message_that_expires_before_its_time_has_truly_passed_is_found() -> None:
+    story = Story()
+    story.did("s", "message.send", {"key": "1", "to": "r", "ttl": 3.0}, spooled=False)
+    story.player("stage").note("monitor.expired", key="1")
+    assert "before its time" in faults(MESSAGE_CHECKS, "never-before-expiry", story)[0]
+    story = Story()
+    story.did("s", "message.send", {"key": "1", "to": "r", "ttl": 1.0}, spooled=False)
+    story.player("stage").note("monitor.expired", key="1")
+    assert faults(MESSAGE_CHECKS, "never-before-expiry", story) == []

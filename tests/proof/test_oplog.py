@@ -8,6 +8,7 @@ from proof.checkers.oplog import OPLOG_CHECKS
 from proof.history import Step
 from proof.monitor import Monitor
 from proof.reading import Row
+from proof.workloads.oplog import LAST
 from tests.proof.story import Story, faults
 from vox_mesh.model.chain import NO_HASH, hash_of
 
@@ -87,16 +88,30 @@ def test_a_head_that_is_gone_and_a_chain_that_shrank_are_found() -> None:
     assert "bob: entry 7 is another one" in told
 
 
-async def test_the_monitor_notes_each_head_once() -> None:
+async def test_the_monitor_notes_each_head_and_each_expired_message_once() -> None:
     story = Story()
     heads = [{"node_id": "ada", "seq": 1, "hash": "a"}]
 
-    async def ask(_: str) -> list[Row]:
-        return heads
+    async def ask(sql: str) -> list[Row]:
+        return heads if "agent_oplog" in sql else [{"message_uuid": "m"}]
 
     monitor = Monitor(ask, story.player("monitor"))
     await monitor.look()
     await monitor.look()
     heads[0] = {"node_id": "ada", "seq": 2, "hash": "b"}
     await monitor.look()
-    assert [event.data["seq"] for event in story.history().notes("monitor.head")] == [1, 2]
+    history = story.history()
+    assert [event.data["seq"] for event in history.notes("monitor.head")] == [1, 2]
+    assert [event.data["key"] for event in history.notes("monitor.expired")] == ["m"]
+
+
+def test_who_can_append_no_more_when_all_is_over_is_found() -> None:
+    story = Story()
+    story.player("stage").note("drained", player="ada")
+    asked = {"key": "op", "number": LAST}
+    story.did("ada", "log.append", asked, Step.NO)
+    story.did("bob", "log.append", asked, Step.NO)  # who did not live to the end
+    (told,) = faults(OPLOG_CHECKS, "log-goes-on", story)
+    assert told.startswith("ada")
+    story.did("ada", "log.append", asked, spooled=False)
+    assert faults(OPLOG_CHECKS, "log-goes-on", story) == []

@@ -126,3 +126,31 @@ def test_everybody_soon_knows_of_a_commit() -> None:
         assert town.loop.now < 1.1
 
     played(scenario)
+
+
+def test_while_a_foreign_client_holds_the_database_writes_wait_and_reads_do_not() -> None:
+    async def scenario(town: Town) -> None:
+        town.database.hold()
+        telling = asyncio.ensure_future(town.tell())
+        assert (await town.line.query(_COUNT)).value == 0
+        assert not telling.done()
+        town.database.let_go()
+        await telling
+        assert town.words == 1
+
+    played(scenario)
+
+
+def test_a_database_that_is_put_back_holds_what_it_held() -> None:
+    async def scenario(town: Town) -> None:
+        await town.tell()
+        image = town.database.memory.image()
+        await town.tell()
+        seen = town.line.changes.count
+        town.database.put_back(image)
+        assert town.words == 1
+        assert town.line.changes.count > seen
+        await town.tell()
+        assert town.words == 2
+
+    played(scenario)

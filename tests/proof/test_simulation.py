@@ -16,6 +16,7 @@ from proof.history import History
 from proof.judge import verdicts
 from proof.scene import Part, Scene
 from proof.simulate import __main__ as command
+from proof.simulate import fate
 from proof.simulate.trial import tried
 from proof.verdicts import Check
 
@@ -104,3 +105,18 @@ def _ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
         command.main()
     return int(ended.value.code or 0)
+
+
+def test_other_faults_befall_a_world_only_if_they_are_asked_for_and_leave_the_usual_as_they_are() -> None:
+    usual, every = fate.drawn(7, 40.0), fate.drawn(7, 40.0, frozenset(fate.Kind))
+    assert [fault for fault in every.faults if fault.kind in fate.DEFAULT_FAULTS] == list(usual.faults)
+    assert {fault.kind for fault in every.faults} >= frozenset(fate.Kind) - fate.DEFAULT_FAULTS
+    only = fate.drawn(7, 40.0, frozenset((fate.Kind.ROLLBACK,)))
+    assert {fault.kind for fault in only.faults} == {fate.Kind.ROLLBACK}
+
+
+def test_a_play_with_every_fault_is_the_same_every_time() -> None:
+    every = frozenset(fate.Kind)
+    first, second = (tried(7, only=["locks", "consumers"], faults=every) for _ in range(2))
+    assert first.digest == second.digest
+    assert first.faults > tried(7, only=["locks", "consumers"]).faults

@@ -15,7 +15,13 @@ from tools.sqld import Server, free_port
 
 WAL_LOG: Final = "/wal_log."
 HELLO: Final = "/wal_log.ReplicationLog/Hello"
+SNAPSHOT: Final = "/wal_log.ReplicationLog/Snapshot"
 _PASSED_ON: Final = ("content-type", "grpc-status", "grpc-message")
+_NO_SNAPSHOT: Final = {
+    "content-type": "application/grpc-web+proto",
+    "grpc-status": "14",
+    "grpc-message": "snapshot%20not%20found",
+}
 _LINGER_S: Final = 0.2
 
 
@@ -32,6 +38,7 @@ class CountingGateway:
         self._target = server.url
         self._refused = refused
         self._held_path = ""
+        self._without_snapshots = False
         self._holding = asyncio.Event()
         self._released = asyncio.Event()
 
@@ -41,6 +48,10 @@ class CountingGateway:
         self._holding.clear()
         self._released.clear()
 
+    def withhold_snapshots(self) -> None:
+        """Answer as a server that is still making its snapshots, until `release`."""
+        self._without_snapshots = True
+
     async def holding(self) -> None:
         """Wait until an answer is being kept back."""
         async with asyncio.timeout(10):
@@ -49,6 +60,7 @@ class CountingGateway:
     def release(self) -> None:
         """Pass on what was kept back."""
         self._held_path = ""
+        self._without_snapshots = False
         self._released.set()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -59,6 +71,8 @@ class CountingGateway:
             if request.headers.get("upgrade", "").lower() == "websocket":
                 return await self._pass_messages(request, session)
             self.calls[request.path] += 1
+            if self._without_snapshots and request.path == SNAPSHOT:
+                return web.Response(headers=_NO_SNAPSHOT)
             return await self._pass_call(request, session)
 
     async def _pass_call(self, request: web.Request, session: aiohttp.ClientSession) -> web.StreamResponse:

@@ -7,18 +7,25 @@ import time
 from typing import Final
 
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
+from vox_mesh.cli.db_migrate import NOT_REPAIRABLE, REPAIRABLE
 from vox_mesh.cli.start import opened_engine
 from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
 from vox_mesh.model.homes import Home, ReplicaChoice
+from vox_mesh.model.locks import iso_of
 from vox_mesh.opening import primary_log
 from vox_mesh.store import probe
 from vox_mesh.store.file import FileEngine
+from vox_mesh.store.repair import RepairPlan, repair_plan
 from vox_mesh.store.replica.native import require_package
-from vox_mesh.store.schema import VERSION, versions_at
+from vox_mesh.store.schema import VERSION, is_usable, versions_at
+from vox_mesh.store.script import Statement
+from vox_mesh.store.statements import named
 
 _ROUNDS: Final = 5
 _FAR_MS: Final = 1_000
 _TOO_FAR_MS: Final = 60_000
+_RECENT_MS: Final = 7 * 86_400_000
+_EPOCHS: Final = named("rollback")["epochs"]
 
 
 async def reachability(patient: Patient) -> Finding:
@@ -34,13 +41,43 @@ async def reachability(patient: Patient) -> Finding:
 
 
 async def schema(patient: Patient) -> Finding:
-    """Whether the database has the schema that this code knows."""
+    """Whether the database has the schema that this code knows, in the right shape."""
     version, oldest_code = await versions_at(patient.engine.query)
     if oldest_code > VERSION:
         return fail(f"version {version}, this code knows {VERSION}", "upgrade vox-mesh on this machine")
+    if not version:
+        return warn(f"none, this code creates version {VERSION}", "run `vox-mesh db init`")
     if version < VERSION:
-        return warn(f"version {version}, this code makes {VERSION}", "run `vox-mesh db init`")
-    return ok(f"version {version}")
+        advice = "back up, then run `vox-mesh db migrate`; --dry-run shows what it does"
+        return warn(f"version {version}, this code migrates it to {VERSION}", advice)
+    if version > VERSION:
+        return ok(f"version {version}, newer than that of this code, {VERSION}")
+    return _judge_shape(await repair_plan(patient.engine.query))
+
+
+def _judge_shape(plan: RepairPlan) -> Finding:
+    different = [*plan.repaired, *plan.remaining]
+    if not different:
+        return ok(f"version {VERSION}")
+    found = f"version {VERSION}, but {'; '.join(map(str, different))}"
+    advice = NOT_REPAIRABLE if plan.remaining else REPAIRABLE
+    return (warn if is_usable(different) else fail)(found, advice)
+
+
+async def rollbacks(patient: Patient) -> Finding | None:
+    """Whether the database went back to an earlier state in the last seven days."""
+    if (await versions_at(patient.engine.query))[0] < VERSION:
+        return None
+    mesh = (patient.settings.scope_id, patient.settings.repository_id)
+    rows = await patient.engine.query(Statement(_EPOCHS, mesh))
+    if not rows:
+        return ok("none")
+    newest = rows[0]
+    by, at = newest["node_id"] or "a restore", iso_of(newest["detected_ms"])
+    found = f"{len(rows)}, the last found by {by} at {at}"
+    if newest["age_ms"] > _RECENT_MS:
+        return ok(found)
+    return warn(found, "see what was lost: `vox-mesh db lost`")
 
 
 async def anonymous_access(patient: Patient) -> Finding | None:
@@ -145,6 +182,7 @@ async def replica(patient: Patient) -> Finding | None:
 CHECKS: Final[tuple[Check, ...]] = (
     reachability,
     schema,
+    rollbacks,
     anonymous_access,
     write_access,
     clock,

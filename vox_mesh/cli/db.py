@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
+from vox_mesh.cli.db_migrate import migrate
 from vox_mesh.cli.output import json_option, show_lines, show_one
 from vox_mesh.cli.progress import ProgressBar
 from vox_mesh.cli.replicas import replica_reports, sync_replica
 from vox_mesh.cli.start import opened_engine, start, start_shared
 from vox_mesh.coordination.kinds import RESTORE
-from vox_mesh.errors import DatabaseUnavailable, MeshError
+from vox_mesh.errors import DatabaseUnavailable, MeshError, SchemaDiffers
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.homes import Home
 from vox_mesh.opening import Role, open_store
@@ -24,14 +25,18 @@ from vox_mesh.store.backup import back_up
 from vox_mesh.store.probe import all_spools, row_counts
 from vox_mesh.store.restore import BackupFile
 from vox_mesh.store.restore import restore as restore_backup
-from vox_mesh.store.schema import ensure_schema, versions_at
+from vox_mesh.store.schema import VERSION, ensure_schema, versions_at
+from vox_mesh.store.shape import differences_at
 
 _FILE = click.argument("file", type=click.Path(path_type=Path))
 
 
 @click.group(no_args_is_help=False)
 def db() -> None:
-    """Create, look at, back up and restore the database."""
+    """Create, look at, migrate, back up and restore the database."""
+
+
+db.add_command(migrate)
 
 
 @db.command()
@@ -80,7 +85,7 @@ def status(as_json: bool) -> None:
         show_lines(["nothing is shared: all data ends with the process; set VOX_MESH_ENABLED=1 to share it"])
 
 
-async def _status(settings: Settings) -> tuple[dict[str, Any], DatabaseUnavailable | None]:
+async def _status(settings: Settings) -> tuple[dict[str, Any], MeshError | None]:
     """What is known; with the database away that is less, but the spool matters most just then."""
     here = {
         "home": settings.home.value,
@@ -96,10 +101,16 @@ async def _status(settings: Settings) -> tuple[dict[str, Any], DatabaseUnavailab
         async with await open_store(settings, Role.COMMAND) as store:
             status = await store.status()
             rows = await row_counts(store)
+            differences = await differences_at(lambda asked: store.read(asked.sql, asked.params, fresh=True))
     except DatabaseUnavailable as fault:
         return here | kept, fault
+    except SchemaDiffers as fault:
+        differs = [{"difference": each} for each in fault.differences]
+        return here | {"schema_version": VERSION, "differences": differs} | kept, fault
     facts = {} if status.engine is None else asdict(status.engine)
     there = facts | {"schema_version": status.schema_version, "breaker": status.breaker}
+    if status.schema_version == VERSION:
+        kept["differences"] = [{"difference": str(each)} for each in differences]
     return here | there | kept | {"rows": rows}, None
 
 

@@ -23,6 +23,7 @@ _HERE: Final[tuple[Check, ...]] = local_checks.CHECKS
 _AT_THE_DATABASE: Final[tuple[Check, ...]] = database_checks.CHECKS
 _OF_THE_MESH: Final[tuple[Check, ...]] = mesh_checks.CHECKS
 _HOME: Final = local_checks.home.__name__
+_SCHEMA: Final = database_checks.schema.__name__
 
 
 @click.command()
@@ -63,6 +64,8 @@ async def _examine(settings: Settings) -> list[Finding]:
             if any(finding.state is State.FAIL for finding in reached):
                 return findings
             findings += await examine(patient, others)
+        if any(finding.check == _SCHEMA and finding.state is not State.OK for finding in findings):
+            return findings  # to open the mesh would migrate it, and to look is not to change
         async with Mesh.open_command(settings) as mesh:
             patient.scene = await overview(mesh)
             patient.agreement = await agreement_of(mesh)

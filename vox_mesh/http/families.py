@@ -289,6 +289,21 @@ class Families:
             "How much of it a reader kept from being checkpointed, when it was last longer than 64 MB.",
             wal and wal.held_bytes,
         )
+        yield counter(
+            "vox_replica_snapshots",
+            "Snapshots of a compacted log that the replica has applied.",
+            0 if status is None else status.snapshots,
+        )
+        yield counter(
+            "vox_replica_start_overs",
+            "Times the replica dropped its whole copy to fetch it again.",
+            0 if status is None else status.start_overs,
+        )
+        yield counter(
+            "vox_replica_fetched_bytes",
+            "Bytes of the server's log that the replica has fetched.",
+            0 if status is None else status.fetched_bytes,
+        )
         requests = store.traffic.requests
         yield counters(
             "vox_primary_requests",
@@ -301,6 +316,11 @@ class Families:
         node, census = self._node, self.seen.census
         yield counter(
             "vox_chain_verify_failures", "Chains that this node found broken.", node.oplog.found_broken
+        )
+        yield counter(
+            "vox_store_rollbacks",
+            "How often this node found that the database had gone back to an earlier state.",
+            node.rollbacks,
         )
         yield counter(
             "vox_ops_forged",

@@ -7,6 +7,9 @@ is new enough for, so whoever opens the database is refused. An interrupted rest
 mistaken for a complete one, and restoring the same file again goes on where it was cut off: a part that was
 applied is refused when it is sent again, also when two restores of one file run side by side.
 
+A backup of an earlier schema version is copied and migrated first, and restored from the copy. Triggers are
+absent until the end: the rows come with all that triggers have made of them before.
+
 The keys of scripts (`script_results`, `script_answers`) are restored too. A spool outlives the database: it
 may hold a script that was applied, though its answer was lost, before the backup was taken. Without its key
 the replay would apply it a second time.
@@ -18,7 +21,9 @@ import asyncio
 import hashlib
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,11 +35,13 @@ from vox_mesh.store.backup import weight_of
 from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.carrier import Carrier
 from vox_mesh.store.engine import Engine
-from vox_mesh.store.schema import UNFINISHED, VERSION, ensure_schema
-from vox_mesh.store.script import Statement
+from vox_mesh.store.file import FileEngine
+from vox_mesh.store.schema import UNFINISHED, VERSION, ensure_schema, migrate
+from vox_mesh.store.script import Statement, new_key
+from vox_mesh.store.shape import expected
 from vox_mesh.store.statements import named
-from vox_mesh.store.tables import DERIVED, Table, mesh_tables, tables_at, tables_in
 from vox_mesh.store.tables import SQL as TABLES
+from vox_mesh.store.tables import Table, mesh_tables, quoted, tables_at, tables_in
 from vox_mesh.store.thread import SerialThread
 from vox_mesh.store.values import Row, Rows, Value
 
@@ -62,21 +69,20 @@ class Restored:
 class BackupFile:
     """A backup, checked, with its rows in an order that is the same each time it is read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fingerprint: str | None = None) -> None:
         self.path = path
         if not path.is_file():
             raise BackupRefused(f"{path} is not a file", hint="name a file that `vox-mesh db backup` wrote")
         try:
-            self.fingerprint = _fingerprint(path)
+            self.fingerprint = _fingerprint(path) if fingerprint is None else fingerprint
             self._connection = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
             )
         except (OSError, sqlite3.Error) as error:
             raise BackupRefused(f"{path} can't be read: {error}", hint="check the file") from None
         try:
-            self._check(path)
-            skipped = {_OWN, *DERIVED}
-            self.tables = [table for table in tables_in(self._connection) if table.name not in skipped]
+            self.version = self._check(path)
+            self.tables = [table for table in tables_in(self._connection) if table.name != _OWN]
             self.counts = {table.name: self._count(table) for table in self.tables}
             self.definitions = self._ask(TABLES["definitions"])
             self.sequences = self._ask(TABLES["sequences"]) if self._ask(TABLES["has_sequences"]) else []
@@ -86,7 +92,7 @@ class BackupFile:
         self._place: tuple[Table, int] | None = None
         self._cursor: sqlite3.Cursor | None = None
 
-    def _check(self, path: Path) -> None:
+    def _check(self, path: Path) -> int:
         hint = "name a file that `vox-mesh db backup` wrote"
         try:
             if not self._connection.execute(_SCHEMA["is_there"]).fetchone():
@@ -102,6 +108,16 @@ class BackupFile:
                 f"{path} has schema version {version}; this code knows up to {VERSION}",
                 hint="upgrade vox-mesh on this machine",
             )
+        return int(version)
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the whole file."""
+        try:
+            with closing(sqlite3.connect(path)) as copy:
+                self._connection.backup(copy)
+        except sqlite3.Error as error:
+            fault = f"{path} can't be written: {error}"
+            raise BackupRefused(fault, hint="set TMPDIR to a folder with more room") from None
 
     @property
     def total(self) -> int:
@@ -156,15 +172,16 @@ async def restore(engine: Engine, backup: BackupFile, *, timeout: float) -> Rest
     """
     disk = SerialThread("vox-mesh-restore")
     try:
-        await _Restore(engine, backup, disk, timeout).run()
+        async with _migrated(backup, disk) as current:
+            await _Restore(engine, current, disk, timeout).run()
+            result = Restored(
+                tables=len(current.tables),
+                rows=current.total,
+                fences_raised=current.counts.get("lock_generations", 0),
+                incarnations_raised=current.counts.get("node_incarnations", 0),
+            )
     finally:
         await disk.stop()
-    result = Restored(
-        tables=len(backup.tables),
-        rows=backup.total,
-        fences_raised=backup.counts.get("lock_generations", 0),
-        incarnations_raised=backup.counts.get("node_incarnations", 0),
-    )
     _log.warning(
         "restored %s: raised %d fence counters and %d incarnations by 2^32",
         backup.path,
@@ -174,6 +191,24 @@ async def restore(engine: Engine, backup: BackupFile, *, timeout: float) -> Rest
     return result
 
 
+@asynccontextmanager
+async def _migrated(backup: BackupFile, disk: SerialThread) -> AsyncIterator[BackupFile]:
+    """Yield the backup or, if it is of an earlier schema version, a migrated copy, deleted afterwards."""
+    if backup.version == VERSION:
+        yield backup
+        return
+    with tempfile.TemporaryDirectory(prefix="vox-mesh-restore-") as folder:
+        path = Path(folder) / "backup.db"
+        await disk.do(lambda: backup.copy_to(path))
+        copy = await FileEngine.open(path)
+        try:
+            await migrate(copy)
+        finally:
+            await copy.close()
+        with await disk.do(lambda: BackupFile(path, backup.fingerprint)) as migrated:
+            yield migrated
+
+
 class _Restore:
     def __init__(self, engine: Engine, backup: BackupFile, disk: SerialThread, timeout: float) -> None:
         self._engine = engine
@@ -181,6 +216,8 @@ class _Restore:
         self._disk = disk
         self._timeout = timeout
         self._carrier = Carrier(None)
+        found = {(row["type"], row["name"]): row["sql"] for row in backup.definitions}
+        self._definitions = {**found, **expected()}
 
     async def run(self) -> None:
         """Begin, or go on where another restore of this file was cut off, and end."""
@@ -205,6 +242,9 @@ class _Restore:
         for row in self._backup.definitions:
             if row["type"] == "table" and row["name"] not in names:
                 batch.add(row["sql"])
+        for kind, name in self._definitions:
+            if kind == "trigger":
+                batch.add(f"DROP TRIGGER IF EXISTS {quoted(name)}")
         batch.add(_SQL["create_progress"])
         batch.add(_SQL["begin"], (self._backup.fingerprint,))
         batch.add(_SQL["bar"], (UNFINISHED,))
@@ -252,14 +292,15 @@ class _Restore:
                 f"INSERT INTO refusals SELECT 'refused' WHERE (SELECT count(*) FROM {table.quoted}) <> ?",
                 (backup.counts[table.name],),
             )
-        for row in backup.definitions:
-            if row["type"] != "table" and row["name"] not in there:
-                batch.add(row["sql"])
+        for (kind, name), sql in self._definitions.items():
+            if kind != "table" and name not in there:
+                batch.add(sql)
         for name, last in backup.sequences:
             batch.add(TABLES["forget_sequence"], (name,))
             batch.add(TABLES["set_sequence"], (name, last))
         for step in ("raise_fences", "raise_tokens", "forget_shares", "raise_incarnations"):
             batch.add(_SQL[step])
+        batch.add(_SQL["begin_epochs"], (new_key(),))
         batch.add(_SQL["unbar"], (UNFINISHED,))
         batch.add(_SQL["end"])
         error = await self._apply(batch)

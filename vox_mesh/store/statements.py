@@ -15,7 +15,8 @@ _ISO: Final = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
 _NAME: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 
 
-def _folder() -> Path:
+def folder() -> Path:
+    """Return the folder of the SQL files: in the package, or in a checkout beside it."""
     package = Path(__file__).resolve().parent.parent
     carried = package / "sql"
     return carried if carried.is_dir() else package.parent / "sql"
@@ -24,7 +25,7 @@ def _folder() -> Path:
 @cache
 def named(noun: str) -> Mapping[str, str]:
     """The statements of `sql/<noun>.sql` by name. A part may be named in all that follows it."""
-    pieces = _NAME.split((_folder() / f"{noun}.sql").read_text())[1:]
+    pieces = _NAME.split((folder() / f"{noun}.sql").read_text())[1:]
     statements: dict[str, str] = {}
     parts: dict[str, str] = {}
     for kind, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
@@ -36,14 +37,21 @@ def named(noun: str) -> Mapping[str, str]:
 @cache
 def ddl() -> tuple[str, ...]:
     """The statements of `sql/coordination.sql`, in order."""
+    return tuple(map(bare, split((folder() / "coordination.sql").read_text())))
+
+
+def split(text: str) -> list[str]:
+    """Split a file into its statements, each with the comments above it."""
     statements: list[str] = []
     pending = ""
-    for line in (_folder() / "coordination.sql").read_text().splitlines(keepends=True):
+    for line in text.splitlines(keepends=True):
         pending += line
         if sqlite3.complete_statement(pending):
-            statements.append(bare(pending))
+            statements.append(pending)
             pending = ""
-    return tuple(statements)
+    if bare(pending):
+        raise ValueError(f"a statement must end with a semicolon, got {bare(pending)}")
+    return statements
 
 
 def bare(text: str) -> str:

@@ -60,10 +60,6 @@ class Table:
         return f"INSERT INTO {self.quoted} ({columns}) VALUES {', '.join([row] * rows)}"
 
 
-DERIVED: Final = frozenset({"job_counts"})
-"""Triggers fill these as the rows of other tables come."""
-
-
 def quoted(name: str) -> str:
     """A name as it is written in SQL."""
     return '"' + name.replace('"', '""') + '"'

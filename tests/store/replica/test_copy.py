@@ -23,7 +23,7 @@ from vox_mesh.store.replica import copy as copying
 from vox_mesh.store.replica.copy import Copy
 from vox_mesh.store.replica.interruptions import Incomplete, Restarted
 from vox_mesh.store.replica.mark import Mark
-from vox_mesh.store.replica.wire import Frame
+from vox_mesh.store.replica.wire import PAGE, Frame
 
 _PATIENCE_S = 30.0
 COUNT = Statement("SELECT count(*) FROM t")
@@ -202,6 +202,45 @@ async def test_a_snapshot_is_taken_whole_and_the_log_goes_on_behind_it(
     assert await copy.take(source.commit("INSERT INTO t VALUES (9)"))
     assert await value(copy) == 9
     assert (tmp_path / "copy").read_bytes() == source.path.read_bytes()
+
+
+def _numbered(frames: list[Frame], checksum: int) -> list[Frame]:
+    """The same frames with checksums, of which the last one's is given."""
+    return [frame._replace(checksum=checksum - len(frames) + at) for at, frame in enumerate(frames, 1)]
+
+
+@pytest.mark.parametrize(
+    ("past", "reason"),
+    [(7_000, None), (8_000, "another past"), (None, "does not go back")],
+    ids=["the same past", "another past", "a past that it does not show"],
+)
+async def test_a_snapshot_is_applied_only_to_a_copy_that_shares_its_past(
+    copy: Copy, source: Primary, tmp_path: Path, past: int | None, reason: str | None
+) -> None:
+    await copy.take(_numbered(source.commit("CREATE TABLE u (a)", "INSERT INTO t VALUES (4)"), 7_000))
+    last = copy.next_frame - 1
+    before = (tmp_path / "copy").read_bytes()
+    changed = source.commit("CREATE TABLE v (a)")  # which leaves the page of the last frame as it is
+    newest_first = [frame._replace(size_after=0) for frame in reversed(changed)]
+    shown = Frame(last, source.path.stat().st_size // PAGE - 1, 0, memoryview(bytes(PAGE)), past or 0)
+    page = source.path.read_bytes()[(shown.page_number - 1) * PAGE :][:PAGE]
+    snapshot = [*newest_first, shown._replace(page=memoryview(page))][: None if past else -1]
+    assert copy.expect(again=True) == last
+
+    async def apply() -> None:
+        await copy.take_older(snapshot)
+        await copy.apply_snapshot(source.next_frame, changed[-1].size_after, 9_000)
+
+    if reason is None:
+        await apply()
+        assert (tmp_path / "copy").read_bytes() == source.path.read_bytes()
+        assert await value(copy) == 4
+        assert not copy.is_checking
+    else:
+        with pytest.raises(Restarted, match=reason):
+            await apply()
+        assert copy.is_damaged
+        assert (tmp_path / "copy").read_bytes() == before
 
 
 async def test_what_somebody_else_did_to_the_file_is_not_covered_up_by_applying(

@@ -44,7 +44,7 @@ class Copy:
         self.is_damaged = False
         """Whether somebody else has been at the file, or the primary's log is not the one it was."""
         self.is_checking = False
-        """Whether the last frame is to come once more, to see if it is the same log."""
+        """Whether the last frame is still to come once more, to see if it is the same log."""
 
     @property
     def log_id(self) -> str:
@@ -60,6 +60,11 @@ class Copy:
     def arrived(self) -> int:
         """The number of the next frame to come in, applied or not."""
         return self._arrived
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether pages are being written in another thread."""
+        return self._gate.is_changing
 
     @property
     def size(self) -> int:
@@ -88,12 +93,6 @@ class Copy:
         self._arrived = self.next_frame - self.is_checking
         return self._arrived
 
-    def distrust_if_unchecked(self) -> None:
-        """The last frame can't be shown once more: whether this is still the same log, nobody knows."""
-        if self.is_checking:
-            self._distrust()
-            raise Restarted("the log does not go back to where this copy ends")
-
     async def take(self, frames: Sequence[Frame]) -> bool:
         """Take in the next frames of the log; whether a transaction among them was applied."""
         for frame in frames:
@@ -101,10 +100,7 @@ class Copy:
                 raise NoAnswer(f"the log skipped from frame {self._arrived} to {frame.number}")
             self._arrived += 1
         if self.is_checking and frames:
-            self.is_checking = False
-            if frames[0].checksum != self._file.checksum:
-                self._distrust()
-                raise Restarted("the primary has another past than this copy")
+            self._compare_past(frames[0])
             frames = frames[1:]
         is_short = self._file.entries + len(frames) <= _INLINE_FRAMES
         last = next((at for at in reversed(range(len(frames))) if frames[at].size_after), None)
@@ -127,11 +123,26 @@ class Copy:
         return True
 
     async def take_older(self, frames: Sequence[Frame]) -> None:
-        """Take in pages of a snapshot, which come newest first."""
+        """Take in pages of a snapshot, which come newest first: the frame to compare with comes last."""
+        if self.is_checking and frames and frames[-1].number == self.next_frame - 1:
+            self._compare_past(frames[-1])
         await self._aside(lambda: self._file.add_older(frames))
 
+    def _compare_past(self, last: Frame) -> None:
+        """Compare the primary's frame at the end of this copy with the copy's own."""
+        self.is_checking = False
+        if last.checksum != self._file.checksum:
+            self._distrust()
+            raise Restarted("the primary has another past than this copy")
+
     async def apply_snapshot(self, next_frame: int, size_after: int, checksum: int = 0) -> None:
-        """Apply the pages of a snapshot, once they are all there."""
+        """Apply the pages of a snapshot, once they are all there.
+
+        Raises `Restarted` if the frame to compare with was not among them: a later one has replaced its page.
+        """
+        if self.is_checking:
+            self._distrust()
+            raise Restarted("the log does not go back to where this copy ends")
 
         def apply() -> None:
             self._refuse_if_touched()

@@ -110,6 +110,21 @@ class Following(ABC):
         """Whether it is about to know that it has come further."""
         return False
 
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether nothing can come in for now, though the primary answers."""
+        return False
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether it lacks commits that the primary named long ago."""
+        return False
+
+    @property
+    def _fetched_bytes(self) -> int:
+        """How many bytes were fetched since the mark was made; 0 if that is not counted."""
+        return 0
+
     @abstractmethod
     async def _prepare(self) -> None:
         """Look at what there is, before the first session."""
@@ -176,7 +191,9 @@ class Following(ABC):
 
     async def _reach_floor(self) -> bool:
         """Wait for what has been seen elsewhere, but not for long; nor for what nobody has told us of."""
-        if self._state is not State.IN_TOUCH or (self._is_stale and not self._is_promised):
+        if self._state is not State.IN_TOUCH or self._is_held_up:
+            return False
+        if self._is_stale and not self._is_promised:
             return False
         floor = copy(self._floor)  # as it is now: what others see while this read waits need not be in it
         if floor.needs_hello(self._held.log_id, self._as_of):
@@ -256,11 +273,18 @@ class Following(ABC):
         """The copy has come as far as the primary was at that moment."""
         if moment > self._as_of:
             self._as_of = moment
-            self._mark.update(as_of_ms=round((time.time() - self._monotonic() + moment) * 1_000))
+            as_of_ms = round((time.time() - self._monotonic() + moment) * 1_000)
+            self._mark.update(as_of_ms=as_of_ms, fetched_bytes=self._fetched_bytes)
             self._cramped = self._failed = 0
-            if self._state is not State.IN_TOUCH:
-                self._fault = None
-                self._enter(State.IN_TOUCH)
+        if self._state is not State.IN_TOUCH and not self._is_behind:
+            self._fault = None
+            self._enter(State.IN_TOUCH)
+
+    def _fall_behind(self, reason: str) -> None:
+        """Stop claiming to be in touch: the primary answers, but its commits come in too late."""
+        if self._state is State.IN_TOUCH:
+            _log.info("the replica is %s: %s", State.CATCHING_UP, reason)
+            self._enter(State.CATCHING_UP, reason)
 
     def _lose(self, fault: Exception) -> None:
         self._fault = fault
@@ -312,7 +336,7 @@ class Following(ABC):
 
     def status(self) -> ReplicaStatus:
         """How it stands."""
-        held = self._held
+        held, record = self._held, self._mark.record
         return ReplicaStatus(
             driver=self.driver,
             state=self._state,
@@ -321,6 +345,9 @@ class Following(ABC):
             age_ms=round((self._monotonic() - self._as_of) * 1_000) if self._as_of != _NEVER else None,
             bytes=held.bytes,
             error=self._error,
+            snapshots=record.snapshots,
+            start_overs=record.start_overs,
+            fetched_bytes=self._fetched_bytes,
         )
 
     async def close(self) -> None:

@@ -44,6 +44,8 @@ class PrimaryLog:
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
         self._http: aiohttp.ClientSession | None = None
+        self.fetched_bytes = 0
+        """How many bytes the primary has sent."""
 
     async def hello(self, timeout: float) -> Hello:
         """Ask which log the primary has, and its last frame; the calls that follow belong to this session."""
@@ -86,7 +88,7 @@ class PrimaryLog:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=silence),
             ) as response:
                 self._check(response)
-                yield _messages(response)
+                yield self._messages(response)
         except TimeoutError:
             raise NoAnswer("the primary did not answer in time") from None
         except aiohttp.ClientConnectorError as error:
@@ -109,29 +111,29 @@ class PrimaryLog:
         if (status := response.headers.get("grpc-status")) is not None:
             _judge(wire.ending(status, response.headers.get("grpc-message", "")))
 
+    async def _messages(self, response: aiohttp.ClientResponse) -> AsyncIterator[list[memoryview]]:
+        """The messages of a call, those together that came in together."""
+        parts = wire.Parts()
+        async for chunk in response.content.iter_any():
+            self.fetched_bytes += len(chunk)
+            messages: list[memoryview] = []
+            ending: Trailers | None = None
+            for part in parts.feed(chunk):
+                if isinstance(part, Trailers):
+                    ending = part
+                else:
+                    messages.append(part)
+            if messages:
+                yield messages
+            if ending is not None:
+                _judge(ending)
+                return
+        raise NoAnswer("the primary ended the call in the middle")
+
     async def close(self) -> None:
         """Close all connections."""
         if self._http is not None:
             await self._http.close()
-
-
-async def _messages(response: aiohttp.ClientResponse) -> AsyncIterator[list[memoryview]]:
-    """The messages of a call, those together that came in together."""
-    parts = wire.Parts()
-    async for chunk in response.content.iter_any():
-        messages: list[memoryview] = []
-        ending: Trailers | None = None
-        for part in parts.feed(chunk):
-            if isinstance(part, Trailers):
-                ending = part
-            else:
-                messages.append(part)
-        if messages:
-            yield messages
-        if ending is not None:
-            _judge(ending)
-            return
-    raise NoAnswer("the primary ended the call in the middle")
 
 
 def _judge(ending: Trailers) -> None:

@@ -20,7 +20,7 @@ from vox_mesh.errors import ReplicaOff
 from vox_mesh.store.folders import make_private
 
 SUFFIX: Final = ".mark"
-_SIZE: Final = 1_024
+_SIZE: Final = 2_048
 _READS: Final = 3
 _TRIES: Final = 5
 _LOOK_S: Final = 0.005
@@ -32,7 +32,9 @@ class Record:
     """How the replica stands.
 
     `digest` tells the right pages of this position from any others, `checksum` the right log up to it.
+    `session` is the run of the primary whose log is known to lead to this position.
     `as_of_ms` is the moment, by this machine's clock, up to which it is known to hold every commit.
+    The last three count since the mark was made: snapshots applied, copies dropped, bytes of the log fetched.
     """
 
     driver: str
@@ -42,9 +44,13 @@ class Record:
     pages: int = 0
     digest: int = 0
     checksum: int = 0
+    session: str = ""
     as_of_ms: int = 0
     state: str = ""
     error: str = ""
+    snapshots: int = 0
+    start_overs: int = 0
+    fetched_bytes: int = 0
 
 
 def replica_path(database: Path, slot: str) -> Path:

@@ -135,7 +135,7 @@ class PageFile:
 
     def start_over(self, log_id: str) -> None:
         """Drop all pages; what comes next are those of this log, from its first frame."""
-        self._mark.update(log_id=log_id, next_frame=0, pages=0, digest=0, checksum=0, as_of_ms=0)
+        self._forget_position(log_id)
         self.forget_pending()
         self._sums = array("I")
         # New files: what lies at these paths now may be somebody else's doing.
@@ -146,6 +146,11 @@ class PageFile:
         for descriptor in old:
             os.close(descriptor)
         self._sign()
+
+    def _forget_position(self, log_id: str) -> None:
+        start_overs = self._mark.record.start_overs + (self.next_frame > 0)
+        nothing = {"next_frame": 0, "pages": 0, "digest": 0, "checksum": 0, "session": "", "as_of_ms": 0}
+        self._mark.update(log_id=log_id, start_overs=start_overs, **nothing)
 
     # --- applying --------------------------------------------------------------------------------
 
@@ -189,6 +194,7 @@ class PageFile:
         if not self.next_frame and found < size_after - (size_after >= _LOCK_PAGE):
             raise Incomplete(f"the snapshot has {found} of {size_after} pages")
         self.apply(next_frame, size_after, checksum)
+        self._mark.update(snapshots=self._mark.record.snapshots + 1)
 
     def _digest_after(self, size_after: int) -> int:
         digest, sums, known = self._mark.record.digest, self._sums, len(self._sums)
@@ -269,7 +275,7 @@ class PageFile:
         """Give the disk space back; what there was can be fetched again."""
         os.ftruncate(self._file, 0)
         os.ftruncate(self._redo, 0)
-        self._mark.update(log_id="", next_frame=0, pages=0, digest=0, checksum=0, as_of_ms=0)
+        self._forget_position("")
 
     def close(self) -> None:
         """Close the files."""

@@ -25,7 +25,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """How a replica stands. `age_ms`: for how long it has not been known to hold every commit."""
+    """How a replica stands. `age_ms`: for how long it has not been known to hold every commit.
+
+    The pushed replica counts, since its mark was made: `snapshots` applied, `start_overs` (the whole copy was
+    dropped to be fetched again), and `fetched_bytes` from the primary's log.
+    """
 
     driver: str
     state: State
@@ -34,6 +38,9 @@ class ReplicaStatus:
     age_ms: int | None
     bytes: int
     error: str
+    snapshots: int = 0
+    start_overs: int = 0
+    fetched_bytes: int = 0
 
     @property
     def lag_ms(self) -> int | None:

@@ -21,6 +21,7 @@ class ReplicaReport:
     """How a replica of whichever process stands.
 
     `reads`: who answers them there, the `replica` or the `primary`; nobody reads from one that is stopped.
+    `snapshots`, `start_overs` and `fetched_bytes` are counted since the mark was made.
     """
 
     slot: str
@@ -31,6 +32,9 @@ class ReplicaReport:
     lag_frames: int | None
     lag_ms: int | None
     bytes: int
+    snapshots: int
+    start_overs: int
+    fetched_bytes: int
     error: str
 
 
@@ -59,7 +63,8 @@ def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stal
     if hello is not None and hello.log_id == record.log_id:
         lag_frames = max(0, hello.next_frame - record.next_frame)
     is_current = state == State.IN_TOUCH and lag_frames == 0
-    answers = state in (State.IN_TOUCH, State.OUT_OF_TOUCH) and age_ms is not None and age_ms <= max_stale_ms
+    is_fresh = age_ms is not None and age_ms <= max_stale_ms
+    answers = is_fresh and state not in (State.OFF, STOPPED)
     return ReplicaReport(
         slot=slot,
         driver=record.driver,
@@ -69,5 +74,8 @@ def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stal
         lag_frames=lag_frames,
         lag_ms=0 if is_current else age_ms,
         bytes=path.stat().st_size if path.exists() else 0,
+        snapshots=record.snapshots,
+        start_overs=record.start_overs,
+        fetched_bytes=record.fetched_bytes,
         error=record.error,
     )

@@ -1,0 +1,60 @@
+"""Marks of time in the database: after a rollback the newest that is left tells what was kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from proof.reading import Ask
+from vox_mesh import MeshError, Script, Statement, Store
+
+TABLE: Final = "proof_marks"
+DDL: Final = f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY, at REAL NOT NULL)"
+
+_EVERY_S: Final = 0.15
+_WRITE: Final = (
+    f"INSERT INTO {TABLE} (id, at) VALUES (1, ?) ON CONFLICT DO UPDATE SET at = max(at, excluded.at)"
+)
+
+
+class Marks:
+    """Writes the time again and again. What was acknowledged before a mark was begun is older than it."""
+
+    def __init__(self, store: Store, ask: Ask) -> None:
+        self._store = store
+        self._ask = ask
+        self._marking = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Mark until cancelled; while the database is away there is nothing to mark."""
+        while True:
+            async with self._marking:
+                await self._mark()
+            await asyncio.sleep(_EVERY_S)
+
+    async def _mark(self) -> bool:
+        with suppress(MeshError):
+            await self._store.write(Script(Statement(_WRITE, (time.monotonic(),))))
+            return True
+        return False
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[Callable[[], Awaitable[float]]]:
+        """While the store is put back no mark is made; then the newest that was kept can be asked for."""
+        async with self._marking:
+            yield self._newest
+            is_marked = await self._mark()
+            while not is_marked:
+                await asyncio.sleep(_EVERY_S)
+                is_marked = await self._mark()
+
+    async def _newest(self) -> float:
+        """As soon as the database answers; none is as old as can be."""
+        while True:
+            with suppress(MeshError):
+                rows = await self._ask(f"SELECT at FROM {TABLE}")
+                return float(rows[0]["at"]) if rows else 0.0
+            await asyncio.sleep(_EVERY_S)

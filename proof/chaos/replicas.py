@@ -1,0 +1,48 @@
+"""How often replicas start over, told by the players; and how often the server compacted its log."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+from proof.history import Recorder
+from vox_mesh.store.replica.copy import Copy
+
+_SNAPSHOTS: Final = "dbs/*/snapshots/*"
+_LOOK_S: Final = 0.1
+
+
+def watch_replicas(recorder: Recorder) -> None:
+    """Have every replica of this process tell when it drops what it holds, and why that may be."""
+    start_over: Any = Copy.start_over
+
+    async def told(this: Copy, log_id: str) -> None:
+        about = {
+            "held": this.next_frame,
+            "was_damaged": this.is_damaged,
+            "is_same_log": this.log_id == log_id,
+        }
+        recorder.note("replica.started_over", **about)
+        await start_over(this, log_id)
+
+    setattr(Copy, "start_over", told)  # noqa: B010 - a method of a class, for all of its objects
+
+
+class Compactions:
+    """Counts those of a server's log, by the snapshots that they leave for a while."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._seen: set[str] = set()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self._seen |= {path.name for path in self._data.glob(_SNAPSHOTS)}
+            await asyncio.sleep(_LOOK_S)
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return len(self._seen)

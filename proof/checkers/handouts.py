@@ -1,0 +1,206 @@
+"""Messages as their consumers saw them: in one pair of hands at a time, done with once, and never left lying.
+
+Judged are the consumers of an inbox that several receive from, which note all that they are handed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final
+
+from proof.checkers.lives import RECOVERY_S, lives_of, pace_of
+from proof.history import Deed, Event, History
+from proof.losses import NOTE, Losses
+from proof.scene import Pace
+from proof.verdicts import Check
+from proof.workloads.consumers import INBOX, lease_of
+from vox_mesh.errors import CircuitOpen
+
+_SLACK_S: Final = 0.5
+"""A node may take the database's clock for so much behind."""
+
+_STIRS_S: Final = 3.0
+"""A player that was stopped notes what it was handed before within this time."""
+
+_LATE_S: Final = RECOVERY_S
+"""Nothing lies for so long on a healthy database."""
+
+_OF_PROCESSES: Final = frozenset(
+    (
+        *("kill", "kill-at-point", "absence", "pause", "leave", "replace", "torn-replica", "torn-spool"),
+        *("rollback", "store-back", "commits-lost"),
+    )
+)
+"""Faults that may leave messages claimed by nobody who works on them, until the lease is over."""
+
+_ALWAYS: Final = frozenset(("strangers", "compaction"))
+
+Consumer = tuple[str, int, int]
+"""The player, its life, and which of its consumers."""
+
+
+def _consumer(each: Event | Deed) -> Consumer:
+    data = each.data if isinstance(each, Event) else each.asked
+    return each.who, each.life, data["consumer"]
+
+
+def _handed(history: History) -> dict[str, list[Event]]:
+    """The hand-outs of each message, in order."""
+    handed: dict[str, list[Event]] = defaultdict(list)
+    for event in history.notes("message.handed"):
+        if "consumer" in event.data:
+            handed[event.data["key"]].append(event)
+    return handed
+
+
+def _acks(history: History) -> dict[str, list[Deed]]:
+    """The acknowledgements of each message that were told as made, in the order of their ends."""
+    acks: dict[str, list[Deed]] = defaultdict(list)
+    for deed in history.deeds("message.ack"):
+        if "consumer" in deed.asked and deed.is_ok and not deed.got["spooled"]:
+            acks[deed.asked["key"]].append(deed)
+    return {key: sorted(deeds, key=lambda deed: deed.ended) for key, deeds in acks.items()}
+
+
+# --- one at a time ------------------------------------------------------------------------------------
+
+
+def handed_to_one(history: History) -> Iterator[str | int]:
+    """From when a message is handed out until its consumer lets go of it, no other one is handed it."""
+    losses, ends = Losses(history), _ends(history)
+    died = {(life.player, life.number): life.ended for life in lives_of(history)}
+    for key, events in _handed(history).items():
+        yield len(events)
+        for first, second in pairwise(events):
+            if _consumer(first) == _consumer(second) or losses.touches(first.at, second.at):
+                continue
+            has_until = min(
+                first.at + first.data["left_s"] - _SLACK_S,
+                next((at for at in ends[key, *_consumer(first)] if at >= first.at), float("inf")),
+                died.get((first.who, first.life), float("inf")),
+            )
+            if second.at < has_until:
+                yield (
+                    f"message {key} was handed to {_told(second)} at {second.at:.3f}, while "
+                    f"{_told(first)} had it from {first.at:.3f}"
+                )
+
+
+def _told(event: Event) -> str:
+    who, life, number = _consumer(event)
+    return f"{who}.{life} ({number}, under {event.data['owner']})"
+
+
+def _ends(history: History) -> dict[tuple[str, str, int, int], list[float]]:
+    """When each consumer was about to be done with a message: it acknowledged it, or let go of it."""
+    ends: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
+    for deed in history.deeds("message.ack"):
+        if "consumer" in deed.asked:
+            ends[deed.asked["key"], *_consumer(deed)].append(deed.began)
+    for event in history.notes("message.let_go"):
+        ends[event.data["key"], *_consumer(event)].append(event.at)
+    for each in ends.values():
+        each.sort()
+    return ends
+
+
+def acked_once(history: History) -> Iterator[str | int]:
+    """That it was acknowledged is told to one consumer of a message alone."""
+    losses = Losses(history)
+    for key, deeds in _acks(history).items():
+        yield len(deeds)
+        told = {_consumer(deed): deed for deed in deeds if not losses.may_have_lost(deed)}
+        if len(told) > 1:
+            yield f"message {key} was acknowledged by more than one: {' and '.join(map(str, told.values()))}"
+
+
+def acked_stays(history: History) -> Iterator[str | int]:
+    """What was acknowledged is not handed out any more."""
+    losses, handed = Losses(history), _handed(history)
+    stops = [(each.data["player"], each.at) for each in history.notes("resumed")]
+    for key, deeds in _acks(history).items():
+        kept = [deed for deed in deeds if not losses.may_have_lost(deed)]
+        if not kept:
+            continue
+        for event in handed.get(key, ()):
+            yield 1
+            was_stopped = any(who == event.who and abs(at - event.at) <= _STIRS_S for who, at in stops)
+            if event.at > kept[0].ended and not was_stopped:
+                yield f"message {key} was handed to {_told(event)} at {event.at:.3f}, after {kept[0]}"
+
+
+# --- in time ------------------------------------------------------------------------------------------
+
+
+def handed_in_time(history: History) -> Iterator[str | int]:
+    """No message that was sent lies, while nothing is wrong, for so long as to be late.
+
+    When all is over, consumers are ended in the middle of their work: from then on their leases count.
+    """
+    pace, over = pace_of(history), min((each.at for each in history.notes("over")), default=None)
+    if pace is None or over is None:
+        return
+    troubles = _merged((*_troubles(history, lease_of(pace)), *_rests(history, pace)))
+    handed = _handed(history)
+    for deed in history.deeds("message.send"):
+        if deed.asked["to"] != INBOX or not deed.is_ok or deed.got["spooled"]:
+            continue
+        yield 1
+        first = min([over, *(event.at for event in handed.get(deed.asked["key"], ()))])
+        for since, until in _calms(troubles, deed.ended, first):
+            if until - since > _LATE_S:
+                yield f"{deed} lay for {until - since:.1f} s from {since:.3f} on, when nothing was wrong"
+                break
+
+
+def _troubles(history: History, lease_s: float) -> Iterator[tuple[float, float]]:
+    """When something was wrong, or may still have had its effect."""
+    ends = {event.data["id"]: event.at for event in history.notes("fault.ended")}
+    for event in history.notes("fault.began"):
+        kind = event.data["kind"]
+        if kind not in _ALWAYS:
+            ended = ends.get(event.data["id"], float("inf"))
+            yield event.at, ended + (lease_s if kind in _OF_PROCESSES else 0.0)
+    for event in history.notes(NOTE):
+        yield event.at, event.at + lease_s
+    for life in lives_of(history):
+        if life.how:
+            yield life.ended, life.ended + lease_s
+
+
+def _rests(history: History, pace: Pace) -> Iterator[tuple[float, float]]:
+    """When somebody's circuit was open: it rests for a while after all is well again."""
+    for deed in history.all_deeds:
+        if deed.got.get("error") == CircuitOpen.__name__:
+            yield deed.began, deed.ended + 2 * pace.rest_s + _SLACK_S
+
+
+def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    merged: list[tuple[float, float]] = []
+    for since, until in sorted(spans):
+        if merged and since <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], until)
+        else:
+            merged.append((since, until))
+    return merged
+
+
+def _calms(troubles: list[tuple[float, float]], since: float, until: float) -> Iterator[tuple[float, float]]:
+    """The times between troubles, from one moment to another."""
+    for began, ended in troubles:
+        if since < began:
+            yield since, min(began, until)
+        since = max(since, ended)
+        if since >= until:
+            return
+    yield since, until
+
+
+HANDOUT_CHECKS: Final = (
+    Check("handed-to-one", "a message is in one consumer's hands at a time", handed_to_one),
+    Check("acked-once", "an acknowledgement is told as made to one consumer alone", acked_once),
+    Check("acked-stays", "a message that was acknowledged is not handed out again", acked_stays),
+    Check("handed-in-time", "on a healthy database no message lies unhandled for long", handed_in_time),
+)

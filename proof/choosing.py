@@ -1,0 +1,27 @@
+"""Choosing kinds of faults on a command line: by their names, or sets of them by a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from enum import StrEnum
+from typing import Final, TypeVar
+
+K = TypeVar("K", bound=StrEnum)
+
+ALL: Final = "all"
+DEFAULT: Final = "default"
+OPTIONAL: Final = "optional"
+
+
+def choices_of(kinds: type[StrEnum]) -> list[str]:
+    """What can be named."""
+    return [DEFAULT, OPTIONAL, ALL, *(str(kind) for kind in kinds)]
+
+
+def chosen(names: Iterable[str] | None, kinds: type[K], default: Set[K]) -> frozenset[K]:
+    """The kinds that are named; the default ones, if none are. `optional`: all that are not default."""
+    sets = {DEFAULT: frozenset(default), OPTIONAL: frozenset(kinds) - default, ALL: frozenset(kinds)}
+    found: frozenset[K] = frozenset()
+    for name in names or (DEFAULT,):
+        found |= sets[name] if name in sets else {kinds(name)}
+    return found

@@ -1,0 +1,17 @@
+BEGIN TRANSACTION;
+CREATE TABLE lock_fences ( scope_id TEXT NOT NULL, repository_id TEXT NOT NULL, lock_key TEXT NOT NULL, fence_token INTEGER NOT NULL, PRIMARY KEY (scope_id, repository_id, lock_key) ) WITHOUT ROWID;
+INSERT INTO "lock_fences" VALUES('','default','report',41);
+CREATE TABLE mesh_schema ( version INTEGER PRIMARY KEY, oldest_code INTEGER NOT NULL, applied_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) );
+INSERT INTO "mesh_schema" VALUES(1,1,'2026-11-01T00:00:00.000Z');
+CREATE TABLE node_incarnations ( scope_id TEXT NOT NULL, repository_id TEXT NOT NULL, node_id TEXT NOT NULL, incarnation INTEGER NOT NULL, PRIMARY KEY (scope_id, repository_id, node_id) ) WITHOUT ROWID;
+INSERT INTO "node_incarnations" VALUES('','default','stored-1',1);
+CREATE TABLE refusals ( reason TEXT CONSTRAINT guard CHECK (0) );
+CREATE TABLE script_answers ( scope_id TEXT NOT NULL, repository_id TEXT NOT NULL, script_key TEXT NOT NULL, n INTEGER NOT NULL, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, PRIMARY KEY (scope_id, repository_id, script_key, n) ) WITHOUT ROWID;
+INSERT INTO "script_answers" VALUES('','default','01M7M3QVCYGHPG2ZCBSGARV0T9',1,1,1794897604272,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "script_answers" VALUES('','default','01M7M3QVMTWNEBRBY6KRGNDPQD',1,1794897604280,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "script_answers" VALUES('','default','01M7M3QVRH3A4XR45XEZCPK7R0',1,1794897604370,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+CREATE TABLE script_results ( scope_id TEXT NOT NULL, repository_id TEXT NOT NULL, script_key TEXT NOT NULL, writer TEXT NOT NULL, failed_statement INTEGER, since_s INTEGER NOT NULL DEFAULT (CAST(strftime('%s', 'now') AS INTEGER)), PRIMARY KEY (scope_id, repository_id, script_key) ) WITHOUT ROWID;
+INSERT INTO "script_results" VALUES('','default','01M7M3QVCYGHPG2ZCBSGARV0T9','01M7M3QV5WZNQ0DJS391Y12FR4',NULL,1794897604);
+INSERT INTO "script_results" VALUES('','default','01M7M3QVMTWNEBRBY6KRGNDPQD','01M7M3QV5WZNQ0DJS391Y12FR4',NULL,1794897604);
+INSERT INTO "script_results" VALUES('','default','01M7M3QVPW2WV8DKG96HTBCHH1','01M7M3QV5WZNQ0DJS391Y12FR4',NULL,1794897604);
+COMMIT;

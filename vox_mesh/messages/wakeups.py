@@ -1,0 +1,231 @@
+"""Wake-ups: after a commit, wake the receivers whose inboxes have something to claim, and no others.
+
+One task asks for all receivers of the process that wait. A commit does not say what it changed, so the task
+asks which inboxes have a message that can be claimed now, and when the next one of the others can be. What
+makes a message claimable does not matter: it was stored, its claim was released or has expired, its retry
+time has come, or the message before it has ended.
+
+A wake-up may be in vain, but none is missed: whether an inbox has something follows from the state of the
+database alone, never from an earlier answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Final, Protocol
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.log_context import apart
+from vox_mesh.errors import StaleIncarnation, StoreClosed
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+CHECK_S: Final = 30.0
+"""How often the database itself is asked, whatever this process's copy of it shows."""
+
+FEW: Final = 8
+"""So many waiting receivers are woken without asking: each asks for itself."""
+
+_AGAIN_S: Final = 1.0
+_RAMP_S: Final = 0.02
+_CALM: Final = 4  # times as long as the last look took passes before the next
+_LONGEST_CALM_S: Final = 0.05
+_MARGIN_S: Final = 0.002
+_GOLDEN: Final = 0.618_034  # multiples of it lie evenly between whole numbers
+
+
+class InboxReceiver(Protocol):
+    """A receiver that looks for messages in its inboxes when it is woken."""
+
+    names: tuple[str, ...]
+
+    def look(self) -> None:
+        """Look for messages: something was committed."""
+
+    def checked(self) -> None:
+        """Note that the database itself was asked on this receiver's behalf."""
+
+
+class Inboxes(Protocol):
+    """Answers questions about many inboxes at once."""
+
+    async def nonempty_inboxes(self, limit: int, *, fresh: bool = False) -> list[str]:
+        """Return the inboxes of the mesh that hold a message which has not ended, up to `limit`."""
+
+    async def free_times(self, names: Sequence[str]) -> Mapping[str, int]:
+        """Return when each inbox has something to claim, or a time before that; none for an empty one."""
+
+
+class Wakeups:
+    """Wakes the receivers of one process."""
+
+    def __init__(
+        self, store: Store, inboxes: Inboxes, clock: MeshClock, kept_names: Callable[[], Iterable[str]]
+    ) -> None:
+        self._store = store
+        self._inboxes = inboxes
+        self._clock = clock
+        self._kept_names = kept_names
+        self._waiting: dict[InboxReceiver, None] = {}
+        self._by_name: dict[str, dict[InboxReceiver, None]] = {}
+        self._woken: dict[str, int] = {}  # how many were woken for an inbox since it last had nothing
+        self._joined = 0
+        self._seen = 0  # the count of changes before the last look
+        self._look_in_s: float | None = None
+        self._check_at = 0.0
+        self._pause: asyncio.Timeout | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_away = False
+
+    # --- receivers -------------------------------------------------------------------------------
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether there are so many receivers that the database is asked once for all of them."""
+        return self._joined > FEW
+
+    def spread(self, longest_s: float) -> float:
+        """Return a time from half of this to all of it, so that receivers look at different times."""
+        return longest_s * (0.5 + 0.5 * (self._joined * _GOLDEN % 1))
+
+    def join(self) -> None:
+        """Listen for commits on behalf of one more receiver."""
+        self._joined += 1
+        if self._task is None or self._task.done():
+            self._seen, self._look_in_s = self._store.change_count, None
+            running = self._store.faults.keep_running("inboxes", self._run)
+            self._task = asyncio.create_task(running, name="vox-mesh-inboxes", context=apart())
+        if self.is_crowded:  # what it is to receive may be there already, and not yet in our copy
+            self._check_at = 0.0
+            if self._pause is not None and not self._pause.expired():
+                self._pause.reschedule(0.0)
+
+    def leave(self) -> None:
+        """Stop listening on behalf of a receiver; without any, the task ends with the next commit."""
+        self._joined -= 1
+
+    @contextmanager
+    def waking(self, receiver: InboxReceiver) -> Iterator[None]:
+        """Wake this receiver within the block. It looks by itself at the beginning, and on its timers."""
+        self._waiting[receiver] = None
+        for name in receiver.names:
+            self._by_name.setdefault(name, {})[receiver] = None
+        try:
+            yield
+        finally:
+            del self._waiting[receiver]
+            for name in receiver.names:
+                others = self._by_name[name]
+                del others[receiver]
+                if not others:
+                    del self._by_name[name]
+
+    # --- waking ----------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Wake receivers after each commit, and when a time has come."""
+        loop = asyncio.get_running_loop()
+        while self._joined:
+            try:
+                await self._rest()
+                count, began = self._store.change_count, loop.time()
+                self._look_in_s = await self.run_once()
+            except (StaleIncarnation, StoreClosed):
+                self._wake(self._waiting)  # each finds out for itself
+                return
+            self._seen = count  # not before: after a fault it is looked at again
+            took = loop.time() - began
+            await asyncio.sleep(min(_CALM * took, _LONGEST_CALM_S))  # a busy mesh commits all the time
+
+    async def _rest(self) -> None:
+        """Wait for a commit, for one more receiver, or for the end of a time."""
+        until: float | None = None
+        if self._look_in_s is not None:
+            until = asyncio.get_running_loop().time() + self._look_in_s
+        if self.is_crowded:
+            until = self._check_at if until is None else min(until, self._check_at)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until) as self._pause:
+                    await self._store.changed(self._seen)
+        finally:
+            self._pause = None
+
+    async def run_once(self) -> float | None:
+        """Wake those that may have something to claim. Return the seconds until the next look."""
+        now = asyncio.get_running_loop().time()
+        is_check = self.is_crowded and now >= self._check_at
+        if len(self._waiting) <= FEW and not is_check:
+            self._wake(self._waiting)
+            return None
+        if is_check:
+            self._check_at = now + CHECK_S  # before it is asked: who joins meanwhile wants another
+        try:
+            pause = await self._wake_ready(is_check=is_check)
+        except (StaleIncarnation, StoreClosed):
+            raise
+        except Exception as error:  # no receiver may wait for good because of it
+            if not self._is_away:
+                _log.warning("inboxes can't be looked at, each receiver looks by itself: %s", error)
+                self._wake(self._waiting)
+            self._is_away = True
+            self._check_at = min(self._check_at, now + _AGAIN_S)
+            return _AGAIN_S
+        if self._is_away:
+            self._is_away = False
+            self._wake(self._waiting)
+        return pause
+
+    async def _wake_ready(self, *, is_check: bool) -> float | None:
+        asked_for = list(self._waiting) if is_check else []
+        names = await self._nonempty_names(fresh=is_check)
+        free = await self._inboxes.free_times(names) if names else {}
+        now_ms = self._clock.now_ms
+        ready = [name for name, free_ms in free.items() if free_ms <= now_ms]
+        self._woken = {name: self._woken.get(name, 0) for name in ready}
+        is_ramping = [self._wake_some(name) for name in ready]
+        for name in self._kept_names():  # what the relay brought is compared with the database
+            self._wake(self._by_name.get(name, ()))
+        for receiver in asked_for:
+            receiver.checked()
+        due_ms = min((free_ms for free_ms in free.values() if free_ms > now_ms), default=None)
+        due_s = None if due_ms is None else (due_ms - now_ms) / 1_000 + _MARGIN_S
+        if any(is_ramping):
+            return _RAMP_S if due_s is None else min(due_s, _RAMP_S)
+        return due_s
+
+    async def _nonempty_names(self, *, fresh: bool) -> list[str]:
+        """Return the inboxes waited for here that are not empty; all, if the mesh has more than these."""
+        ours = list(self._by_name)
+        found = await self._inboxes.nonempty_inboxes(len(ours) + 1, fresh=fresh)
+        return ours if len(found) > len(ours) else [name for name in found if name in self._by_name]
+
+    def _wake_some(self, name: str) -> bool:
+        """Wake a few receivers of an inbox, twice as many each time. Return whether others still sleep.
+
+        A role may have a thousand receivers, and most of them would come too late for a single message.
+        """
+        receivers = self._by_name.get(name, {})
+        woken = self._woken[name]
+        some = list(islice(receivers, max(FEW, woken)))
+        for receiver in some:  # the next time it is the others' turn
+            del receivers[receiver]
+            receivers[receiver] = None
+        self._woken[name] = woken + len(some)
+        self._wake(some)
+        return len(some) < len(receivers)
+
+    def _wake(self, receivers: Iterable[InboxReceiver]) -> None:
+        for receiver in receivers:
+            receiver.look()
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
