@@ -282,6 +282,13 @@ class Families:
             "For how long the replica has not been known to hold every commit.",
             None if status is None else _lag_s(status),
         )
+        wal = store.wal_status
+        yield gauge("vox_wal_bytes", "Length of the write-ahead log of the file home.", wal and wal.bytes)
+        yield gauge(
+            "vox_wal_held_bytes",
+            "How much of it a reader kept from being checkpointed, when it was last longer than 64 MB.",
+            wal and wal.held_bytes,
+        )
         yield counter(
             "vox_replica_snapshots",
             "Snapshots of a compacted log that the replica has applied.",
