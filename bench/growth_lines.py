@@ -56,7 +56,7 @@ async def _claim(node: MeshNode) -> float:
     before = perf_counter()
     (job,) = await node.jobs.roster.ready(_KINDS, 1)
     item = {"job_id": job.job_id, "claim_token": job.claim_token + 1}
-    outcomes = await node.store.write_all(node.jobs.moves.take([item], _LEASE_MS))
+    outcomes = await node.store.write_all(node.jobs.moves.take([item], [item], _LEASE_MS))
     took = perf_counter() - before
     for outcome in outcomes:
         if isinstance(outcome, Exception):

@@ -168,13 +168,30 @@ JOIN lock_waiters AS e
         WHERE o.scope_id = w.scope_id AND o.repository_id = w.repository_id AND o.lock_key = w.lock_key)
 WHERE (e.ticket, e.request_id) < (w.ticket, w.request_id) AND NOT (e.is_shared AND w.is_shared);
 
--- The incarnation of each node: it rises with every start, and a write from an older one is refused.
+-- The incarnation of each node: it rises with every start, and a write from an older one is refused. `beats` rises
+-- with every heartbeat: where it is below the last one that was acknowledged, the database was put back to an
+-- earlier state.
 CREATE TABLE IF NOT EXISTS node_incarnations (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
     node_id       TEXT    NOT NULL,
     incarnation   INTEGER NOT NULL,
+    beats         INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (scope_id, repository_id, node_id)
+) WITHOUT ROWID;
+
+-- The epochs of the database: epoch 0 when the first node joins, and another one whenever the database was found to
+-- have gone back to an earlier state. Nodes know an epoch by its `op_id`, since a number may come twice: the table
+-- goes back with the rest. The newest 1,000 are kept, and epoch 0.
+CREATE TABLE IF NOT EXISTS store_epochs (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    epoch         INTEGER NOT NULL,
+    op_id         TEXT    NOT NULL,  -- of `StoreRolledBack`; of epoch 0 and of a restore, only an id
+    node_id       TEXT    NOT NULL,  -- who found out; of a restore, empty
+    detected_ms   INTEGER NOT NULL,
+    detail        TEXT    NOT NULL,  -- the payload of the op: what was lost, as far as that is known
+    PRIMARY KEY (scope_id, repository_id, epoch)
 ) WITHOUT ROWID;
 
 -- Who is here: one row per node, written with every tick and at a clean end. `last_seen_ms` says that the
@@ -405,6 +422,18 @@ CREATE TABLE IF NOT EXISTS a2a_inboxes (
     PRIMARY KEY (scope_id, repository_id, receiver_agent)
 ) WITHOUT ROWID;
 
+-- Which nodes receive from an inbox. The only one may lease it: until the lease ends no other node, and no command,
+-- claims from it, so that the holder can hand out relayed messages while the database is unreachable.
+CREATE TABLE IF NOT EXISTS a2a_receivers (
+    scope_id       TEXT    NOT NULL,
+    repository_id  TEXT    NOT NULL,
+    receiver_agent TEXT    NOT NULL,
+    node_id        TEXT    NOT NULL,            -- or the chain of a command
+    seen_ms        INTEGER NOT NULL,
+    lease_until_ms INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (scope_id, repository_id, receiver_agent, node_id)
+) WITHOUT ROWID;
+
 -- Jobs: a row for each, found by the hash of its manifest or by its ULID. Everything here follows from the ops of
 -- the log, in the order of their commits; only `lease_until_ms` is the database's own. `id` is the order in which
 -- jobs came.
@@ -424,7 +453,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     backoff_ms       INTEGER NOT NULL,
     lease_ms         INTEGER,                     -- NULL: as its kind, or the worker, has it
     claimer          TEXT,                        -- whose it is, or was last
-    claim_token      INTEGER NOT NULL DEFAULT 0,  -- rises with every claim
+    claim_token      INTEGER NOT NULL DEFAULT 0,  -- rises with every claim, and with the time
     lease_until_ms   INTEGER,                     -- NULL: nobody's
     attempts         INTEGER NOT NULL DEFAULT 0,  -- claims
     failures         INTEGER NOT NULL DEFAULT 0,  -- attempts that failed, or whose lease ran out

@@ -15,6 +15,13 @@ LEFT JOIN agent_oplog AS entry
 LEFT JOIN deferred_ops AS waiting
     ON waiting.scope_id = ?1 AND waiting.repository_id = ?2 AND waiting.op_id = dep.value
 
+-- name: refuse_unless_applied
+-- All of these ops were when their author looked; but the database may have gone back since.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+    SELECT 1 FROM json_each(?3) AS dep WHERE NOT EXISTS (
+        SELECT 1 FROM agent_oplog AS entry
+        WHERE entry.scope_id = ?1 AND entry.repository_id = ?2 AND entry.op_id = dep.value AND entry.accepted))
+
 -- name: refuse_cycle
 -- An op that waits, by way of others that wait, for itself.
 WITH RECURSIVE reach (op_id) AS (

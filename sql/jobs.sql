@@ -124,26 +124,31 @@ SELECT p.node FROM routes AS p
 WHERE p.node IS NOT NULL AND MATCHES ORDER BY substr(p.kind, -1) = '*', length(p.kind) DESC LIMIT 1
 
 -- part: IS_NEXT
--- Whether the job can be claimed as the item has it: its token is the next.
-j.state = 'pending' AND j.waits = 0 AND j.claim_token = (i.value ->> 'claim_token') - 1
+-- Whether the job can be claimed as the item has it: nobody has claimed it since its last token was read. The new
+-- token is above that one, and not below the time of the claim: so the tokens of a job keep rising even if the
+-- database has forgotten the last ones. Where an item names no last token, the new one follows it.
+j.state = 'pending' AND j.waits = 0 AND i.value ->> 'claim_token' > j.claim_token
+AND j.claim_token = coalesce(i.value ->> 'last_token', (i.value ->> 'claim_token') - 1)
 AND j.not_before_ms <= max(NOW_MS, min(AT_MS, NOW_MS + 1000))
 
 -- name: take
 -- ?6: the duration of the lease. For jobs that nothing holds back, the short way: no route, limit or pause is about
 -- their kinds, and the author's clock is right, so that the log tells when the lease ends.
 UPDATE jobs SET
-    state = 'claimed', claimer = ?5, claim_token = claim_token + 1, attempts = attempts + 1,
+    state = 'claimed', claimer = ?5, claim_token = next.token, attempts = attempts + 1,
     lease_until_ms = NOW_MS + ?6, last_op = ?3
-WHERE abs(NOW_MS - AT_MS) <= 1000 AND id IN (
-    SELECT j.id FROM THEIR_JOBS
-    WHERE IS_NEXT
+FROM (
+    SELECT j.id, i.value ->> 'claim_token' AS token FROM THEIR_JOBS
+    WHERE abs(NOW_MS - AT_MS) <= 1000 AND IS_NEXT
       AND NOT EXISTS (
         SELECT 1 FROM job_drains AS d
         WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.node_id = ?5)
       AND NOT EXISTS (
         SELECT 1 FROM job_kinds AS k WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = j.kind
           AND (k.is_paused OR k.max_running IS NOT NULL OR k.rate IS NOT NULL))
-      AND NOT EXISTS (SELECT 1 FROM ROUTE_OPS))
+      AND NOT EXISTS (SELECT 1 FROM ROUTE_OPS)
+) AS next
+WHERE jobs.id = next.id
 
 -- name: refuse_unless_all
 -- It stands right after what moves them.
@@ -153,13 +158,13 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE changes() <> json_array_len
 -- ?6: the duration of the lease. Of each kind as many as are admitted, in the order of the items.
 WITH ROUTES,
 allowed AS MATERIALIZED (
-    SELECT j.id, j.kind, i.key AS place FROM THEIR_JOBS
+    SELECT j.id, j.kind, i.key AS place, i.value ->> 'claim_token' AS token FROM THEIR_JOBS
     WHERE IS_NEXT AND ?5 IS coalesce((ROUTED_TO), ?5) AND NOT EXISTS (
         SELECT 1 FROM job_drains AS d
         WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.node_id = ?5)
 ),
 next AS MATERIALIZED (
-    SELECT id, kind, row_number() OVER (PARTITION BY kind ORDER BY place) AS nth FROM allowed
+    SELECT id, kind, token, row_number() OVER (PARTITION BY kind ORDER BY place) AS nth FROM allowed
 ),
 kinds AS MATERIALIZED (
     SELECT k.kind, k.is_paused, coalesce(k.max_running - iif(k.max_running IS NULL, 0, (
@@ -174,12 +179,13 @@ kinds AS MATERIALIZED (
     WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind IN (SELECT kind FROM next)
 )
 UPDATE jobs SET
-    state = 'claimed', claimer = ?5, claim_token = claim_token + 1, attempts = attempts + 1,
+    state = 'claimed', claimer = ?5, claim_token = admitted.token, attempts = attempts + 1,
     lease_until_ms = NOW_MS + ?6, last_op = ?3
-WHERE id IN (
-    SELECT n.id FROM next AS n LEFT JOIN kinds AS k ON k.kind = n.kind
+FROM (
+    SELECT n.id, n.token FROM next AS n LEFT JOIN kinds AS k ON k.kind = n.kind
     WHERE k.kind IS NULL OR (NOT k.is_paused AND n.nth <= k.places AND n.nth <= k.chances)
-)
+) AS admitted
+WHERE jobs.id = admitted.id
 
 -- name: record_claims
 -- When jobs of kinds with a rate were claimed.
@@ -448,6 +454,10 @@ CROSS JOIN PRIORITIES
 
 -- name: standing
 SELECT STANDING FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
+
+-- name: still_open
+-- Those of some jobs that have not ended.
+SELECT job_id FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3)) AND ended_ms IS NULL
 
 -- name: held_by
 SELECT STANDING FROM jobs INDEXED BY jobs_held

@@ -1,6 +1,21 @@
 -- Locks: holds, those who wait for them, and patterns. ?1 is the scope and ?2 the repository, but where many
 -- requests share a statement. `HOLDS` is the table of exclusive holds or that of shares. All of it may run
 -- twice with the effect of once, since a request is known by its id; but the second time it may answer nothing.
+--
+-- A hold is identified by its fencing token and its request id: a database that was put back to an earlier state
+-- can't make two holds pass for one. A new token is above all earlier ones of its key, and not below `NOW_TOKEN`,
+-- the database's time: so tokens keep rising even if the database has forgotten the last ones it gave out.
+
+-- part: NOW_TOKEN
+(NOW_MS << 10)
+
+-- part: NEXT_TOKEN
+-- For a key that has no row: its earlier tokens are not above the generation.
+max(generation + 1, NOW_TOKEN)
+
+-- part: NEXT_TOKEN_OF_ROW
+max(NOW_TOKEN, 1 + max(fence_token, (
+    SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)))
 
 -- --- the short way: one key, alone ------------------------------------------------------------------
 -- For many requests in one statement (?1; ?2 is the scope and ?3 the repository), and for one by itself.
@@ -11,7 +26,7 @@
 INSERT INTO distributed_locks (
     scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at
 )
-SELECT ?2, ?3, i.value ->> 'lock_key', i.value ->> 'node', i.value ->> 'agent', generation + 1, i.value ->> 'key',
+SELECT ?2, ?3, i.value ->> 'lock_key', i.value ->> 'node', i.value ->> 'agent', NEXT_TOKEN, i.value ->> 'key',
     NOW_ISO, ISO_IN(i.value ->> 'ttl')
 FROM json_each(?1) AS i, lock_generations
 WHERE scope_id = ?2 AND repository_id = ?3 AND newest_pattern <= i.value ->> 'known'
@@ -22,23 +37,23 @@ RETURNING lock_key, fence_token, expires_at
 INSERT INTO distributed_locks (
     scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at
 )
-SELECT ?1, ?2, ?5, ?6, ?7, generation + 1, ?8, NOW_ISO, ISO_IN(?9)
+SELECT ?1, ?2, ?7, ?8, ?9, NEXT_TOKEN, ?10, NOW_ISO, ISO_IN(?11)
 FROM lock_generations
-WHERE scope_id = ?1 AND repository_id = ?2 AND newest_pattern <= ?10 AND IS_CURRENT
+WHERE scope_id = ?1 AND repository_id = ?2 AND newest_pattern <= ?12 AND IS_CURRENT
 ON CONFLICT DO NOTHING
 RETURNING lock_key, fence_token, expires_at
 
 -- name: release_free
 -- If nobody waits for it.
 DELETE FROM distributed_locks
-WHERE scope_id = ?2 AND repository_id = ?3 AND (lock_key, fence_token) IN (
-    SELECT value ->> 'lock_key', value ->> 'token' FROM json_each(?1)
+WHERE scope_id = ?2 AND repository_id = ?3 AND (lock_key, fence_token, request_id) IN (
+    SELECT value ->> 'lock_key', value ->> 'token', value ->> 'request' FROM json_each(?1)
 ) AND expires_at > NOW_ISO AND NOT is_contended
 RETURNING lock_key
 
 -- name: release_one
 DELETE FROM distributed_locks
-WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?5 AND fence_token = ?6
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?7 AND fence_token = ?8 AND request_id = ?9
   AND expires_at > NOW_ISO AND NOT is_contended AND IS_CURRENT
 RETURNING lock_key
 
@@ -63,17 +78,17 @@ ON CONFLICT DO NOTHING
 
 -- name: raise_generation
 -- And have one to begin with: without it nobody goes the short way.
-INSERT INTO lock_generations (scope_id, repository_id, generation) VALUES (?1, ?2, 1)
-ON CONFLICT DO UPDATE SET generation = generation + 1
+INSERT INTO lock_generations (scope_id, repository_id, generation) VALUES (?1, ?2, NOW_TOKEN)
+ON CONFLICT DO UPDATE SET generation = NEXT_TOKEN
 
 -- name: raise_above
 -- The tokens of these keys (?3), and of those that overlap them, so that it can be their next one.
-UPDATE lock_generations SET generation = 1 + max(generation, (
+UPDATE lock_generations SET generation = max(NOW_TOKEN, 1 + max(generation, (
     SELECT coalesce(max(fence_token), 0) FROM distributed_locks
     WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (
         SELECT value FROM json_each(?3)
         UNION ALL SELECT other_key FROM lock_overlaps
-        WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)))))
+        WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3))))))
 WHERE scope_id = ?1 AND repository_id = ?2
 
 -- name: close_short_way
@@ -184,13 +199,13 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4
       AND (e.ticket, e.request_id) < (lock_waiters.ticket, lock_waiters.request_id))
 
 -- name: pass_on
--- From the holder with this token (?8) to the one who waits first for this key, if that is this request and no
--- pattern after ?9 can overlap it: nobody comes in between.
+-- From the holder with this token (?8) and request (?10) to the one who waits first for this key, if that is this
+-- request and no pattern after ?9 can overlap it: nobody comes in between.
 UPDATE distributed_locks SET
-    holder_node = ?5, holder_agent = ?6, request_id = ?3, fence_token = 1 + max(fence_token, (
-        SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)),
+    holder_node = ?5, holder_agent = ?6, request_id = ?3, fence_token = NEXT_TOKEN_OF_ROW,
     acquired_at = NOW_ISO, expires_at = ISO_IN(?7)
-WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?4 AND fence_token = ?8 AND expires_at > NOW_ISO
+WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?4 AND fence_token = ?8
+  AND request_id = ?10 AND expires_at > NOW_ISO
   AND ?9 >= (SELECT newest_pattern FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)
   AND ?3 = (
     SELECT e.request_id FROM lock_waiters AS e
@@ -207,8 +222,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4
 -- name: take_if_next
 -- The step before has taken it out of the queue.
 UPDATE distributed_locks SET
-    holder_node = ?5, holder_agent = ?6, request_id = ?3, fence_token = 1 + max(fence_token, (
-        SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)),
+    holder_node = ?5, holder_agent = ?6, request_id = ?3, fence_token = NEXT_TOKEN_OF_ROW,
     acquired_at = NOW_ISO, expires_at = ISO_IN(?7)
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?4 AND changes() > 0
 RETURNING fence_token, expires_at, NULL, NOW_ISO
@@ -245,34 +259,36 @@ GROUP BY request_id
 -- name: release
 UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = ''
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND fence_token = ?4
-  AND expires_at > NOW_ISO
+  AND request_id = ?5 AND expires_at > NOW_ISO
 RETURNING lock_key
 
 -- name: release_share
 DELETE FROM lock_shares
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND fence_token = ?4
-  AND expires_at > NOW_ISO
+  AND request_id = ?5 AND expires_at > NOW_ISO
 RETURNING lock_key
 
 -- name: refuse_unless_held
--- The hold exists, with this token, on all of its keys, and is not over.
+-- The hold exists, with this token (?4) and request (?5), on all of its keys, and is not over.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE json_array_length(?3) <> (
     SELECT count(*) FROM lock_holds
     WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3))
-      AND fence_token = ?4 AND expires_at > NOW_ISO)
+      AND fence_token = ?4 AND request_id = ?5 AND expires_at > NOW_ISO)
 
 -- name: renew
-UPDATE distributed_locks SET expires_at = ISO_IN(?5)
+UPDATE distributed_locks SET expires_at = ISO_IN(?6)
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND fence_token = ?4
+  AND request_id = ?5
 
 -- name: renew_share
-UPDATE lock_shares SET expires_at = ISO_IN(?5)
+UPDATE lock_shares SET expires_at = ISO_IN(?6)
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND fence_token = ?4
+  AND request_id = ?5
 
 -- name: expiry
 SELECT min(expires_at) FROM lock_holds
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND fence_token = ?4
-  AND expires_at > NOW_ISO
+  AND request_id = ?5 AND expires_at > NOW_ISO
 
 -- --- patterns --------------------------------------------------------------------------------------
 

@@ -17,7 +17,24 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <> (
 
 -- name: raise_incarnation
 INSERT INTO node_incarnations (scope_id, repository_id, node_id, incarnation) VALUES (?1, ?2, ?3, 1)
-ON CONFLICT DO UPDATE SET incarnation = incarnation + 1
+ON CONFLICT DO UPDATE SET incarnation = incarnation + 1, beats = beats + 1
+
+-- name: begin_first_epoch
+-- ?3: its id. With the first node of a mesh.
+INSERT INTO store_epochs (scope_id, repository_id, epoch, op_id, node_id, detected_ms, detail)
+SELECT ?1, ?2, 0, ?3, ?4, NOW_MS, '{}'
+WHERE NOT EXISTS (SELECT 1 FROM store_epochs WHERE scope_id = ?1 AND repository_id = ?2)
+
+-- name: joined
+-- What a node has become part of.
+SELECT i.incarnation, NOW_MS, i.beats,
+    coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0),
+    e.epoch, e.op_id, coalesce(o.op_id, ''), e.detected_ms
+FROM node_incarnations AS i
+JOIN store_epochs AS e ON e.scope_id = ?1 AND e.repository_id = ?2
+LEFT JOIN store_epochs AS o ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.epoch = 0
+WHERE i.scope_id = ?1 AND i.repository_id = ?2 AND i.node_id = ?3
+ORDER BY e.epoch DESC LIMIT 1
 
 -- name: announce_version
 INSERT INTO node_versions (scope_id, repository_id, node_id, incarnation, schema_version)
@@ -64,6 +81,14 @@ ON CONFLICT DO UPDATE SET
     kinds = excluded.kinds, capacity = excluded.capacity, load = excluded.load,
     clock_distance_ms = excluded.clock_distance_ms, machine_id = excluded.machine_id,
     place = excluded.place
+
+-- name: count_beat
+UPDATE node_incarnations SET beats = beats + 1 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+
+-- name: witness
+-- What a node that has just ticked can rely on from now on.
+SELECT NOW_MS, incarnation, beats, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0)
+FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: note_vitals
 INSERT INTO node_vitals (scope_id, repository_id, node_id, written, waiting, replica_lag_ms, faults)

@@ -1,23 +1,23 @@
 -- The log: appended to by its authors alone, and read in commit order or chain by chain.
 
+-- part: CURRENT
+-- No newer incarnation (?4) of this node has begun; and the database has not gone back: the last acknowledged
+-- heartbeat (?5) and the newest log entry that this node knows of (?6) have been there.
+SELECT 1 FROM node_incarnations
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4 AND beats >= ?5
+  AND coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0) >= ?6
+
 -- name: refuse_unless_current
--- A newer incarnation of this node has begun: whoever sends this is to be heard no more.
-INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
-    SELECT 1 FROM node_incarnations
-    WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4
-)
+-- Whoever sends this is to be heard no more, or has to join again first.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (CURRENT)
 
 -- name: is_current
 -- The same as a condition, in a statement that is a request by itself.
-SELECT 1 FROM node_incarnations
-WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4
+CURRENT
 
 -- name: refuse_unless_current_at
 -- The same, and the chain ends with the entry that the next one was linked to.
-INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
-    SELECT 1 FROM node_incarnations
-    WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4
-) OR ?5 IS NOT (
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (CURRENT) OR ?7 IS NOT (
     SELECT hash FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
     ORDER BY seq DESC LIMIT 1
 )
@@ -35,6 +35,13 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 IS NOT (
           SELECT max(from_seq) FROM node_keys AS newer
           WHERE newer.scope_id = ?1 AND newer.repository_id = ?2 AND newer.node_id = known.node_id
       )
+)
+
+-- name: refuse_unless_chain_ends
+-- As it was read: with the hash ?4, or without an entry.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 IS NOT (
+    SELECT hash FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+    ORDER BY seq DESC LIMIT 1
 )
 
 -- name: record_key
@@ -101,7 +108,7 @@ ORDER BY seq DESC LIMIT 1
 
 -- name: chain_from
 -- The end of a chain from some entry on, as its author must know it to go on.
-SELECT id, seq, kind, hlc, hash, accepted, reason, result, signature FROM agent_oplog
+SELECT id, seq, op_id, kind, hlc, hash, accepted, reason, result, signature FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq >= ?4 ORDER BY seq LIMIT ?5
 
 -- name: verdicts_of

@@ -39,6 +39,12 @@ DELETE FROM lock_shares
 -- name: raise_incarnations
 UPDATE node_incarnations SET incarnation = incarnation + 4294967296
 
+-- name: begin_epochs
+-- ?1: its id. Nodes that knew the database before the restore join again.
+INSERT INTO store_epochs (scope_id, repository_id, epoch, op_id, node_id, detected_ms, detail)
+SELECT scope_id, repository_id, max(epoch) + 1, ?1, '', NOW_MS, '{}' FROM store_epochs
+GROUP BY scope_id, repository_id
+
 -- name: unbar
 DELETE FROM mesh_schema WHERE version = ?
 

@@ -124,6 +124,17 @@ class Server:
         """The folder of its database."""
         return self._folder / "data"
 
+    def copy_data(self, to: Path) -> None:
+        """Copy all that it has written, as a snapshot of its volume would."""
+        shutil.copytree(self.data, to)
+
+    def put_back(self, kept: Path) -> None:
+        """Kill it, replace what it has written by such a copy, and start it again."""
+        self.kill()
+        shutil.rmtree(self.data)
+        shutil.copytree(kept, self.data)
+        self.start()
+
     def freeze(self) -> None:
         """Stop it in its tracks: connections stay open and nothing answers."""
         assert self._process is not None

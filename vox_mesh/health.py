@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock
 from vox_mesh.coordination.heartbeat import Heartbeat
 from vox_mesh.jobs.worker import Worker
 from vox_mesh.model.health import Check, Vitals
+from vox_mesh.model.locks import iso_of
 from vox_mesh.model.rhythm.frames import Source
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.settings import Settings
@@ -20,6 +22,7 @@ _SLACK_S: Final = 5.0
 """On top of a few ticks, for a machine that is busy."""
 
 _TICKS: Final = 3
+_RECENT_MS: Final = 86_400_000
 _DATABASE: Final = "database"
 _START: Final = "start"
 
@@ -31,6 +34,7 @@ class Health:
         self,
         settings: Settings,
         store: Store,
+        author: Author,
         clock: MeshClock,
         heartbeat: Heartbeat,
         worker: Worker,
@@ -39,6 +43,7 @@ class Health:
     ) -> None:
         self._settings = settings
         self._store = store
+        self._author = author
         self._clock = clock
         self._heartbeat = heartbeat
         self._worker = worker
@@ -58,7 +63,7 @@ class Health:
         if self.is_leaving:
             return [Check("leaving", False, "it takes nothing more, and gives back what it has in hand")]
         checks = [self._database(), self._writes(), self._clock_check(), self._parts(), self._tempo()]
-        checks.append(self._background())
+        checks += [self._background(), self._rollback()]
         if self._store.replica_status is not None:
             checks.append(self._replica())
         if self.is_beginning:
@@ -92,6 +97,18 @@ class Health:
         if silent_s > self._patience_s:
             return Check(name, False, f"this node has not ticked for {silent_s:.0f} s")
         return Check(name, True)
+
+    def _rollback(self) -> Check:
+        """Not ready while it joins again; for a day afterwards it is said, and not held against the node."""
+        name, joined = "rollback", self._author.joined
+        if joined is None:
+            is_again = self._author.incarnation is not None
+            return Check(name, not is_again, "the database went back: joining again" if is_again else "")
+        is_recent = self._clock.now_ms - joined.epoch_began_ms < _RECENT_MS
+        if not (joined.epoch.number and is_recent):
+            return Check(name, True)
+        at = iso_of(joined.epoch_began_ms)
+        return Check(name, True, f"the database went back to an earlier state, found at {at}")
 
     def _writes(self) -> Check:
         stuck_s = self._store.under_way_s

@@ -18,6 +18,7 @@ from vox_mesh.coordination.identity import (
 )
 from vox_mesh.coordination.log_context import telling
 from vox_mesh.coordination.presence import Activity, Presence
+from vox_mesh.coordination.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
 from vox_mesh.errors import (
     AWAY,
     DatabaseUnavailable,
@@ -39,7 +40,7 @@ from vox_mesh.jobs.worker import Worker
 from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
 from vox_mesh.messages.keeper import Keeper
 from vox_mesh.model.homes import Home
-from vox_mesh.opening import Role, open_store_of, slot_of, tenant_of
+from vox_mesh.opening import Role, open_store_of, slot_of, target_of, tenant_of
 from vox_mesh.rhythm.conductor import Conductor
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.settings import Settings
@@ -81,7 +82,8 @@ class MeshNode(Mesh):
         self.presence = presence
         self._monotonic = surroundings.monotonic
         self._heartbeat = Heartbeat(
-            store, presence, self.oplog, self.nodes, clock, surroundings, tick_s=settings.tick
+            *(store, presence, self.oplog, self.nodes, clock, author.witness, surroundings),
+            tick_s=settings.tick,
         )
         # Commands act for the first slot: of nodes that begin together in a folder, it should be the owner.
         self._may_own = settings.node_id is not None or store.slot_name in (None, "1")
@@ -95,9 +97,13 @@ class MeshNode(Mesh):
         )
         self.supervisor = Supervisor(surroundings.chance, _FATAL, surroundings.monotonic)
         self.health = Health(
-            settings, store, clock, self._heartbeat, self.worker, self.supervisor, self.rhythm
+            *(settings, store, author, clock, self._heartbeat),
+            *(self.worker, self.supervisor, self.rhythm),
         )
         presence.vitals = self.health.vitals
+        author.witness.highest_token = lambda: self.locks.highest_token
+        author.on_rejoin = self._rejoined
+        self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
         self._conductor = Conductor(
             *(rhythm.ground, rhythm.policies, rhythm.pulse, rhythm.leadership),
@@ -187,6 +193,24 @@ class MeshNode(Mesh):
         await self._keeper.run_once()
         await self._job_keeper.run_once()
 
+    @property
+    def rollbacks(self) -> int:
+        """How often this process found that the database had gone back to an earlier state."""
+        return self._author.rollbacks
+
+    def _rejoined(self) -> None:
+        """After a rollback, have each part look at what became of its work. Nothing is written from here."""
+        self.worker.look_again()
+        self._conductor.announce_again()
+        self._rejoining = asyncio.create_task(self._look_again(), name="vox-mesh-rejoin")
+
+    async def _look_again(self) -> None:
+        try:
+            await self.locks.catch_up()
+            await self.bus.announce()
+        except MeshError as error:  # a lease is renewed again in time, or lost
+            _log.warning("not all was looked at after a rollback: %s", error.line)
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat.pause_s)
@@ -212,6 +236,8 @@ class MeshNode(Mesh):
         while True:
             await asyncio.sleep(self._tick_s * (0.9 + 0.2 * self._chance()))
             await _told(self._keeper.run_once, "the messages could not be kept in order")
+            if self.bus.is_relayed and self.store.home is Home.MESH:
+                await self.bus.lease_inboxes()
             ticks += 1
             if ticks % _ANNOUNCED_EVERY == 0:
                 await self.bus.announce()
@@ -231,6 +257,8 @@ class MeshNode(Mesh):
         self.begin_to_leave()
         try:
             await self.supervisor.stop_all()
+            if self._rejoining is not None:
+                await asyncio.gather(self._rejoining, return_exceptions=True)
             await self.worker.stop()
             await self.rhythm.close()
             await self.bus.close()
@@ -267,16 +295,18 @@ async def open_node(settings: Settings, surroundings: Surroundings) -> MeshNode:
             shared = surroundings.memory
             identity = passing_identity(settings.node_id or LOCAL, None if shared is None else shared.keys)
             place = surroundings.place or f"{LOCAL}:{new_key()}"
+            keeper: MemoryKeeper | None = None if shared is None else SharedPlace(shared.memories, place)
         else:
             identity = node_identity(slot.folder, settings.node_id)
             place = place_of(slot.folder)
+            keeper = MemoryFile(slot.folder / f"store-{target_of(settings)}.json")
     except BaseException:
         if slot is not None:
             slot.release()
         raise
     activity = Activity(agent_id=settings.agent_id)
     presence = Presence(identity, tenant, clock, place=place, tick_s=settings.tick, activity=activity)
-    author = Author(lambda: identity, tenant, clock, presence)
+    author = Author(lambda: identity, tenant, clock, presence, StoreWitness(keeper))
     with telling(node=identity.node_id):  # and so does all that is begun here
         store = await open_store_of(settings, Role.NODE, slot, tenant, author, surroundings)
         node = MeshNode(store, author, clock, presence, settings, surroundings)

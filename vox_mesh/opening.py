@@ -121,10 +121,15 @@ def _agent_queue(
     """
     if slot is None or settings.home is not Home.MESH:
         return None
-    target = "\n".join((settings.endpoint, settings.scope_id, settings.repository_id))
-    name = hashlib.sha256(target.encode()).hexdigest()[:12]
-    spool = Spool(slot.folder / f"spool-{name}.db", settings.spool_max_bytes)
+    spool = Spool(slot.folder / f"spool-{target_of(settings)}.db", settings.spool_max_bytes)
     return AgentQueue(spool, timeout=settings.db_deadline, max_scripts=max_scripts, chance=chance)
+
+
+def target_of(settings: Settings) -> str:
+    """Name the database and mesh, for files in a slot that belong to them."""
+    where = settings.endpoint if settings.home is Home.MESH else str(settings.file_path.resolve())
+    target = "\n".join((where, settings.scope_id, settings.repository_id))
+    return hashlib.sha256(target.encode()).hexdigest()[:12]
 
 
 def _listener(settings: Settings, engine: Engine, changes: Changes) -> Listener | None:

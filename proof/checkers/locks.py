@@ -168,6 +168,8 @@ def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
     steps = [note.at for note in history.notes("database.clock")]
     for deed in history.deeds(*_KINDS):
         kind, step = _KINDS[deed.what], deed.step
+        if kind is Kind.LOOK and any(deed.began - NOTICED_S <= at <= deed.ended for at in steps):
+            continue  # what is only read may be off until the step is noticed
         if kind in (Kind.WRITE, Kind.LOOK) and not deed.is_ok and not _is_told_over(deed):
             continue
         if kind in (Kind.RENEW, Kind.RELEASE) and step is Step.NO and not _is_told_over(deed):

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from proof.mutants.plant import Code, Plant, Sql
+from vox_mesh.store.statements import NOW_MS
 
+_NOW: Final = f"({NOW_MS} << 10)"
+_NEXT: Final = f"max(generation + 1, {_NOW})"
 _RAISED: Final = (
-    "fence_token = 1 + max(fence_token, ( "
-    "SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)),"
+    f"fence_token = max({_NOW}, 1 + max(fence_token, ( "
+    "SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2))),"
 )
 
 LOCK_PLANTS: Final = (
@@ -16,8 +19,8 @@ LOCK_PLANTS: Final = (
         "token-reused",
         "a lock that is taken again has the token that it had before",
         (
-            Sql("locks", "take_free", "generation + 1, i.value", "1, i.value"),
-            Sql("locks", "take_one", "generation + 1, ?8", "1, ?8"),
+            Sql("locks", "take_free", f"{_NEXT}, i.value", "1, i.value"),
+            Sql("locks", "take_one", f"{_NEXT}, ?10", "1, ?10"),
         ),
         ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
         ("locks",),
@@ -58,12 +61,12 @@ LOCK_PLANTS: Final = (
             Sql(
                 "locks",
                 "release_free",
-                "(lock_key, fence_token) IN ( "
-                "SELECT value ->> 'lock_key', value ->> 'token' FROM json_each(?1) )",
+                "(lock_key, fence_token, request_id) IN ( "
+                "SELECT value ->> 'lock_key', value ->> 'token', value ->> 'request' FROM json_each(?1) )",
                 "lock_key IN (SELECT value ->> 'lock_key' FROM json_each(?1))",
             ),
-            Sql("locks", "release_one", "AND fence_token = ?6", "AND ?6 = ?6"),
-            Sql("locks", "release", "AND fence_token = ?4", "AND ?4 = ?4"),
+            Sql("locks", "release_one", "AND fence_token = ?8 AND request_id = ?9", "AND ?8 <> ?9"),
+            Sql("locks", "release", "AND fence_token = ?4 AND request_id = ?5", "AND ?4 <> ?5"),
         ),
         ("locks-linearizable", "outside-takes-no-older"),
         ("locks",),

@@ -21,7 +21,7 @@ MESSAGE_PLANTS: Final = (
                 "SELECT value ->> 'message_uuid', value ->> 'claim_owner' FROM json_each(?1))",
                 "",
             ),
-            Sql("messages", "ack_one", "AND claim_owner = ?6", "AND ?6 = ?6"),
+            Sql("messages", "ack_one", "AND claim_owner = ?8", "AND ?8 = ?8"),
         ),
         ("acked-by-holder",),
         ("messages",),

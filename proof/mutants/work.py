@@ -11,7 +11,10 @@ _HELD: Final = (
     "AND j.state = 'running'"
 )
 
-_NEXT: Final = "j.state = 'pending' AND j.waits = 0 AND j.claim_token = (i.value ->> 'claim_token') - 1"
+_NEXT: Final = (
+    "j.state = 'pending' AND j.waits = 0 AND i.value ->> 'claim_token' > j.claim_token "
+    "AND j.claim_token = coalesce(i.value ->> 'last_token', (i.value ->> 'claim_token') - 1)"
+)
 
 JOB_PLANTS: Final = (
     Plant(

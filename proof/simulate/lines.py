@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from proof.simulate.loop import House, SimulatedLoop
 from vox_mesh.errors import MeshError, NoAnswer, Unreachable
 from vox_mesh.model.keys import SigningKey
+from vox_mesh.model.store_memory import StoreMemory
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.engine import Ask, EngineFacts
@@ -206,6 +207,7 @@ class Line:
         self.way: Final = way
         self.changes = Changes()
         self.keys: dict[str, SigningKey] = database.memory.keys
+        self.memories: dict[str, StoreMemory] = database.memory.memories
         self._database = database
         self._is_telling = False
         self._probes = 0

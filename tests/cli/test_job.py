@@ -242,7 +242,8 @@ def test_jobs_are_listed_the_newest_first_by_state_kind_and_node_and_counted(vox
     assert listed(vox, "list", "--kind", "test.*", "--limit", "2") == [later, two]
     (running,) = vox("job", "list", "--kind", "test.b", "--state", "running", "--json").document
     assert listed(vox, "list", "--node", running["claimer"]) == [two]
-    assert (running["claim_token"], running["attempts"], running["manifest"]["kind"]) == (1, 1, "test.b")
+    assert running["claim_token"] > 0
+    assert (running["attempts"], running["manifest"]["kind"]) == (1, "test.b")
     assert listed(vox, "ready") == [three, one]
     assert listed(vox, "ready", "--kind", "test.*") == [one]
     counts = {each["kind"]: each for each in vox("job", "list", "--counts", "--json").document}

@@ -261,7 +261,7 @@ async def _replace(node: MeshNode, settings: Settings) -> int:
         tick_s=settings.tick,
         activity=Activity(),
     )
-    return await heir.register(Desk(store._engine, store.tenant, store._prepare))
+    return (await heir.register(Desk(store._engine, store.tenant, store._prepare))).incarnation
 
 
 @LASTING

@@ -318,7 +318,7 @@ async def test_hundreds_of_nodes_have_a_row_each(
                 tick_s=5.0,
                 activity=Activity(load=int(name[-3:])),
             )
-            assert await each.register(desk) == 1
+            assert (await each.register(desk)).incarnation == 1
             await store.write(each.beat())
         live = {each.node_id: each for each in await node.nodes.live_nodes_from_db()}
         assert live.keys() == {node.identity.node_id, *names}

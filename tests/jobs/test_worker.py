@@ -210,7 +210,7 @@ async def test_work_on_a_job_that_is_taken_away_is_stopped_at_once(node: MeshNod
         assert await desk.next_stopped() is begun
         assert begun.is_cancelled
     found = await node.jobs.find(job)
-    assert (found.state, found.failures, found.claim_token) == (
+    assert (found.state, found.failures, found.attempts) == (
         "aborted" if how == "abort" else "pending",
         0,
         1,

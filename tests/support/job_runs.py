@@ -158,7 +158,7 @@ class Story:
         """Somebody takes it: it was nobody's."""
         assert self.holder is None, f"{node} claims what {self.holder} has"
         assert self.end is None
-        assert token == self.token + 1
+        assert token > self.token
         self.token, self.holder, self.is_started = token, node, False
         self.claims[token] = node
 

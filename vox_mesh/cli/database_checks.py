@@ -11,15 +11,20 @@ from vox_mesh.cli.db_migrate import NOT_REPAIRABLE, REPAIRABLE
 from vox_mesh.cli.start import opened_engine
 from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
 from vox_mesh.model.homes import Home, ReplicaChoice
+from vox_mesh.model.locks import iso_of
 from vox_mesh.opening import primary_log
 from vox_mesh.store import probe
 from vox_mesh.store.repair import RepairPlan, repair_plan
 from vox_mesh.store.replica.native import require_package
 from vox_mesh.store.schema import VERSION, versions_at
+from vox_mesh.store.script import Statement
+from vox_mesh.store.statements import named
 
 _ROUNDS: Final = 5
 _FAR_MS: Final = 1_000
 _TOO_FAR_MS: Final = 60_000
+_RECENT_MS: Final = 7 * 86_400_000
+_EPOCHS: Final = named("rollback")["epochs"]
 
 
 async def reachability(patient: Patient) -> Finding:
@@ -56,6 +61,22 @@ def _judge_shape(plan: RepairPlan) -> Finding:
     found = f"version {VERSION}, but {'; '.join(map(str, different))}"
     advice = NOT_REPAIRABLE if plan.remaining else REPAIRABLE
     return fail(found, advice)
+
+
+async def rollbacks(patient: Patient) -> Finding | None:
+    """Whether the database went back to an earlier state in the last seven days."""
+    if (await versions_at(patient.engine.query))[0] < VERSION:
+        return None
+    mesh = (patient.settings.scope_id, patient.settings.repository_id)
+    rows = await patient.engine.query(Statement(_EPOCHS, mesh))
+    if not rows:
+        return ok("none")
+    newest = rows[0]
+    by, at = newest["node_id"] or "a restore", iso_of(newest["detected_ms"])
+    found = f"{len(rows)}, the last found by {by} at {at}"
+    if newest["age_ms"] > _RECENT_MS:
+        return ok(found)
+    return warn(found, "see what was lost: `vox-mesh db lost`")
 
 
 async def anonymous_access(patient: Patient) -> Finding | None:
@@ -146,6 +167,7 @@ async def replica(patient: Patient) -> Finding | None:
 CHECKS: Final[tuple[Check, ...]] = (
     reachability,
     schema,
+    rollbacks,
     anonymous_access,
     write_access,
     clock,

@@ -7,6 +7,7 @@ which end it was made for, so that one which comes late is refused as a whole.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -14,6 +15,8 @@ import orjson
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import Identity
+from vox_mesh.coordination.rollback import Rollback
+from vox_mesh.coordination.witness import StoreWitness
 from vox_mesh.errors import (
     ChainBroken,
     ConstraintFailed,
@@ -26,12 +29,15 @@ from vox_mesh.errors import (
 from vox_mesh.model import chain
 from vox_mesh.model.chain import NO_HASH, SEAL, Sealing
 from vox_mesh.model.keys import is_signed
+from vox_mesh.model.store_memory import Epoch
 from vox_mesh.store.frame import NO_FRAME, Frame
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant, Verdict, answered_rows, by_key
 from vox_mesh.store.script import Op, Outcome, Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.values import Row, Value
+
+_log = logging.getLogger(__name__)
 
 _SQL: Final = named("oplog")
 _NODES: Final = named("nodes")
@@ -64,11 +70,21 @@ class End(NamedTuple):
     hash: str = NO_HASH
 
 
+class Joined(NamedTuple):
+    """What a node has joined: its incarnation, what it can rely on from now on, and the epoch."""
+
+    incarnation: int
+    beats: int
+    last_id: int
+    epoch: Epoch
+    epoch_began_ms: int
+
+
 class Registration(Protocol):
     """How a node's incarnation begins."""
 
-    async def register(self, desk: Desk) -> int:
-        """Begin a new incarnation, once; its number."""
+    async def register(self, desk: Desk) -> Joined:
+        """Begin a new incarnation, once."""
 
 
 class Author:
@@ -80,13 +96,22 @@ class Author:
         tenant: Tenant,
         clock: MeshClock,
         registration: Registration | None = None,
+        witness: StoreWitness | None = None,
     ) -> None:
         self._load = load
         self._loaded: Identity | None = None
         self._mesh = tenant[:2]
         self._clock = clock
         self._registration = registration
+        self.witness = StoreWitness() if witness is None else witness
+        self._rollback = Rollback(tenant, self.witness, clock)
         self.incarnation: int | None = None
+        self.rollbacks = 0
+        """How often this process found that the database had gone back to an earlier state."""
+        self.joined: Joined | None = None
+        """What this node has joined; `None` while it has not, or has to join again."""
+        self.on_rejoin: Callable[[], None] = lambda: None
+        """Called when the node has joined again after a rollback."""
         self.broken: ChainBroken | None = None
         """Why nothing can be appended to the chain, as far as that was found out."""
         self.found_broken = 0
@@ -96,6 +121,7 @@ class Author:
         self._sealing = Sealing()
         self._bound: list[Bound] = []
         self._guard: Frame | None = None
+        self._guard_for: Sequence[Value] = ()
         self._started = 0.0
 
     @property
@@ -117,7 +143,7 @@ class Author:
         """The frame of a request with these scripts, which stays open until it is settled."""
         if self._bound:
             self._end, self._bound = None, []  # nobody knows what became of it
-        if self._registration is not None and self.incarnation is None:
+        if self._registration is not None and self.joined is None:
             return None
         ops = [script for script in scripts if script.op is not None]
         if not ops:
@@ -128,11 +154,16 @@ class Author:
 
     async def prepare(self, desk: Desk) -> None:
         """Register, if that is still to be done, and read where the chain ends."""
-        if self._registration is not None and self.incarnation is None:
-            self.incarnation = await self._registration.register(desk)  # nobody else can append any more
         was_broken, self.broken = self.broken is not None, None
         try:
-            await self._find_end(desk)
+            await self._join(desk)
+            try:
+                await self._find_end(desk)
+            except ChainBroken:
+                if not await self._is_left_behind(desk):
+                    raise
+                await self._join(desk)
+                await self._find_end(desk)
         except ChainBroken as error:
             self.found_broken += not was_broken
             self.broken = error
@@ -152,6 +183,7 @@ class Author:
         self._clock.heard(now_ms, self._started)
         last = self._bound[-1]
         self._end = self._acknowledged = End(last.seq, last.hash)
+        self.witness.appended(found[last.seq][0], last.op_id, last.seq, last.hash)
         self._bound = []
 
     async def recall(self, scripts: Sequence[Script], desk: Desk) -> Mapping[str, Verdict]:
@@ -176,12 +208,18 @@ class Author:
     # --- binding ---------------------------------------------------------------------------------
 
     def _guarded(self) -> Frame:
-        """The frame of a request without ops: the same for as long as this incarnation lasts."""
-        if self._guard is None:
-            who = (self.identity.chain, self.incarnation)
+        """The frame of a request without ops: the same until something new was acknowledged."""
+        who = self._who
+        if self._guard is None or self._guard_for != who:
             guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who))
             self._guard = Frame((guard,), condition=Statement(f"EXISTS ({_SQL['is_current']})", who))
+            self._guard_for = who
         return self._guard
+
+    @property
+    def _who(self) -> Sequence[Value]:
+        """Who writes, and what must be in the database for it: what was acknowledged to this node before."""
+        return (self.identity.chain, self.incarnation, self.witness.beats, self.witness.last_id)
 
     def _linked(self, end: End, entries: list[Bound]) -> Frame:
         author = self.identity
@@ -192,8 +230,7 @@ class Author:
             own = (author.node_id, author.key.public)
             guard = Statement(_SQL["refuse_unless_at"], (*self._mesh, author.chain, last, *own))
         else:
-            whose = (*self._mesh, author.chain, self.incarnation)
-            guard = Statement(_SQL["refuse_unless_current_at"], (*whose, last))
+            guard = Statement(_SQL["refuse_unless_current_at"], (*self._mesh, *self._who, last))
         preface: tuple[Statement, ...] = (guard,)
         if not end.seq:
             preface += (Statement(_SQL["record_key"], (*self._mesh, author.chain, author.key.public)),)
@@ -237,6 +274,52 @@ class Author:
 
     def _signature(self, entry_hash: str) -> str:
         return self.identity.key.sign(chain.signed_text(entry_hash, self._mesh[0]))
+
+    # --- joining, also again after a rollback ----------------------------------------------------
+
+    async def _join(self, desk: Desk) -> None:
+        """Begin an incarnation, unless that is done: from then on nobody else can append."""
+        if self._registration is None or self.joined is not None:
+            return
+        is_again = self.incarnation is not None
+        self.rollbacks += await self._rollback.fence_if_behind(desk, self, is_running=is_again)
+        joined = await self._registration.register(desk)
+        self.witness.joined(joined.epoch, joined.incarnation, joined.beats, joined.last_id)
+        self.incarnation, self.joined = joined.incarnation, joined
+        if is_again:
+            _log.warning(
+                "joined again after a rollback: node_id=%s incarnation=%d epoch=%d",
+                *(self.identity.node_id, joined.incarnation, joined.epoch.number),
+            )
+            self.on_rejoin()
+
+    async def _is_left_behind(self, desk: Desk) -> bool:
+        """Whether the database has gone back since this process joined; then it has to join again."""
+        if not await self._rollback.is_behind(desk, self.identity.node_id, self.joined):
+            return False
+        self._end = self._acknowledged = self.joined = None
+        self._bound, self._sealing = [], Sealing()
+        return True
+
+    async def end_now(self, desk: Desk) -> End:
+        """Read where the chain ends, whatever was known of it."""
+        rows = await self._ask(desk, "chain_tail", None, 2**63 - 1, 1)
+        if not rows:
+            return End()
+        last = rows[0]
+        await self._refuse_unless_signed(last, desk)
+        self._clock.resume(last["hlc"])
+        return End(last["seq"], last["hash"])
+
+    def appending(self, end: End, op_id: str, op: Op) -> list[Statement]:
+        """Return what appends one op to the chain in another transaction; refused unless it ends there."""
+        mesh = (*self._mesh, self.identity.chain)
+        (entry,) = self._entries(end, [Script(key=op_id, op=op)])
+        guard = Statement(
+            _SQL["refuse_unless_chain_ends"], (*mesh, end.hash if end.seq else None), refusal="chain_moved"
+        )
+        key = Statement(_SQL["record_key"], (*mesh, self.identity.key.public))
+        return [guard, key, Statement(_SQL["append_one"], (*mesh, *entry[:10]))]
 
     # --- the end of the chain --------------------------------------------------------------------
 
@@ -284,6 +367,7 @@ class Author:
         verdict = (row["id"], row["seq"], row["accepted"], row["reason"], row["result"], row["signature"])
         self._sealing.add(row["kind"], verdict)
         self._clock.resume(row["hlc"])
+        self.witness.appended(row["id"], row["op_id"], row["seq"], row["hash"])
         return End(row["seq"], row["hash"])
 
     async def _begin_command(self, desk: Desk) -> None:
@@ -307,8 +391,10 @@ class Author:
                 raise key_refused(name, author.key.public)
 
     async def _refuse_if_replaced(self, desk: Desk) -> None:
+        if self.joined is None or await self._is_left_behind(desk):
+            return
         now = (await desk.ask(Statement(_NODES["incarnation"], (*self._mesh, self.identity.node_id)))).value
-        if self.incarnation is not None and now != self.incarnation:
+        if now != self.incarnation:
             raise StaleIncarnation(
                 f"{self.identity.node_id} has begun again elsewhere: "
                 f"this process is incarnation {self.incarnation}, the database knows {now}",

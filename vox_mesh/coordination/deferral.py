@@ -78,6 +78,11 @@ class Deferral:
             return Standing.REFUSED
         return Standing.APPLIED if found <= {"applied"} else Standing.DEFERRED
 
+    def applied_guard(self, deps: Sequence[str]) -> Statement:
+        """Refuse a script unless these ops are still applied."""
+        values = (*self._store.tenant[:2], _array(deps))
+        return Statement(_SQL["refuse_unless_applied"], values, refusal="dependency_lost")
+
     def defer(self, op_id: str, deps: Sequence[str]) -> tuple[Statement, ...]:
         """The statements that have an op wait."""
         self._is_any.set()

@@ -10,6 +10,7 @@ from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock, Surroundings
 from vox_mesh.coordination.nodes import Nodes
 from vox_mesh.coordination.oplog import Heads, OpLog
 from vox_mesh.coordination.presence import Presence
+from vox_mesh.coordination.witness import StoreWitness
 from vox_mesh.errors import MeshError, OutcomeUnknown
 from vox_mesh.store.script import Outcome, Script
 from vox_mesh.store.store import Store
@@ -19,6 +20,7 @@ _log = logging.getLogger(__name__)
 _MINUTE_S: Final = 60.0
 _JITTER: Final = 0.1
 _LEAVE_S: Final = 2.0
+_REMEMBER_S: Final = 1.0
 
 
 class Heartbeat:
@@ -31,6 +33,7 @@ class Heartbeat:
         oplog: OpLog,
         nodes: Nodes,
         clock: MeshClock,
+        witness: StoreWitness,
         surroundings: Surroundings,
         *,
         tick_s: float,
@@ -40,11 +43,13 @@ class Heartbeat:
         self._oplog = oplog
         self._nodes = nodes
         self._clock = clock
+        self._witness = witness
         self._surroundings = surroundings
         self._tick_s = tick_s
         self._minute_began = surroundings.monotonic()
         self._anchored: Heads = {}
         self._ticked_at: float | None = None
+        self._remembered_at: float | None = None
         self.fault = ""
         """Why the last tick failed, if it did."""
 
@@ -70,6 +75,14 @@ class Heartbeat:
             raise
         self.fault = ""
         self._ticked_at = self._surroundings.monotonic()
+        await self._remember()
+
+    async def _remember(self) -> None:
+        """Keep what was seen of the database on disk; not with every tick of a node that ticks quickly."""
+        now = self._surroundings.monotonic()
+        if self._remembered_at is None or now - self._remembered_at >= _REMEMBER_S:
+            self._remembered_at = now
+            await self._witness.save()
 
     async def _tick(self) -> None:
         began = self._surroundings.monotonic()
@@ -80,7 +93,9 @@ class Heartbeat:
             said = self._seal() + ([self._oplog.anchor_script(moved)] if moved else [])
         started = self._clock.started()
         tick, is_all = await self._say(self._presence.beat(), said, self._tick_s)
-        self._clock.heard(tick.rows.value, started)
+        now_ms, *witnessed = tick.rows[0]
+        self._clock.heard(now_ms, started)
+        self._witness.beat(*witnessed)
         if is_full_minute:
             self._minute_began = began
         if is_all:
@@ -111,3 +126,4 @@ class Heartbeat:
     async def leave(self) -> None:
         """Say that this node ends, and vouch for the rest of its log."""
         await self._say(self._presence.leave(), self._seal(), _LEAVE_S)
+        await self._witness.save()

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.errors import BadValue
 from vox_mesh.model.chain import ANCHOR, SEAL
 from vox_mesh.model.jobs import JOB_OPS
+from vox_mesh.model.store_memory import ROLLED_BACK
 from vox_mesh.model.verification import DESIGNATE, INITIALISE, OWNER_ONLY, REKEY, ROUTE
 from vox_mesh.store.script import Statement
 
@@ -77,14 +78,14 @@ _BUILT_IN: Final = (
         OpKind(name)
         for name in (ANCHOR, INITIALISE, RESTORE, BREAK, APPLY, DROP, RESOLVE, DESIGNATE, ROUTE, REKEY)
     ),
-    *(OpKind(name) for name in (SET_TEMPO, TEMPO_DECISION, *JOB_OPS)),
+    *(OpKind(name) for name in (SET_TEMPO, TEMPO_DECISION, ROLLED_BACK, *JOB_OPS)),
     OpKind(END_PHRASE, ends_something=True),
 )
 
 _BY_THE_MESH_ITSELF: Final = frozenset(
     {
         *(SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE),
-        *(SET_TEMPO, TEMPO_DECISION, END_PHRASE, *JOB_OPS),
+        *(SET_TEMPO, TEMPO_DECISION, END_PHRASE, ROLLED_BACK, *JOB_OPS),
     }
 )
 

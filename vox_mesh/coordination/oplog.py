@@ -102,6 +102,8 @@ class OpLog:
             return [*guards, self._roles.refusal("dependency_refused")]
         if standing is Standing.DEFERRED:
             return [*guards, *self._deferral.defer(op_id, deps)]
+        if deps:
+            guards.append(self._deferral.applied_guard(deps))
         return [*guards, *kind.effects(Authored(op_id, self._author.identity.chain, payload))]
 
     async def _standing(self, kind: OpKind, op_id: str, deps: Sequence[str]) -> Standing:

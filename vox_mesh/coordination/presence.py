@@ -12,12 +12,13 @@ from typing import Final
 
 import orjson
 
-from vox_mesh.coordination.author import key_refused
+from vox_mesh.coordination.author import Joined, key_refused
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import Identity, machine_id
 from vox_mesh.errors import MeshError, NodeInUse, Refused
 from vox_mesh.model.health import Vitals
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.store_memory import Epoch
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant
 from vox_mesh.store.schema import VERSION
@@ -25,6 +26,11 @@ from vox_mesh.store.script import Answer, Script, Statement, new_key
 from vox_mesh.store.statements import named
 
 _SQL: Final = named("nodes")
+_WITNESSED: Final = ("now_ms", "incarnation", "beats", "last_id")
+_JOINED: Final = (
+    *("incarnation", "now_ms", "beats", "last_id"),
+    *("epoch", "epoch_op", "origin", "detected_ms"),
+)
 
 
 @cache
@@ -81,8 +87,11 @@ class Presence:
         self.activity.progressing_ms = self._clock.now_ms
 
     def beat(self) -> Script:
-        """A tick; it answers with the database's time."""
-        return Script(self._row(), self._vitals(), answer=Answer(_SQL["now"], columns=("now_ms",)))
+        """A tick; it answers with the database's time, and with what this node has to remember of it."""
+        count = Statement(_SQL["count_beat"], self._whose)
+        return Script(
+            self._row(), self._vitals(), count, answer=Answer(_SQL["witness"], self._whose, _WITNESSED)
+        )
 
     def leave(self) -> Script:
         """The last thing that a node says."""
@@ -105,7 +114,7 @@ class Presence:
 
     # --- the start -------------------------------------------------------------------------------
 
-    async def register(self, desk: Desk) -> int:
+    async def register(self, desk: Desk) -> Joined:
         """Begin a new incarnation; refused while another process is this node, or with another key."""
         place = Statement(
             _SQL["refuse_if_in_use"],
@@ -118,7 +127,8 @@ class Presence:
         script = Script(
             *(place, key, Statement(_SQL["raise_incarnation"], self._whose), self._row()),
             Statement(_SQL["announce_version"], (*self._whose, VERSION)),
-            answer=Answer(_SQL["incarnation"], self._whose, ("incarnation", "now_ms")),
+            Statement(_SQL["begin_first_epoch"], (*self._whose[:2], self._arrival, self.node_id)),
+            answer=Answer(_SQL["joined"], self._whose, _JOINED),
             key=self._arrival,
         )
         started = self._clock.started()
@@ -127,8 +137,9 @@ class Presence:
         except Refused as refused:
             raise await self._explained(refused, desk) from None
         self._clock.heard(row["now_ms"], started)
-        incarnation: int = row["incarnation"]
-        return incarnation
+        self._arrival = new_key()  # should it have to join once more
+        epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
+        return Joined(row["incarnation"], row["beats"], row["last_id"], epoch, row["detected_ms"])
 
     async def _explained(self, refused: Refused, desk: Desk) -> MeshError:
         self._arrival = new_key()

@@ -311,6 +311,11 @@ class Families:
             "vox_chain_verify_failures", "Chains that this node found broken.", node.oplog.found_broken
         )
         yield counter(
+            "vox_store_rollbacks",
+            "How often this node found that the database had gone back to an earlier state.",
+            node.rollbacks,
+        )
+        yield counter(
             "vox_ops_forged",
             "Ops that this node dropped: their authors have not signed them.",
             node.deferral.forged,

@@ -76,7 +76,7 @@ class Bounds:
         score = Score.of_document(core["score"]) if "score" in core else None
         budget = Budget.of_document(core.get("budget", {}))
         spent: tuple[float, int | None] = (0.0, None)
-        had_others = job.claim_token > 1
+        had_others = job.attempts > 1
         await self.budgets.charge_lost(job.job_id, fresh=had_others)
         if had_others:
             spent = await self.budgets.spent_on_job(job.job_id)

@@ -15,6 +15,7 @@ from vox_mesh.jobs.moves import Moves
 from vox_mesh.jobs.roster import Claimable
 from vox_mesh.model.jobs import Job, JobState
 from vox_mesh.model.recent import Recent
+from vox_mesh.model.tokens import next_token
 from vox_mesh.store.request import Verdict
 from vox_mesh.store.store import Store
 
@@ -83,11 +84,17 @@ class Claiming:
 
     async def _try(self, jobs: Sequence[Job], lease_ms: int, *, short: bool) -> list[Claimed] | None:
         """The same, one way; `None`: some of them may still be had, the long way."""
-        items = [{"job_id": job.job_id, "claim_token": job.claim_token + 1} for job in jobs]
-        moves = self._moves
-        scripts = moves.take(items, lease_ms) if short else (moves.claim(items, lease_ms), moves.start(items))
-        self.sent += 1
         sent, started_ms = self._monotonic(), self._clock.now_ms
+        token = next_token(max(job.claim_token for job in jobs), started_ms)
+        items = [{"job_id": job.job_id, "claim_token": token, "last_token": job.claim_token} for job in jobs]
+        moves = self._moves
+        begun = [{"job_id": job.job_id, "claim_token": token} for job in jobs]
+        scripts = (
+            moves.take(items, begun, lease_ms)
+            if short
+            else (moves.claim(items, lease_ms), moves.start(begun))
+        )
+        self.sent += 1
         was_unsure, self.is_unsure = self.is_unsure, True  # until there is an answer
         claim, start = await self._store.write_all(scripts)
         if isinstance(claim, MeshError) and not isinstance(claim, Refused):
@@ -104,13 +111,14 @@ class Claiming:
         for job in jobs:
             if job.job_id not in ours:
                 self._pass_over(job, claim)
-        return [Claimed(self._held(job, started_ms), sent, lease_ms) for job in jobs if job.job_id in ours]
+        held = (self._held(job, token, started_ms) for job in jobs if job.job_id in ours)
+        return [Claimed(job, sent, lease_ms) for job in held]
 
-    def _held(self, job: Job, started_ms: int) -> Job:
+    def _held(self, job: Job, token: int, started_ms: int) -> Job:
         return job._replace(
             state=JobState.RUNNING,
             claimer=self._node_id,
-            claim_token=job.claim_token + 1,
+            claim_token=token,
             attempts=job.attempts + 1,
             started_ms=started_ms,
         )

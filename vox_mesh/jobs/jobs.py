@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +18,6 @@ from vox_mesh.errors import (
     BadValue,
     DatabaseUnavailable,
     IllegalTransition,
-    NotKnown,
     OutcomeUnknown,
     Refused,
 )
@@ -29,6 +28,7 @@ from vox_mesh.model.canonical import canonical, embedded, text_id
 from vox_mesh.model.jobs import DEFAULT_ATTEMPTS, DEFAULT_BACKOFF_MS, DEFAULT_PRIORITY, GONE_WRONG, HELD, Job
 from vox_mesh.model.manifest import After, Manifest, ordered, outside
 from vox_mesh.model.rhythm.boundaries import Until
+from vox_mesh.store.endings import Endings
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
 
@@ -81,6 +81,7 @@ class Jobs:
         self.roster = Roster(store, clock)
         self.moves = Moves(store, author, clock)
         self.notes = Notes(store, self.roster)
+        self._endings = Endings(store, self.roster.still_open)
         self.expired = 0
         """How many jobs this process took back because their leases had run out."""
 
@@ -286,10 +287,13 @@ class Jobs:
     async def wait(self, reference: Reference, *, timeout: float | None = None) -> Job:
         """Wait until the job has ended; `TimeoutError` if it has not in time."""
         async with asyncio.timeout(timeout):
-            async for job in self.watch(reference):
-                if job.has_ended:
-                    return job
-        raise NotKnown(f"job {_name(reference)} is gone")
+            async with aclosing(self.watch(reference)) as states:
+                job = await anext(states)
+            while not job.has_ended:
+                await self._endings.ended(job.job_id)
+                with suppress(DatabaseUnavailable):  # it goes on when the database is back
+                    job = await self.roster.find(job.job_id)
+            return job
 
     async def _moved(self, name: str, script: Script) -> list[str]:
         began = tracing.began()

@@ -53,13 +53,13 @@ class Moves:
             ]
         return op.script(*steps, *effects)
 
-    def take(self, items: Sequence[Item], lease_ms: int) -> tuple[Script, Script]:
+    def take(self, items: Sequence[Item], begun: Sequence[Item], lease_ms: int) -> tuple[Script, Script]:
         """Claim and start jobs that nothing holds back, all of them or none: the short way.
 
         Refused as `not_all`, some of them may still be had, the long way.
         """
         claim = self._op(CLAIM, {"jobs": items, "lease_duration_ms": lease_ms}, self._node, None, lease_ms)
-        start = self._op(START, {"jobs": items}, self._node)
+        start = self._op(START, {"jobs": begun}, self._node)
         return (
             claim.script(claim.step("take"), claim.guarded("refuse_unless_all", NOT_ALL)),
             start.script(start.step("start"), start.guarded("refuse_unless_all", NOT_ALL)),

@@ -112,6 +112,10 @@ class Roster:
         rows = await self._read("standing", json(job_ids), fresh=True)
         return {row["job_id"]: Job._make(row) for row in rows}
 
+    async def still_open(self, job_ids: Sequence[str]) -> list[str]:
+        """Return the ids of those jobs that exist and have not ended."""
+        return [row[0] for row in await self._read("still_open", json(job_ids))]
+
     # --- who may do what -------------------------------------------------------------------------
 
     async def situation(self) -> Situation:

@@ -213,6 +213,12 @@ class Worker:
                 async with asyncio.timeout(_AWAY_S):
                     await self._store.changed(seen)
 
+    def look_again(self) -> None:
+        """The database went back: see which jobs are still ours, and which it has as ours that are not."""
+        self._claiming.is_unsure = True
+        self._leases.look_soon()
+        self._wake.set()
+
     async def _say(self) -> None:
         """Have the others know what we work on; if that can't be said now, the next tick does."""
         self._tell()
@@ -451,7 +457,7 @@ class Worker:
 
     async def _attempt(self, job: Job, handler: Handler | None) -> Ended:
         resumed = None
-        if job.claim_token > 1:
+        if job.attempts > 1:
             kept = (await self._jobs.notes.of(job.job_id, fresh=True)).checkpoint
             resumed = None if kept is None else orjson.loads(kept)
         context = JobContext(job, self._store, self._jobs.clock, self._artifacts, resumed)

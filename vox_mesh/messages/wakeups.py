@@ -75,6 +75,8 @@ class Wakeups:
         self._by_name: dict[str, dict[InboxReceiver, None]] = {}
         self._woken: dict[str, int] = {}  # how many were woken for an inbox since it last had nothing
         self._joined = 0
+        self._seen = 0  # the count of changes before the last look
+        self._look_in_s: float | None = None
         self._check_at = 0.0
         self._pause: asyncio.Timeout | None = None
         self._task: asyncio.Task[None] | None = None
@@ -95,6 +97,7 @@ class Wakeups:
         """Listen for commits on behalf of one more receiver."""
         self._joined += 1
         if self._task is None or self._task.done():
+            self._seen, self._look_in_s = self._store.change_count, None
             running = self._store.faults.keep_running("inboxes", self._run)
             self._task = asyncio.create_task(running, name="vox-mesh-inboxes", context=apart())
         if self.is_crowded:  # what it is to receive may be there already, and not yet in our copy
@@ -127,29 +130,29 @@ class Wakeups:
     async def _run(self) -> None:
         """Wake receivers after each commit, and when a time has come."""
         loop = asyncio.get_running_loop()
-        pause: float | None = None
-        seen = self._store.change_count
         while self._joined:
             try:
-                await self._rest(seen, pause)
-                seen, began = self._store.change_count, loop.time()
-                pause = await self.run_once()
+                await self._rest()
+                count, began = self._store.change_count, loop.time()
+                self._look_in_s = await self.run_once()
             except (StaleIncarnation, StoreClosed):
                 self._wake(self._waiting)  # each finds out for itself
                 return
+            self._seen = count  # not before: after a fault it is looked at again
             took = loop.time() - began
             await asyncio.sleep(min(_CALM * took, _LONGEST_CALM_S))  # a busy mesh commits all the time
 
-    async def _rest(self, seen: int, pause: float | None) -> None:
+    async def _rest(self) -> None:
         """Wait for a commit, for one more receiver, or for the end of a time."""
-        loop = asyncio.get_running_loop()
-        until = None if pause is None else loop.time() + pause
+        until: float | None = None
+        if self._look_in_s is not None:
+            until = asyncio.get_running_loop().time() + self._look_in_s
         if self.is_crowded:
             until = self._check_at if until is None else min(until, self._check_at)
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until) as self._pause:
-                    await self._store.changed(seen)
+                    await self._store.changed(self._seen)
         finally:
             self._pause = None
 

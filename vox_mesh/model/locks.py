@@ -23,6 +23,8 @@ class Lock:
     ttl: float
     expires_at: str
     deadline: float
+    request_id: str
+    """With the token, what identifies the hold in the database."""
 
 
 class Holder(NamedTuple):

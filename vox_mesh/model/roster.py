@@ -27,6 +27,7 @@ from vox_mesh.model.jobs import (
     Job,
     JobState,
 )
+from vox_mesh.model.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 
 COLUMNS: Final = Job._fields[1:]
 """What follows from the log; the rowid does not, but for its order."""
@@ -105,6 +106,8 @@ class Replay:
         self.last_id = entry.id
         if not entry.accepted:
             return
+        if entry.kind == ROLLED_BACK:
+            self._raise_tokens()
         rule = self._rules.get(entry.kind)
         if rule is not None:
             try:
@@ -112,6 +115,12 @@ class Replay:
             except (BadValue, KeyError, TypeError, ValueError, AttributeError) as error:
                 self._find(entry, "", f"it can't be read: {error!r}")
         self._come(entry.op_id)
+
+    def _raise_tokens(self) -> None:
+        """The database went back: the next claims are above those of the lost time."""
+        for row in self.jobs.values():
+            if row["state"] == JobState.PENDING:
+                row["claim_token"] += TOKENS_RAISED_BY
 
     def _come(self, op_id: str) -> None:
         """An op counts from its own entry on, for those that wait for it."""
@@ -168,11 +177,11 @@ class Replay:
             for row, _ in self._moved(op, lambda row, item: _is_held(row, item, op.node_id)):
                 row.update(lease_until_ms=op.lease_until_ms, last_op=op.op_id)
             return
-        for row, _ in self._moved(op, _is_next):
+        for row, item in self._moved(op, _is_next):
             row.update(
                 state=JobState.CLAIMED.value,
                 claimer=op.node_id,
-                claim_token=row["claim_token"] + 1,
+                claim_token=item["claim_token"],
                 attempts=row["attempts"] + 1,
                 lease_until_ms=op.lease_until_ms,
                 last_op=op.op_id,
@@ -345,7 +354,9 @@ def _scheduled(op: _Op, item: Item) -> Row:
 
 def _is_next(row: Row, item: Item) -> bool:
     is_free = row["state"] == JobState.PENDING and row["waits"] == 0
-    return bool(is_free and row["claim_token"] == item["claim_token"] - 1)
+    token = item["claim_token"]
+    last = item.get("last_token", token - 1)  # before tokens carried the time, the next one followed
+    return bool(is_free and row["claim_token"] == last < token)
 
 
 def _is_current(row: Row, item: Item) -> bool:

@@ -81,6 +81,10 @@ class Conductor:
         lead_ms = now_ms + round(self._lead_s * 1_000 / 4)
         return min(window.end_ms, lead_ms, report_ms if report_ms > now_ms else window.end_ms)
 
+    def announce_again(self) -> None:
+        """Have the others told again by which tempo this node goes: the database may have forgotten it."""
+        self._said = ""
+
     async def catch_up(self) -> None:
         """Do what has come due."""
         async with self._turn:

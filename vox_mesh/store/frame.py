@@ -7,13 +7,16 @@ from typing import Final, NamedTuple
 
 from vox_mesh.store.script import Statement
 
+CONDITION_VALUES: Final = 4
+"""How many values a frame's condition takes."""
+
 
 class Frame(NamedTuple):
     """`preface` runs before the scripts: should it fail, nothing is applied. The entries follow them.
 
     They note, outside the scripts' savepoints, what became of each, and their rows go back to the journal:
     `accepted` where all scripts have succeeded by then, `verdicts` where some may have failed. `condition`
-    says the same as the preface, for a statement that is a request by itself; its parameters are `?3`, `?4`.
+    says the same as the preface, for a statement that is a request by itself; it is given `?3` to `?6`.
     """
 
     preface: tuple[Statement, ...] = ()

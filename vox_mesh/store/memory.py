@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, closing
 from typing import Protocol
 
 from vox_mesh.model.keys import SigningKey
+from vox_mesh.model.store_memory import StoreMemory
 from vox_mesh.store import sqlite
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.changes import Changes
@@ -62,6 +63,8 @@ class SharedHome(Engine, Protocol):
     """Each node is told of the commits of all."""
     keys: dict[str, SigningKey]
     """A node that begins again has the key that it had."""
+    memories: dict[str, StoreMemory]
+    """And remembers, at its place, what it has seen of the database."""
 
 
 class SharedMemory(MemoryEngine):
@@ -79,6 +82,7 @@ class SharedMemory(MemoryEngine):
             self._connection.deserialize(image)
         self.changes = Changes()
         self.keys: dict[str, SigningKey] = {}
+        self.memories: dict[str, StoreMemory] = {}
 
     def _connect(self) -> sqlite3.Connection:
         connection = super()._connect()

@@ -38,7 +38,7 @@ from vox_mesh.store.batch import (
     StepRows,
 )
 from vox_mesh.store.engine import Engine
-from vox_mesh.store.frame import NO_FRAME, Frame, Unbound
+from vox_mesh.store.frame import CONDITION_VALUES, NO_FRAME, Frame, Unbound
 from vox_mesh.store.inserts import insert_of, merged
 from vox_mesh.store.script import Outcome, Script, Shape, Statement
 from vox_mesh.store.statements import named
@@ -198,7 +198,7 @@ class LoneRequest:
         assert shape is not None
         assert shape.lone is not None
         item = {**script.item, "key": script.key}
-        who = (None, None) if condition is None else condition.params
+        who = (None,) * CONDITION_VALUES if condition is None else condition.params
         values = (*tenant[:2], *who, *[item[name] for name in shape.lone_values])
         sql = _guarded_sql(shape.lone, "true" if condition is None else condition.sql)
         self._script = script

@@ -37,7 +37,7 @@ from vox_mesh.store.carrier import Carrier
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.file import FileEngine
 from vox_mesh.store.schema import UNFINISHED, VERSION, ensure_schema, migrate
-from vox_mesh.store.script import Statement
+from vox_mesh.store.script import Statement, new_key
 from vox_mesh.store.shape import expected
 from vox_mesh.store.statements import named
 from vox_mesh.store.tables import SQL as TABLES
@@ -300,6 +300,7 @@ class _Restore:
             batch.add(TABLES["set_sequence"], (name, last))
         for step in ("raise_fences", "raise_tokens", "forget_shares", "raise_incarnations"):
             batch.add(_SQL[step])
+        batch.add(_SQL["begin_epochs"], (new_key(),))
         batch.add(_SQL["unbar"], (UNFINISHED,))
         batch.add(_SQL["end"])
         error = await self._apply(batch)

@@ -217,7 +217,7 @@ class Shape:
     Statements of `repeatable` scripts are also given the scope, `?2`, and the repository, `?3`; their rows
     begin with the subject instead of the key. `lone` does the same for one script that is a request by
     itself, without a transaction around it: `?1` is the scope, `?2` the repository, `IS_CURRENT` stands for
-    the guard of the request, and from `?5` on it is given the item's `lone_values`, of which `key` is one.
+    the guard of the request, and from `?7` on it is given the item's `lone_values`, of which `key` is one.
     """
 
     name: str

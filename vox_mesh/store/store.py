@@ -26,7 +26,7 @@ from vox_mesh.store.journal import Desk, Journal
 from vox_mesh.store.ledger import Ledger
 from vox_mesh.store.listening import Listener, Pulse
 from vox_mesh.store.replica.floor import Floor
-from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
+from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus, State
 from vox_mesh.store.request import Tenant, Verdict
 from vox_mesh.store.schema import ensure_schema
 from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement
@@ -81,8 +81,9 @@ class Store:
         self.home = home
         self.tenant = tenant
         self.traffic = Traffic() if traffic is None else traffic
+        self._server: CountedEngine | None = None
         if home is Home.MESH:
-            engine = CountedEngine(
+            engine = self._server = CountedEngine(
                 engine, self.traffic.requests, monotonic if floor is None else floor.monotonic
             )
             if replica is not None:
@@ -290,6 +291,26 @@ class Store:
     def is_in_touch(self) -> bool:
         """Whether, as far as we know, what is committed now can be read."""
         return not self._is_away and (self._replica is None or self._replica.is_in_touch)
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether the server is known to be unreachable. An answer that is late does not show that.
+
+        It is unreachable while the circuit breaker is open, after a connection could not be made, and while
+        the replica is out of touch.
+        """
+        if self._server is None:
+            return False
+        breaker, replica = self._carrier.breaker, self._replica
+        return (
+            (breaker is not None and breaker.refuses)
+            or self._server.is_refused
+            or (
+                replica is not None
+                and not replica.is_in_touch
+                and replica.status().state is State.OUT_OF_TOUCH
+            )
+        )
 
     @property
     def slot_name(self) -> str | None:

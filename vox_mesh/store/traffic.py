@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
-from vox_mesh.errors import MeshError, Refused
+from vox_mesh.errors import MeshError, NoAnswer, Refused, ServerFull, Unreachable
 from vox_mesh.model.tally import FEW, Counts, Spread
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.batch import Batch, BatchResult
@@ -59,23 +59,41 @@ class CountedEngine:
         self._monotonic = monotonic
         self.wrote: Callable[[float | None], None] = lambda asked_at: None
         """Is told when a write had been sent that was answered; `None`: one was not."""
+        self.is_refused = False
+        """Whether the last call ended because no connection could be made. A late answer says nothing."""
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
         self._requests.add("write")
         asked_at: float | None = self._monotonic()
         try:
-            return await self._engine.run(batch)
-        except BaseException:  # given up when its time was over, say
+            result = await self._engine.run(batch)
+        except BaseException as fault:  # given up when its time was over, say
             asked_at = None
+            self._note(fault)
             raise
+        else:
+            self.is_refused = False
+            return result
         finally:
             self.wrote(asked_at)
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""
         self._requests.add("ping" if statement is PING else "read")
-        return await self._engine.query(statement)
+        try:
+            rows = await self._engine.query(statement)
+        except BaseException as fault:
+            self._note(fault)
+            raise
+        self.is_refused = False
+        return rows
+
+    def _note(self, fault: BaseException) -> None:
+        if isinstance(fault, Unreachable):
+            self.is_refused = not isinstance(fault, ServerFull)
+        elif isinstance(fault, MeshError) and not isinstance(fault, NoAnswer):
+            self.is_refused = False  # a server that is busy, or refuses a statement, has answered
 
     def snapshot(self) -> AbstractAsyncContextManager[Ask]:
         """Several queries of one moment; they count as one."""

@@ -20,6 +20,7 @@ from vox_mesh.coordination.locks.request import (
     checked_ttl,
     default_ttl,
     held_guard,
+    held_values,
     json,
     long_release,
     normal_keys,
@@ -71,6 +72,8 @@ class Locks:
         self._patterns = Patterns(store, monotonic)
         self._queue = LockQueue(store, clock, self._attempt)
         self._leases: set[Lease] = set()
+        self.highest_token = 0
+        """The highest fencing token that was granted here."""
         self.waited = Spread(QUICK_S)
         """How long it took those who acquired something to have it."""
         self._leaving: set[asyncio.Task[object]] = set()
@@ -97,6 +100,7 @@ class Locks:
         asked = self._monotonic()
         lock = await self._acquired(request, wait)
         self.waited.observe(self._monotonic() - asked)
+        self.highest_token = max(self.highest_token, lock.fence_token)
         return lock
 
     async def acquire_own(self, name: str, ttl: float) -> Lock:
@@ -331,9 +335,7 @@ class Locks:
         if lock.is_shared is shared:
             return lock
         request = LockRequest(lock.keys, lock.holder_node, lock.holder_agent, shared, lock.ttl)
-        let_go = Statement(
-            of_mode("release", shared=lock.is_shared), (*self._mesh, json(lock.keys), lock.fence_token)
-        )
+        let_go = Statement(of_mode("release", shared=lock.is_shared), held_values(self._mesh, lock))
         # Before everybody who waits: whoever is inside need not go to the end of the queue.
         taken = request.long_script(self._mesh, (self.guard(lock), let_go), known=None, ticket=0, waits=False)
         standing = taken.answer
@@ -352,6 +354,7 @@ class Locks:
             self._abandon(request)  # it may have been granted without our knowing
             raise
         lock.is_shared, lock.fence_token, lock.expires_at = shared, row["fence_token"], row["expires_at"]
+        lock.request_id = request.id
         lock.deadline = sent + lock.ttl
         return lock
 
@@ -394,7 +397,7 @@ class Locks:
         keys = tuple(holder.lock_key for holder in own)
         return Lock(
             *(keys, token, first.holder_node, first.holder_agent, first.is_shared),
-            *(default_ttl(keys), first.expires_at, self._monotonic() + first.left_s),
+            *(default_ttl(keys), first.expires_at, self._monotonic() + first.left_s, first.request_id),
         )
 
     def watch(self) -> AsyncGenerator[list[Holder], None]:
@@ -446,7 +449,7 @@ class Locks:
         statements = [
             Statement(
                 _SQL["refuse_unless_held"],
-                (*self._mesh, json([key]), holder.fence_token),
+                (*self._mesh, json([key]), holder.fence_token, holder.request_id),
                 refusal=_NO_LONGER_HELD,
             )
             for holder in holders

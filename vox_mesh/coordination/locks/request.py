@@ -68,7 +68,7 @@ _RELEASE: Final = Shape(
     subject=lambda item: item["lock_key"],
     repeatable=True,
     lone=_SQL["release_one"],
-    lone_values=("lock_key", "token"),
+    lone_values=("lock_key", "token", "request"),
 )
 
 
@@ -106,7 +106,10 @@ class LockRequest:
         `left`: the time that it has, if it may have been granted before.
         """
         deadline = sent + (self.ttl if left is None else min(left, self.ttl))
-        return Lock(self.keys, token, self.node, self.agent, self.is_shared, self.ttl, expires_at, deadline)
+        return Lock(
+            *(self.keys, token, self.node, self.agent, self.is_shared, self.ttl, expires_at, deadline),
+            request_id=self.id,
+        )
 
     def standing(self, outcome: Outcome, sent: float) -> tuple[Lock | None, int | None]:
         """What a long script of it has come to: a lock, or a place in the queue, or neither."""
@@ -185,7 +188,7 @@ class LockRequest:
     def pass_scripts(self, mesh: Mesh, lock: Lock, known: int) -> tuple[Script, Script]:
         """Have the key from its holder, if it is this one's turn; for a simple request that waits already."""
         own = (*mesh, self.id, self.keys[0])
-        values = (*own, self.node, self.agent, modifier(self.ttl), lock.fence_token, known)
+        values = (*own, self.node, self.agent, modifier(self.ttl), lock.fence_token, known, lock.request_id)
         passed = Answer(_SQL["pass_on"], values, _STANDING)
         left = Statement(_SQL["leave_queue_if_passed"], own)
         return Script(answer=passed, repeatable=True), Script(left, repeatable=True)
@@ -221,19 +224,19 @@ def short_release(lock: Lock) -> Script | None:
     """Let go of a simple lock, if nobody waits for its key; answers with a row if that was so."""
     if len(lock.keys) > 1 or lock.is_shared:
         return None
-    return Script.of(_RELEASE, {"lock_key": lock.keys[0], "token": lock.fence_token})
+    item: Item = {"lock_key": lock.keys[0], "token": lock.fence_token, "request": lock.request_id}
+    return Script.of(_RELEASE, item)
 
 
 def long_release(mesh: Mesh, lock: Lock) -> Script:
     """Let go of all keys of a lock; answers with those that were still held."""
-    values = (*mesh, json(lock.keys), lock.fence_token)
-    answer = Answer(of_mode("release", shared=lock.is_shared), values, ("lock_key",))
+    answer = Answer(of_mode("release", shared=lock.is_shared), held_values(mesh, lock), ("lock_key",))
     return Script(answer=answer, repeatable=True)
 
 
 def renew_script(mesh: Mesh, lock: Lock, ttl: float) -> Script:
     """Give the lock so long from now, if it is still held; answers with its new end."""
-    held = (*mesh, json(lock.keys), lock.fence_token)
+    held = held_values(mesh, lock)
     renew = Statement(of_mode("renew", shared=lock.is_shared), (*held, modifier(ttl)))
     return Script(
         held_guard(mesh, lock), renew, answer=Answer(_SQL["expiry"], held, ("expires_at",)), repeatable=True
@@ -241,9 +244,13 @@ def renew_script(mesh: Mesh, lock: Lock, ttl: float) -> Script:
 
 
 def held_guard(mesh: Mesh, lock: Lock) -> Statement:
-    """Lets a script go on only while this hold is there, with its token, and not over."""
-    values: tuple[Value, ...] = (*mesh, json(lock.keys), lock.fence_token)
-    return Statement(_SQL["refuse_unless_held"], values, refusal=StaleFence.code)
+    """Lets a script go on only while this hold is there, with its token and request, and not over."""
+    return Statement(_SQL["refuse_unless_held"], held_values(mesh, lock), refusal=StaleFence.code)
+
+
+def held_values(mesh: Mesh, lock: Lock) -> tuple[Value, ...]:
+    """Return what identifies a hold to the statements about it."""
+    return (*mesh, json(lock.keys), lock.fence_token, lock.request_id)
 
 
 def _is_name(agent: object) -> bool:

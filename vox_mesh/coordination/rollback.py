@@ -1,0 +1,167 @@
+"""Rollback: how a node finds out that the database has gone back, and fences what was handed out since.
+
+A snapshot that is put back, or a server that lost its last commits, knows nothing of the locks, claims and
+log entries of the time since, though they were acknowledged. So before anything is granted again, one
+transaction raises every counter above all that can have been handed out, and begins a new epoch. One node
+does so; all others are refused by their raised incarnations, find the new epoch, and join again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, Protocol, TypeVar
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.identity import Identity
+from vox_mesh.coordination.witness import StoreWitness
+from vox_mesh.errors import ConstraintFailed, KeyRefused, Overloaded, Refused
+from vox_mesh.model.canonical import canonical
+from vox_mesh.model.store_memory import ROLLED_BACK, Epoch, StoreMemory, StoreState, rollback_evidence
+from vox_mesh.store.journal import Desk
+from vox_mesh.store.request import Tenant
+from vox_mesh.store.script import Op, Script, Statement, new_key
+from vox_mesh.store.statements import named
+
+_log = logging.getLogger(__name__)
+
+_SQL: Final = named("rollback")
+_REFUSE_UNLESS_KEY: Final = named("nodes")["refuse_unless_key"]
+_RAISING: Final = ("renumber_patterns", "number_newest_pattern", "raise_incarnations", "raise_claims")
+_ATTEMPTS: Final = 16
+
+EndT = TypeVar("EndT", bound=tuple[int, str])
+
+
+class Chain(Protocol[EndT]):
+    """The chain in which a rollback is recorded: that of the node that found out."""
+
+    @property
+    def identity(self) -> Identity:
+        """Who writes."""
+
+    async def end_now(self, desk: Desk) -> EndT:
+        """Read where it ends."""
+
+    def appending(self, end: EndT, op_id: str, op: Op) -> list[Statement]:
+        """Return what appends an op."""
+
+
+class Rollback:
+    """Compares the database with what this node has seen of it."""
+
+    def __init__(self, tenant: Tenant, witness: StoreWitness, clock: MeshClock) -> None:
+        self._mesh = tenant[:2]
+        self._witness = witness
+        self._clock = clock
+
+    async def is_behind(self, desk: Desk, node_id: str, joined: object) -> bool:
+        """Whether the database has gone back since this process first wrote, or since it joined."""
+        memory = self._witness.memory
+        state = await self._state(desk, node_id, memory)
+        is_fenced = joined is not None and state.epoch.op_id != memory.epoch.op_id
+        return is_fenced or rollback_evidence(memory, state) is not None
+
+    async def fence_if_behind(self, desk: Desk, chain: Chain[EndT], *, is_running: bool) -> bool:
+        """Fence the database if it has gone back and no node did so yet; return whether it has gone back.
+
+        `is_running`: this process has worked with it. If not, it may be another database.
+        """
+        memory, node_id = self._witness.memory, chain.identity.node_id
+        if not memory.incarnation:
+            return False  # this node remembers nothing
+        for _ in range(_ATTEMPTS):
+            state = await self._state(desk, node_id, memory)
+            if not is_running and _is_other_database(memory, state):
+                _log.warning("database replaced by another one since the last start: node_id=%s", node_id)
+                return False
+            if state.epoch.op_id != memory.epoch.op_id:
+                _log.error(
+                    "database rolled back, fenced already: node_id=%s epoch=%d", node_id, state.epoch.number
+                )
+                return True
+            evidence = rollback_evidence(memory, state)
+            if evidence is None:
+                return False
+            if await self._fence(desk, chain, memory, state, evidence):
+                return True
+        raise Overloaded("the database was rolled back again and again", hint="run `vox-mesh doctor`")
+
+    async def _fence(
+        self, desk: Desk, chain: Chain[EndT], memory: StoreMemory, state: StoreState, evidence: str
+    ) -> bool:
+        """Begin the next epoch, in one transaction; `False`: something has changed, look again."""
+        identity, op_id = chain.identity, new_key()
+        end = await chain.end_now(desk)
+        payload = _lost(memory, state, evidence, identity.chain, end[0])
+        text = canonical(payload)
+        key = (*self._mesh, identity.node_id, identity.key.public)
+        script = Script(
+            Statement(_REFUSE_UNLESS_KEY, key, refusal=KeyRefused.code),
+            *self._fencing(identity.node_id, memory, state, op_id, text),
+            *chain.appending(end, op_id, Op(ROLLED_BACK, text, signed=True)),
+            key=op_id,
+        )
+        try:
+            await desk.apply(script)
+        except Refused as refused:
+            return refused.reason == KeyRefused.code  # it can't join either, and is told so when it tries
+        except ConstraintFailed:
+            return False
+        _log.error(
+            "database rolled back: node_id=%s epoch=%d evidence=%r op_id=%s",
+            *(identity.node_id, payload["epoch"], evidence, op_id),
+        )
+        return True
+
+    def _fencing(
+        self, node_id: str, memory: StoreMemory, state: StoreState, op_id: str, detail: str
+    ) -> list[Statement]:
+        mesh, epoch = self._mesh, state.epoch
+        statements = [
+            Statement(_SQL["refuse_unless_epoch"], (*mesh, epoch.op_id), refusal="epoch_changed"),
+            Statement(_SQL["raise_fences"], (*mesh, memory.fence_token)),
+            *(Statement(_SQL[name], mesh) for name in _RAISING),
+        ]
+        if not epoch.origin:  # it has gone back to before there were epochs
+            values = (*mesh, 0, memory.epoch.origin, node_id, "{}")
+            statements.append(Statement(_SQL["begin_epoch"], values))
+        values = (*mesh, _next_epoch(memory, state), op_id, node_id, detail)
+        return [
+            *statements,
+            Statement(_SQL["begin_epoch"], values),
+            Statement(_SQL["forget_epochs"], mesh),
+        ]
+
+    async def _state(self, desk: Desk, node_id: str, memory: StoreMemory) -> StoreState:
+        """Ask what the database knows of the node now."""
+        started = self._clock.started()
+        row = (await desk.ask(Statement(_SQL["state"], (*self._mesh, node_id, memory.entry_id))))[0]
+        self._clock.heard(row["now_ms"], started)
+        epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
+        return StoreState(row["incarnation"], row["beats"], row["last_id"], row["op_at_entry"], epoch)
+
+
+def _is_other_database(memory: StoreMemory, state: StoreState) -> bool:
+    """Whether this is not the database that is remembered: it has another origin, or is new."""
+    if state.epoch.origin:
+        return state.epoch.origin != memory.epoch.origin
+    return state.incarnation is None
+
+
+def _next_epoch(memory: StoreMemory, state: StoreState) -> int:
+    return max(memory.epoch.number, state.epoch.number) + 1
+
+
+def _lost(memory: StoreMemory, state: StoreState, evidence: str, chain: str, end_seq: int) -> dict[str, Any]:
+    """What was lost, as far as this node knows: the payload of the op that records the rollback."""
+    chains = {}
+    if memory.seq > end_seq:
+        chains[chain] = {"from_seq": end_seq + 1, "to_seq": memory.seq, "hash": memory.hash}
+    return {
+        "epoch": _next_epoch(memory, state),
+        "evidence": evidence,
+        "log": {"last_id": state.last_id, "known_id": memory.last_id},
+        "chains": chains,
+        "fence_token": memory.fence_token,
+        "incarnation": memory.incarnation,
+    }

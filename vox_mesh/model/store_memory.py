@@ -1,0 +1,91 @@
+"""What a node has seen of the database, and whether the database now shows less: then it has gone back."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import orjson
+
+ROLLED_BACK: Final = "StoreRolledBack"
+"""The op that records that the database has gone back to an earlier state."""
+
+TOKENS_RAISED_BY: Final = 2**20
+"""How far a rollback raises the tokens: by a second, in the time that they carry."""
+
+INCARNATIONS_RAISED_BY: Final = 2**32
+"""How far it raises the incarnations, which do not carry the time."""
+
+
+class Epoch(NamedTuple):
+    """A stretch of the database's history without a rollback. Its number may come twice, its op may not."""
+
+    number: int = 0
+    op_id: str = ""
+    origin: str = ""
+    """The id of epoch 0: the same for as long as it is the same database."""
+
+
+class StoreMemory(NamedTuple):
+    """The newest state of the database that a node has seen; what was not acknowledged is not in it."""
+
+    epoch: Epoch = Epoch()
+    incarnation: int = 0
+    beats: int = 0
+    last_id: int = 0
+    """The highest id of a log entry, of any chain."""
+
+    entry_id: int = 0
+    entry_op: str = ""
+    seq: int = 0
+    hash: str = ""
+    """The end of the node's own chain: its id, op, number and hash."""
+
+    fence_token: int = 0
+    """The highest one."""
+
+    def encode(self) -> bytes:
+        """The memory as it is kept in a file."""
+        return orjson.dumps({**self._asdict(), "epoch": self.epoch._asdict()})
+
+    @classmethod
+    def decode(cls, text: bytes) -> StoreMemory | None:
+        """Read it back; `None` if that is not what the file holds."""
+        try:
+            read = orjson.loads(text)
+            memory = cls(**{**read, "epoch": Epoch(**read["epoch"])})
+        except (ValueError, TypeError, KeyError):
+            return None
+        expected = cls(Epoch())
+        is_sound = all(
+            type(found) is type(usual)
+            for found, usual in zip((*memory, *memory.epoch), (*expected, *expected.epoch), strict=True)
+        )
+        return memory if is_sound else None
+
+
+class StoreState(NamedTuple):
+    """What the database knows of a node now."""
+
+    incarnation: int | None
+    beats: int
+    last_id: int
+    op_at_entry: str | None
+    """The op of the log entry that has the id of the node's last one."""
+
+    epoch: Epoch
+
+
+def rollback_evidence(memory: StoreMemory, state: StoreState) -> str | None:
+    """Say what shows that the database went back since it was as remembered; `None` if nothing does.
+
+    A missing log entry is no evidence while ids have gone on above it: then somebody removed it.
+    """
+    if (state.incarnation or 0) < memory.incarnation:
+        return f"incarnation {state.incarnation or 0} is below {memory.incarnation}"
+    if state.beats < memory.beats:
+        return f"heartbeat {state.beats} is below {memory.beats}"
+    if state.last_id < memory.last_id:
+        return f"the log ends with id {state.last_id}, below {memory.last_id}"
+    if memory.entry_id and state.op_at_entry not in (None, memory.entry_op):
+        return f"log id {memory.entry_id} was given to another entry than {memory.entry_op}"
+    return None
