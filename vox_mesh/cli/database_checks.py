@@ -17,7 +17,7 @@ from vox_mesh.store import probe
 from vox_mesh.store.file import FileEngine
 from vox_mesh.store.repair import RepairPlan, repair_plan
 from vox_mesh.store.replica.native import require_package
-from vox_mesh.store.schema import VERSION, is_usable, versions_at
+from vox_mesh.store.schema import VERSION, versions_at
 from vox_mesh.store.script import Statement
 from vox_mesh.store.statements import named
 
@@ -61,7 +61,7 @@ def _judge_shape(plan: RepairPlan) -> Finding:
         return ok(f"version {VERSION}")
     found = f"version {VERSION}, but {'; '.join(map(str, different))}"
     advice = NOT_REPAIRABLE if plan.remaining else REPAIRABLE
-    return (warn if is_usable(different) else fail)(found, advice)
+    return fail(found, advice)
 
 
 async def rollbacks(patient: Patient) -> Finding | None:
