@@ -128,7 +128,9 @@ class OpLog:
 
     def anchor_script(self, heads: Heads) -> Script:
         """An op that records where these chains end."""
-        return _script(ANCHOR, {"heads": heads})
+        values = (*self._store.tenant[:2], canonical(heads))
+        guard = Statement(_SQL["refuse_unless_heads"], values, refusal="heads_changed")
+        return Script(guard, op=Op(ANCHOR, canonical({"heads": heads})))
 
     async def heads(self) -> Heads:
         """Where all other chains end."""
@@ -140,7 +142,7 @@ class OpLog:
 
     def seal_script(self) -> Script:
         """An op that vouches for all verdicts so far; what it says is known when it is bound."""
-        return _script(SEAL, {})
+        return Script(op=Op(SEAL, canonical({})))
 
     @property
     def is_seal_due(self) -> bool:
@@ -271,7 +273,3 @@ class OpLog:
 
     async def _read(self, name: str, *values: Value, fresh: bool = False) -> Rows:
         return await self._store.read(_SQL[name], (*self._store.tenant[:2], *values), fresh=fresh)
-
-
-def _script(kind: str, payload: JsonObject) -> Script:
-    return Script(op=Op(kind, canonical(payload)))

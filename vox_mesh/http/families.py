@@ -65,6 +65,10 @@ class Measured(Protocol):
     def rhythm(self) -> Rhythm:
         """Its beats, and what is measured in them."""
 
+    @property
+    def rollbacks(self) -> int:
+        """How often it found that the database had gone back to an earlier state."""
+
 
 class Part(Protocol):
     """A part of the node that is begun again when it fails."""
