@@ -209,12 +209,6 @@ SELECT message_uuid FROM json_each(?3) JOIN a2a_messages
     ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value
 WHERE ended_ms IS NOT NULL OR claim_until_ms > ?4
 
--- name: ended
--- Those of some messages that have ended.
-SELECT message_uuid FROM json_each(?3) JOIN a2a_messages
-    ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value
-WHERE ended_ms IS NOT NULL
-
 -- name: is_first
 -- Whether nothing of its pair waits that is before it. ?3: receiver, ?4: sender, ?5: its time.
 SELECT NOT EXISTS (

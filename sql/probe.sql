@@ -12,5 +12,8 @@ SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) AS now_
 PRAGMA wal_autocheckpoint
 
 -- name: try_to_write
--- Rolled back at once.
+-- Dropped again in the same transaction.
 CREATE TABLE may_i_write (answer)
+
+-- name: take_back_the_try
+DROP TABLE may_i_write

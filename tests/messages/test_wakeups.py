@@ -153,6 +153,7 @@ async def test_messages_to_one_of_many_receivers_wake_only_that_one(
 async def test_a_message_to_a_role_wakes_a_few_of_its_many_receivers(
     others: Crowd, resting: Resting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(wakeups, "_RAMP_S", _NEVER_S)
     node, other = await others.node("a"), await others.node("b")
     async with receiving(node, idle(_MANY), "reviewer") as got:
         await resting.reach(_MANY)
