@@ -195,6 +195,14 @@ JOIN agent_oplog AS head ON head.scope_id = ?1 AND head.repository_id = ?2 AND h
     )
 ORDER BY head.node_id
 
+-- name: refuse_unless_heads
+-- ?3: heads, as an anchor has them. They were there when they were read; but the database may have gone back since.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+    SELECT 1 FROM json_each(?3) AS head WHERE NOT EXISTS (
+        SELECT 1 FROM agent_oplog AS o
+        WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.node_id = head.key AND o.seq = head.value ->> 0
+          AND o.hash = head.value ->> 1))
+
 -- name: keys
 SELECT node_id, from_seq, public_key FROM node_keys
 WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id, from_seq

@@ -12,5 +12,8 @@ SELECT RAW_MS AS now_ms
 PRAGMA wal_autocheckpoint
 
 -- name: try_to_write
--- Rolled back at once.
+-- Dropped again in the same transaction.
 CREATE TABLE may_i_write (answer)
+
+-- name: take_back_the_try
+DROP TABLE may_i_write

@@ -113,7 +113,7 @@ async def test_what_is_held_when_the_clock_jumps_ahead_is_held_still(
             await keep_in_order(node)
         with pytest.raises(LockHeld):
             await b.locks.acquire("x", ttl=TTL_S)
-        await a.locks.renew(held.lock)
+        await a.locks.renew(held.lock)  # raises if it was lost
         leader = await b.rhythm.leadership.leader()
         assert leader is not None
         assert leader.node_id == "a"
@@ -144,7 +144,7 @@ async def test_leases_taken_while_the_clock_was_ahead_end_in_time_when_it_goes_b
         assert job.lease_until_ms <= b.clock.now_ms + TTL_S * 1_000
         (leader,) = await b.locks.holders(["mesh:rhythm"])
         assert leader.left_s <= TTL_S
-        await a.locks.renew(held.lock)  # and what is held is not lost by it either
+        await a.locks.renew(held.lock)  # what is held is not lost by it either
         assert b.clock.correction_ms == 0 or abs(b.clock.correction_ms) < 1_000
 
 
@@ -210,7 +210,7 @@ async def test_all_planes_refuse_alike_until_the_nodes_agree(
         assert (await b.jobs.find(held.job.job_id)).state == "running"
         assert await _ticks(b), "two of three agree"
         await mesh.settle()
-        await a.locks.renew(held.lock)
+        await a.locks.renew(held.lock)  # raises if it was lost
         assert [each.job.job_id for each in await claim(b, waiting.job_id)] == [waiting.job_id]
 
 
@@ -237,7 +237,7 @@ async def test_a_node_that_is_alone_goes_on_at_once(database_of: DatabaseOf, tmp
             mesh.database.set_ahead(ahead_s)
             with pytest.raises(LockHeld):
                 await a.locks.acquire("x", ttl=TTL_S)
-            await a.locks.renew(held.lock)
+            await a.locks.renew(held.lock)  # raises if it was lost
             (holder,) = await a.locks.holders(["x"])
             assert TTL_S - 10 < holder.left_s <= TTL_S
 

@@ -15,9 +15,10 @@ from vox_mesh.model.homes import Home, ReplicaChoice
 from vox_mesh.model.locks import iso_of
 from vox_mesh.opening import primary_log
 from vox_mesh.store import probe
+from vox_mesh.store.file import FileEngine
 from vox_mesh.store.repair import RepairPlan, repair_plan
 from vox_mesh.store.replica.native import require_package
-from vox_mesh.store.schema import VERSION, is_usable, versions_at
+from vox_mesh.store.schema import VERSION, versions_at
 from vox_mesh.store.script import Statement
 from vox_mesh.store.statements import named
 
@@ -61,7 +62,7 @@ def _judge_shape(plan: RepairPlan) -> Finding:
         return ok(f"version {VERSION}")
     found = f"version {VERSION}, but {'; '.join(map(str, different))}"
     advice = NOT_REPAIRABLE if plan.remaining else REPAIRABLE
-    return (warn if is_usable(different) else fail)(found, advice)
+    return fail(found, advice)
 
 
 async def rollbacks(patient: Patient) -> Finding | None:
@@ -153,6 +154,20 @@ async def server_flags(patient: Patient) -> Finding | None:
     return ok("checkpoints by interval")
 
 
+async def write_ahead_log(patient: Patient) -> Finding | None:
+    """Whether a reader keeps the write-ahead log of the file home from being emptied."""
+    if not isinstance(patient.engine, FileEngine):
+        return None
+    status = await patient.engine.wal_status()
+    told = f"{status.bytes / 2**20:.1f} MB"
+    if status.is_pinned:
+        return warn(
+            f"{told}: a program keeps a read transaction open, and the log grows until it ends",
+            "find it with `lsof` on the database file, and end it",
+        )
+    return ok(told)
+
+
 async def replica(patient: Patient) -> Finding | None:
     """Which embedded replica a node here can keep."""
     settings = patient.settings
@@ -184,5 +199,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     write_access,
     clock,
     server_flags,
+    write_ahead_log,
     replica,
 )

@@ -12,7 +12,7 @@ from vox_mesh.coordination.nodes import Nodes
 from vox_mesh.coordination.oplog import Heads, OpLog
 from vox_mesh.coordination.presence import Presence
 from vox_mesh.coordination.witness import StoreWitness
-from vox_mesh.errors import MeshError, OutcomeUnknown
+from vox_mesh.errors import DatabaseFault, MeshError, OutcomeUnknown
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
 from vox_mesh.store.script import Outcome, Script, Statement
 from vox_mesh.store.statements import named
@@ -78,11 +78,14 @@ class Heartbeat:
         """Tick; and when a minute has passed, vouch for what happened in it."""
         try:
             await self._tick()
-        except OutcomeUnknown as error:  # and nobody need send it again: the next tick comes
-            self.fault = str(error.__cause__ or "it did not answer a tick in time")
-            raise
-        except MeshError as error:
-            self.fault = error.line
+        except MeshError as error:  # one of unknown outcome need not be sent again: the next tick comes
+            cause = error.__cause__ if isinstance(error, OutcomeUnknown) else error
+            if isinstance(cause, DatabaseFault):
+                self.fault = f"the database can't be written: {cause.line}"
+            elif isinstance(error, OutcomeUnknown):
+                self.fault = str(cause or "it did not answer a tick in time")
+            else:
+                self.fault = error.line
             raise
         self.fault = ""
         self._ticked_at = self._surroundings.monotonic()

@@ -127,8 +127,7 @@ class Nodes:
     async def _nodes(self, name: str, now_ms: int, *values: int) -> list[Node]:
         """The nodes with these marks; only of those that have ticked since is the whole row read."""
         marks: Any = await self._store.read(_SQL[name], (*self._store.tenant[:2], *values))
-        if not self._store.is_in_touch:  # that nobody is heard is no sign of anybody's death then
-            now_ms -= round(marks.age_s * 1_000)
+        now_ms -= round(self._store.blind_s(marks) * 1_000)
         known = self._known
         new: list[str] = []
         for node_id, incarnation, beats in marks:

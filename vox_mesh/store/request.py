@@ -46,6 +46,7 @@ from vox_mesh.store.values import NO_ROWS, Rows, Value
 
 _SQL: Final = named("scripts")
 _ALONE: Final = ([0],)
+_NO_ROOM: Final = "make room on the disk of the database"
 
 Verdict = Outcome | MeshError
 """What became of a script; an error that is no `ScriptFailed` says that it was not tried."""
@@ -74,8 +75,16 @@ NOTHING: Final = Forgetting()
 """Nothing to forget."""
 
 
+class StorageFault(DatabaseFault):
+    """The disk of the database is full, or fails: nothing can be written for now."""
+
+
 class CommitFailed(DatabaseFault):
     """The database failed when all was written. Its log may hold that, for whoever reads it anew to find."""
+
+
+class CommitNotStored(CommitFailed, StorageFault):
+    """The commit failed since the disk of the database is full, or fails."""
 
 
 class RolledBack(Exception):
@@ -456,9 +465,13 @@ def _raise_if_down(result: BatchResult) -> None:
     if any(isinstance(step, StepError) and step.is_busy for step in result.steps):
         raise DatabaseBusy(f"the database is busy: {error.message}")
     if (failed := result.commit_error) is not None and failed.is_fault:
-        raise CommitFailed(f"it could not be committed, and may yet be found applied: {failed.message}")
+        reason = f"it could not be committed, and may yet be found applied: {failed.message}"
+        raise CommitNotStored(reason, hint=_NO_ROOM) if failed.is_storage else CommitFailed(reason)
     if error.is_fault or (isinstance(result.steps[0], StepError) and len(result.steps) > 1):
-        raise DatabaseFault(f"the database failed: {error.message}", hint="run `vox-mesh doctor`")
+        reason = f"the database failed: {error.message}"
+        if error.is_storage:
+            raise StorageFault(reason, hint=_NO_ROOM)
+        raise DatabaseFault(reason, hint="run `vox-mesh doctor`")
 
 
 def _failure(script: Script, statement: int, error: StepError | None) -> ScriptFailed:
