@@ -156,7 +156,7 @@ def test_a_file_that_is_no_database_ends_with_2_and_is_left_alone(vox: Vox) -> N
 _EXITS = {"BadSettings": 2, "DriverMissing": 2, "BadValue": 2, "WrongHome": 2}
 _EXITS |= dict.fromkeys(("BadDocument", "BadManifest", "BadPolicy", "BadScore", "BadBudget", "BadAddress"), 2)
 _EXITS |= dict.fromkeys(("DatabaseUnavailable", "Unreachable", "ServerFull", "NoAnswer", "CircuitOpen"), 3)
-_EXITS |= dict.fromkeys(("DatabaseBusy", "OutcomeUnknown", "Overloaded"), 3)
+_EXITS |= dict.fromkeys(("DatabaseBusy", "DatabaseClockJumped", "OutcomeUnknown", "Overloaded"), 3)
 
 
 @pytest.mark.parametrize("kind", [each for each in vars(errors).values() if isinstance(each, type)])

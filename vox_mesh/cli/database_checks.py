@@ -9,6 +9,7 @@ from typing import Final
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
 from vox_mesh.cli.db_migrate import NOT_REPAIRABLE, REPAIRABLE
 from vox_mesh.cli.start import opened_engine
+from vox_mesh.coordination.clock import MAX_STEP_MS
 from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
 from vox_mesh.model.homes import Home, ReplicaChoice
 from vox_mesh.model.locks import iso_of
@@ -102,17 +103,28 @@ async def write_access(patient: Patient) -> Finding:
 
 
 async def clock(patient: Patient) -> Finding:
-    """How far this machine's clock is from the database's."""
+    """How far this machine's clock is from the database's, and what the nodes say of that one."""
     # The answer that took the shortest time says it best.
     _, distance = min([await _clock_distance(patient) for _ in range(_ROUNDS)])
-    return judge_clock(distance)
+    return judge_clock(distance, await probe.clock_report(patient.engine))
 
 
-def judge_clock(distance: float) -> Finding:
-    """What it means to be so many milliseconds ahead of the database."""
+def judge_clock(distance: float, report: probe.ClockReport = probe.NO_CORRECTION) -> Finding:
+    """Judge the clocks: this machine's is so many milliseconds ahead of the database's."""
+    if report.witnesses:
+        return fail(
+            f"the database's clock has jumped: {report.witnesses} nodes say so and have not agreed yet",
+            "check the clock of the database's machine, and that most nodes are up",
+        )
     found = f"{abs(distance) / 1_000:.3f} s {'ahead of' if distance > 0 else 'behind'} the database"
+    if abs(report.correction_ms) >= MAX_STEP_MS:
+        return warn(
+            f"{found}, whose clock was set while nodes ran: they correct it by "
+            f"{report.correction_ms / 1_000:+.3f} s",
+            "set the clock of the database's machine, or leave it if it is right: the correction fades",
+        )
     if abs(distance) > _TOO_FAR_MS:
-        return fail(found, "set this machine's clock: with it a node authors nothing new")
+        return fail(found, "set the clock that is wrong, here or there: until then nothing new is written")
     if abs(distance) > _FAR_MS:
         return warn(found, "synchronise this machine's clock (NTP)")
     return ok(found)

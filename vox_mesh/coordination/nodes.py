@@ -153,7 +153,8 @@ class Nodes:
         """Ask the database for its time, also if it was told before: ours may have stood still since."""
         started = self._clock.started()
         rows = await self._store.read(_SQL["now"], fresh=True)
-        self._clock.heard(rows.value, started)
+        now_ms, correction_ms = rows[0]
+        self._clock.heard(now_ms, started, correction_ms)
 
 
 def _standing(node: Node) -> tuple[Any, ...]:

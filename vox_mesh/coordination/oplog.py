@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.database_clock import ConfirmedStep
 from vox_mesh.coordination.deferral import Deferral, Standing, no_such_op
-from vox_mesh.coordination.kinds import Authored, Kinds, OpKind
+from vox_mesh.coordination.kinds import CLOCK_STEPPED, Authored, Kinds, OpKind
 from vox_mesh.coordination.pace import Pace
 from vox_mesh.coordination.pages import Pages
 from vox_mesh.coordination.roles import Owner, Roles
@@ -143,6 +144,10 @@ class OpLog:
     def seal_script(self) -> Script:
         """An op that vouches for all verdicts so far; what it says is known when it is bound."""
         return Script(op=Op(SEAL, canonical({})))
+
+    def clock_step_script(self, step: ConfirmedStep) -> Script:
+        """An op that records a step of the database's clock."""
+        return Script(op=Op(CLOCK_STEPPED, canonical(step._asdict())))
 
     @property
     def is_seal_due(self) -> bool:

@@ -228,6 +228,21 @@ class Families:
         yield counter(
             "vox_clock_flagged", "Times of others that were too far ahead to be believed.", clock.flagged
         )
+        yield gauge(
+            "vox_database_clock_correction_seconds",
+            "What the nodes add to the database's clock; 0 unless it was set while they ran.",
+            clock.correction_ms / 1_000,
+        )
+        yield gauge(
+            "vox_database_clock_unconfirmed",
+            "1 while the database's clock has jumped and the nodes have not agreed on it yet.",
+            float(clock.step is not None),
+        )
+        yield counter(
+            "vox_database_clock_jumps",
+            "Steps of the database's clock that this node has noticed.",
+            clock.jumps,
+        )
 
     def _messages(self) -> Iterator[Metric]:
         bus, census = self._node.bus, self.seen.census

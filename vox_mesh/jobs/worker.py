@@ -319,7 +319,7 @@ class Worker:
         places = min(self._places.free, _MOST_AT_ONCE)
         if places <= 0:
             return None
-        if self._jobs.clock.is_off:  # then nothing new is begun here
+        if not self._jobs.clock.can_author:  # then nothing new is begun here
             return _AWAY_S
         self._presence.consumed()
         kinds = [kind for kind in await self._chooser.look() if self._has_place(kind)]

@@ -374,6 +374,7 @@ class Bus:
         """The same, by the database itself, whatever our copy of it shows."""
         names = self._names(agent, roles)
         self._announce_once(names)
+        self._clock.refuse_if_off()
         return await self._handling.claim(names, checked_count(limit), checked_lease(lease))
 
     def _names(self, agent: str | None, roles: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vox_mesh.errors import DatabaseFault, MeshError, Unauthorized
 from vox_mesh.store.batch import Batch, StepError
@@ -18,6 +18,7 @@ from vox_mesh.store.store import Store
 from vox_mesh.store.tables import Table, mesh_tables
 
 _SQL: Final = named("probe")
+_CLOCK: Final = named("database_clock")
 _TENANT: Final = ("scope_id", "repository_id")
 
 
@@ -50,6 +51,24 @@ async def now_ms(engine: Engine) -> int:
     """The database's clock, in milliseconds since 1970."""
     now: int = (await engine.query(Statement(_SQL["now_ms"]))).value
     return now
+
+
+class ClockReport(NamedTuple):
+    """The correction of the database's clock, and how many nodes have noticed a step since."""
+
+    correction_ms: int = 0
+    witnesses: int = 0
+
+
+NO_CORRECTION: Final = ClockReport()
+"""As long as nobody has set the database's clock."""
+
+
+async def clock_report(engine: Engine) -> ClockReport:
+    """What the nodes say of the database's clock; nothing in a database of an older version."""
+    if not await engine.query(Statement(_CLOCK["is_there"])):
+        return NO_CORRECTION
+    return ClockReport._make((await engine.query(Statement(_CLOCK["report"])))[0])
 
 
 async def checkpoint_pages(engine: Engine) -> int:

@@ -207,9 +207,11 @@ class LoneRequest:
         assert shape is not None
         assert shape.lone is not None
         item = {**script.item, "key": script.key}
-        who = (None,) * CONDITION_VALUES if condition is None else condition.params
-        values = (*tenant[:2], *who, *[item[name] for name in shape.lone_values])
-        sql = _guarded_sql(shape.lone, "true" if condition is None else condition.sql)
+        given = (None,) * CONDITION_VALUES if condition is None else condition.params
+        who, window = given[:CONDITION_VALUES], given[CONDITION_VALUES:]
+        values = (*tenant[:2], *who, *[item[name] for name in shape.lone_values], *window)
+        text = "true" if condition is None else condition.sql
+        sql = _guarded_sql(shape.lone, text, len(values) - 1)
         self._script = script
         self.batch = Batch.lone(sql, values)
 
@@ -378,9 +380,13 @@ def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script
 
 
 @cache
-def _guarded_sql(sql: str, condition: str) -> str:
-    """A lone statement that does nothing unless the condition holds."""
-    return sql.replace("IS_CURRENT", condition)
+def _guarded_sql(sql: str, condition: str, earliest: int) -> str:
+    """A lone statement that does nothing unless the condition holds.
+
+    `earliest` is the number of the parameter with the earliest time that the request expects.
+    """
+    timed = condition.replace("EARLIEST", f"?{earliest}").replace("LATEST", f"?{earliest + 1}")
+    return sql.replace("IS_CURRENT", timed)
 
 
 @cache
