@@ -28,15 +28,15 @@ json_array(
 
 -- name: send
 -- ?1: items, ?2: scope, ?3: repository. A row that is there already is left as it is, and found if it is the same.
-INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN)
-SELECT ?2, ?3, OF_ITEM FROM json_each(?1) WHERE true
+INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at)
+SELECT ?2, ?3, OF_ITEM, NOW_ISO FROM json_each(?1) WHERE true
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
 
 -- name: send_one
 -- The same for one alone, as a request by itself.
-INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN)
-SELECT ?1, ?2, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23
+INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at)
+SELECT ?1, ?2, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NOW_ISO
 WHERE IS_CURRENT
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
@@ -209,12 +209,6 @@ SELECT message_uuid FROM json_each(?3) JOIN a2a_messages
     ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value
 WHERE ended_ms IS NOT NULL OR claim_until_ms > ?4
 
--- name: ended
--- Those of some messages that have ended.
-SELECT message_uuid FROM json_each(?3) JOIN a2a_messages
-    ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value
-WHERE ended_ms IS NOT NULL
-
 -- name: is_first
 -- Whether nothing of its pair waits that is before it. ?3: receiver, ?4: sender, ?5: its time.
 SELECT NOT EXISTS (
@@ -288,9 +282,9 @@ RETURNING message_uuid, message_uuid
 -- It answers nothing for a message that has ended, or that is claimed by another process; a claim of the same process
 -- covers it. Both names end with a ULID of 26 characters. ?1: items.
 INSERT INTO a2a_messages (
-    scope_id, repository_id, WRITTEN, state, acknowledged, claim_owner, delivery_attempts, ended_ms
+    scope_id, repository_id, WRITTEN, created_at, state, acknowledged, claim_owner, delivery_attempts, ended_ms
 )
-SELECT ?2, ?3, OF_ITEM, 'acked', 1, value ->> 'claim_owner', 1, NOW_MS
+SELECT ?2, ?3, OF_ITEM, NOW_ISO, 'acked', 1, value ->> 'claim_owner', 1, NOW_MS
 FROM json_each(?1) WHERE true
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET
     state = 'acked', acknowledged = 1, claim_owner = excluded.claim_owner, claim_until_ms = NULL,

@@ -17,7 +17,7 @@ from vox_mesh.settings import Settings
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.breaker import Breaker
 from vox_mesh.store.changes import Changes
-from vox_mesh.store.engine import Engine, Note, unnoted
+from vox_mesh.store.engine import Ask, Engine, Note, unnoted
 from vox_mesh.store.journal import Journal
 from vox_mesh.store.listening import Listener, WalListener
 from vox_mesh.store.replica.floor import Floor
@@ -93,9 +93,10 @@ async def open_store_of(
             changes=changes,
             listener=_listener(settings, engine, changes),
             floor=floor,
-            replica=_replica(settings, slot, floor, changes, traffic),
+            replica=_replica(settings, slot, engine.query, floor, changes, traffic),
             journal=journal,
             traffic=traffic,
+            wal=getattr(engine, "wal", None),
             monotonic=around.monotonic,
             chance=around.chance,
         )
@@ -153,6 +154,7 @@ def primary_log(settings: Settings) -> PrimaryLog:
 def open_slot_replica(
     settings: Settings,
     slot: Slot,
+    ask: Ask,
     floor: Floor | None = None,
     changes: Changes | None = None,
     traffic: Traffic | None = None,
@@ -171,18 +173,24 @@ def open_slot_replica(
         max_stale_s=settings.db_max_stale_ms / 1_000,
         requests=traffic.requests,
         faults=traffic.faults,
+        ask=ask,
     )
     return open_replica(settings.db_replica, origin)
 
 
 def _replica(
-    settings: Settings, slot: Slot | None, floor: Floor | None, changes: Changes, traffic: Traffic
+    settings: Settings,
+    slot: Slot | None,
+    ask: Ask,
+    floor: Floor | None,
+    changes: Changes,
+    traffic: Traffic,
 ) -> Replica | None:
     """A node's replica. Where there can be none, the primary answers reads."""
     if slot is None or floor is None or settings.db_replica is ReplicaChoice.OFF:
         return None
     try:
-        return open_slot_replica(settings, slot, floor, changes, traffic)
+        return open_slot_replica(settings, slot, ask, floor, changes, traffic)
     except (ReplicaOff, DriverMissing) as error:
         _log.warning("the replica is off, reads go to the primary: %s", error.line)
         return None

@@ -106,6 +106,8 @@ class Plant:
     workloads: Sequence[str] = ()
     """What must be played for it to show; all, if nothing is said."""
     stage: Stage = Stage.SIMULATION
+    faults: Sequence[str] = ()
+    """What must go wrong for it to show; the usual, if nothing is said."""
 
     def plant(self) -> None:
         """Have the bug in this process. Statements are changed first: code is loaded with what it uses."""

@@ -51,6 +51,8 @@ async def test_nodes_under_which_the_store_goes_back_join_again(server: Server, 
             await node.until_ready()
         lock = {"keys": ["task:1"], "agent": "ada"}
         lost = (await one.post("/v1/locks", lock)).json()
+        async with Mesh.open_command(ada) as mesh:
+            message = await mesh.bus.send("zoe", {"n": 1}, sender="ada")
         await _ticked(one, 3)
         server.put_back(tmp_path / "copy")
         for node in (one, two):
@@ -63,6 +65,16 @@ async def test_nodes_under_which_the_store_goes_back_join_again(server: Server, 
         async with Mesh.open_command(ada) as mesh:
             assert len(await mesh.oplog.tail(100, kind=ROLLED_BACK)) == 1
             assert not [report for report in await mesh.oplog.verify() if report.problem]
+        _, found = await told(ada, "db", "lost")
+        (rolled_back,) = found["rollbacks"]
+        assert rolled_back["after_log_id"] <= rolled_back["to_log_id"]
+        rows = {(row["table"], row["key"]): row for row in found["rows"]}
+        assert rows["a2a_messages", message.message_uuid]["now"] is None
+        assert rows["distributed_locks", "task:1"]["lost"]["fence_token"] == lost["fence_token"]
+        assert rows["distributed_locks", "task:1"]["now"]["fence_token"] == new["fence_token"]
+        assert await told(ada, "db", "lost", "--discard") == (0, {"discarded": 1})
+        _, found = await told(ada, "db", "lost")
+        assert (len(found["rollbacks"]), found["copies"], found["rows"]) == (1, [], [])
 
 
 async def _ticked(node: UpNode, times: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from vox_mesh.cli.db_lost import lost
 from vox_mesh.cli.db_migrate import migrate
 from vox_mesh.cli.output import json_option, show_lines, show_one
 from vox_mesh.cli.progress import ProgressBar
@@ -37,6 +38,7 @@ def db() -> None:
 
 
 db.add_command(migrate)
+db.add_command(lost)
 
 
 @db.command()

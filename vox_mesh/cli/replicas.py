@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Final
 
+from vox_mesh.cli.start import opened_engine
 from vox_mesh.errors import BadSettings, MeshError, NoAnswer, ReplicaOff, SlotInUse
 from vox_mesh.model.homes import Home, ReplicaChoice
 from vox_mesh.opening import open_slot_replica, primary_log
@@ -40,11 +41,12 @@ async def sync_replica(settings: Settings, progress: Progress) -> ReplicaReport:
         await _wait_for_owner(settings, name, progress)
     else:
         try:
-            replica = open_slot_replica(settings, slot)
-            try:
-                await replica.caught_up(progress, settings.db_deadline)
-            finally:
-                await replica.close()
+            async with opened_engine(settings) as engine:
+                replica = open_slot_replica(settings, slot, engine.query)
+                try:
+                    await replica.caught_up(progress, settings.db_deadline)
+                finally:
+                    await replica.close()
         finally:
             slot.release()
     for report in await replica_reports(settings):

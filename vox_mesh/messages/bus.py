@@ -50,7 +50,6 @@ from vox_mesh.model.messages import (
     payload_of,
 )
 from vox_mesh.model.recent import Recent
-from vox_mesh.store.endings import Endings
 from vox_mesh.store.script import Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
@@ -90,7 +89,6 @@ class Bus:
         self._leases = InboxLeases(store, clock, self._receiver, surroundings.monotonic)
         self.whereabouts = Whereabouts(store, clock, lambda: author.identity.node_id, surroundings.monotonic)
         self.letters = Letters(store, clock)
-        self._endings = Endings(store, self.letters.still_open)
         self._claims = Claims(store, author, clock, self.senders, surroundings.monotonic)
         self.stats = self._claims.stats
         self._outbox: Outbox | None = None
@@ -376,6 +374,7 @@ class Bus:
         """The same, by the database itself, whatever our copy of it shows."""
         names = self._names(agent, roles)
         self._announce_once(names)
+        self._clock.refuse_if_off()
         return await self._handling.claim(names, checked_count(limit), checked_lease(lease))
 
     def _names(self, agent: str | None, roles: Sequence[str]) -> list[str]:
@@ -417,10 +416,11 @@ class Bus:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while True:
+                    seen = self._store.change_count
                     found = await self.letters.find(message.message_uuid)
                     if found is not None and found.state not in (MessageState.STORED, MessageState.DELIVERED):
                         return found.state == MessageState.ACKED
-                    await self._endings.ended(message.message_uuid)
+                    await self._store.changed(seen)
         return False
 
     # --- life ------------------------------------------------------------------------------------

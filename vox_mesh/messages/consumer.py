@@ -228,7 +228,7 @@ class Consumer:
         self._looked_at = self._monotonic()
         self._is_changed = False
         self._seen = self._store.change_count
-        if len(self._in_stock) >= MAX_CLAIMED:
+        if len(self._in_stock) >= MAX_CLAIMED or not self._clock.can_author:
             return False
         try:
             if self._unanswered and self._take_relayed():

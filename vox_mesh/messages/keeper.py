@@ -41,6 +41,8 @@ class Keeper:
 
     async def run_once(self) -> None:
         """Do what there is to do, as far as our copy of the database shows; nothing while that is away."""
+        if not self._clock.can_author:
+            return
         with suppress(DatabaseUnavailable):
             await self._keep()
 

@@ -36,6 +36,7 @@ from vox_mesh.store.spool import SpoolStatus
 from vox_mesh.store.thread import to_the_end
 from vox_mesh.store.traffic import PING, CountedEngine, Traffic
 from vox_mesh.store.values import Rows, Value
+from vox_mesh.store.wal import WalStatus, WalWatch
 
 _CLOSE_S: Final = 5.0
 _AGAIN_S: Final = 1.0
@@ -75,6 +76,7 @@ class Store:
         replica: Replica | None = None,
         journal: Journal | None = None,
         traffic: Traffic | None = None,
+        wal: WalWatch | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -94,6 +96,7 @@ class Store:
         self._carrier = Carrier(breaker, chance=chance)
         self._agent_queue = agent_queue
         self._slot = slot
+        self._wal = wal
         self._replica = replica
         self._changes = Changes() if changes is None else changes
         self._pulse: Pulse | None = None
@@ -346,6 +349,21 @@ class Store:
     async def spooled(self) -> SpoolStatus | None:
         """What waits in the spool, where there is one."""
         return None if self._agent_queue is None else await self._agent_queue.status()
+
+    @property
+    def wal_status(self) -> WalStatus | None:
+        """How the write-ahead log of the file home stands."""
+        return None if self._wal is None else self._wal.status
+
+    @property
+    def unwritable_s(self) -> float:
+        """For how long the database has failed all writes of this process; 0: it takes them."""
+        since = self.traffic.unwritable_since
+        return 0.0 if since is None else self._monotonic() - since
+
+    def blind_s(self, rows: Rows) -> float:
+        """For how long no sign of life could be read or written: until it ends, silence means nothing."""
+        return max(0.0 if self.is_in_touch else rows.age_s, self.unwritable_s)
 
     @property
     def faults(self) -> BackgroundFaults:

@@ -36,12 +36,15 @@ class Traffic:
     """Those of them that it refused, by the reason."""
     failures: int = 0
     """Scripts that were not written, or not surely, for want of an answer."""
+    unwritable_since: float | None = None
+    """Since when, by the clock that never steps, the database fails all writes; `None`: it takes them."""
     faults: BackgroundFaults = field(default_factory=BackgroundFaults)
     """Unexpected exceptions of this process's background tasks."""
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """The database has answered a request."""
         self.answered += len(verdicts)
+        self.unwritable_since = None
         for verdict in verdicts:
             if isinstance(verdict, MeshError):
                 self.refusals.add(verdict.reason if isinstance(verdict, Refused) else verdict.code)

@@ -13,11 +13,13 @@ from vox_mesh.model.homes import ReplicaChoice
 from vox_mesh.model.tally import Counts
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.changes import Changes
+from vox_mesh.store.engine import Ask
 from vox_mesh.store.replica.copy import Copy
 from vox_mesh.store.replica.floor import Floor
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.native import NativeReplica, Source, require_package
+from vox_mesh.store.replica.overtaken import OvertakenCopies
 from vox_mesh.store.replica.pushed import PushedReplica
 from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
 from vox_mesh.store.script import Statement
@@ -39,6 +41,8 @@ class Origin:
     max_stale_s: float
     requests: Counts
     faults: BackgroundFaults
+    ask: Ask
+    """Asks the primary, to see whether it has lost what the replica has."""
 
 
 def open_replica(choice: ReplicaChoice, origin: Origin) -> Replica:
@@ -63,7 +67,7 @@ def open_replica(choice: ReplicaChoice, origin: Origin) -> Replica:
 def _pushed(origin: Origin, refused: Callable[[SyncRefused], None]) -> Replica:
     mark = Mark.take(origin.path, PushedReplica.driver, origin.endpoint)
     try:
-        copy = Copy(origin.path, mark)
+        copy = Copy(origin.path, mark, OvertakenCopies(origin.path, origin.ask))
     except OSError:
         mark.release()
         raise

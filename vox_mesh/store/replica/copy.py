@@ -13,6 +13,7 @@ from vox_mesh.store.reader import QUICK_S, SLOW_S, LoopTurn, Reader, TooLong
 from vox_mesh.store.replica.gate import Gate
 from vox_mesh.store.replica.interruptions import Restarted, Spoiled
 from vox_mesh.store.replica.mark import Mark
+from vox_mesh.store.replica.overtaken import OvertakenCopies
 from vox_mesh.store.replica.pages import PageFile
 from vox_mesh.store.replica.wire import Frame
 from vox_mesh.store.script import Statement
@@ -31,7 +32,8 @@ _WAIT_S: Final = 0.05
 class Copy:
     """What is short is done in the event loop's thread, the rest in others; the gate keeps them apart."""
 
-    def __init__(self, path: Path, mark: Mark) -> None:
+    def __init__(self, path: Path, mark: Mark, overtaken: OvertakenCopies | None = None) -> None:
+        self._overtaken = overtaken
         self._file = PageFile(path, mark)
         self._reader = Reader(path)
         self._gate = Gate()
@@ -80,6 +82,8 @@ class Copy:
     async def start_over(self, log_id: str) -> None:
         """Drop everything, and begin with the first frame of this log."""
         self.is_readable = False
+        if self.log_id and self._overtaken is not None:
+            await self._overtaken.keep_if_ahead()
         await self._change(lambda: self._file.start_over(log_id))
         self.is_damaged = self._reader.found_damage = False
 

@@ -1,0 +1,45 @@
+"""Bugs that show when the store goes back in time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.plant import Code, Plant, Sql
+from vox_mesh.store.statements import NOW_MS
+
+_NOW: Final = f"({NOW_MS} << 10)"
+_FAULTS: Final = ("rollback",)
+
+ROLLBACK_PLANTS: Final = (
+    Plant(
+        "token-without-time",
+        "a token is above those that the database knows of, and not above the time",
+        (
+            *(Sql("locks", name, _NOW, "0") for name in ("take_free", "take_one", "take_if_next", "pass_on")),
+            Sql("locks", "raise_generation", f"max(generation + 1, {_NOW})", "generation + 1"),
+            Sql("locks", "raise_above", f"max({_NOW}, 1 + max(generation", "max(0, 1 + max(generation"),
+        ),
+        ("tokens-rise", "outside-takes-no-older"),
+        ("locks",),
+        faults=_FAULTS,
+    ),
+    Plant(
+        "rollback-not-noticed",
+        "a node takes a database that went back in time for the one that it knows",
+        (
+            Code(
+                "vox_mesh.coordination.rollback:Rollback.is_behind",
+                "return is_fenced or rollback_evidence(memory, state) is not None",
+                "return False",
+            ),
+            Code(
+                "vox_mesh.coordination.rollback:Rollback.fence_if_behind",
+                "evidence = rollback_evidence(memory, state)",
+                "evidence = None",
+            ),
+        ),
+        ("log-goes-on", "one-end", "nothing-unexpected"),
+        ("oplog",),
+        faults=_FAULTS,
+    ),
+)
