@@ -53,6 +53,7 @@ class DatabaseClock:
         self._clock = clock
         self._epoch = 0
         self._beats: dict[NodeKey, int] = {}  # of the others, when the step was first noticed
+        self._beats_at = (0, 0)  # the epoch and the count of steps that they belong to
         self._has_testified = False
         self.unrecorded: list[ConfirmedStep] = []
         """Steps that this node has corrected and that are not in the op log yet."""
@@ -80,6 +81,10 @@ class DatabaseClock:
     async def _decide(self, desk: Desk, observer: Observer) -> None:
         step = self._clock.step
         assert step is not None
+        noticed = (self._epoch, self._clock.jumps)
+        if self._beats_at != noticed:  # an earlier step may have been corrected by another node
+            self._beats.clear()
+            self._beats_at = noticed
         found = await self._testify(desk, observer, step)
         others = [self._witness(row) for row in found if _key_of(row) != observer.key]
         judgement = judge(step, others, own_clock_stepped_too=self._clock.has_own_stepped_too)
@@ -108,8 +113,6 @@ class DatabaseClock:
         )
         found = (await desk.apply(script)).rows
         self._has_testified = step is not None
-        if step is None:
-            self._beats.clear()
         return found
 
     def _witness(self, row: Row) -> Witness:
