@@ -11,7 +11,7 @@ import logging
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.model.clock_steps import Decision, Judgement, Step, Witness, judge
+from vox_mesh.model.clock_steps import Decision, Judgement, Step, Witness, is_followed, judge
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.script import Answer, Script, Statement
@@ -61,14 +61,15 @@ class DatabaseClock:
     async def look(self, desk: Desk, observer: Observer | None) -> None:
         """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed.
 
-        A node takes part in confirming it; a command (`None`) only waits for that.
+        A node takes part in confirming it; a command (`None`) only waits for that, and follows the nodes.
         """
         await self._hear(desk)
-        if observer is not None:
-            if self._clock.step is not None:
-                await self._decide(desk, observer)
-            elif self._has_testified:
-                await self._testify(desk, observer, None)
+        if observer is None:
+            await self._follow(desk)
+        elif self._clock.step is not None:
+            await self._decide(desk, observer)
+        elif self._has_testified:
+            await self._testify(desk, observer, None)
         if self._clock.step is not None:
             raise self._clock.jumped()
 
@@ -77,6 +78,17 @@ class DatabaseClock:
         row = (await desk.ask(Statement(_SQL["look"])))[0]
         self._epoch = row["epoch"]
         self._clock.heard(row["now_ms"], started, row["correction_ms"])
+
+    async def _follow(self, desk: Desk) -> None:
+        """Believe the database if most nodes do: then they have accepted the step."""
+        if self._clock.step is None:
+            self._beats.clear()
+            return
+        values = (self._clock.now_ms, DEAD_AFTER_TICKS, self._epoch, _VERSION)
+        found = await desk.ask(Statement(_SQL["witnesses"], values))
+        if is_followed([self._witness(row) for row in found]):
+            self._clock.accept()
+            await self._hear(desk)
 
     async def _decide(self, desk: Desk, observer: Observer) -> None:
         step = self._clock.step

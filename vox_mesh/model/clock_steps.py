@@ -69,3 +69,8 @@ def judge(own: Step, others: Sequence[Witness], *, own_clock_stepped_too: bool) 
     if sum(other.goes_by_database for other in others) >= len(agreeing):
         return Judgement(Decision.ACCEPT)
     return Judgement(Decision.WAIT)
+
+
+def is_followed(nodes: Sequence[Witness]) -> bool:
+    """Return whether most live nodes go by the database's clock as it is now: then a command does so, too."""
+    return 2 * sum(node.goes_by_database for node in nodes) > len(nodes)
