@@ -412,7 +412,12 @@ class Author:
         observer: Observer | None = None
         if self._registration is not None and self.incarnation is not None:
             observer = Observer((*self._mesh, self.identity.chain), self.incarnation)
-        await self.database_clock.look(desk, observer)
+        try:
+            await self.database_clock.look(desk, observer)
+        except (
+            Refused
+        ):  # this incarnation is over: by a rollback, after which the node joins again, or for good
+            await self._refuse_if_replaced(desk)
 
     async def _refuse_other_key(self, desk: Desk) -> None:
         author = self.identity
