@@ -75,7 +75,8 @@ def _simulated(plant: Plant, seeds: int) -> tuple[Sequence[str], str]:
 def _asked(plant: Plant, seeds: int) -> list[str]:
     until = ["--until", *plant.found_by]
     playing = ["--with", *plant.workloads] if plant.workloads else []
-    return ["--seeds", str(seeds), "--json", *until, *playing]
+    faults = ["--faults", *plant.faults] if plant.faults else []
+    return ["--seeds", str(seeds), "--json", *until, *playing, *faults]
 
 
 def _played(plant: Plant, seconds: int) -> tuple[Sequence[str], str]:

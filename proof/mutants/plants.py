@@ -8,11 +8,15 @@ from proof.mutants.disk import DISK_PLANTS
 from proof.mutants.locks import LOCK_PLANTS
 from proof.mutants.mail import MESSAGE_PLANTS
 from proof.mutants.oplog import LOG_PLANTS
+from proof.mutants.rollback import ROLLBACK_PLANTS
 from proof.mutants.store import STORE_PLANTS
 from proof.mutants.work import JOB_PLANTS
 
 PLANTS: Final = {
     plant.name: plant
-    for plants in (LOCK_PLANTS, STORE_PLANTS, DISK_PLANTS, LOG_PLANTS, MESSAGE_PLANTS, JOB_PLANTS)
+    for plants in (
+        *(LOCK_PLANTS, STORE_PLANTS, DISK_PLANTS, LOG_PLANTS, MESSAGE_PLANTS, JOB_PLANTS),
+        ROLLBACK_PLANTS,
+    )
     for plant in plants
 }
