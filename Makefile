@@ -11,7 +11,7 @@ SERVER :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint style chaos simulate mutants bench soak sqld clean
+.PHONY: help demo test lint style chaos simulate mutants bench soak sqld faketime clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ help: ## show this list
 demo: $(READY) $(SERVER) ## run a real mesh on this machine: no server, no account; SERVER=sqld: on a real server
 	@$(BIN)/python -m tools.demo $(if $(SERVER),--server $(SERVER))
 
-test: $(TOOLS) style sqld ## check style and types, and run all tests
+test: $(TOOLS) style sqld faketime ## check style and types, and run all tests
 	@# Types are checked meanwhile: the tests wait more than they compute. What fails beside others is told, and
 	@# tried once more alone: a machine that was too slow for its deadlines is not a fault, and a fault fails again.
 	@$(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
@@ -56,6 +56,9 @@ soak: $(TOOLS) sqld ## the long runs: tests at full length, an hour of chaos, 10
 
 sqld: $(TOOLS)
 	@$(BIN)/python -m tools.install_sqld > /dev/null
+
+faketime: $(TOOLS)
+	@$(BIN)/python -m tools.install_faketime > /dev/null
 
 clean: ## remove all that was installed, built or cached
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build bench/results

@@ -3,7 +3,8 @@
 -- migration; a test compares the two. Every statement may run from many nodes at once and any number of times.
 --
 -- Scope (tenant) and repository are part of every key, so that several meshes can share a database.
--- Times are by the database's clock; in all these files `NOW_MS` stands for it, in milliseconds.
+-- Times are those of the mesh: the database's clock plus a correction (see `database_clock`). In all these files
+-- `NOW_MS` stands for it, in milliseconds.
 
 -- The version this database was created with, and every migration applied to it since. `oldest_code` is the
 -- oldest code that can still work with the database as that version left it.
@@ -34,6 +35,33 @@ CREATE TABLE IF NOT EXISTS script_answers (
     n             INTEGER NOT NULL,
     c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11,
     PRIMARY KEY (scope_id, repository_id, script_key, n)
+) WITHOUT ROWID;
+
+-- What the nodes add to the database's clock so that the time of the mesh goes on without a step when that clock
+-- is set. One row for the whole database, or none as long as that never happened. `epoch` rises with every step
+-- that the nodes confirmed.
+CREATE TABLE IF NOT EXISTS database_clock (
+    id            INTEGER PRIMARY KEY CHECK (id = 1),
+    correction_ms INTEGER NOT NULL DEFAULT 0,
+    modifier      TEXT    NOT NULL DEFAULT '+0.000 seconds',  -- the correction, as date functions take it
+    epoch         INTEGER NOT NULL DEFAULT 0,
+    step_ms       INTEGER,                     -- the last step of the database's clock; NULL: there was none
+    stepped_ms    INTEGER,                     -- when it was confirmed
+    slewed_ms     INTEGER NOT NULL DEFAULT 0   -- when the correction was last reduced
+);
+
+-- What each node says of the database's clock: between `low_ms` and `high_ms` from the time that the node's own clock
+-- counted on to. NULL: it has withdrawn that. One row per node at most, as in `mesh_heartbeats`.
+CREATE TABLE IF NOT EXISTS clock_witnesses (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    node_id       TEXT    NOT NULL,
+    incarnation   INTEGER NOT NULL,
+    epoch         INTEGER NOT NULL,
+    low_ms        INTEGER,
+    high_ms       INTEGER,
+    seen_ms       INTEGER NOT NULL,  -- when it said so, by its own count
+    PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
 -- A table that accepts nothing: a guard inserts here when its condition does not hold, and so fails.
@@ -420,6 +448,18 @@ CREATE TABLE IF NOT EXISTS a2a_inboxes (
     node_id        TEXT    NOT NULL,
     seen_ms        INTEGER NOT NULL,
     PRIMARY KEY (scope_id, repository_id, receiver_agent)
+) WITHOUT ROWID;
+
+-- Which nodes receive from an inbox. The only one may lease it: until the lease ends no other node, and no command,
+-- claims from it, so that the holder can hand out relayed messages while the database is unreachable.
+CREATE TABLE IF NOT EXISTS a2a_receivers (
+    scope_id       TEXT    NOT NULL,
+    repository_id  TEXT    NOT NULL,
+    receiver_agent TEXT    NOT NULL,
+    node_id        TEXT    NOT NULL,            -- or the chain of a command
+    seen_ms        INTEGER NOT NULL,
+    lease_until_ms INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (scope_id, repository_id, receiver_agent, node_id)
 ) WITHOUT ROWID;
 
 -- Jobs: a row for each, found by the hash of its manifest or by its ULID. Everything here follows from the ops of

@@ -28,15 +28,15 @@ json_array(
 
 -- name: send
 -- ?1: items, ?2: scope, ?3: repository. A row that is there already is left as it is, and found if it is the same.
-INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN)
-SELECT ?2, ?3, OF_ITEM FROM json_each(?1) WHERE true
+INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at)
+SELECT ?2, ?3, OF_ITEM, NOW_ISO FROM json_each(?1) WHERE true
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
 
 -- name: send_one
 -- The same for one alone, as a request by itself.
-INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN)
-SELECT ?1, ?2, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23
+INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at)
+SELECT ?1, ?2, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NOW_ISO
 WHERE IS_CURRENT
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
@@ -70,7 +70,7 @@ ON CONFLICT DO NOTHING
 -- but not with ?6 are of earlier incarnations of the same node, which are over.
 --
 -- A message that comes late, or is sent again, may be before others that somebody works on: it waits for those,
--- as far as they are among the next few.
+-- as far as they are among the next few. An inbox that another node has leased is free when that lease ends.
 pairs (receiver, sender) AS (
     SELECT value, (
         SELECT min(sender_agent) FROM a2a_messages
@@ -96,7 +96,11 @@ heads AS (
                       AND sender_agent = p.sender AND ended_ms IS NULL AND hlc > m.hlc
                     ORDER BY hlc LIMIT 8)
                 WHERE claim_owner <> ?4 AND NOT (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1)
-            ), 0) END
+            ), 0) END,
+            coalesce((
+                SELECT max(lease_until_ms) FROM a2a_receivers
+                WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver
+                  AND node_id || '#' <> ?5), 0)
         ) AS free_ms,
         m.delivery_attempts >= m.max_attempts AND coalesce(m.claim_owner, '') <> ?4 AS is_exhausted,
         (SELECT min(hlc) FROM a2a_messages
@@ -125,8 +129,11 @@ SELECT message_uuid, NOT EXISTS (
 FROM heads WHERE free_ms <= now LIMIT 2
 
 -- name: glance
--- The same for the usual case, in much less time: nothing waits, or a single message. ?4: the time.
-SELECT message_uuid, max(coalesce(claim_until_ms, 0), coalesce(not_before_ms, 0)) AS free_ms
+-- The same for the usual case, in much less time: nothing waits, or a single message. ?4: the time, ?5: as above.
+SELECT message_uuid, max(coalesce(claim_until_ms, 0), coalesce(not_before_ms, 0), coalesce((
+        SELECT max(lease_until_ms) FROM a2a_receivers AS l
+        WHERE l.scope_id = ?1 AND l.repository_id = ?2 AND l.receiver_agent = a2a_messages.receiver_agent
+          AND l.node_id || '#' <> ?5), 0)) AS free_ms
 FROM a2a_messages
 WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3))
   AND ended_ms IS NULL AND (expires_ms IS NULL OR expires_ms > ?4)
@@ -160,7 +167,11 @@ WITH RECURSIVE pairs (receiver, sender, free_ms) AS (
     SELECT p.receiver, m.sender_agent, max(
         coalesce(m.not_before_ms, 0),
         CASE WHEN instr(m.claim_owner, ?5) = 1 AND instr(m.claim_owner, ?6) <> 1
-            THEN 0 ELSE coalesce(m.claim_until_ms, 0) END)
+            THEN 0 ELSE coalesce(m.claim_until_ms, 0) END,
+        coalesce((
+            SELECT max(lease_until_ms) FROM a2a_receivers
+            WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver
+              AND node_id || '#' <> ?5), 0))
     FROM pairs AS p JOIN a2a_messages AS m ON m.id = (
         SELECT id FROM a2a_messages
         WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver AND sender_agent > p.sender
@@ -186,6 +197,10 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND ended_ms IS
     SELECT 1 FROM a2a_messages AS o
     WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.receiver_agent = m.receiver_agent
       AND o.sender_agent = m.sender_agent AND o.ended_ms IS NULL AND o.hlc <> m.hlc)
+  AND NOT EXISTS (
+    SELECT 1 FROM a2a_receivers AS l
+    WHERE l.scope_id = ?1 AND l.repository_id = ?2 AND l.receiver_agent = m.receiver_agent
+      AND l.lease_until_ms > NOW_MS AND instr(?4, l.node_id || '#') <> 1)
 RETURNING RECORD
 
 -- name: past
@@ -193,12 +208,6 @@ RETURNING RECORD
 SELECT message_uuid FROM json_each(?3) JOIN a2a_messages
     ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value
 WHERE ended_ms IS NOT NULL OR claim_until_ms > ?4
-
--- name: ended
--- Those of some messages that have ended.
-SELECT message_uuid FROM json_each(?3) JOIN a2a_messages
-    ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value
-WHERE ended_ms IS NOT NULL
 
 -- name: is_first
 -- Whether nothing of its pair waits that is before it. ?3: receiver, ?4: sender, ?5: its time.
@@ -269,16 +278,24 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?7 AND claim_owner
 RETURNING message_uuid, message_uuid
 
 -- name: ack_on_arrival
--- For what was brought while the database was away: the row may be there or not. ?1: items.
+-- Acknowledge relayed messages that were handed out while the database was unreachable: the row may be there or not.
+-- It answers nothing for a message that has ended, or that is claimed by another process; a claim of the same process
+-- covers it. Both names end with a ULID of 26 characters. ?1: items.
 INSERT INTO a2a_messages (
-    scope_id, repository_id, WRITTEN, state, acknowledged, claim_owner, delivery_attempts, ended_ms
+    scope_id, repository_id, WRITTEN, created_at, state, acknowledged, claim_owner, delivery_attempts, ended_ms
 )
-SELECT ?2, ?3, OF_ITEM, 'acked', 1, value ->> 'claim_owner', 1, NOW_MS
+SELECT ?2, ?3, OF_ITEM, NOW_ISO, 'acked', 1, value ->> 'claim_owner', 1, NOW_MS
 FROM json_each(?1) WHERE true
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET
     state = 'acked', acknowledged = 1, claim_owner = excluded.claim_owner, claim_until_ms = NULL,
-    ended_ms = excluded.ended_ms
-WHERE IS_SAME AND ended_ms IS NULL
+    ended_ms = coalesce(ended_ms, excluded.ended_ms)
+WHERE IS_SAME AND (
+    (acknowledged = 1 AND claim_owner = excluded.claim_owner)
+    OR (ended_ms IS NULL AND (
+        coalesce(claim_until_ms, 0) <= NOW_MS
+        OR 'arrival:' || substr(claim_owner, 1, length(claim_owner) - 26)
+            = substr(excluded.claim_owner, 1, length(excluded.claim_owner) - 26))))
+RETURNING message_uuid, message_uuid
 
 -- name: refuse_unless_held_back
 -- For giving back, which may be said twice.
@@ -330,6 +347,12 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND claim_until_
   AND message_uuid IN (SELECT value ->> 0 FROM json_each(?3))
   AND (message_uuid, claim_owner) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?3))
 
+-- name: release_claim
+-- Release all that a claim came to, where that is not known. ?3: receivers, ?4: the claim.
+UPDATE a2a_messages SET state = 'stored', claim_until_ms = NULL
+WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3))
+  AND ended_ms IS NULL AND claim_until_ms IS NOT NULL AND claim_owner = ?4
+
 -- --- where to ----------------------------------------------------------------------------------------------
 
 -- name: open_inboxes
@@ -337,6 +360,45 @@ INSERT INTO a2a_inboxes (scope_id, repository_id, receiver_agent, node_id, seen_
 SELECT ?1, ?2, value, ?4, NOW_MS FROM json_each(?3) WHERE true
 ON CONFLICT DO UPDATE SET
     node_id = iif(excluded.node_id = '', node_id, excluded.node_id), seen_ms = excluded.seen_ms
+
+-- name: receive_from
+-- Note who receives from these inboxes. ?3: names, ?4: a node, or the chain of a command.
+INSERT INTO a2a_receivers (scope_id, repository_id, receiver_agent, node_id, seen_ms)
+SELECT ?1, ?2, value, ?4, NOW_MS FROM json_each(?3) WHERE true
+ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms
+
+-- name: lease_if_alone
+-- Lease inboxes from which nothing but this node has received lately, or renew the leases of them. It answers with
+-- those that are leased. ?5: for how long, ?6: how long ago is lately, ?7: inboxes whose lease is renewed
+-- even if others want to receive, since messages are being worked on under it, ?8: ticks after which a node is dead,
+-- ?9: the schema version since which nodes respect leases.
+UPDATE a2a_receivers AS r SET lease_until_ms = NOW_MS + ?5
+WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3)) AND node_id = ?4
+  AND NOT EXISTS (
+    SELECT 1 FROM a2a_receivers AS o
+    WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.receiver_agent = r.receiver_agent AND o.node_id <> ?4
+      AND (o.lease_until_ms > NOW_MS OR (
+        o.seen_ms > NOW_MS - ?6 AND NOT EXISTS (SELECT 1 FROM json_each(?7) WHERE value = r.receiver_agent))))
+  AND NOT EXISTS (
+    SELECT 1 FROM mesh_heartbeats AS h LEFT JOIN node_versions AS v USING (scope_id, repository_id, node_id)
+    WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.left_ms IS NULL
+      AND h.last_seen_ms > NOW_MS - ?8 * h.tick_ms
+      AND coalesce(iif(v.incarnation = h.incarnation, v.schema_version, 0), 0) < ?9)
+RETURNING receiver_agent
+
+-- name: rivals
+-- Inboxes from which others have received as well. ?4: this node, ?5: since when.
+SELECT DISTINCT receiver_agent FROM a2a_receivers
+WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3))
+  AND node_id <> ?4 AND seen_ms > ?5
+
+-- name: release_leases
+UPDATE a2a_receivers SET lease_until_ms = 0
+WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3)) AND node_id = ?4
+
+-- name: receive_no_more
+DELETE FROM a2a_receivers
+WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3)) AND node_id = ?4
 
 -- name: node_of
 -- The node where an agent last received, or else the one that says it is that agent's.
@@ -463,11 +525,18 @@ DELETE FROM a2a_messages WHERE id IN (
       AND id < (SELECT max(id) FROM a2a_messages)  -- or its number would be given out again
     LIMIT ?5)
 
+-- name: forget_receivers
+-- ?3: how long ago they were last seen, ?4: how many at once.
+DELETE FROM a2a_receivers WHERE (scope_id, repository_id, receiver_agent, node_id) IN (
+    SELECT scope_id, repository_id, receiver_agent, node_id FROM a2a_receivers
+    WHERE scope_id = ?1 AND repository_id = ?2 AND seen_ms <= NOW_MS - ?3 LIMIT ?4)
+
 -- name: changed
 SELECT changes()
 
 -- name: is_work
--- Whether there is anything to keep in order. ?3: the time, ?4 and ?5: since when the ended ones may go.
+-- Whether there is anything to keep in order. ?3: the time, ?4 and ?5: since when the ended ones may go, ?6: and the
+-- receivers that were last seen then.
 SELECT
     EXISTS (SELECT 1 FROM a2a_messages
         WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND expires_ms IS NOT NULL
@@ -481,4 +550,6 @@ SELECT
           AND id < (SELECT max(id) FROM a2a_messages)) AS forgettable,
     EXISTS (SELECT 1 FROM a2a_messages
         WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL AND state = 'dead'
-          AND ended_ms <= ?5 AND id < (SELECT max(id) FROM a2a_messages)) AS decayed
+          AND ended_ms <= ?5 AND id < (SELECT max(id) FROM a2a_messages)) AS decayed,
+    EXISTS (SELECT 1 FROM a2a_receivers
+        WHERE scope_id = ?1 AND repository_id = ?2 AND seen_ms <= ?6) AS forsaken

@@ -15,6 +15,13 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <> (
     WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 ORDER BY from_seq DESC LIMIT 1
 )
 
+-- name: refuse_unless_incarnation
+-- A newer incarnation of this node has begun.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM node_incarnations
+    WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4
+)
+
 -- name: raise_incarnation
 INSERT INTO node_incarnations (scope_id, repository_id, node_id, incarnation) VALUES (?1, ?2, ?3, 1)
 ON CONFLICT DO UPDATE SET incarnation = incarnation + 1, beats = beats + 1
@@ -27,7 +34,7 @@ WHERE NOT EXISTS (SELECT 1 FROM store_epochs WHERE scope_id = ?1 AND repository_
 
 -- name: joined
 -- What a node has become part of.
-SELECT i.incarnation, NOW_MS, i.beats,
+SELECT i.incarnation, NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0), i.beats,
     coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0),
     e.epoch, e.op_id, coalesce(o.op_id, ''), e.detected_ms
 FROM node_incarnations AS i
@@ -87,7 +94,8 @@ UPDATE node_incarnations SET beats = beats + 1 WHERE scope_id = ?1 AND repositor
 
 -- name: witness
 -- What a node that has just ticked can rely on from now on.
-SELECT NOW_MS, incarnation, beats, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0)
+SELECT NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0),
+    incarnation, beats, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0)
 FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: note_vitals
@@ -102,7 +110,8 @@ UPDATE mesh_heartbeats SET left_ms = NOW_MS, last_seen_ms = NOW_MS, load = 0, be
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: now
-SELECT NOW_MS
+-- The time of the mesh, and how far it is ahead of the database's clock.
+SELECT NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0)
 
 -- name: marks
 -- Which nodes there are, and what shows that one has ticked since: much less than all that is in their rows.

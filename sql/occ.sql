@@ -16,9 +16,9 @@ WHERE i."unique" = 1 AND i.partial = 0 ORDER BY i.name, c.seqno
 -- The condition that follows says that the row is still the right side as it was seen.
 INSERT INTO occ_conflicts (
     scope_id, repository_id, conflict_id, table_name, row_key, base, "left", "right", left_node, left_agent,
-    right_node, strategy, deferred_to
+    right_node, strategy, deferred_to, created_at
 )
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, NOW_ISO
 
 -- name: beginning_with
 SELECT conflict_id, table_name, row_key, base, "left", "right", left_node, left_agent, right_node, strategy,

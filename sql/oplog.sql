@@ -8,16 +8,26 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4
   AND coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0) >= ?6
 
 -- name: refuse_unless_current
--- Whoever sends this is to be heard no more, or has to join again first.
-INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (CURRENT)
+-- Whoever sends this is to be heard no more, or has to join again first. And the time of the mesh must lie where the
+-- sender expects it (?7 to ?8): if the database's clock was set, nothing may be granted or expire by it until the
+-- nodes have agreed on that.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?7 AND ?8 OR NOT EXISTS (CURRENT)
+
+-- name: refuse_unless_on_time
+-- The same for a command, which has no incarnation.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?1 AND ?2
+
+-- name: is_on_time
+-- The same as a condition, in a statement that is a request by itself.
+SELECT 1 WHERE NOW_MS BETWEEN EARLIEST AND LATEST
 
 -- name: is_current
--- The same as a condition, in a statement that is a request by itself.
-CURRENT
+-- A node's guard as a condition, in a statement that is a request by itself.
+CURRENT AND NOW_MS BETWEEN EARLIEST AND LATEST
 
 -- name: refuse_unless_current_at
--- The same, and the chain ends with the entry that the next one was linked to.
-INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (CURRENT) OR ?7 IS NOT (
+-- The guard of a node's request with ops: the chain also ends with the entry that the next one was linked to.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?8 AND ?9 OR NOT EXISTS (CURRENT) OR ?7 IS NOT (
     SELECT hash FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
     ORDER BY seq DESC LIMIT 1
 )
@@ -25,7 +35,7 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (CURRENT) OR ?7 
 -- name: refuse_unless_at
 -- For a chain without incarnations, that of commands: it ends there, and its key and its node's are still
 -- the one that the next entry is signed with.
-INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 IS NOT (
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?7 AND ?8 OR ?4 IS NOT (
     SELECT hash FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
     ORDER BY seq DESC LIMIT 1
 ) OR EXISTS (

@@ -5,12 +5,15 @@ SELECT 1
 
 -- name: now_ms
 -- By the database's clock, in milliseconds since 1970.
-SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) AS now_ms
+SELECT RAW_MS AS now_ms
 
 -- name: checkpoint_pages
 -- After how many pages a commit also checkpoints; 0: never.
 PRAGMA wal_autocheckpoint
 
 -- name: try_to_write
--- Rolled back at once.
+-- Dropped again in the same transaction.
 CREATE TABLE may_i_write (answer)
+
+-- name: take_back_the_try
+DROP TABLE may_i_write

@@ -2,17 +2,17 @@
 
 -- name: remember_key
 -- Fails when the key is known: the script ran before.
-INSERT INTO script_results (scope_id, repository_id, script_key, writer) VALUES (?, ?, ?, ?)
+INSERT INTO script_results (scope_id, repository_id, script_key, writer, since_s) VALUES (?, ?, ?, ?, NOW_MS / 1000)
 
 -- name: remember_keys
 -- The same for all scripts of a request: one statement instead of one each.
 INSERT INTO script_results (scope_id, repository_id, script_key, writer, since_s)
-SELECT ?1, ?2, value, ?3, CAST(strftime('%s', 'now') AS INTEGER) FROM json_each(?4)
+SELECT ?1, ?2, value, ?3, NOW_MS / 1000 FROM json_each(?4)
 
 -- name: remember_failure
 -- Which statement failed, so that the script fails the same way when it is sent again.
-INSERT INTO script_results (scope_id, repository_id, script_key, writer, failed_statement)
-VALUES (?, ?, ?, ?, ?)
+INSERT INTO script_results (scope_id, repository_id, script_key, writer, failed_statement, since_s)
+VALUES (?, ?, ?, ?, ?, NOW_MS / 1000)
 
 -- name: outcomes_of
 SELECT script_key, failed_statement FROM script_results
@@ -38,10 +38,10 @@ DELETE FROM script_answers
 WHERE scope_id = ?1 AND repository_id = ?2 AND script_key IN (
     SELECT script_key FROM script_results
     WHERE scope_id = ?1 AND repository_id = ?2 AND (writer = ?3 OR writer LIKE 'command:%')
-      AND since_s < CAST(strftime('%s', 'now') AS INTEGER) - ?4
+      AND since_s < NOW_MS / 1000 - ?4
 )
 
 -- name: forget_old_keys
 DELETE FROM script_results
 WHERE scope_id = ?1 AND repository_id = ?2 AND (writer = ?3 OR writer LIKE 'command:%')
-  AND since_s < CAST(strftime('%s', 'now') AS INTEGER) - ?4
+  AND since_s < NOW_MS / 1000 - ?4

@@ -272,6 +272,12 @@ class ClockOff(MeshError):
     retryable = True
 
 
+class DatabaseClockJumped(DatabaseUnavailable):
+    """The database's clock was set: nothing is granted or expires until the nodes have agreed on that."""
+
+    code = "database_clock_jumped"
+
+
 class NotKnown(MeshError):
     """There is no such node, op or key."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock
+from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock
 from vox_mesh.coordination.heartbeat import Heartbeat
 from vox_mesh.jobs.worker import Worker
 from vox_mesh.model.health import Check, Vitals
@@ -116,10 +116,21 @@ class Health:
         return Check("writes", is_ok, "" if is_ok else f"one is under way for {stuck_s:.0f} s")
 
     def _clock_check(self) -> Check:
-        if not self._clock.is_off:
+        clock = self._clock
+        if clock.step is not None:
+            return Check("clock", False, str(clock.jumped()))
+        if clock.is_off:
+            off_s, most_s = clock.distance_ms / 1_000, MAX_DISTANCE_MS // 1_000
+            return Check(
+                "clock",
+                False,
+                f"this machine's clock is {off_s:+.1f} s from the database's, and at most {most_s} s are "
+                "tolerated: set the wrong one",
+            )
+        if abs(clock.correction_ms) < MAX_STEP_MS:
             return Check("clock", True)
-        off_s, most_s = self._clock.distance_ms / 1_000, MAX_DISTANCE_MS // 1_000
-        return Check("clock", False, f"it is {off_s:+.1f} s off, and at most {most_s} s are borne: set it")
+        off_s = -clock.correction_ms / 1_000
+        return Check("clock", True, f"the database's clock is {off_s:+.1f} s off, which is corrected: set it")
 
     def _parts(self) -> Check:
         wrong = [

@@ -82,7 +82,8 @@ class MeshNode(Mesh):
         self.presence = presence
         self._monotonic = surroundings.monotonic
         self._heartbeat = Heartbeat(
-            *(store, presence, self.oplog, self.nodes, clock, author.witness, surroundings),
+            *(store, presence, self.oplog, self.nodes, clock, author.database_clock, author.witness),
+            surroundings,
             tick_s=settings.tick,
         )
         # Commands act for the first slot: of nodes that begin together in a folder, it should be the owner.
@@ -178,7 +179,7 @@ class MeshNode(Mesh):
     async def _look(self) -> bool:
         """See whether ops wait; and whether the mesh still has no owner, and we could be it."""
         await self.deferral.look()
-        if self._is_owned or self.clock.is_off:
+        if self._is_owned or not self.clock.can_author:
             return False
         self._is_owned = await self.roles.owner() is not None
         return not self._is_owned
@@ -236,6 +237,8 @@ class MeshNode(Mesh):
         while True:
             await asyncio.sleep(self._tick_s * (0.9 + 0.2 * self._chance()))
             await _told(self._keeper.run_once, "the messages could not be kept in order")
+            if self.bus.is_relayed and self.store.home is Home.MESH:
+                await self.bus.lease_inboxes()
             ticks += 1
             if ticks % _ANNOUNCED_EVERY == 0:
                 await self.bus.announce()
@@ -287,7 +290,7 @@ async def open_node(settings: Settings, surroundings: Surroundings) -> MeshNode:
     """Begin a node; whoever opens it closes it."""
     slot = slot_of(settings, Role.NODE)
     tenant = tenant_of(settings, slot)
-    clock = MeshClock(surroundings)
+    clock = MeshClock(surroundings, has_own_wall=settings.is_database_elsewhere)
     try:
         if slot is None:
             shared = surroundings.memory

@@ -96,6 +96,7 @@ async def open_store_of(
             replica=_replica(settings, slot, engine.query, floor, changes, traffic),
             journal=journal,
             traffic=traffic,
+            wal=getattr(engine, "wal", None),
             monotonic=around.monotonic,
             chance=around.chance,
         )

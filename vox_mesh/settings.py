@@ -172,6 +172,11 @@ class Settings(BaseSettings):
         encrypted = _REMOTE_SCHEMES[parts.scheme] and parts.query != "tls=0"
         return f"{'https' if encrypted else 'http'}://{parts.netloc}{parts.path.rstrip('/')}"
 
+    @property
+    def is_database_elsewhere(self) -> bool:
+        """Whether the database is on another machine, with a clock of its own."""
+        return self.home is Home.MESH and not is_loopback(urlsplit(self.endpoint).hostname or "")
+
 
 EXAMPLES: Final = {
     "VOX_MESH_ENABLED": "1",

@@ -13,8 +13,10 @@ from typing import Final
 from proof.checkers.lives import RECOVERY_S, lives_of, pace_of
 from proof.history import Deed, Event, History
 from proof.losses import NOTE, Losses
+from proof.scene import Pace
 from proof.verdicts import Check
 from proof.workloads.consumers import INBOX, lease_of
+from vox_mesh.errors import CircuitOpen
 
 _SLACK_S: Final = 0.5
 """A node may take the database's clock for so much behind."""
@@ -140,7 +142,7 @@ def handed_in_time(history: History) -> Iterator[str | int]:
     pace, over = pace_of(history), min((each.at for each in history.notes("over")), default=None)
     if pace is None or over is None:
         return
-    troubles = _merged(_troubles(history, lease_of(pace)))
+    troubles = _merged((*_troubles(history, lease_of(pace)), *_rests(history, pace)))
     handed = _handed(history)
     for deed in history.deeds("message.send"):
         if deed.asked["to"] != INBOX or not deed.is_ok or deed.got["spooled"]:
@@ -166,6 +168,13 @@ def _troubles(history: History, lease_s: float) -> Iterator[tuple[float, float]]
     for life in lives_of(history):
         if life.how:
             yield life.ended, life.ended + lease_s
+
+
+def _rests(history: History, pace: Pace) -> Iterator[tuple[float, float]]:
+    """When somebody's circuit was open: it rests for a while after all is well again."""
+    for deed in history.all_deeds:
+        if deed.got.get("error") == CircuitOpen.__name__:
+            yield deed.began, deed.ended + 2 * pace.rest_s + _SLACK_S
 
 
 def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

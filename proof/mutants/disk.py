@@ -21,6 +21,21 @@ DISK_PLANTS: Final = (
         stage=Stage.SERVER,
     ),
     Plant(
+        "copy-dropped-at-compaction",
+        "a replica drops its copy when the server has compacted its log",
+        (
+            Code(
+                "vox_mesh.store.replica.pushed:PushedReplica._take_snapshot",
+                "first = self._expect()",
+                "await self._copy.start_over(self._copy.log_id); first = self._expect()",
+            ),
+        ),
+        ("replica-keeps",),
+        ("effects", "writes", "messages"),
+        stage=Stage.SERVER,
+        faults=("compaction", "delay", "cut", "writer-storm"),
+    ),
+    Plant(
         "spool-loses-some",
         "of what the spool is to keep the last is not written",
         (Code("vox_mesh.store.spool:Spool.keep", 'VALUES (?)", lines)', 'VALUES (?)", lines[:-1])'),),

@@ -73,15 +73,18 @@ def _simulated(plant: Plant, seeds: int) -> tuple[Sequence[str], str]:
 
 
 def _asked(plant: Plant, seeds: int) -> list[str]:
-    until = ["--until", *plant.found_by]
+    return ["--seeds", str(seeds), "--json", "--until", *plant.found_by, *_chosen(plant)]
+
+
+def _chosen(plant: Plant) -> list[str]:
     playing = ["--with", *plant.workloads] if plant.workloads else []
-    faults = ["--faults", *plant.faults] if plant.faults else []
-    return ["--seeds", str(seeds), "--json", *until, *playing, *faults]
+    return [*playing, "--faults", *plant.faults] if plant.faults else playing
 
 
 def _played(plant: Plant, seconds: int) -> tuple[Sequence[str], str]:
     with tempfile.TemporaryDirectory(prefix="vox-mesh-mutant-") as folder:
         asked = ["--seconds", str(seconds), "--seed", "1", "--store", _STORES[plant.stage], "--out", folder]
+        asked += _chosen(plant)
         _run("proof.chaos", *asked, "--plant", plant.name)  # whose stage, and judge, know nothing of it
         verdicts = Path(folder) / "verdicts.json"
         if not verdicts.exists():

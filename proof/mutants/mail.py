@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Plant, Sql
+from proof.mutants.plant import Code, Plant, Sql
 
 _HEAD: Final = "AND (expires_ms IS NULL OR expires_ms > clock.now OR ("
 _NOT_GIVEN_BACK: Final = "AND coalesce(not_before_ms, 0) <= clock.now "
@@ -71,6 +71,19 @@ MESSAGE_PLANTS: Final = (
             Sql("messages", "claim_one", "state = 'delivered',", "state = 'acked', ended_ms = NOW_MS,"),
         ),
         ("messages-acked", "acked-by-holder"),
+        ("messages",),
+    ),
+    Plant(
+        "acked-in-vain",
+        "an acknowledgement that found nothing to acknowledge is told as made",
+        (
+            Code(
+                "vox_mesh.messages.claims:Claims.ack",
+                "elif verdict.rows or verdict.spooled:",
+                "elif verdict.rows is not None:",
+            ),
+        ),
+        ("acked-once", "acked-by-holder", "messages-acked"),
         ("messages",),
     ),
 )

@@ -107,7 +107,7 @@ class Plant:
     """What must be played for it to show; all, if nothing is said."""
     stage: Stage = Stage.SIMULATION
     faults: Sequence[str] = ()
-    """The kinds of fault that it takes, if it is not those of every run."""
+    """What must go wrong for it to show; the usual, if nothing is said."""
 
     def plant(self) -> None:
         """Have the bug in this process. Statements are changed first: code is loaded with what it uses."""

@@ -15,8 +15,13 @@ from proof.mutants.work import JOB_PLANTS
 PLANTS: Final = {
     plant.name: plant
     for plants in (
-        *(LOCK_PLANTS, STORE_PLANTS, DISK_PLANTS, LOG_PLANTS, MESSAGE_PLANTS, JOB_PLANTS),
+        LOCK_PLANTS,
         ROLLBACK_PLANTS,
+        STORE_PLANTS,
+        DISK_PLANTS,
+        LOG_PLANTS,
+        MESSAGE_PLANTS,
+        JOB_PLANTS,
     )
     for plant in plants
 }

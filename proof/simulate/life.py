@@ -113,6 +113,7 @@ class Life:
             self._chance.randbytes,
             self.line,
             place=self.recorder.who,
+            elapsed=self._cast.loop.time,
         )
         settings = settings_of(self.recorder.who, self._cast.pace.tick_s, has_breaker=self._cast.has_breaker)
         try:

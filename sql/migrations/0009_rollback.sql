@@ -16,4 +16,4 @@ CREATE TABLE IF NOT EXISTS store_epochs (
     PRIMARY KEY (scope_id, repository_id, epoch)
 ) WITHOUT ROWID;
 
-UPDATE lock_generations SET generation = max(generation, NOW_MS << 10);
+UPDATE lock_generations SET generation = max(generation, RAW_MS << 10);

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 import click
 import pytest
@@ -153,7 +156,7 @@ def test_a_file_that_is_no_database_ends_with_2_and_is_left_alone(vox: Vox) -> N
 _EXITS = {"BadSettings": 2, "DriverMissing": 2, "BadValue": 2, "WrongHome": 2}
 _EXITS |= dict.fromkeys(("BadDocument", "BadManifest", "BadPolicy", "BadScore", "BadBudget", "BadAddress"), 2)
 _EXITS |= dict.fromkeys(("DatabaseUnavailable", "Unreachable", "ServerFull", "NoAnswer", "CircuitOpen"), 3)
-_EXITS |= dict.fromkeys(("DatabaseBusy", "OutcomeUnknown", "Overloaded"), 3)
+_EXITS |= dict.fromkeys(("DatabaseBusy", "DatabaseClockJumped", "OutcomeUnknown", "Overloaded"), 3)
 
 
 @pytest.mark.parametrize("kind", [each for each in vars(errors).values() if isinstance(each, type)])
@@ -211,6 +214,23 @@ def test_a_reader_that_has_seen_enough_is_no_error(vox: Vox, arguments: tuple[st
         command.wait(timeout=60)
     assert err == ""
     assert command.returncode == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize(
+    ("redirected", "why"), [("> /dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
+)
+@pytest.mark.parametrize("command", ["nodes --json", "--version"])
+def test_an_output_that_can_not_be_written_ends_with_1_and_one_line(
+    vox: Vox, command: str, redirected: str, why: str
+) -> None:
+    shell = f"{sys.executable} -m vox_mesh.cli {command} {redirected}"
+    ended = subprocess.run(
+        shell, shell=True, cwd=vox.folder, env=vox.environment, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"vox-mesh: cannot write to standard output: {why}")
 
 
 @pytest.mark.parametrize(("log_format", "debug", "tokens"), [("text", "0", 5), ("json", "1", 3)])

@@ -65,6 +65,16 @@ def test_who_is_silent_for_longer_than_the_threshold_is_not_listed(vox: Vox) -> 
             node.process.send_signal(signal.SIGCONT)
 
 
+def test_if_all_fell_silent_the_database_is_named_as_a_cause(vox: Vox) -> None:
+    with running_node(vox):
+        assert vox("nodes", "--all").err == ""
+    assert vox("nodes").err == "", "it has left"
+    with closing(sqlite3.connect(vox.folder / ".vox/cache/db/local.db")) as database, database:
+        database.execute("UPDATE mesh_heartbeats SET left_ms = NULL, last_seen_ms = last_seen_ms - 600000")
+    for asked in (["nodes"], ["nodes", "--all", "--json"]):
+        assert "no heartbeat advances" in vox(*asked).err
+
+
 def test_a_worker_is_one_that_has_kinds_and_a_terminal_is_not_steered_by_others(vox: Vox) -> None:
     with running_node(vox), running_node(vox) as second:
         pass

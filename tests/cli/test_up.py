@@ -7,9 +7,12 @@ import shutil
 import signal
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import httpx
@@ -83,6 +86,29 @@ def test_on_a_signal_it_gives_back_what_it_has_in_hand(folder: Vox, number: sign
     after = folder("job", "show", job["job_id"], "--json").document
     assert (after["state"], after["failures"], after["claimer"]) == ("pending", 0, None)
     assert folder("oplog", "verify").code == 0
+
+
+@pytest.mark.parametrize(
+    ("loaded", "number"),
+    [
+        ("click.globals", signal.SIGINT),
+        ("vox_mesh.settings", signal.SIGTERM),
+        ("uvloop", signal.SIGINT),
+        ("vox_mesh.cli.node_run", signal.SIGTERM),
+        ("vox_mesh.store.file", signal.SIGINT),
+    ],
+)
+def test_a_signal_while_it_starts_ends_it_with_0_and_no_traceback(
+    vox: Vox, loaded: str, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "vox_mesh.cli", "up", "--node-id", "one"]
+    with subprocess.Popen(command, cwd=vox.folder, env=vox.environment, stderr=PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any(line.split()[-1:] == [loaded] for line in process.stderr)
+        process.send_signal(number)
+        said = [line for line in process.stderr if not line.startswith("import time:")]
+        assert (process.wait(_PATIENCE_S), [line for line in said if "Traceback" in line]) == (0, []), said
+    assert vox("nodes", "--json").document == [], "it is no node, or has left"
 
 
 def test_a_second_signal_ends_it_at_once_and_nothing_is_damaged(folder: Vox) -> None:

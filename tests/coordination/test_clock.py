@@ -208,7 +208,7 @@ async def test_a_forged_time_in_a_row_is_flagged_and_not_merged() -> None:
 
 def clock_at(database: int, monotonic: Clock) -> MeshClock:
     """A clock that has just heard the database."""
-    clock = MeshClock(Surroundings(wall_ms=lambda: database, monotonic=monotonic))
+    clock = MeshClock(Surroundings(wall_ms=lambda: database, elapsed=monotonic))
     clock.name("a")
     clock.heard(database, clock.started())
     return clock
@@ -224,10 +224,13 @@ def test_at_full_speed_the_counter_carries_and_never_blocks() -> None:
     assert last.wall_ms == 1_000_002, "100,000 fit into a millisecond"
 
 
-def test_a_database_whose_clock_goes_back_does_not_take_times_back() -> None:
+def test_a_database_whose_clock_is_accepted_as_it_goes_back_does_not_take_times_back() -> None:
     monotonic = Clock()
     clock = clock_at(2_000_000, monotonic)
     before = clock.tick()
+    clock.heard(1_000_000, clock.started())
+    assert clock.now_ms == 2_000_000, "it is not believed at once"
+    clock.accept()
     clock.heard(1_000_000, clock.started())
     assert clock.now_ms == 1_000_000
     again = clock.tick()
@@ -245,7 +248,7 @@ def test_a_clock_that_is_far_ahead_of_the_database_comes_no_closer_to_others() -
 
 
 def test_before_the_database_is_heard_the_own_clock_is_all_there_is() -> None:
-    clock = MeshClock(Surroundings(wall_ms=lambda: 5_000, monotonic=Clock()))
+    clock = MeshClock(Surroundings(wall_ms=lambda: 5_000, elapsed=Clock()))
     assert not clock.is_set
     assert clock.now_ms == 5_000
     assert clock.distance_ms == 0
@@ -263,7 +266,7 @@ def test_what_is_told_is_never_ahead_of_the_database_nor_behind_by_more_than_an_
     answers: list[tuple[int, int, int]], ahead: int
 ) -> None:
     monotonic = Clock(1_000.0)
-    clock = MeshClock(Surroundings(wall_ms=lambda: 0, monotonic=monotonic))
+    clock = MeshClock(Surroundings(wall_ms=lambda: 0, elapsed=monotonic))
     clock.name("a")
     quickest = 10_000
     last = Hlc(0, 0, "a")

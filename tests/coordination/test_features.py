@@ -32,8 +32,10 @@ async def node(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> 
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
     settings: Settings = case.settings(tmp_path, server, tick="1h")
-    async with Mesh.open(settings, Surroundings(monotonic=clock)) as node:
+    async with Mesh.open(settings, Surroundings(monotonic=clock, elapsed=clock)) as node:
+        began = clock.now
         yield node
+        clock.now = began  # or it would leave with a word against the database's clock
 
 
 async def another(node: MeshNode, name: str, announced: int | None, incarnation: int = 1) -> None:

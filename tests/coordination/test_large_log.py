@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tools.homes import MESH
+import pytest
+
+from tools.homes import MEMORY, MESH
 from tools.sqld import Server
 from vox_mesh.coordination.export import export_log, verify_export
 from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.mesh import Mesh
+from vox_mesh.node import MeshNode
 
 _COUNT = 120
+_MANY = 1_000
 _BYTES = 120_000  # together more than the server's limit of 10 MB
 
 
@@ -34,3 +40,30 @@ async def test_entries_that_are_too_large_for_one_answer_come_in_several(
         exported = await export_log(mesh.oplog, *mesh.store.tenant[:2], tmp_path / "log.jsonl")
         assert exported.entries == _COUNT + 1
     assert [chain.problem for chain in verify_export(tmp_path / "log.jsonl").chains] == [None]
+
+
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[MeshNode]:
+    """A node in memory, where nothing is waited for."""
+    async with Mesh.open(MEMORY.settings(tmp_path, None)) as node:
+        yield node
+
+
+async def test_while_a_log_is_verified_others_have_their_turns(local: MeshNode) -> None:
+    local.oplog.register(OpKind("turn"))
+    await asyncio.gather(*(local.oplog.append("turn", {"n": number}) for number in range(_MANY)))
+    turns, verified = 0, asyncio.Event()
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while not verified.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    taking = asyncio.create_task(take_turns())
+    await asyncio.sleep(0)
+    (chain,) = await local.oplog.verify()
+    verified.set()
+    await taking
+    assert (chain.problem, chain.entries >= _MANY) == (None, True)
+    assert turns > _MANY / 64, "no piece is longer than 64 entries"

@@ -51,6 +51,8 @@ _LABELS: Final[dict[str, set[str]]] = {
     "vox_heartbeat_age_seconds": {"node"},
     "vox_heartbeat_missed_ticks": {"node"},
     "vox_nodes": {"state"},
+    "vox_database_clock_correction_seconds": set(),
+    "vox_database_clock_unconfirmed": set(),
     "vox_messages_unacked": set(),
     "vox_messages_overdue": set(),
     "vox_messages_dead": set(),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.authoring import Scene
 from tests.support.clocks import Clock
-from tests.support.messaging import PATIENCE_S, bodies, found, next_of, settled
+from tests.support.messaging import PATIENCE_S, bodies, change, found, next_of, settled, take, write
 from vox_mesh import Message
-from vox_mesh.errors import Unreachable
+from vox_mesh.errors import NotHolder, Unreachable
 from vox_mesh.messages.arrivals import MAX_KEPT, Arrivals
 from vox_mesh.messages.claims import is_brought
 from vox_mesh.model.messages import MessageState
@@ -33,6 +33,10 @@ class Nudged:
         """There is a message."""
         self.times += 1
 
+    def has_pair(self, pair: tuple[str, str]) -> bool:
+        """It has none."""
+        return False
+
 
 @pytest.fixture
 async def sent(local: MeshNode) -> list[Message]:
@@ -51,8 +55,8 @@ async def test_what_is_brought_waits_in_the_order_in_which_to_hand_it_out(sent: 
     arrivals, nudged = receiving()
     arrivals.bring(list(reversed(sent)))
     assert nudged.times == 3
-    assert bodies(arrivals.waiting(["z"], set())) == ["a0", "b0", "a1"]
-    assert arrivals.waiting(["y"], set()) == []
+    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["a0", "b0", "a1"]
+    assert arrivals.waiting(["y"], set(), nudged) == []
 
 
 async def test_what_nobody_receives_here_is_not_kept(sent: list[Message]) -> None:
@@ -67,49 +71,49 @@ async def test_what_nobody_receives_here_is_not_kept(sent: list[Message]) -> Non
 
 
 async def test_brought_twice_it_is_kept_once_and_handed_out_once(sent: list[Message]) -> None:
-    arrivals, _ = receiving()
+    arrivals, nudged = receiving()
     arrivals.bring(sent)
     arrivals.bring(sent)
     assert len(arrivals._kept) == 3
     arrivals.handed_out(sent[0])
     arrivals.bring(sent)
-    assert bodies(arrivals.waiting(["z"], set())) == ["b0", "a1"]
+    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["b0", "a1"]
     arrivals.done(sent[0])
     arrivals.bring(sent)
     assert arrivals.is_done(sent[0])
-    assert "a0" not in bodies(arrivals.waiting(["z"], set()))
+    assert "a0" not in bodies(arrivals.waiting(["z"], set(), nudged))
 
 
 async def test_what_was_claimed_from_the_database_is_dropped(sent: list[Message]) -> None:
-    arrivals, _ = receiving()
+    arrivals, nudged = receiving()
     arrivals.bring(sent)
     arrivals.found(sent[:2])
-    assert bodies(arrivals.waiting(["z"], set())) == ["a1"]
+    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["a1"]
 
 
 async def test_nothing_overtakes_what_was_not_seen_here(sent: list[Message]) -> None:
     first, other, third = sent
     fourth = third._replace(message_uuid="4", payload='"a2"', hlc=third.hlc + "~", after=third.message_uuid)
     third = third._replace(after=first.message_uuid)
-    arrivals, _ = receiving()
+    arrivals, nudged = receiving()
     arrivals.bring([other, third, fourth])
-    assert bodies(arrivals.waiting(["z"], set())) == ["b0"]
-    assert bodies(arrivals.waiting(["z"], {first.message_uuid})) == ["b0", "a1", "a2"]
+    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["b0"]
+    assert bodies(arrivals.waiting(["z"], {first.message_uuid}, nudged)) == ["b0", "a1", "a2"]
     arrivals.handed_out(first)
-    assert bodies(arrivals.waiting(["z"], set())) == ["b0", "a1", "a2"]
+    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["b0", "a1", "a2"]
     arrivals.not_done(first)  # it was given back, and comes again
-    assert bodies(arrivals.waiting(["z"], set())) == ["b0"]
+    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["b0"]
 
 
 async def test_one_given_back_holds_back_its_pair_until_its_time_comes(sent: list[Message]) -> None:
     clock = Clock()
-    arrivals, _ = receiving(clock)
+    arrivals, nudged = receiving(clock)
     arrivals.bring(sent)
     arrivals.handed_out(sent[0])
     arrivals.give_back(sent[0], 5)
-    assert bodies(arrivals.waiting(["z"], set())) == ["b0"]
+    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["b0"]
     clock.now += 5
-    assert bodies(arrivals.waiting(["z"], set())) == ["a0", "b0", "a1"]
+    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["a0", "b0", "a1"]
 
 
 async def test_no_more_is_kept_than_fits(sent: list[Message]) -> None:
@@ -134,7 +138,6 @@ async def test_the_memory_of_what_was_handed_out_is_bounded(sent: list[Message])
     for number in range(20_000):
         arrivals.handed_out(sent[0]._replace(message_uuid=str(number)))
     assert len(arrivals._seen) <= 16_384
-    assert arrivals.is_handed_out(sent[0]._replace(message_uuid="19999"))
 
 
 # --- while the database is away ---------------------------------------------------------------------
@@ -146,6 +149,15 @@ class Away:
     def __init__(self, scene: Scene, node: MeshNode) -> None:
         self._gate = scene.gate
         self.node = node
+
+    async def leased_loop(self, count: int, at_once: int = 256) -> AsyncGenerator[Message, None]:
+        """A loop that has received so many messages as z, with a lease of that inbox."""
+        loop = self.node.bus.receive("z", at_once=at_once)
+        await take(self.node, loop, count)
+        await settled(self.node)
+        await self.node.bus.lease_inboxes()
+        assert self.node.bus._leases.until("z") is not None
+        return loop
 
     def begin(self) -> None:
         """Nothing gets through from now on."""
@@ -172,9 +184,7 @@ async def test_while_the_database_is_away_arrival_is_the_claim_and_the_ack_waits
     away: Away, sent: list[Message]
 ) -> None:
     bus = away.node.bus
-    loop = bus.receive("z")
-    for _ in sent:
-        await bus.ack(await next_of(loop))
+    loop = await away.leased_loop(len(sent))
     away.begin()
     more = [await bus.send("z", body, sender="a") for body in ("late", "later")]
     assert [each.state for each in more] == [MessageState.SPOOLED] * 2
@@ -196,9 +206,7 @@ async def test_one_that_is_worked_on_when_the_database_comes_back_is_not_handed_
     away: Away, sent: list[Message]
 ) -> None:
     bus = away.node.bus
-    loop = bus.receive("z")
-    for _ in sent:
-        await bus.ack(await next_of(loop))
+    loop = await away.leased_loop(len(sent))
     asking = asyncio.create_task(next_of(loop))
     await settled(away.node)
     away.begin()
@@ -215,3 +223,131 @@ async def test_one_that_is_worked_on_when_the_database_comes_back_is_not_handed_
     assert (await asking).message_uuid == after.message_uuid
     await loop.aclose()
     await settled(away.node)
+
+
+# --- the lease of an inbox ----------------------------------------------------------------------------
+
+
+async def _brought(away: Away, *bodies: str) -> list[Message]:
+    """Messages that were sent while the database was away, each by another sender, and brought here."""
+    sent = [await away.node.bus.send("z", body, sender=body) for body in bodies]
+    away.node.bus.arrivals.bring(sent)
+    return sent
+
+
+async def _until_unanswered(node: MeshNode, times: int = 3) -> None:
+    """Wait until all consumers of a node have asked so often without an answer."""
+    async with asyncio.timeout(PATIENCE_S):
+        while any(each._unanswered < times for each in node.bus._consumers):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+
+
+async def test_consumers_of_one_node_never_share_a_relayed_message(away: Away, sent: list[Message]) -> None:
+    bus = away.node.bus
+    loops = [await away.leased_loop(len(sent), at_once=1), bus.receive("z", at_once=1)]
+    asking = [asyncio.create_task(next_of(loop)) for loop in loops]
+    await settled(away.node)
+    away.begin()
+    await _brought(away, "x", "y")
+    taken = [await each for each in asking]
+    assert sorted(bodies(taken)) == ["x", "y"]
+    for message in taken:
+        assert not await bus.ack(message)  # it is in the spool
+    await away.end()
+    assert {(await found(away.node, each)).state for each in taken} == {MessageState.ACKED}
+    for loop in loops:
+        await loop.aclose()
+
+
+async def test_while_others_receive_too_relayed_messages_wait_for_the_database(
+    away: Away, there: Scene, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    async with there.node("other") as other:
+        await other.run_once()
+        assert await other.bus.poll_inbox_from_db("z") == []
+        await settled(other)
+        bus._leases._asked_at = float("-inf")
+        await bus.lease_inboxes()
+        assert bus._leases.until("z") is None
+        asking = asyncio.create_task(next_of(loop))
+        await settled(away.node)
+        away.begin()
+        (message,) = await _brought(away, "x")
+        await _until_unanswered(away.node)
+        assert not asking.done()
+        await away.end()
+        assert (await asking).message_uuid == message.message_uuid
+        assert not is_brought(asking.result())
+        assert await bus.ack(asking.result())
+    await loop.aclose()
+
+
+async def test_a_leased_inbox_is_claimed_by_its_holder_alone_until_the_lease_ends(
+    away: Away, there: Scene, sent: list[Message]
+) -> None:
+    loop = await away.leased_loop(len(sent))
+    async with there.node("other") as other:
+        await other.run_once()
+        await other.bus.send("z", "x", sender="a")
+        assert await other.bus.poll_inbox_from_db("z") == []
+        assert await other.bus.inbox("z") == []
+        await write(other, "UPDATE a2a_receivers SET lease_until_ms = 1 WHERE scope_id = ?1 AND ?2 = ?2")
+        assert bodies(await other.bus.poll_inbox_from_db("z")) == ["x"]
+    await loop.aclose()
+
+
+async def test_a_lease_is_released_when_its_holder_receives_no_more(
+    away: Away, there: Scene, sent: list[Message]
+) -> None:
+    loop = await away.leased_loop(len(sent))
+    await loop.aclose()
+    await settled(away.node)
+    async with there.node("other") as other:
+        await other.run_once()
+        await other.bus.send("z", "x", sender="a")
+        assert bodies(await other.bus.poll_inbox_from_db("z")) == ["x"]
+
+
+async def test_an_ack_of_a_relayed_message_that_another_has_acked_is_refused(
+    away: Away, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    asking = asyncio.create_task(next_of(loop))
+    await settled(away.node)
+    away.begin()
+    await _brought(away, "x")
+    message = await asking
+    assert is_brought(message)
+    await away.end()
+    await change(away.node, [message], state="acked", acknowledged=1, ended_ms=1, claim_owner="another")
+    with pytest.raises(NotHolder):
+        await bus.ack(message)
+    assert (await found(away.node, message)).claim_owner == "another"
+    await loop.aclose()
+
+
+async def test_a_relayed_message_in_hand_is_claimed_for_its_holder_when_the_database_is_back(
+    away: Away, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    asking = asyncio.create_task(next_of(loop))
+    await settled(away.node)
+    away.begin()
+    await _brought(away, "x")
+    message = await asking
+    await away.end()
+    await bus.send("z", "behind", sender="x")
+    assert await bus.poll_inbox_from_db("z") == []  # it is in hand, and what comes after it waits
+    await settled(away.node)
+    claimed = await found(away.node, message)
+    assert claimed.state == MessageState.DELIVERED
+    assert await bus.ack(message)
+    assert (await found(away.node, message)).claim_owner == claimed.claim_owner
+    assert bodies(await bus.poll_inbox_from_db("z")) == ["behind"]
+    with pytest.raises(NotHolder):
+        await bus.ack(message)
+    await loop.aclose()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.support.messaging import (
     PATIENCE_S,
     Crowd,
     bodies,
+    change,
     found,
     lapse,
     next_of,
@@ -295,3 +296,78 @@ async def test_waiting_for_an_ack_tells_how_a_message_ended(node: MeshNode) -> N
     assert await after(await node.bus.send("z", 1, sender="a"), "ack")
     assert not await after(await node.bus.send("z", 2, sender="a", max_attempts=1), "nack")
     assert not await node.bus.acked(await node.bus.send("z", 3, sender="a"), 0.01)
+
+
+# --- nothing is stranded ------------------------------------------------------------------------------
+
+
+async def test_what_was_claimed_with_a_lost_message_is_released_at_once(crowd: Crowd) -> None:
+    here, there = await crowd.node("here"), await crowd.node("there")
+    await send(here, "a", 3)
+    receiving = here.bus.receive("z", lease=_LEASE_S)
+    first = await next_of(receiving)
+    await change(here, [first], claim_owner="another", claim_until_ms=1)
+    with pytest.raises(NotHolder):
+        await here.bus.ack(first)
+    left = await there.bus.poll_inbox_from_db("z")
+    assert bodies(left) == ["a0", "a1", "a2"]
+    assert [each.delivery_attempts for each in left] == [2, 1, 1]
+    await receiving.aclose()
+
+
+async def test_what_was_claimed_with_a_lost_message_is_released_when_that_is_given_back(
+    node: MeshNode,
+) -> None:
+    await send(node, "a", 3)
+    receiving = node.bus.receive("z", lease=_LEASE_S)
+    first = await next_of(receiving)
+    await change(node, [first], claim_owner="another", claim_until_ms=1)
+    with pytest.raises(NotHolder):
+        await node.bus.nack(first)
+    assert bodies(await node.bus.poll_inbox_from_db("z")) == ["a0", "a1", "a2"]
+    await receiving.aclose()
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_a_message_whose_handler_is_cancelled_is_released_at_once(
+    node: MeshNode, is_closed: bool
+) -> None:
+    await send(node, "a", 3)
+    handling = asyncio.Event()
+
+    async def handle() -> None:
+        receiving = node.bus.receive("z", lease=_LEASE_S)
+        async with aclosing(receiving) if is_closed else nullcontext(receiving):
+            async for _ in receiving:
+                handling.set()
+                await asyncio.Event().wait()
+
+    task = asyncio.create_task(handle())
+    await handling.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    await settled(node)
+    left = await node.bus.poll_inbox_from_db("z")
+    assert [(each.body, each.delivery_attempts) for each in left] == [("a0", 2), ("a1", 1), ("a2", 1)]
+
+
+async def test_cancelled_while_it_gives_back_a_loop_strands_nothing(there: Scene) -> None:
+    clock = Clock()
+    async with there.node(surroundings=Surroundings(monotonic=clock)) as node:
+        await node.run_once()
+        await send(node, "a", 2)
+        receiving = node.bus.receive("z", lease=_LEASE_S)
+        first = await next_of(receiving)
+        await settled(node)
+        clock.now += _LEASE_S / 2
+        there.gate.hold()
+        asking = asyncio.create_task(anext(receiving))
+        await there.gate.arrival()
+        asking.cancel()
+        there.gate.release()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await settled(node)
+        (second,) = [each for each in await node.bus.letters.peek(["z"]) if each.body == "a1"]
+        assert second.claim_until_ms is None
+        await node.bus.ack(first)

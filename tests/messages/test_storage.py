@@ -47,7 +47,7 @@ async def test_a_database_from_before_there_were_messages_is_upgraded(tmp_path: 
     batch = Batch()
     for table in _TABLES:
         batch.add(f"DROP TABLE {table}")
-    batch.add(f"UPDATE mesh_schema SET version = {VERSION - 1}")
+    batch.add("UPDATE mesh_schema SET version = 7")
     assert (await engine.run(batch.seal())).committed
     await engine.close()
     async with Mesh.open(settings) as node:

@@ -153,6 +153,7 @@ async def test_messages_to_one_of_many_receivers_wake_only_that_one(
 async def test_a_message_to_a_role_wakes_a_few_of_its_many_receivers(
     others: Crowd, resting: Resting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(wakeups, "_RAMP_S", _NEVER_S)
     node, other = await others.node("a"), await others.node("b")
     async with receiving(node, idle(_MANY), "reviewer") as got:
         await resting.reach(_MANY)
@@ -308,7 +309,12 @@ async def test_what_the_relay_brought_is_dropped_when_another_node_has_it(
     node, other = await others.node("a"), await others.node("b")
     dropped = asyncio.Event()
     drop = node.bus.arrivals._drop
-    monkeypatch.setattr(node.bus.arrivals, "_drop", lambda key: (drop(key), dropped.set()))
+
+    def drop_and_note(key: str) -> None:
+        drop(key)
+        dropped.set()
+
+    monkeypatch.setattr(node.bus.arrivals, "_drop", drop_and_note)
     async with receiving(node, idle(2 * FEW), "reviewer"):
         await resting.reach(2 * FEW)
         sent = await other.bus.send("z", 1, sender="sender")
@@ -341,7 +347,7 @@ class Sleeper:
     """A receiver that counts how often it was woken."""
 
     def __init__(self, name: str) -> None:
-        self.names = (name,)
+        self.names: tuple[str, ...] = (name,)
         self.woken = 0
 
     def look(self) -> None:

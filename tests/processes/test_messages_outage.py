@@ -48,6 +48,7 @@ async def test_while_the_database_is_away_messages_are_brought_and_afterwards_ea
         reader = await run.receiver()
         sender = await run.sender(messages=_BEFORE + _MEANWHILE, halts=(_BEFORE,))
         await run.until_acked(_BEFORE)
+        await run.until_leased()
         _CUTS[how](server)
         sender.go_on()
         await sender.until_told("sent_all")
@@ -97,6 +98,7 @@ async def test_what_the_relay_left_out_is_not_overtaken_when_the_database_goes_a
         relay.release()
         sender.go_on()
         await sender.until_told("sent_all")
+        await run.until_leased()
         server.kill()
         reader.go_on()
         await reader.until_told("acked")
@@ -117,6 +119,7 @@ async def test_what_the_receiver_has_not_claimed_yet_is_not_overtaken_when_the_d
             await sender.until_told("sent", number + 2)
         reader.go_on()
         await reader.until_told("got", 3)  # with the next few, it has claimed no more than those
+        await run.until_leased()
         server.kill()
         sender.go_on()
         await sender.until_told("sent_all")

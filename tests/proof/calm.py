@@ -46,7 +46,9 @@ class Stage:
         self.memory = SharedMemory(virtual_time.now_ms)
         chance = random.Random(self.seed)
         self.around = Surroundings(
-            virtual_time.now_ms, loop.time, chance.random, chance.randbytes, memory=self.memory
+            *(virtual_time.now_ms, loop.time, chance.random, chance.randbytes),
+            memory=self.memory,
+            elapsed=loop.time,
         )
         self.outside = MemoryOutside()
         self.stage = Recorder("stage", 1, loop.time, self.events.append)

@@ -92,6 +92,7 @@ class Orchestra:
             lambda: passed_ms() / 1_000,
             lambda: 0.5,
             memory=player.line,
+            elapsed=lambda: passed_ms() / 1_000,
         )
 
     async def begin(self, name: str, *, skew_ms: int = 0, drift: float = 0.0, **settings: Any) -> bool:

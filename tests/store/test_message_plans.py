@@ -21,7 +21,6 @@ LIFE = (
     "claim_one",
     "is_first",
     "past",
-    "ended",
     "bury_exhausted",
     "claim",
     "ack",

@@ -103,7 +103,7 @@ async def test_a_store_on_a_schema_that_is_too_new_does_not_open(role: Role, tmp
     settings = FILE.settings(tmp_path, None)
     engine = await open_engine(settings)
     await ensure_schema(engine)
-    await run(engine, "INSERT INTO mesh_schema (version, oldest_code) VALUES (9, 9)")
+    await run(engine, f"INSERT INTO mesh_schema (version, oldest_code) VALUES ({VERSION + 1}, {VERSION + 1})")
     await engine.close()
     with pytest.raises(SchemaTooNew):
         await open_store(settings, role)

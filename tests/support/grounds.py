@@ -52,7 +52,7 @@ class Player:
 
 def player(node: MeshNode, hand: Hand, policy: TempoPolicy | None = None) -> Player:
     """A node of the rhythm that goes by this clock alone."""
-    clock = MeshClock(Surroundings(lambda: hand.now_ms, lambda: hand.now_ms / 1_000))
+    clock = MeshClock(Surroundings(lambda: hand.now_ms, elapsed=lambda: hand.now_ms / 1_000))
     clock.name(node.identity.chain)
     policy = TempoPolicy.built_in("default") if policy is None else policy
     plan = Plan(PlanEntry.of(policy))

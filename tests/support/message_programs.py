@@ -21,6 +21,7 @@ from tests.support.jobs import report
 from tests.support.lock_programs import orders
 from vox_mesh import Mesh
 from vox_mesh.errors import NotHolder
+from vox_mesh.messages import consumer
 from vox_mesh.model.messages import Message, MessageState
 from vox_mesh.model.ulid import derived
 from vox_mesh.node import MeshNode
@@ -88,8 +89,9 @@ class Desk(Person):
         pace = self.job["pace"]
         for number in range(self._next[agent], self.job["messages"]):
             await self.halt_at(number)
+            sender = f"{agent}-{number}" if self.job["strangers"] else agent
             message = await self.mesh.bus.send(
-                self.job["to"], {"n": number}, sender=agent, key=derived(_FAMILY, f"{agent} {number}")
+                self.job["to"], {"n": number}, sender=sender, key=derived(_FAMILY, f"{agent} {number}")
             )
             self.written.add(agent, number)
             kept = {"spooled": number} if message.state == MessageState.SPOOLED else {}
@@ -115,6 +117,11 @@ class Reader(Person):
 
     async def read_all(self) -> None:
         """Deal with all messages for an agent and its roles, for ever."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.job["loops"]):
+                group.create_task(self._read())
+
+    async def _read(self) -> None:
         agent, roles, lease = self.job["agents"][0], self.job["roles"], self.job["lease"]
         async for message in self.mesh.bus.receive(agent, roles=roles, lease=lease):
             await self._deal_with(message)
@@ -122,8 +129,10 @@ class Reader(Person):
     async def _deal_with(self, message: Message) -> None:
         """Write it down, unless somebody has, and acknowledge it."""
         number = message.body["n"]
+        self.written.add("handed", message.sender_agent, number)
         report(got=number)
         await self.halt_at(number)
+        await asyncio.sleep(self.job["work"])
         self._known |= {(agent, number) for what, agent, number in self.written.new() if what == "done"}
         is_new = (message.sender_agent, str(number)) not in self._known
         self.written.add("done" if is_new else "again", message.sender_agent, number)
@@ -132,6 +141,7 @@ class Reader(Person):
         except NotHolder:
             report(refused=number)
         else:
+            self.written.add("acked", message.sender_agent, number)
             report(acked=number)
 
 
@@ -147,6 +157,8 @@ async def main(job: Facts) -> None:
     """Do the job. As Ctrl-C does, SIGTERM ends it in good order."""
     task = asyncio.current_task()
     assert task is not None
+    if job["patience"]:
+        consumer._CLAIM_S = job["patience"]  # type: ignore[misc]
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await {"send": send, "receive": receive}[job["verb"]](job)
 

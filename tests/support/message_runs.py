@@ -28,6 +28,7 @@ _ROWS: Final = (
 _STORED: Final = "SELECT count(*) FROM a2a_messages WHERE scope_id = ?"
 _ACKED: Final = f"{_STORED} AND state = 'acked'"
 _CLAIMED: Final = f"{_STORED} AND claim_until_ms IS NOT NULL"
+_LEASED: Final = "SELECT count(*) FROM a2a_receivers WHERE scope_id = ? AND lease_until_ms > 0"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,14 @@ class MessageJob(Job):
     """Before it sends these, or deals with them, it waits until it is told to go on."""
     roles: tuple[str, ...] = ()
     lease: float = 120.0
+    loops: int = 1
+    """How many consumers it has."""
+    strangers: bool = False
+    """Whether each message is of another sender, so that none has to wait for the one before."""
+    work: float = 0.0
+    """How long a receiver works on each message, in seconds."""
+    patience: float = 0.0
+    """How long a receiver waits for the answer to a claim; 0: as long as usual."""
 
 
 class Correspondent(Writer):
@@ -137,6 +146,18 @@ class Post:
         """How many messages were delivered to somebody who had dealt with them."""
         return sum(len(numbers) for numbers in self.done("again").values())
 
+    def handed_out_after_ack(self) -> list[str]:
+        """Return the messages that were handed out after their ack had succeeded, or were acked twice."""
+        acked: set[str] = set()
+        wrong: list[str] = []
+        for line in self._done.read_text().splitlines():
+            kind, _, message = line.partition(" ")
+            if kind in ("handed", "acked") and message in acked:
+                wrong.append(line)
+            if kind == "acked":
+                acked.add(message)
+        return wrong
+
     async def rows(self) -> Rows:
         """What the table holds of this mesh."""
         return await self.store.read(_ROWS, (self.settings.scope_id,), fresh=True, timeout=PATIENCE_S)
@@ -153,6 +174,10 @@ class Post:
     async def until_stored(self, count: int) -> None:
         """Wait until so many are in the database."""
         await self._until_shown(_STORED, count, PATIENCE_S)
+
+    async def until_leased(self) -> None:
+        """Wait until a receiver has leased an inbox."""
+        await self._until_shown(_LEASED, 1, PATIENCE_S)
 
     async def _until_shown(self, sql: str, count: int, timeout: float) -> None:
         shown = None

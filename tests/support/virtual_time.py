@@ -65,7 +65,7 @@ def now_ms() -> int:
 def surroundings() -> Surroundings:
     """A memory home of its own, by the time of the running loop."""
     loop = asyncio.get_running_loop()
-    return Surroundings(now_ms, loop.time, memory=SharedMemory(now_ms))
+    return Surroundings(now_ms, loop.time, memory=SharedMemory(now_ms), elapsed=loop.time)
 
 
 def run(scenario: Coroutine[Any, Any, T]) -> T:

@@ -7,19 +7,25 @@ import os
 import sys
 from typing import Final
 
+from vox_mesh.cli.early import heed_early_signals
+
 COMPLETE: Final = "_VOX_MESH_COMPLETE"
 """Set by a shell that wants words completed; the value says which shell it is."""
 
 _RARELY: Final = 20_000
+_INTERRUPTED: Final = 130
 
 
 def main() -> None:
     """Run the command that was typed and end with its exit code."""
+    heed_early_signals(sys.argv[1:])
     gc.set_threshold(_RARELY)  # most of what is made at first are modules: looking for garbage finds none
     if COMPLETE in os.environ:
         from vox_mesh.cli.completion import complete
 
         raise SystemExit(complete())
-    from vox_mesh.cli.app import run
-
+    try:
+        from vox_mesh.cli.app import run
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
     raise SystemExit(run(sys.argv[1:]))

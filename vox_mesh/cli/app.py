@@ -6,17 +6,21 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
 import click
 from click.shell_completion import CompletionItem
 
+from vox_mesh.cli import output
 from vox_mesh.cli.exits import ExitCode, exit_code_of
 from vox_mesh.errors import MeshError
 
 NAME: Final = "vox-mesh"
 """What people type."""
+
+_OUTPUT: Final = 1
 
 _COMMANDS: Final = {
     "beat": "vox_mesh.cli.beat:beat",
@@ -81,6 +85,9 @@ def app() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command; its exit code. Whatever goes wrong is one line on stderr."""
+    if sys.stdout is None:  # closed by the caller, so that the next file to be opened would take its place
+        os.dup2(os.open(os.devnull, os.O_RDONLY), _OUTPUT)
+        sys.stdout = open(_OUTPUT, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - by number
     try:
         with app.make_context(NAME, list(arguments) or ["--help"]) as context:
             code: int | None = app.invoke(context)
@@ -89,8 +96,8 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as ending:
         return ending.exit_code
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more on its way out.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has seen enough.
+        _drop_output()
         return ExitCode.BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
         return _ended("interrupted", "run it again to go on", ExitCode.INTERRUPTED)
@@ -99,17 +106,32 @@ def run(arguments: Sequence[str]) -> int:
     except MeshError as error:
         return _ended(str(error), error.hint or "run `vox-mesh doctor`", exit_code_of(error))
     except Exception as error:
+        if isinstance(error, OSError) and _is_of_output(error):
+            _drop_output()
+            what = f"cannot write to standard output: {error.strerror}"
+            return _ended(what, "make room, or send it elsewhere", ExitCode.NO)
         what = f"this is a bug: {type(error).__name__}: {error}"
         return _ended(what, "please report it with what VOX_DEBUG=1 shows", ExitCode.BUG)
 
 
+def _is_of_output(error: OSError) -> bool:
+    """Return whether the error came of writing to standard output: where only that is done."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename in (__file__, output.__file__, click.utils.__file__)
+
+
+def _drop_output() -> None:
+    """Have what is left of the output go nowhere: Python would complain once more on its way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _ended(message: str, hint: str, code: ExitCode) -> int:
     from vox_mesh.cli.logs import is_debugging  # which takes time, and completion needs none of it
-    from vox_mesh.cli.output import printable
 
     if is_debugging():
         traceback.print_exc()
-    click.echo(printable(" ".join(f"{NAME}: {message}; {hint}".split())), err=True)
+    with suppress(OSError):  # then there is no place to say it
+        click.echo(output.printable(" ".join(f"{NAME}: {message}; {hint}".split())), err=True)
     return code
 
 

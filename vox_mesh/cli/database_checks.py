@@ -9,14 +9,16 @@ from typing import Final
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
 from vox_mesh.cli.db_migrate import NOT_REPAIRABLE, REPAIRABLE
 from vox_mesh.cli.start import opened_engine
+from vox_mesh.coordination.clock import MAX_STEP_MS
 from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
 from vox_mesh.model.homes import Home, ReplicaChoice
 from vox_mesh.model.locks import iso_of
 from vox_mesh.opening import primary_log
 from vox_mesh.store import probe
+from vox_mesh.store.file import FileEngine
 from vox_mesh.store.repair import RepairPlan, repair_plan
 from vox_mesh.store.replica.native import require_package
-from vox_mesh.store.schema import VERSION, is_usable, versions_at
+from vox_mesh.store.schema import VERSION, versions_at
 from vox_mesh.store.script import Statement
 from vox_mesh.store.statements import named
 
@@ -60,7 +62,7 @@ def _judge_shape(plan: RepairPlan) -> Finding:
         return ok(f"version {VERSION}")
     found = f"version {VERSION}, but {'; '.join(map(str, different))}"
     advice = NOT_REPAIRABLE if plan.remaining else REPAIRABLE
-    return (warn if is_usable(different) else fail)(found, advice)
+    return fail(found, advice)
 
 
 async def rollbacks(patient: Patient) -> Finding | None:
@@ -101,17 +103,28 @@ async def write_access(patient: Patient) -> Finding:
 
 
 async def clock(patient: Patient) -> Finding:
-    """How far this machine's clock is from the database's."""
+    """How far this machine's clock is from the database's, and what the nodes say of that one."""
     # The answer that took the shortest time says it best.
     _, distance = min([await _clock_distance(patient) for _ in range(_ROUNDS)])
-    return judge_clock(distance)
+    return judge_clock(distance, await probe.clock_report(patient.engine))
 
 
-def judge_clock(distance: float) -> Finding:
-    """What it means to be so many milliseconds ahead of the database."""
+def judge_clock(distance: float, report: probe.ClockReport = probe.NO_CORRECTION) -> Finding:
+    """Judge the clocks: this machine's is so many milliseconds ahead of the database's."""
+    if report.witnesses:
+        return fail(
+            f"the database's clock has jumped: {report.witnesses} nodes say so and have not agreed yet",
+            "check the clock of the database's machine, and that most nodes are up",
+        )
     found = f"{abs(distance) / 1_000:.3f} s {'ahead of' if distance > 0 else 'behind'} the database"
+    if abs(report.correction_ms) >= MAX_STEP_MS:
+        return warn(
+            f"{found}, whose clock was set while nodes ran: they correct it by "
+            f"{report.correction_ms / 1_000:+.3f} s",
+            "set the clock of the database's machine, or leave it if it is right: the correction fades",
+        )
     if abs(distance) > _TOO_FAR_MS:
-        return fail(found, "set this machine's clock: with it a node authors nothing new")
+        return fail(found, "set the clock that is wrong, here or there: until then nothing new is written")
     if abs(distance) > _FAR_MS:
         return warn(found, "synchronise this machine's clock (NTP)")
     return ok(found)
@@ -139,6 +152,20 @@ async def server_flags(patient: Patient) -> Finding | None:
             "start it with --checkpoint-interval-s 60",
         )
     return ok("checkpoints by interval")
+
+
+async def write_ahead_log(patient: Patient) -> Finding | None:
+    """Whether a reader keeps the write-ahead log of the file home from being emptied."""
+    if not isinstance(patient.engine, FileEngine):
+        return None
+    status = await patient.engine.wal_status()
+    told = f"{status.bytes / 2**20:.1f} MB"
+    if status.is_pinned:
+        return warn(
+            f"{told}: a program keeps a read transaction open, and the log grows until it ends",
+            "find it with `lsof` on the database file, and end it",
+        )
+    return ok(told)
 
 
 async def replica(patient: Patient) -> Finding | None:
@@ -172,5 +199,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     write_access,
     clock,
     server_flags,
+    write_ahead_log,
     replica,
 )

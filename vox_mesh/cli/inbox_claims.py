@@ -62,7 +62,7 @@ async def claimed(mesh: Mesh, box: Inbox, limit: int) -> list[Message]:
     return await to_the_end(asyncio.ensure_future(claiming))
 
 
-async def said(say: Callable[[], Awaitable[None]], patience_s: float) -> None:
+async def said(say: Callable[[], Awaitable[object]], patience_s: float) -> None:
     """Say what became of a message; while the database is away again and again, for so long at the most.
 
     Cancelled, it is said once to the end.
@@ -70,7 +70,8 @@ async def said(say: Callable[[], Awaitable[None]], patience_s: float) -> None:
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            return await to_the_end(asyncio.ensure_future(say()))
+            await to_the_end(asyncio.ensure_future(say()))
+            return
         except AWAY:
             if time.monotonic() >= deadline:
                 raise

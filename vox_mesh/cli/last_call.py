@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, NoReturn
 
+from vox_mesh.cli.early import ENDING
 from vox_mesh.cli.exits import KILLED, ExitCode
-from vox_mesh.cli.signals import ENDING
 
 _CUT_OFF: Final = (
     b"vox-mesh: not all work could be given back in time; it comes again when its leases are over\n"
@@ -48,9 +48,9 @@ class Watch:
         self._heard, self._hears = os.pipe()
         os.set_blocking(self._hears, False)
         self._numbers = {each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN}
+        signal.set_wakeup_fd(self._hears, warn_on_full_buffer=False)  # first, or one in between was lost
         for number in self._numbers:  # others are ignored as nohup, and shells in the background, want
             signal.signal(number, lambda *_: None)
-        signal.set_wakeup_fd(self._hears, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, name="vox-mesh-watch", daemon=True).start()
 
     def end_within(self, seconds: float, code: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from contextlib import aclosing
 from datetime import UTC, datetime
+from typing import Final
 
 import click
 
@@ -13,9 +14,16 @@ from vox_mesh.cli.output import Record, json_option, show_lines, show_next, show
 from vox_mesh.cli.start import start_shared
 from vox_mesh.coordination.nodes import STALE_MS, Node
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.liveness import State
 from vox_mesh.settings import Settings
 from vox_mesh.views import roles
 from vox_mesh.views.nodes import NodeView, kinds_of, with_roles
+
+_SILENT: Final = (State.CRITICAL, State.DEAD)
+_NO_HEARTBEAT: Final = (
+    "no heartbeat advances: either no node runs, or the database cannot be written "
+    "(such as on a full disk); run `vox-mesh doctor`"
+)
 
 
 @click.group(invoke_without_command=True, no_args_is_help=False)
@@ -48,7 +56,16 @@ def nodes(context: click.Context, stale_ms: int, wants_all: bool, as_json: bool)
 async def _listed(settings: Settings, stale_ms: int | None) -> list[tuple[Node, str]]:
     async with Mesh.open_command(settings) as mesh:
         found = await (mesh.nodes.all() if stale_ms is None else mesh.nodes.live_nodes_from_db(stale_ms))
+        if not found or stale_ms is None:
+            _note_silence(await mesh.nodes.all())
         return await with_roles(mesh, found)
+
+
+def _note_silence(nodes: list[Node]) -> None:
+    """Say so if all nodes fell silent: they may live, and have no place to write their heartbeats."""
+    staying = [node for node in nodes if node.left_ms is None]
+    if staying and all(node.state in _SILENT for node in staying):
+        click.echo(f"vox-mesh: {_NO_HEARTBEAT}", err=True)
 
 
 def _line(node: Node, role: str) -> Record:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any
 
+from vox_mesh.cli.early import ENDING
 from vox_mesh.cli.exits import KILLED
-
-ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""The signals that ask a command to end."""
 
 
 def run_until_signalled(work: Coroutine[Any, Any, int]) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.database_clock import DatabaseClock, Observer
 from vox_mesh.coordination.identity import Identity
 from vox_mesh.coordination.rollback import Rollback
 from vox_mesh.coordination.witness import StoreWitness
@@ -30,7 +31,7 @@ from vox_mesh.model import chain
 from vox_mesh.model.chain import NO_HASH, SEAL, Sealing
 from vox_mesh.model.keys import is_signed
 from vox_mesh.model.store_memory import Epoch
-from vox_mesh.store.frame import NO_FRAME, Frame
+from vox_mesh.store.frame import CONDITION_VALUES, NO_FRAME, Frame
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant, Verdict, answered_rows, by_key
 from vox_mesh.store.script import Op, Outcome, Script, Statement
@@ -43,7 +44,11 @@ _SQL: Final = named("oplog")
 _NODES: Final = named("nodes")
 _ANSWERS_OF: Final = named("scripts")["answers_of"]
 _PAGE: Final = 1_000
+_SAME_GUARD_S: Final = 0.5
+_NOBODY: Final = (None,) * CONDITION_VALUES
 _NO_OP: Final = Op("", "")
+_IS_CURRENT: Final = f"EXISTS ({_SQL['is_current']})"
+_IS_ON_TIME: Final = f"EXISTS ({_SQL['is_on_time']})"
 
 
 class Bound(NamedTuple):
@@ -102,6 +107,7 @@ class Author:
         self._loaded: Identity | None = None
         self._mesh = tenant[:2]
         self._clock = clock
+        self.database_clock = DatabaseClock(clock)
         self._registration = registration
         self.witness = StoreWitness() if witness is None else witness
         self._rollback = Rollback(tenant, self.witness, clock)
@@ -122,6 +128,7 @@ class Author:
         self._bound: list[Bound] = []
         self._guard: Frame | None = None
         self._guard_for: Sequence[Value] = ()
+        self._guarded_at = 0.0
         self._started = 0.0
 
     @property
@@ -147,7 +154,7 @@ class Author:
             return None
         ops = [script for script in scripts if script.op is not None]
         if not ops:
-            return NO_FRAME if self._registration is None else self._guarded()
+            return self._guarded()
         if self._end is None:
             return None
         return self._linked(self._end, self._entries(self._end, ops))
@@ -208,13 +215,23 @@ class Author:
     # --- binding ---------------------------------------------------------------------------------
 
     def _guarded(self) -> Frame:
-        """The frame of a request without ops: the same until something new was acknowledged."""
-        who = self._who
-        if self._guard is None or self._guard_for != who:
-            guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who))
-            self._guard = Frame((guard,), condition=Statement(f"EXISTS ({_SQL['is_current']})", who))
-            self._guard_for = who
+        """The frame of a request without ops: the same for a moment, until something new was acknowledged."""
+        self._started = now = self._clock.started()
+        who = () if self._registration is None else self._who
+        is_fresh = 0 <= now - self._guarded_at <= _SAME_GUARD_S and self._guard_for == who
+        if self._guard is None or not is_fresh:
+            self._guard, self._guard_for, self._guarded_at = self._new_guard(who), who, now
         return self._guard
+
+    def _new_guard(self, who: Sequence[Value]) -> Frame:
+        window = self._clock.window_ms
+        if self._registration is not None:
+            guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who, *window))
+            return Frame((guard,), condition=Statement(_IS_CURRENT, (*who, *window)))
+        if not self._clock.is_set:
+            return NO_FRAME
+        guard = Statement(_SQL["refuse_unless_on_time"], window)
+        return Frame((guard,), condition=Statement(_IS_ON_TIME, (*_NOBODY, *window)))
 
     @property
     def _who(self) -> Sequence[Value]:
@@ -228,9 +245,11 @@ class Author:
         self._started = self._clock.started()
         if self._registration is None:
             own = (author.node_id, author.key.public)
-            guard = Statement(_SQL["refuse_unless_at"], (*self._mesh, author.chain, last, *own))
+            whose = (*self._mesh, author.chain, last, *own)
+            guard = Statement(_SQL["refuse_unless_at"], (*whose, *self._clock.window_ms))
         else:
-            guard = Statement(_SQL["refuse_unless_current_at"], (*self._mesh, *self._who, last))
+            current = (*self._mesh, *self._who, last)
+            guard = Statement(_SQL["refuse_unless_current_at"], (*current, *self._clock.window_ms))
         preface: tuple[Statement, ...] = (guard,)
         if not end.seq:
             preface += (Statement(_SQL["record_key"], (*self._mesh, author.chain, author.key.public)),)
@@ -372,16 +391,28 @@ class Author:
 
     async def _begin_command(self, desk: Desk) -> None:
         """A command is not registered: it only has to come with the key that is known for its node."""
-        started = self._clock.started()
-        self._clock.heard((await desk.ask(Statement(_NODES["now"]))).value, started)
+        await self.database_clock.look(desk, None)
         await self._refuse_other_key(desk)
 
     async def _refuse_if_not_ours(self, desk: Desk) -> None:
-        """Nothing more can be appended to the chain by a process that was replaced, or with another key."""
+        """Nothing can be appended to the chain by a process that was replaced, or with another key.
+
+        Nor while the database's clock is not where it should be. If it is, the request may have been late.
+        """
         if self._registration is not None:
             await self._refuse_if_replaced(desk)
         else:
             await self._refuse_other_key(desk)
+        await self.look_at_clock(desk)
+        self._clock.was_late(self._started)
+        self._guard = None  # it may expect another time now
+
+    async def look_at_clock(self, desk: Desk) -> None:
+        """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed."""
+        observer: Observer | None = None
+        if self._registration is not None and self.incarnation is not None:
+            observer = Observer((*self._mesh, self.identity.chain), self.incarnation)
+        await self.database_clock.look(desk, observer)
 
     async def _refuse_other_key(self, desk: Desk) -> None:
         author = self.identity

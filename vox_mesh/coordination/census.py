@@ -70,8 +70,7 @@ async def take_census(store: Store, clock: MeshClock, *, kinds: int, budgets: in
     ready: Counter[str] = Counter()
     for kind, count in orjson.loads(jobs_ready):
         ready[OTHER if kind is None else kind] += count
-    if not store.is_in_touch:  # that nobody is heard is no sign of anybody's death then
-        now_ms -= round(rows.age_s * 1_000)
+    now_ms -= round(store.blind_s(rows) * 1_000)
     ticking = []
     for node_id, seen_ms, tick_ms in orjson.loads(nodes):
         silent_ms = max(0, now_ms - seen_ms)

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock, Surroundings
+from vox_mesh.coordination.database_clock import DatabaseClock
 from vox_mesh.coordination.nodes import Nodes
 from vox_mesh.coordination.oplog import Heads, OpLog
 from vox_mesh.coordination.presence import Presence
 from vox_mesh.coordination.witness import StoreWitness
-from vox_mesh.errors import MeshError, OutcomeUnknown
-from vox_mesh.store.script import Outcome, Script
+from vox_mesh.errors import DatabaseFault, MeshError, OutcomeUnknown
+from vox_mesh.model.liveness import DEAD_AFTER_TICKS
+from vox_mesh.store.script import Outcome, Script, Statement
+from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -21,6 +24,9 @@ _MINUTE_S: Final = 60.0
 _JITTER: Final = 0.1
 _LEAVE_S: Final = 2.0
 _REMEMBER_S: Final = 1.0
+_UNSURE_S: Final = 1.0
+_AGREED_MS: Final = 2_000
+_SLEW: Final = Statement(named("database_clock")["slew"], (DEAD_AFTER_TICKS, _AGREED_MS))
 
 
 class Heartbeat:
@@ -33,6 +39,7 @@ class Heartbeat:
         oplog: OpLog,
         nodes: Nodes,
         clock: MeshClock,
+        database_clock: DatabaseClock,
         witness: StoreWitness,
         surroundings: Surroundings,
         *,
@@ -43,6 +50,7 @@ class Heartbeat:
         self._oplog = oplog
         self._nodes = nodes
         self._clock = clock
+        self._database_clock = database_clock
         self._witness = witness
         self._surroundings = surroundings
         self._tick_s = tick_s
@@ -56,7 +64,10 @@ class Heartbeat:
     @property
     def pause_s(self) -> float:
         """How long until the next tick: jittered, so that nodes which began together do not stay so."""
-        return self._tick_s * (1 + _JITTER * (2 * self._surroundings.chance() - 1))
+        tick_s = self._tick_s
+        if self._clock.step is not None:  # it is confirmed by what the nodes say with their ticks
+            tick_s = min(tick_s, _UNSURE_S)
+        return tick_s * (1 + _JITTER * (2 * self._surroundings.chance() - 1))
 
     @property
     def silent_s(self) -> float | None:
@@ -67,11 +78,14 @@ class Heartbeat:
         """Tick; and when a minute has passed, vouch for what happened in it."""
         try:
             await self._tick()
-        except OutcomeUnknown as error:  # and nobody need send it again: the next tick comes
-            self.fault = str(error.__cause__ or "it did not answer a tick in time")
-            raise
-        except MeshError as error:
-            self.fault = error.line
+        except MeshError as error:  # one of unknown outcome need not be sent again: the next tick comes
+            cause = error.__cause__ if isinstance(error, OutcomeUnknown) else error
+            if isinstance(cause, DatabaseFault):
+                self.fault = f"the database can't be written: {cause.line}"
+            elif isinstance(error, OutcomeUnknown):
+                self.fault = str(cause or "it did not answer a tick in time")
+            else:
+                self.fault = error.line
             raise
         self.fault = ""
         self._ticked_at = self._surroundings.monotonic()
@@ -91,11 +105,17 @@ class Heartbeat:
         if is_full_minute := began - self._minute_began >= _MINUTE_S:
             moved = await self._moved_heads()
             said = self._seal() + ([self._oplog.anchor_script(moved)] if moved else [])
+        steps = self._database_clock.unrecorded[:]
+        said += map(self._oplog.clock_step_script, steps)
+        if self._clock.correction_ms:
+            said.append(Script(_SLEW, repeatable=True))
         started = self._clock.started()
         tick, is_all = await self._say(self._presence.beat(), said, self._tick_s)
-        now_ms, *witnessed = tick.rows[0]
-        self._clock.heard(now_ms, started)
+        now_ms, correction_ms, *witnessed = tick.rows[0]
+        self._clock.heard(now_ms, started, correction_ms)
         self._witness.beat(*witnessed)
+        if is_all:
+            del self._database_clock.unrecorded[: len(steps)]
         if is_full_minute:
             self._minute_began = began
         if is_all:
@@ -118,7 +138,7 @@ class Heartbeat:
         """The heads to anchor: those that have moved since we last did, if it is ours to do."""
         live = await self._nodes.live_nodes_from_db()
         able = [node.node_id for node in live if abs(node.clock_distance_ms) <= MAX_DISTANCE_MS]
-        if self._clock.is_off or min(able, default="") != self._presence.node_id:
+        if not self._clock.can_author or min(able, default="") != self._presence.node_id:
             return {}
         heads = await self._oplog.heads()
         return {chain: head for chain, head in heads.items() if self._anchored.get(chain) != head}

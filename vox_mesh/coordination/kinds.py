@@ -22,6 +22,7 @@ RESOLVE: Final = "ResolveConflict"
 SET_TEMPO: Final = "SetTempo"
 TEMPO_DECISION: Final = "TempoDecision"
 END_PHRASE: Final = "EndPhrase"
+CLOCK_STEPPED: Final = "DatabaseClockStepped"
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -80,12 +81,13 @@ _BUILT_IN: Final = (
     ),
     *(OpKind(name) for name in (SET_TEMPO, TEMPO_DECISION, ROLLED_BACK, *JOB_OPS)),
     OpKind(END_PHRASE, ends_something=True),
+    OpKind(CLOCK_STEPPED, ends_something=True),
 )
 
 _BY_THE_MESH_ITSELF: Final = frozenset(
     {
         *(SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE),
-        *(SET_TEMPO, TEMPO_DECISION, END_PHRASE, ROLLED_BACK, *JOB_OPS),
+        *(SET_TEMPO, TEMPO_DECISION, END_PHRASE, ROLLED_BACK, CLOCK_STEPPED, *JOB_OPS),
     }
 )
 

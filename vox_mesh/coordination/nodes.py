@@ -127,8 +127,7 @@ class Nodes:
     async def _nodes(self, name: str, now_ms: int, *values: int) -> list[Node]:
         """The nodes with these marks; only of those that have ticked since is the whole row read."""
         marks: Any = await self._store.read(_SQL[name], (*self._store.tenant[:2], *values))
-        if not self._store.is_in_touch:  # that nobody is heard is no sign of anybody's death then
-            now_ms -= round(marks.age_s * 1_000)
+        now_ms -= round(self._store.blind_s(marks) * 1_000)
         known = self._known
         new: list[str] = []
         for node_id, incarnation, beats in marks:
@@ -154,7 +153,8 @@ class Nodes:
         """Ask the database for its time, also if it was told before: ours may have stood still since."""
         started = self._clock.started()
         rows = await self._store.read(_SQL["now"], fresh=True)
-        self._clock.heard(rows.value, started)
+        now_ms, correction_ms = rows[0]
+        self._clock.heard(now_ms, started, correction_ms)
 
 
 def _standing(node: Node) -> tuple[Any, ...]:

@@ -9,8 +9,10 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.database_clock import ConfirmedStep
 from vox_mesh.coordination.deferral import Deferral, Standing, no_such_op
-from vox_mesh.coordination.kinds import Authored, Kinds, OpKind
+from vox_mesh.coordination.kinds import CLOCK_STEPPED, Authored, Kinds, OpKind
+from vox_mesh.coordination.pace import Pace
 from vox_mesh.coordination.pages import Pages
 from vox_mesh.coordination.roles import Owner, Roles
 from vox_mesh.errors import AWAY, BadValue, DatabaseUnavailable
@@ -143,6 +145,10 @@ class OpLog:
         """An op that vouches for all verdicts so far; what it says is known when it is bound."""
         return Script(op=Op(SEAL, canonical({})))
 
+    def clock_step_script(self, step: ConfirmedStep) -> Script:
+        """An op that records a step of the database's clock."""
+        return Script(op=Op(CLOCK_STEPPED, canonical(step._asdict())))
+
     @property
     def is_seal_due(self) -> bool:
         """Whether there are verdicts that no seal vouches for."""
@@ -246,18 +252,21 @@ class OpLog:
                 return Moment(await self._roles.owner(), keys, last_id)
 
     async def verify(self, node_id: str | None = None) -> list[ChainReport]:
-        """Recompute all chains, or one; what was found in each."""
+        """Recompute all chains, or one; what was found in each. The event loop is not held up by it."""
         owner, keys, last_id = await self.moment()
         scope_id = self._store.tenant.scope_id
         witness = Witness(None if owner is None else owner.public_key, keys, scope_id)
+        pace = Pace()
         for kind in WITNESSES:
             async for entry in self._pages.of_kind(kind):
                 if entry.id <= last_id:
                     witness.hear(entry)
+                await pace.keep(entry.payload)
         check = LogCheck(witness)
         async for page in self.entries(node_id, last_id):
             for entry in page:
                 check.check(entry)
+                await pace.keep(entry.payload)
         reports = check.finish(node_id)
         self._found_broken += sum(report.problem is not None for report in reports)
         return reports

@@ -13,7 +13,7 @@ from typing import Final
 import orjson
 
 from vox_mesh.coordination.author import Joined, key_refused
-from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock
 from vox_mesh.coordination.identity import Identity, machine_id
 from vox_mesh.errors import MeshError, NodeInUse, Refused
 from vox_mesh.model.health import Vitals
@@ -26,9 +26,10 @@ from vox_mesh.store.script import Answer, Script, Statement, new_key
 from vox_mesh.store.statements import named
 
 _SQL: Final = named("nodes")
-_WITNESSED: Final = ("now_ms", "incarnation", "beats", "last_id")
+_CLOCK: Final = named("database_clock")
+_WITNESSED: Final = ("now_ms", "correction_ms", "incarnation", "beats", "last_id")
 _JOINED: Final = (
-    *("incarnation", "now_ms", "beats", "last_id"),
+    *("incarnation", "now_ms", "correction_ms", "beats", "last_id"),
     *("epoch", "epoch_op", "origin", "detected_ms"),
 )
 
@@ -125,6 +126,7 @@ class Presence:
             _SQL["refuse_unless_key"], (*self._whose, self._identity.key.public), refusal="key_refused"
         )
         script = Script(
+            self._drop_correction(),
             *(place, key, Statement(_SQL["raise_incarnation"], self._whose), self._row()),
             Statement(_SQL["announce_version"], (*self._whose, VERSION)),
             Statement(_SQL["begin_first_epoch"], (*self._whose[:2], self._arrival, self.node_id)),
@@ -136,10 +138,14 @@ class Presence:
             row = (await desk.apply(script)).rows[0]
         except Refused as refused:
             raise await self._explained(refused, desk) from None
-        self._clock.heard(row["now_ms"], started)
+        self._clock.heard(row["now_ms"], started, row["correction_ms"])
         self._arrival = new_key()  # should it have to join once more
         epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
         return Joined(row["incarnation"], row["beats"], row["last_id"], epoch, row["detected_ms"])
+
+    def _drop_correction(self) -> Statement:
+        own = (self._clock.wall_ms, MAX_DISTANCE_MS, DEAD_AFTER_TICKS)
+        return Statement(_CLOCK["drop_correction"], own)
 
     async def _explained(self, refused: Refused, desk: Desk) -> MeshError:
         self._arrival = new_key()

@@ -228,6 +228,21 @@ class Families:
         yield counter(
             "vox_clock_flagged", "Times of others that were too far ahead to be believed.", clock.flagged
         )
+        yield gauge(
+            "vox_database_clock_correction_seconds",
+            "What the nodes add to the database's clock; 0 unless it was set while they ran.",
+            clock.correction_ms / 1_000,
+        )
+        yield gauge(
+            "vox_database_clock_unconfirmed",
+            "1 while the database's clock has jumped and the nodes have not agreed on it yet.",
+            float(clock.step is not None),
+        )
+        yield counter(
+            "vox_database_clock_jumps",
+            "Steps of the database's clock that this node has noticed.",
+            clock.jumps,
+        )
 
     def _messages(self) -> Iterator[Metric]:
         bus, census = self._node.bus, self.seen.census
@@ -285,6 +300,13 @@ class Families:
             "vox_replica_lag_seconds",
             "For how long the replica has not been known to hold every commit.",
             None if status is None else _lag_s(status),
+        )
+        wal = store.wal_status
+        yield gauge("vox_wal_bytes", "Length of the write-ahead log of the file home.", wal and wal.bytes)
+        yield gauge(
+            "vox_wal_held_bytes",
+            "How much of it a reader kept from being checkpointed, when it was last longer than 64 MB.",
+            wal and wal.held_bytes,
         )
         yield counter(
             "vox_replica_snapshots",

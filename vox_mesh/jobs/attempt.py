@@ -81,7 +81,7 @@ async def _attempt(
     except asyncio.CancelledError as error:
         if is_cancelled() and is_stopped():
             raise
-        take_back_cancellation()
+        _take_back_cancellation()
         ended = failed(_told(error))  # nobody wanted that but the work itself
     except GiveBack as error:
         delay_ms = job.backoff_ms if error.delay_ms is None else error.delay_ms
@@ -97,7 +97,7 @@ async def _attempt(
     return ended._replace(finished_ms=clock.now_ms, artifacts=context.kept)
 
 
-def take_back_cancellation() -> None:
+def _take_back_cancellation() -> None:
     """Have the current task go on: whoever cancelled it had no say in whether it ends."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():

@@ -22,7 +22,7 @@ from vox_mesh.errors import (
     StoreClosed,
 )
 from vox_mesh.jobs.artifacts import Artifacts
-from vox_mesh.jobs.attempt import Work, attempt, executed, handled, take_back_cancellation
+from vox_mesh.jobs.attempt import Work, attempt, executed, handled
 from vox_mesh.jobs.bounds import Bounds
 from vox_mesh.jobs.choosing import Chooser
 from vox_mesh.jobs.claiming import REST_S, Claimed, Claiming
@@ -319,7 +319,7 @@ class Worker:
         places = min(self._places.free, _MOST_AT_ONCE)
         if places <= 0:
             return None
-        if self._jobs.clock.is_off:  # then nothing new is begun here
+        if not self._jobs.clock.can_author:  # then nothing new is begun here
             return _AWAY_S
         self._presence.consumed()
         kinds = [kind for kind in await self._chooser.look() if self._has_place(kind)]
@@ -428,13 +428,9 @@ class Worker:
         try:
             ended = await self._attempt(job, handler)
         except asyncio.CancelledError:
-            if job.job_id in self._leases.cancelled:
-                ended = Ended(job, JobState.PENDING, "its worker stopped", delay_ms=0)
-            elif self._is_stopped(job):
+            if job.job_id not in self._leases.cancelled:
                 raise
-            else:
-                take_back_cancellation()
-                ended = Ended(job, JobState.FAILED, "CancelledError")
+            ended = Ended(job, JobState.PENDING, "its worker stopped", delay_ms=0)
         except AWAY as error:  # what a handler raises is the end of its attempt, and does not come here
             _log.warning("job %s could not be begun: %s", job.job_id, error.line)
             ended = Ended(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
@@ -482,8 +478,8 @@ class Worker:
 
     def _is_stopped(self, job: Job) -> bool:
         """Return whether the worker wants the attempt to end, or all tasks of this process are ending."""
-        is_wanted = job.job_id not in self._leases.cancelled and self._leases.holds(job)
-        return not is_wanted or any(task.cancelling() for task in self._tasks[-1:])
+        is_ours = job.job_id not in self._leases.cancelled and self._leases.holds(job)
+        return not is_ours or any(task.cancelling() for task in self._tasks[-1:])
 
     def _lose(self, job: Job) -> None:
         """A job is not ours any more: stop working on it at once."""

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Final, Protocol
 
+from vox_mesh.messages.holds import Holds
 from vox_mesh.model.messages import Message, in_turn
 from vox_mesh.model.recent import Recent
 
@@ -20,6 +21,9 @@ class Receiver(Protocol):
     def nudge(self, message_uuid: str | None = None) -> None:
         """There is a message; if only one is known of, this one."""
 
+    def has_pair(self, pair: tuple[str, str]) -> bool:
+        """Whether it has messages of this pair, handed out or about to be."""
+
 
 class Arrivals:
     """Keeps what was brought until it is found in the database, or handed out because that is away.
@@ -33,6 +37,7 @@ class Arrivals:
         self._kept: OrderedDict[str, Message] = OrderedDict()
         self._bytes = 0
         self._waiting: dict[str, float] = {}  # given back, until when
+        self.holds = Holds(monotonic)
         self._seen = Recent[str, bool](_MAX_SEEN)  # handed out; whether it was done with on arrival
 
     # --- who receives ----------------------------------------------------------------------------
@@ -77,14 +82,20 @@ class Arrivals:
             if message.message_uuid not in self._seen:
                 self.nudge(message.receiver_agent, message.message_uuid)
 
-    def waiting(self, names: Sequence[str], in_stock: Set[str]) -> list[Message]:
-        """What was brought for these, and not handed out yet, in the order in which to hand it out.
+    def waiting(self, names: Sequence[str], in_stock: Set[str], taker: Receiver) -> list[Message]:
+        """What was brought for these, and no consumer has yet, in the order in which to hand it out.
 
         Only what comes after something that was handed out here, or is about to be (`in_stock`), or is the
-        first that its sender sent: what we have not seen, nobody may overtake.
+        first that its sender sent: what we have not seen, nobody may overtake. Pairs of which another
+        receiver than `taker` has messages are left out.
         """
         now = self._monotonic()
-        kept = [each for each in self._kept.values() if each.receiver_agent in names]
+        kept = [
+            each
+            for each in self._kept.values()
+            if each.receiver_agent in names and not self.holds.is_held(each.message_uuid)
+        ]
+        kept = [each for each in kept if not self._is_of_another(each, taker)]
         held_back = {each.pair for each in kept if self._waiting.get(each.message_uuid, 0) > now}
         past = set(in_stock) | {each.message_uuid for each in kept if each.message_uuid in self._seen}
         found: list[Message] = []
@@ -94,6 +105,10 @@ class Arrivals:
                 past.add(message.message_uuid)
                 found.append(message)
         return found
+
+    def _is_of_another(self, message: Message, taker: Receiver) -> bool:
+        others = self._receivers.get(message.receiver_agent, ())
+        return any(each is not taker and each.has_pair(message.pair) for each in others)
 
     def found(self, messages: Sequence[Message]) -> None:
         """These were claimed from the database: that they were brought as well, is of no use any more."""
@@ -116,12 +131,9 @@ class Arrivals:
         """Somebody works on it: if it is brought once more, that is nothing new."""
         self._seen[message.message_uuid] = False
 
-    def is_handed_out(self, message: Message) -> bool:
-        """Whether it was handed out here."""
-        return message.message_uuid in self._seen
-
     def done(self, message: Message) -> None:
         """It was handed out on arrival, and is done with, though the database may not know yet."""
+        self.holds.end(message)
         self._seen[message.message_uuid] = True
         self._drop(message.message_uuid)
 
@@ -135,6 +147,7 @@ class Arrivals:
 
     def give_back(self, message: Message, retry_in: float) -> None:
         """It was handed out on arrival, and is to come again."""
+        self.holds.end(message)
         if message.message_uuid in self._kept:
             self._waiting[message.message_uuid] = self._monotonic() + retry_in
         self._seen.pop(message.message_uuid, None)

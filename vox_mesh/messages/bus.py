@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from vox_mesh.coordination import tracing
 from vox_mesh.coordination.author import Author, key_refused
 from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.log_context import done_with, of_message
-from vox_mesh.errors import BadValue, MeshError, MessageTaken, NotHolder, Refused
+from vox_mesh.coordination.log_context import of_message
+from vox_mesh.errors import BadValue, MeshError, MessageTaken, Refused
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.claims import (
     LEASE_S,
     MAX_CLAIMED,
-    MIN_LEASE_S,
     Claims,
     checked_count,
     checked_lease,
     firsts_of_pairs,
-    is_brought,
 )
 from vox_mesh.messages.consumer import POLL_S, Consumer
+from vox_mesh.messages.handling import Handling
+from vox_mesh.messages.inbox_leases import InboxLeases
 from vox_mesh.messages.letters import Letters
 from vox_mesh.messages.outbox import Auto, Outbox, Route
-from vox_mesh.messages.scripts import json, send_beside, send_plainly, send_script, sql
+from vox_mesh.messages.scripts import announce_script, send_beside, send_plainly, send_script, sql
 from vox_mesh.messages.senders import Senders
 from vox_mesh.messages.signing import Signing
 from vox_mesh.messages.wakeups import Wakeups
@@ -48,7 +49,7 @@ from vox_mesh.model.messages import (
     inbox_names,
     payload_of,
 )
-from vox_mesh.store.endings import Endings
+from vox_mesh.model.recent import Recent
 from vox_mesh.store.script import Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
@@ -56,6 +57,7 @@ DEFAULT_TYPE: Final = "message"
 DEFAULT_PRIORITY: Final = 1
 MAX_TTL_S: Final = 366 * 86_400.0
 _MAX_ANNOUNCED: Final = 1_024
+_ANNOUNCED_S: Final = 30.0
 _LATELY_MS: Final = 7 * 86_400_000
 _KEY_REFUSED: Final = "key_refused"
 
@@ -84,18 +86,22 @@ class Bus:
         self._signing = Signing(self._mesh)
         self.senders = Senders(store, surroundings.monotonic)
         self.arrivals = Arrivals(surroundings.monotonic)
+        self._leases = InboxLeases(store, clock, self._receiver, surroundings.monotonic)
         self.whereabouts = Whereabouts(store, clock, lambda: author.identity.node_id, surroundings.monotonic)
         self.letters = Letters(store, clock)
-        self._endings = Endings(store, self.letters.still_open)
         self._claims = Claims(store, author, clock, self.senders, surroundings.monotonic)
         self.stats = self._claims.stats
         self._outbox: Outbox | None = None
         self._is_key_recorded = False
-        self._announced: set[str] = set()
+        self._announced = Recent[str, float](_MAX_ANNOUNCED)  # names, and when they were
         self._unannounced: set[str] = set()
         self._consumers: list[Consumer] = []
         self._wakeups = Wakeups(store, self._claims, clock, self.arrivals.kept_names)
         self._leaving: set[asyncio.Task[None]] = set()
+        self._handling = Handling(
+            *(self._claims, self.arrivals, self._leases, self._consumers),
+            *(self._in_background, surroundings.monotonic),
+        )
 
     def relay_by(self, outbox: Outbox) -> None:
         """Have messages brought to other nodes from now on."""
@@ -286,7 +292,7 @@ class Bus:
         at the most: whoever works long on each should leave the others to others.
         """
         consumer = Consumer(
-            *(self._store, self._claims, self.arrivals, self._clock),
+            *(self._store, self._claims, self.arrivals, self._leases, self._clock),
             *(self._names(agent, roles), checked_lease(lease), self._monotonic, checked_count(at_once)),
             rest_s=self._wakeups.spread(POLL_S),
             is_nudged=not self._wakeups.is_crowded,
@@ -295,17 +301,47 @@ class Bus:
         self.arrivals.join(consumer.names, consumer)
         self._wakeups.join()
         self._announce_soon(consumer.names)
+        handler: asyncio.Task[Any] | None = None
         try:
             while True:
                 with self._wakeups.waking(consumer):
                     message = await consumer.next()
+                task = asyncio.current_task()
+                if task is not None and task is not handler:
+                    task.add_done_callback(partial(self._handler_ended, consumer))
+                handler = task
                 with of_message(message):
                     yield message
         finally:
             self._consumers.remove(consumer)
             self._wakeups.leave()
             self.arrivals.leave(consumer.names, consumer)
-            self._in_background(consumer.close())
+            is_cancelled = handler is not None and (handler.cancelling() > 0 or handler.cancelled())
+            self._in_background(self._leave(consumer, is_cancelled=is_cancelled))
+
+    def _handler_ended(self, consumer: Consumer, handler: asyncio.Task[Any]) -> None:
+        """Release what a cancelled handler had: nobody will settle it, and the loop may never be closed."""
+        if handler.cancelled() and not handler.get_loop().is_closed():
+            self._in_background(consumer.give_up())
+
+    async def _leave(self, consumer: Consumer, *, is_cancelled: bool) -> None:
+        """Release what a consumer had, and the leases of inboxes that nothing receives from here any more."""
+        if is_cancelled:
+            await consumer.give_up()
+        await consumer.close()
+        if self._leases.is_held:
+            forsaken = [name for name in consumer.names if name not in self.arrivals.names]
+            await self._leave_inboxes(forsaken)
+
+    async def _leave_inboxes(self, names: Sequence[str]) -> None:
+        """Receive from these no more. What is not settled keeps the lease of its inbox until that ends."""
+        in_use = self._in_use(names)
+        if free := [name for name in names if name not in in_use]:
+            await self._leases.leave(free)
+
+    def _in_use(self, names: Sequence[str]) -> Collection[str]:
+        """Return the inboxes of messages that were handed out under a lease and are not settled yet."""
+        return names if self._store.is_spooling else self.arrivals.holds.receivers()
 
     async def inbox(
         self,
@@ -338,52 +374,19 @@ class Bus:
         """The same, by the database itself, whatever our copy of it shows."""
         names = self._names(agent, roles)
         self._announce_once(names)
-        return await self._claimed(names, limit, lease)
-
-    async def _claimed(self, names: Sequence[str], limit: int, lease: float) -> list[Message]:
-        deadline = self._monotonic() + checked_lease(lease)
-        name = self._claims.new_name()
-        limit = checked_count(limit)
-        try:
-            messages = await self._claims.claim(names, name, lease_s=lease, limit=limit)
-        except asyncio.CancelledError:
-            self._in_background(self._undo(names, name, limit))  # nobody will know of it
-            raise
-        self.arrivals.found(messages)
-        for message in messages:
-            self._claims.hand_out(message, deadline)
-        return messages
-
-    async def _undo(self, names: Sequence[str], name: str, limit: int) -> None:
-        """Give back what a claim came to, or would still come to."""
-        with suppress(MeshError):
-            messages = await self._claims.claim(names, name, lease_s=MIN_LEASE_S, limit=limit)
-            await self._claims.release(messages, firsts_of_pairs(messages))
+        self._clock.refuse_if_off()
+        return await self._handling.claim(names, checked_count(limit), checked_lease(lease))
 
     def _names(self, agent: str | None, roles: Sequence[str]) -> list[str]:
         return inbox_names(self.agent_or_default(agent), roles)
 
-    async def ack(self, *messages: Message) -> None:
-        """Say that these are done with; `NotHolder` if one is not ours to say so."""
-        if not messages:
-            return
-        for message in messages:
-            self._refuse_unless_brought(message)
-        failures, spooled = await self._claims.ack(messages)
-        for message in messages:
-            done_with(message)
-            error = failures.get(message.message_uuid)
-            if message.message_uuid in spooled or (error is None and is_brought(message)):
-                self.arrivals.done(message)  # should it come once more, that is known here
-            for consumer in self._consumers:
-                if error is None:
-                    consumer.settled(message)
-                elif isinstance(error, NotHolder):
-                    consumer.given_back(message)
-            if isinstance(error, NotHolder):
-                self.arrivals.not_done(message)
-        if failures:
-            raise next(iter(failures.values()))
+    async def ack(self, *messages: Message) -> bool:
+        """Acknowledge these; `NotHolder` if one is not ours to acknowledge.
+
+        Returns whether the database has recorded it. `False`: the ack is in the spool, because no answer
+        came in time, and takes effect if the claim still holds when it is replayed.
+        """
+        return await self._handling.ack(messages)
 
     async def nack(
         self, message: Message, *, retry_in: float | None = None, reason: str | None = None
@@ -392,31 +395,11 @@ class Bus:
 
         What its sender wrote later waits for it. After its last attempt it goes to the dead letters.
         """
-        refusal: NotHolder | None = None
-        self._refuse_unless_brought(message)
-        if is_brought(message):
-            self.arrivals.give_back(message, 1.0 if retry_in is None else retry_in)
-        else:
-            try:
-                await self._claims.nack(message, retry_in, reason)
-            except NotHolder as error:
-                refusal = error
-        self.arrivals.not_done(message)
-        done_with(message)
-        for consumer in self._consumers:
-            consumer.given_back(message)
-        if refusal is not None:
-            raise refusal
+        await self._handling.nack(message, retry_in, reason)
 
     async def renew(self, message: Message, *, lease: float = LEASE_S) -> None:
         """Have a message for its time again, from now on."""
-        if not is_brought(message):
-            await self._claims.renew(message, checked_lease(lease))
-
-    def _refuse_unless_brought(self, message: Message) -> None:
-        """What says that it was claimed by its arrival has to have arrived here."""
-        if is_brought(message) and not self.arrivals.is_handed_out(message):
-            raise self.stats.refuse(message)
+        await self._handling.renew(message, checked_lease(lease))
 
     async def put_back(self, messages: Sequence[Message]) -> None:
         """Give back messages that were claimed together, and that nobody has looked at: it is no attempt."""
@@ -433,10 +416,11 @@ class Bus:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while True:
+                    seen = self._store.change_count
                     found = await self.letters.find(message.message_uuid)
                     if found is not None and found.state not in (MessageState.STORED, MessageState.DELIVERED):
                         return found.state == MessageState.ACKED
-                    await self._endings.ended(message.message_uuid)
+                    await self._store.changed(seen)
         return False
 
     # --- life ------------------------------------------------------------------------------------
@@ -446,9 +430,14 @@ class Bus:
         names = self.arrivals.names if names is None else names
         if names:
             own = self._author.identity
-            values = (*self._mesh, json(names), "" if own.is_command else own.node_id)
+            node = "" if own.is_command else own.node_id
             with suppress(MeshError):  # then they are found without the relay, and it is said again later
-                await self._store.write(Script(Statement(sql("open_inboxes"), values)))
+                await self._store.write(announce_script(self._mesh, names, node, self._receiver()))
+
+    def _receiver(self) -> str:
+        """Return the name of this process as a receiver: its node, or the chain of a command."""
+        own = self._author.identity
+        return own.chain if own.is_command else own.node_id
 
     def _announce_soon(self, names: Sequence[str]) -> None:
         """Make known that these are received here, in one write for all that begin together."""
@@ -461,9 +450,25 @@ class Bus:
         await self.announce(names)
 
     def _announce_once(self, names: Sequence[str]) -> None:
-        if not self._announced.issuperset(names) and len(self._announced) < _MAX_ANNOUNCED:
-            self._announced.update(names)
+        """Make it known now and then: whoever has leased the inbox is to know that others want it too."""
+        now = self._monotonic()
+        if any(now - self._announced.get(name, float("-inf")) > _ANNOUNCED_S for name in names):
+            for name in names:
+                self._announced[name] = now
             self._in_background(self.announce(names))
+
+    async def lease_inboxes(self) -> None:
+        """Lease the inboxes that are received here and nowhere else, or renew the leases of them."""
+        names = self.arrivals.names
+        await self._leases.run_once(names, list(self._in_use(names)))
+        for name in names:
+            if (until := self._leases.until(name)) is not None:
+                self.arrivals.holds.extend(name, until)
+
+    @property
+    def is_relayed(self) -> bool:
+        """Whether messages are brought to this node by others."""
+        return self._outbox is not None
 
     def _in_background(self, leaving: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(self._store.faults.absorb("inbox", leaving), name="vox-mesh-inbox")
@@ -477,6 +482,8 @@ class Bus:
         await self._wakeups.close()
         await asyncio.gather(*self._leaving, return_exceptions=True)
         await self._claims.release_all()
+        if self._leases.is_held:
+            await self._leave_inboxes(self.arrivals.names)
 
 
 def _taken(message: Message) -> MessageTaken:

@@ -19,6 +19,7 @@ from vox_mesh.messages.scripts import (
     claim_script,
     json,
     nack_script,
+    release_claim_script,
     release_script,
     renew_script,
     sql,
@@ -102,7 +103,8 @@ class Claims:
     async def look(self, receivers: Sequence[str], *, timeout: float | None = None) -> Prospect:
         """Whether there is anything to claim, as far as our copy of the database shows."""
         now_ms, names = self._clock.now_ms, json(receivers)
-        found = await self._store.read(sql("glance"), (*self._mesh, names, now_ms), timeout=timeout)
+        values: tuple[str | int, ...] = (*self._mesh, names, now_ms, self._node_prefix)
+        found = await self._store.read(sql("glance"), values, timeout=timeout)
         if not found:
             return Prospect(False)
         if len(found) == 1 and found[0]["free_ms"] <= now_ms:
@@ -135,6 +137,12 @@ class Claims:
     def new_name(self) -> str:
         """The name of a claim: who makes it, and which of its claims it is."""
         return self._maker() + new_key()
+
+    @property
+    def _node_prefix(self) -> str:
+        """What the names of all claims of this node begin with, in each of its incarnations."""
+        identity = self._author.identity
+        return f"{identity.chain}:" if identity.is_command else f"{identity.node_id}#"
 
     def _maker(self) -> str:
         identity, incarnation = self._author.identity, self._author.incarnation
@@ -212,19 +220,26 @@ class Claims:
 
     async def ack(self, messages: Sequence[Message]) -> tuple[dict[str, MeshError], set[str]]:
         """Say that these are done with; for which that failed, and which of them wait in the spool."""
-        verdicts = await self._store.write_all([_ack(message) for message in messages])
+        verdicts = await self._store.write_all([self._ack(message) for message in messages])
         failures: dict[str, MeshError] = {}
         spooled: set[str] = set()
         for message, verdict in zip(messages, verdicts, strict=True):
             if isinstance(verdict, MeshError):
                 failures[message.message_uuid] = verdict
-            elif verdict.rows or verdict.spooled or is_brought(message):
+            elif verdict.rows or verdict.spooled:
                 self._handed.pop(message.message_uuid, None)
                 if verdict.spooled:
                     spooled.add(message.message_uuid)
             else:
                 failures[message.message_uuid] = self.stats.refuse(message)
         return failures, spooled
+
+    def _ack(self, message: Message) -> Script:
+        if is_brought(message):
+            return ack_on_arrival_script(message)
+        handed = self._handed.get(message.message_uuid)
+        is_over = handed is not None and self._monotonic() >= handed.deadline
+        return ack_script(message, spoolable=not is_over)  # the database alone can say if it is too late
 
     async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
         """Give it back: it comes again after that time, until then its pair waits."""
@@ -268,6 +283,13 @@ class Claims:
         except MeshError as error:
             _log.info("messages that nobody looked at are left to their lease: %s", error.line)
 
+    async def release_claim(self, receivers: Sequence[str], name: str) -> None:
+        """Give back all that a claim came to, or will, if its answer was lost."""
+        try:
+            await self._store.write(release_claim_script(self._mesh, receivers, name), timeout=_RELEASE_S)
+        except MeshError as error:
+            _log.info("messages of a claim without an answer are left to their lease: %s", error.line)
+
     async def release_all(self) -> None:
         """Give back all that is in somebody's hands."""
         now = self._monotonic()
@@ -299,16 +321,12 @@ def not_holder(message: Message) -> NotHolder:
 
 
 ON_ARRIVAL: Final = "arrival:"
-"""What the claims of messages begin with that the relay brought while the database was away."""
+"""What the names begin with under which relayed messages are held; the name of a claim follows."""
 
 
 def is_brought(message: Message) -> bool:
-    """Whether the relay brought it while the database was away."""
+    """Whether it was handed out as the relay brought it, while the database was unreachable."""
     return message.claim_owner is not None and message.claim_owner.startswith(ON_ARRIVAL)
-
-
-def _ack(message: Message) -> Script:
-    return ack_on_arrival_script(message) if is_brought(message) else ack_script(message)
 
 
 def checked_lease(seconds: float) -> float:

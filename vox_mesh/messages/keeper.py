@@ -21,6 +21,9 @@ OVERDUE: Final = "mesh.overdue"
 DEAD_FOR: Final = 30
 """Dead letters are kept for so many times as long."""
 
+_RECEIVERS_MS: Final = 3_600_000
+"""Receivers that were not seen for an hour are pruned; each is seen several times a minute."""
+
 _AT_ONCE: Final = 500
 _PARTS: Final = 40
 _CHANGED: Final = Answer(sql("changed"), columns=("changed",))
@@ -38,14 +41,17 @@ class Keeper:
 
     async def run_once(self) -> None:
         """Do what there is to do, as far as our copy of the database shows; nothing while that is away."""
+        if not self._clock.can_author:
+            return
         with suppress(DatabaseUnavailable):
             await self._keep()
 
     async def _keep(self) -> None:
         now_ms = self._clock.now_ms
         acked_ms, dead_ms = now_ms - self._retention_ms, now_ms - DEAD_FOR * self._retention_ms
-        rows = await self._store.read(sql("is_work"), (*self._mesh, now_ms, acked_ms, dead_ms))
-        expired, overdue, forgettable, decayed = rows[0]
+        since_ms = (now_ms, acked_ms, dead_ms, now_ms - _RECEIVERS_MS)
+        rows = await self._store.read(sql("is_work"), (*self._mesh, *since_ms))
+        expired, overdue, forgettable, decayed, forsaken = rows[0]
         if overdue:
             await self._tell_of_overdue(now_ms)
         if expired:
@@ -54,6 +60,8 @@ class Keeper:
             await self._repeat("forget", json(("acked", "expired")), self._retention_ms)
         if decayed:
             await self._repeat("forget", json(("dead",)), DEAD_FOR * self._retention_ms)
+        if forsaken:
+            await self._repeat("forget_receivers", _RECEIVERS_MS)
 
     async def _repeat(self, name: str, *values: Any) -> None:
         """Do it for all that there are, a part at a time: nobody else is to wait for long."""

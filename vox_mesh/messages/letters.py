@@ -75,11 +75,6 @@ class Letters:
             raise BadValue(f"several messages begin with {beginning}", hint="give more of the id")
         return found[0] if found else None
 
-    async def still_open(self, message_uuids: Sequence[str]) -> set[str]:
-        """Return those of the messages that have not ended; one that is not stored yet has not."""
-        rows = await self._store.read(sql("ended"), (*self._mesh, json(message_uuids)))
-        return set(message_uuids).difference(row[0] for row in rows)
-
     async def overdue(self, *, untold: bool = False, limit: int = 100) -> list[Message]:
         """Those that should have been acknowledged by now, the longest overdue first."""
         return await self._read("overdue", self._clock.now_ms, int(untold), limit)

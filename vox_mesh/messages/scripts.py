@@ -17,6 +17,8 @@ Mesh = tuple[str, str]
 
 _SQL: Final = named("messages")
 _RECORD: Final = ("record",)
+_LEASES_SINCE: Final = 11
+"""The schema version since which nodes respect the leases of inboxes."""
 
 
 def sql(name: str) -> str:
@@ -49,7 +51,12 @@ _ACK: Final = Shape(
     lone_values=("message_uuid", "claim_owner"),
 )
 _ACK_ON_ARRIVAL: Final = Shape(
-    "messages.ack_on_arrival", (sql("ack_on_arrival"),), subject=_id_of, repeatable=True
+    "messages.ack_on_arrival",
+    (),
+    answer=sql("ack_on_arrival"),
+    columns=("message_uuid",),
+    subject=_id_of,
+    repeatable=True,
 )
 
 
@@ -80,20 +87,44 @@ def send_beside(mesh: Mesh, message: Message, statements: Sequence[Statement]) -
     return Script(*statements, stored, taken)
 
 
-def ack_script(message: Message) -> Script:
+def ack_script(message: Message, *, spoolable: bool) -> Script:
     """Acknowledge a message under its claim; it answers nothing if that is over."""
     item = {"message_uuid": message.message_uuid, "claim_owner": message.claim_owner}
-    return Script.of(_ACK, item, appendable=True)
+    return Script.of(_ACK, item, appendable=spoolable)
 
 
 def ack_on_arrival_script(message: Message) -> Script:
-    """Acknowledge what was brought while the database was away."""
+    """Acknowledge a relayed message; it answers nothing if it is another's, or has ended."""
     item = {**_written(message), "claim_owner": message.claim_owner}
     return Script.of(_ACK_ON_ARRIVAL, item, appendable=True)
 
 
 def _written(message: Message) -> dict[str, str | int | None]:
     return dict(zip(WIRE_FIELDS, message, strict=False))
+
+
+# --- receivers -----------------------------------------------------------------------------------
+
+
+def announce_script(mesh: Mesh, names: Sequence[str], node: str, receiver: str) -> Script:
+    """Note where these names are received, and by whom: a node, or the chain of a command."""
+    return Script(
+        Statement(sql("open_inboxes"), (*mesh, json(names), node)),
+        Statement(sql("receive_from"), (*mesh, json(names), receiver)),
+    )
+
+
+def lease_script(
+    mesh: Mesh, names: Sequence[str], node: str, *, lease_ms: int, in_use: Sequence[str], dead_after: float
+) -> Script:
+    """Lease the inboxes from which only this node receives; it answers with those that are leased."""
+    whose = (*mesh, json(names), node)
+    values = (*whose, lease_ms, lease_ms, json(in_use), dead_after, _LEASES_SINCE)
+    return Script(
+        Statement(sql("receive_from"), whose),
+        answer=Answer(sql("lease_if_alone"), values, ("receiver_agent",)),
+        repeatable=True,
+    )
 
 
 # --- claims --------------------------------------------------------------------------------------
@@ -143,14 +174,23 @@ def bury_script(mesh: Mesh, message: Message, reason: str) -> Script:
 
 
 def release_script(mesh: Mesh, counted: Sequence[Message], uncounted: Sequence[Message]) -> Script:
-    """Give back what was not looked at; of `counted`, this was to be an attempt."""
+    """Give back what was not looked at; of `counted`, this was to be an attempt.
+
+    It may be spooled: however late it comes, it releases nothing that was claimed again.
+    """
     return Script(
         *(
             Statement(sql("release"), (*mesh, json(_held(messages)), count))
             for messages, count in ((counted, 1), (uncounted, 0))
             if messages
-        )
+        ),
+        appendable=True,
     )
+
+
+def release_claim_script(mesh: Mesh, receivers: Sequence[str], name: str) -> Script:
+    """Release all that a claim came to, where its answer was lost. It may be spooled."""
+    return Script(Statement(sql("release_claim"), (*mesh, json(receivers), name)), appendable=True)
 
 
 def _held(messages: Sequence[Message]) -> list[tuple[str, str | None]]:

@@ -32,7 +32,7 @@ FEW: Final = 8
 """So many waiting receivers are woken without asking: each asks for itself."""
 
 _AGAIN_S: Final = 1.0
-_RAMP_S: Final = 0.02
+_RAMP_S: Final = 0.1
 _CALM: Final = 4  # times as long as the last look took passes before the next
 _LONGEST_CALM_S: Final = 0.05
 _MARGIN_S: Final = 0.002

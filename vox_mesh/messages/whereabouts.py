@@ -90,7 +90,7 @@ class Whereabouts:
     ) -> Peer | None:
         if node_id == self._node():
             return Peer(node_id, None)
-        silent_ms = max(0, self._clock.now_ms - last_seen_ms)
+        silent_ms = max(0, self._clock.now_ms - last_seen_ms - round(self._store.unwritable_s * 1_000))
         state = state_of(silent_ms, tick_ms, has_left=left_ms is not None)
         if control_addr is None or state in (State.DEAD, State.LEFT):
             return None

@@ -127,7 +127,13 @@ class StepError(NamedTuple):
         """The database is in trouble, whatever the statement."""
         return self.code.startswith(_FAULTS)
 
+    @property
+    def is_storage(self) -> bool:
+        """The disk of the database is full, or fails."""
+        return self.code.startswith(_STORAGE)
 
+
+_STORAGE: Final = ("SQLITE_FULL", "SQLITE_IOERR")
 _FAULTS: Final = (
     "SQLITE_CANTOPEN",
     "SQLITE_CORRUPT",

@@ -20,7 +20,7 @@ from vox_mesh.errors import (
 from vox_mesh.store.carrier import Carrier
 from vox_mesh.store.flight import Entry, Flight
 from vox_mesh.store.ledger import Ledger
-from vox_mesh.store.request import CommitFailed, Verdict
+from vox_mesh.store.request import CommitFailed, StorageFault, Verdict
 from vox_mesh.store.script import Script
 from vox_mesh.store.sender import Sender
 from vox_mesh.store.traffic import Traffic
@@ -254,6 +254,11 @@ class Combiner:
             self._settle(flight, verdicts)
         except CircuitOpen as error:
             self._turn_away(flight, error)
+        except StorageFault as error:
+            self._traffic.unwritable_since = self._traffic.unwritable_since or self._monotonic()
+            self.detour(flight.entries)
+            for entry in flight.entries:
+                entry.fail(_told(error, entry, flight))
         except MeshError as error:
             for entry in flight.entries:
                 entry.fail(_told(error, entry, flight))
@@ -404,7 +409,7 @@ def _unknown(entry: Entry, error: MeshError | None = None) -> OutcomeUnknown:
     if error is None:
         reason = "no answer came before the deadline"
     elif isinstance(error, CommitFailed):
-        reason = str(error)
+        reason = error.line
     else:
         reason = f"an answer got lost, and then: {error}"
     unknown = OutcomeUnknown(reason, key=entry.scripts[0].key)

@@ -24,6 +24,7 @@ from vox_mesh.store.replica.mark import mark_of
 from vox_mesh.store.script import Statement
 from vox_mesh.store.thread import HeadStart, SerialThread
 from vox_mesh.store.values import Rows
+from vox_mesh.store.wal import WalStatus, WalWatch
 
 _REPLICA_NAME: Final = re.compile(r".+\.replica-[^/]+")
 _BUSY_TIMEOUT_S: Final = 5.0
@@ -125,6 +126,8 @@ class FileEngine:
         self._quick = Reader(path, "mode=ro", is_original=True)
         self._loop_turn = LoopTurn()
         self._watching: sqlite3.Connection | None = None
+        self.wal = WalWatch(Path(f"{path.resolve()}-wal"))
+        """What becomes of the write-ahead log."""
 
     @classmethod
     async def open(cls, path: Path) -> FileEngine:
@@ -157,7 +160,9 @@ class FileEngine:
         with self._turn:
             if self._writer.is_given_up:  # while it waited for the turn: it must not happen any more
                 raise asyncio.CancelledError
-            return sqlite.walk(self._writing, batch, before_last)
+            result = sqlite.walk(self._writing, batch, before_last)
+        self.wal.look_now_and_then(self._writing)
+        return result
 
     def _write_ahead(self, batch: Batch, start: HeadStart) -> BatchResult:
         """The same, telling the loop when it may go on: with the last statement, mostly the longest."""
@@ -203,6 +208,10 @@ class FileEngine:
             yield ask
         finally:
             await self._reader.do(connection.close)
+
+    async def wal_status(self) -> WalStatus:
+        """Checkpoint as far as readers allow, and return how the write-ahead log stands."""
+        return await self._reader.do(lambda: self.wal.look(self._reading))
 
     async def facts(self) -> EngineFacts:
         """Which way the database is reached."""

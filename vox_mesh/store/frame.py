@@ -16,7 +16,8 @@ class Frame(NamedTuple):
 
     They note, outside the scripts' savepoints, what became of each, and their rows go back to the journal:
     `accepted` where all scripts have succeeded by then, `verdicts` where some may have failed. `condition`
-    says the same as the preface, for a statement that is a request by itself; it is given `?3` to `?6`.
+    says the same as the preface, for a statement that is a request by itself; it is given `?3` to `?6`, and
+    two more values: the times that `EARLIEST` and `LATEST` stand for.
     """
 
     preface: tuple[Statement, ...] = ()

@@ -8,7 +8,8 @@ have a meaning:
 - `-- oldest-code: N` anywhere: code for a version below N can't work with the database from here on.
 
 All conditions of a file are evaluated before its first statement runs. `NOW_MS` means what it means in all
-files of `sql/`. To change the schema, edit `sql/coordination.sql` and add a file with the next number.
+files of `sql/`, but needs a table of version 10: an earlier file has `RAW_MS`, the database's own clock.
+To change the schema, edit `sql/coordination.sql` and add a file with the next number.
 """
 
 from __future__ import annotations

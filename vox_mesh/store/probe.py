@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from vox_mesh.errors import DatabaseFault, Unauthorized
-from vox_mesh.store.batch import Batch, Failed, StepError
+from vox_mesh.errors import DatabaseFault, MeshError, Unauthorized
+from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.request import Tenant
 from vox_mesh.store.script import Statement
@@ -18,6 +18,7 @@ from vox_mesh.store.store import Store
 from vox_mesh.store.tables import Table, mesh_tables
 
 _SQL: Final = named("probe")
+_CLOCK: Final = named("database_clock")
 _TENANT: Final = ("scope_id", "repository_id")
 
 
@@ -52,6 +53,24 @@ async def now_ms(engine: Engine) -> int:
     return now
 
 
+class ClockReport(NamedTuple):
+    """The correction of the database's clock, and how many nodes have noticed a step since."""
+
+    correction_ms: int = 0
+    witnesses: int = 0
+
+
+NO_CORRECTION: Final = ClockReport()
+"""As long as nobody has set the database's clock."""
+
+
+async def clock_report(engine: Engine) -> ClockReport:
+    """What the nodes say of the database's clock; nothing in a database of an older version."""
+    if not await engine.query(Statement(_CLOCK["is_there"])):
+        return NO_CORRECTION
+    return ClockReport._make((await engine.query(Statement(_CLOCK["report"])))[0])
+
+
 async def checkpoint_pages(engine: Engine) -> int:
     """After how many pages of log a commit also checkpoints; 0: never."""
     pages: int = (await engine.query(Statement(_SQL["checkpoint_pages"]))).value
@@ -59,15 +78,23 @@ async def checkpoint_pages(engine: Engine) -> int:
 
 
 async def try_to_write(engine: Engine) -> None:
-    """Begin a change and take it back; raises what keeps us from writing."""
+    """Commit a change that leaves nothing behind; raise what keeps us from writing, such as a full disk."""
     batch = Batch()
     tried = batch.add(_SQL["try_to_write"])
-    result = await engine.run(batch.seal(after=Failed(tried)))
+    batch.add(_SQL["take_back_the_try"])
+    result = await engine.run(batch.seal())
     step = result.steps[tried]
     if isinstance(step, StepError):
-        raise Unauthorized(f"nothing can be written: {step.message}", hint="use a token that may write")
-    if result.error is not None:
-        raise DatabaseFault(f"nothing can be written: {result.error.message}")
+        raise _not_written(step)
+    if not result.committed and result.error is not None:
+        raise _not_written(result.error)
+
+
+def _not_written(error: StepError) -> MeshError:
+    reason = f"nothing can be written: {error.message}"
+    if error.is_fault:
+        return DatabaseFault(reason, hint="make room on the disk of the database")
+    return Unauthorized(reason, hint="use a token that may write")
 
 
 def all_spools(home: Path) -> SpoolStatus:

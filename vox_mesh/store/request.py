@@ -46,6 +46,7 @@ from vox_mesh.store.values import NO_ROWS, Rows, Value
 
 _SQL: Final = named("scripts")
 _ALONE: Final = ([0],)
+_NO_ROOM: Final = "make room on the disk of the database"
 
 Verdict = Outcome | MeshError
 """What became of a script; an error that is no `ScriptFailed` says that it was not tried."""
@@ -74,8 +75,16 @@ NOTHING: Final = Forgetting()
 """Nothing to forget."""
 
 
+class StorageFault(DatabaseFault):
+    """The disk of the database is full, or fails: nothing can be written for now."""
+
+
 class CommitFailed(DatabaseFault):
     """The database failed when all was written. Its log may hold that, for whoever reads it anew to find."""
+
+
+class CommitNotStored(CommitFailed, StorageFault):
+    """The commit failed since the disk of the database is full, or fails."""
 
 
 class RolledBack(Exception):
@@ -198,9 +207,11 @@ class LoneRequest:
         assert shape is not None
         assert shape.lone is not None
         item = {**script.item, "key": script.key}
-        who = (None,) * CONDITION_VALUES if condition is None else condition.params
-        values = (*tenant[:2], *who, *[item[name] for name in shape.lone_values])
-        sql = _guarded_sql(shape.lone, "true" if condition is None else condition.sql)
+        given = (None,) * CONDITION_VALUES if condition is None else condition.params
+        who, window = given[:CONDITION_VALUES], given[CONDITION_VALUES:]
+        values = (*tenant[:2], *who, *[item[name] for name in shape.lone_values], *window)
+        text = "true" if condition is None else condition.sql
+        sql = _guarded_sql(shape.lone, text, len(values) - 1)
         self._script = script
         self.batch = Batch.lone(sql, values)
 
@@ -369,9 +380,13 @@ def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script
 
 
 @cache
-def _guarded_sql(sql: str, condition: str) -> str:
-    """A lone statement that does nothing unless the condition holds."""
-    return sql.replace("IS_CURRENT", condition)
+def _guarded_sql(sql: str, condition: str, earliest: int) -> str:
+    """A lone statement that does nothing unless the condition holds.
+
+    `earliest` is the number of the parameter with the earliest time that the request expects.
+    """
+    timed = condition.replace("EARLIEST", f"?{earliest}").replace("LATEST", f"?{earliest + 1}")
+    return sql.replace("IS_CURRENT", timed)
 
 
 @cache
@@ -450,9 +465,13 @@ def _raise_if_down(result: BatchResult) -> None:
     if any(isinstance(step, StepError) and step.is_busy for step in result.steps):
         raise DatabaseBusy(f"the database is busy: {error.message}")
     if (failed := result.commit_error) is not None and failed.is_fault:
-        raise CommitFailed(f"it could not be committed, and may yet be found applied: {failed.message}")
+        reason = f"it could not be committed, and may yet be found applied: {failed.message}"
+        raise CommitNotStored(reason, hint=_NO_ROOM) if failed.is_storage else CommitFailed(reason)
     if error.is_fault or (isinstance(result.steps[0], StepError) and len(result.steps) > 1):
-        raise DatabaseFault(f"the database failed: {error.message}", hint="run `vox-mesh doctor`")
+        reason = f"the database failed: {error.message}"
+        if error.is_storage:
+            raise StorageFault(reason, hint=_NO_ROOM)
+        raise DatabaseFault(reason, hint="run `vox-mesh doctor`")
 
 
 def _failure(script: Script, statement: int, error: StepError | None) -> ScriptFailed:

@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("restore")
 _SCHEMA: Final = named("schema")
-_OWN: Final = "mesh_schema"  # every database has its own
+_OWN: Final = frozenset({"mesh_schema", "database_clock", "clock_witnesses"})  # every database has its own
 _PART_BYTES: Final = 2**19
 _PART_VALUES: Final = 8_000  # SQLite takes up to 32,766 values in a statement
 
@@ -82,7 +82,7 @@ class BackupFile:
             raise BackupRefused(f"{path} can't be read: {error}", hint="check the file") from None
         try:
             self.version = self._check(path)
-            self.tables = [table for table in tables_in(self._connection) if table.name != _OWN]
+            self.tables = [table for table in tables_in(self._connection) if table.name not in _OWN]
             self.counts = {table.name: self._count(table) for table in self.tables}
             self.definitions = self._ask(TABLES["definitions"])
             self.sequences = self._ask(TABLES["sequences"]) if self._ask(TABLES["has_sequences"]) else []
@@ -233,7 +233,7 @@ class _Restore:
         await self._carried(lambda: ensure_schema(self._engine))
         there = await self._carried(lambda: tables_at(self._engine.query))
         names = {table.name for table in there}
-        ours = {table.name for table in (*mesh_tables(), *self._backup.tables)} - {_OWN}
+        ours = {table.name for table in (*mesh_tables(), *self._backup.tables)} - _OWN
         watched = [table for table in there if table.name in ours]
         await self._refuse_if_in_use(watched)
         batch = Batch()

@@ -17,7 +17,7 @@ from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.engine import Ask, Engine
 from vox_mesh.store.migrations import Migration, migrations, newest_version, oldest_code
 from vox_mesh.store.script import Statement
-from vox_mesh.store.shape import SchemaDifference, differences_at, expected
+from vox_mesh.store.shape import SchemaDifference, differences_at
 from vox_mesh.store.statements import ddl, named
 from vox_mesh.store.values import Value
 
@@ -56,7 +56,11 @@ async def ensure_schema(engine: Engine) -> int:
     """
     version = await migrate(engine)
     if version == VERSION:  # what a newer one looks like is not known here
-        refuse_if_different(await differences_at(engine.query))
+        found = await differences_at(engine.query)
+        if found:
+            version, _ = await versions_at(engine.query)  # it may have been migrated meanwhile
+        if version == VERSION:
+            refuse_if_different(found)
     return version
 
 
@@ -87,10 +91,8 @@ def refuse_if_too_new(version: int, needed: int) -> None:
 
 
 def refuse_if_different(found: list[SchemaDifference]) -> None:
-    """Raise `SchemaDiffers` on any difference but in plain indexes: without them, queries are only slower."""
-    if found and is_usable(found):
-        _log.warning("schema differs: %s", "; ".join(map(str, found)))
-    elif found:
+    """Raise `SchemaDiffers` on any difference; queries name indexes, so they fail without them too."""
+    if found:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         raise SchemaDiffers(
             f"the database has schema version {VERSION} but another shape: "
@@ -98,11 +100,6 @@ def refuse_if_different(found: list[SchemaDifference]) -> None:
             differences=[str(each) for each in found],
             hint="run `vox-mesh db migrate --status` to see all differences and what to do",
         )
-
-
-def is_usable(found: list[SchemaDifference]) -> bool:
-    """Return whether the code can work with a database that differs so: in plain indexes only."""
-    return all(each.type == "index" and "UNIQUE" not in expected()["index", each.name] for each in found)
 
 
 async def versions_at(ask: Ask) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import orjson
 
 from vox_mesh.errors import (
     ChainBroken,
+    DatabaseClockJumped,
     DatabaseUnavailable,
     KeyRefused,
     MeshError,
@@ -188,7 +189,8 @@ class Sender:
         flight.is_unsettled = True
         try:
             known = dict(await self._reach(lambda: journal.recall(scripts, desk), flight))
-        except (StaleIncarnation, KeyRefused):  # which says why it did not fit, but not what came before
+        except (StaleIncarnation, KeyRefused, DatabaseClockJumped):
+            # It says why the frame did not fit, but not what came before.
             keys = orjson.dumps([script.key for script in scripts]).decode()
             known_keys = Statement(_OUTCOMES_OF, (*self._tenant[:2], keys))
             flight.is_unsettled = bool(await self._reach(lambda: desk.ask(known_keys), flight))

@@ -9,9 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-NOW_MS: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+RAW_MS: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 """The database's clock, in milliseconds."""
-_ISO: Final = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
+NOW_MS: Final = f"({RAW_MS} + coalesce((SELECT correction_ms FROM database_clock), 0))"
+"""The time of the mesh in milliseconds: the database's clock, with the correction that the nodes maintain."""
+_FORM: Final = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
+_MODIFIER: Final = "coalesce((SELECT modifier FROM database_clock), '+0 seconds')"
+_NOW_ISO: Final = f"(SELECT {_FORM}, {_MODIFIER}))"  # a query of its own is evaluated once in a statement
+_ISO_IN: Final = f"{_FORM}, {_MODIFIER}, "
 _NAME: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 
 
@@ -57,9 +62,9 @@ def split(text: str) -> list[str]:
 def bare(text: str) -> str:
     """The statement without comments and needless space.
 
-    `NOW_MS` is the database's clock in milliseconds, `NOW_ISO` the same as text, and `ISO_IN(x)` the time
-    after x, which is a modifier such as `+30.000 seconds`.
+    `NOW_MS` is the time of the mesh in milliseconds, `NOW_ISO` the same as text, and `ISO_IN(x)` the time
+    after x, which is a modifier such as `+30.000 seconds`. `RAW_MS` is the database's own clock.
     """
     text = " ".join(re.sub(r"--[^\n]*", "", text).split()).rstrip(";")
-    text = text.replace("NOW_MS", NOW_MS).replace("NOW_ISO", f"{_ISO})")
-    return text.replace("ISO_IN(", f"{_ISO}, ")
+    text = text.replace("NOW_MS", NOW_MS).replace("RAW_MS", RAW_MS).replace("NOW_ISO", _NOW_ISO)
+    return text.replace("ISO_IN(", _ISO_IN)

@@ -26,7 +26,7 @@ from vox_mesh.store.journal import Desk, Journal
 from vox_mesh.store.ledger import Ledger
 from vox_mesh.store.listening import Listener, Pulse
 from vox_mesh.store.replica.floor import Floor
-from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
+from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus, State
 from vox_mesh.store.request import Tenant, Verdict
 from vox_mesh.store.schema import ensure_schema
 from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement
@@ -36,6 +36,7 @@ from vox_mesh.store.spool import SpoolStatus
 from vox_mesh.store.thread import to_the_end
 from vox_mesh.store.traffic import PING, CountedEngine, Traffic
 from vox_mesh.store.values import Rows, Value
+from vox_mesh.store.wal import WalStatus, WalWatch
 
 _CLOSE_S: Final = 5.0
 _AGAIN_S: Final = 1.0
@@ -75,14 +76,16 @@ class Store:
         replica: Replica | None = None,
         journal: Journal | None = None,
         traffic: Traffic | None = None,
+        wal: WalWatch | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.home = home
         self.tenant = tenant
         self.traffic = Traffic() if traffic is None else traffic
+        self._server: CountedEngine | None = None
         if home is Home.MESH:
-            engine = CountedEngine(
+            engine = self._server = CountedEngine(
                 engine, self.traffic.requests, monotonic if floor is None else floor.monotonic
             )
             if replica is not None:
@@ -93,6 +96,7 @@ class Store:
         self._carrier = Carrier(breaker, chance=chance)
         self._agent_queue = agent_queue
         self._slot = slot
+        self._wal = wal
         self._replica = replica
         self._changes = Changes() if changes is None else changes
         self._pulse: Pulse | None = None
@@ -292,6 +296,26 @@ class Store:
         return not self._is_away and (self._replica is None or self._replica.is_in_touch)
 
     @property
+    def is_unreachable(self) -> bool:
+        """Whether the server is known to be unreachable. An answer that is late does not show that.
+
+        It is unreachable while the circuit breaker is open, after a connection could not be made, and while
+        the replica is out of touch.
+        """
+        if self._server is None:
+            return False
+        breaker, replica = self._carrier.breaker, self._replica
+        return (
+            (breaker is not None and breaker.refuses)
+            or self._server.is_refused
+            or (
+                replica is not None
+                and not replica.is_in_touch
+                and replica.status().state is State.OUT_OF_TOUCH
+            )
+        )
+
+    @property
     def slot_name(self) -> str | None:
         """The slot that this store owns."""
         return None if self._slot is None else self._slot.name
@@ -325,6 +349,21 @@ class Store:
     async def spooled(self) -> SpoolStatus | None:
         """What waits in the spool, where there is one."""
         return None if self._agent_queue is None else await self._agent_queue.status()
+
+    @property
+    def wal_status(self) -> WalStatus | None:
+        """How the write-ahead log of the file home stands."""
+        return None if self._wal is None else self._wal.status
+
+    @property
+    def unwritable_s(self) -> float:
+        """For how long the database has failed all writes of this process; 0: it takes them."""
+        since = self.traffic.unwritable_since
+        return 0.0 if since is None else self._monotonic() - since
+
+    def blind_s(self, rows: Rows) -> float:
+        """For how long no sign of life could be read or written: until it ends, silence means nothing."""
+        return max(0.0 if self.is_in_touch else rows.age_s, self.unwritable_s)
 
     @property
     def faults(self) -> BackgroundFaults:

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
-from vox_mesh.errors import MeshError, Refused
+from vox_mesh.errors import MeshError, NoAnswer, Refused, ServerFull, Unreachable
 from vox_mesh.model.tally import FEW, Counts, Spread
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.batch import Batch, BatchResult
@@ -36,12 +36,15 @@ class Traffic:
     """Those of them that it refused, by the reason."""
     failures: int = 0
     """Scripts that were not written, or not surely, for want of an answer."""
+    unwritable_since: float | None = None
+    """Since when, by the clock that never steps, the database fails all writes; `None`: it takes them."""
     faults: BackgroundFaults = field(default_factory=BackgroundFaults)
     """Unexpected exceptions of this process's background tasks."""
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """The database has answered a request."""
         self.answered += len(verdicts)
+        self.unwritable_since = None
         for verdict in verdicts:
             if isinstance(verdict, MeshError):
                 self.refusals.add(verdict.reason if isinstance(verdict, Refused) else verdict.code)
@@ -59,23 +62,41 @@ class CountedEngine:
         self._monotonic = monotonic
         self.wrote: Callable[[float | None], None] = lambda asked_at: None
         """Is told when a write had been sent that was answered; `None`: one was not."""
+        self.is_refused = False
+        """Whether the last call ended because no connection could be made. A late answer says nothing."""
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
         self._requests.add("write")
         asked_at: float | None = self._monotonic()
         try:
-            return await self._engine.run(batch)
-        except BaseException:  # given up when its time was over, say
+            result = await self._engine.run(batch)
+        except BaseException as fault:  # given up when its time was over, say
             asked_at = None
+            self._note(fault)
             raise
+        else:
+            self.is_refused = False
+            return result
         finally:
             self.wrote(asked_at)
 
     async def query(self, statement: Statement) -> Rows:
         """Answer a query."""
         self._requests.add("ping" if statement is PING else "read")
-        return await self._engine.query(statement)
+        try:
+            rows = await self._engine.query(statement)
+        except BaseException as fault:
+            self._note(fault)
+            raise
+        self.is_refused = False
+        return rows
+
+    def _note(self, fault: BaseException) -> None:
+        if isinstance(fault, Unreachable):
+            self.is_refused = not isinstance(fault, ServerFull)
+        elif isinstance(fault, MeshError) and not isinstance(fault, NoAnswer):
+            self.is_refused = False  # a server that is busy, or refuses a statement, has answered
 
     def snapshot(self) -> AbstractAsyncContextManager[Ask]:
         """Several queries of one moment; they count as one."""

@@ -140,7 +140,9 @@ class Town:
 
     def _surroundings(self) -> Surroundings:
         clock = self.clock
-        return Surroundings(lambda: clock.now_ms, clock.monotonic, memory=self._memory)
+        return Surroundings(
+            lambda: clock.now_ms, clock.monotonic, elapsed=clock.monotonic, memory=self._memory
+        )
 
     async def _catch_up(self) -> None:
         """Have those who live tick, before any of them looks who does; then do what is due."""

@@ -66,6 +66,7 @@ class Locks:
     ) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
+        self._clock = clock
         self._node = node
         self._agent = agent
         self._monotonic = monotonic
@@ -155,6 +156,7 @@ class Locks:
         return LockRequest.checked(keys, node, agent or self._agent or node, shared=shared, ttl=ttl)
 
     async def _acquired(self, request: LockRequest, wait: float) -> Lock:
+        self._clock.refuse_if_off()
         try:
             ticket = await self._behind(request) if wait > 0 else None
             if ticket is None:

@@ -1,0 +1,54 @@
+"""Steps of the database's clock: most live nodes decide, and a tie goes to the database."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from vox_mesh.model.clock_steps import Decision, Step, Witness, judge
+
+HOUR: Final = Step(3_600_000, 3_600_040)
+SAME: Final = Witness(Step(3_599_300, 3_599_350), 0, True)
+OTHER: Final = Witness(Step(60_000, 60_010), 0, True)
+SILENT: Final = Witness(None, 0, True)
+ONCE: Final = Witness(None, 1, True)
+FOLLOWS: Final = Witness(None, 2, True)
+OLDER: Final = Witness(None, 5, False)
+
+
+@pytest.mark.parametrize(
+    ("others", "decision"),
+    [
+        ([], Decision.CORRECT),
+        ([SAME], Decision.CORRECT),
+        ([SAME, SILENT], Decision.CORRECT),
+        ([SAME, FOLLOWS], Decision.CORRECT),
+        ([SILENT], Decision.WAIT),
+        ([ONCE], Decision.WAIT),
+        ([OTHER], Decision.WAIT),
+        ([SAME, SILENT, SILENT], Decision.WAIT),
+        ([FOLLOWS], Decision.ACCEPT),
+        ([SAME, FOLLOWS, FOLLOWS], Decision.ACCEPT),
+        ([SILENT, FOLLOWS], Decision.ACCEPT),
+        ([SAME, OLDER], Decision.ACCEPT),
+    ],
+)
+def test_most_live_nodes_decide(others: list[Witness], decision: Decision) -> None:
+    assert judge(HOUR, others, own_clock_stepped_too=False).decision is decision
+
+
+def test_the_correction_is_what_the_middle_witness_has_seen() -> None:
+    early, late = (Witness(Step(3_600_000 + by, 3_600_100 + by), 0, True) for by in (-200, 200))
+    judgement = judge(HOUR, [early, late], own_clock_stepped_too=False)
+    assert (judgement.step_ms, judgement.witnesses) == (3_600_000, 3)
+
+
+def test_a_machine_that_stood_still_is_believed_only_by_itself() -> None:
+    assert judge(HOUR, [], own_clock_stepped_too=True).decision is Decision.ACCEPT
+    assert judge(HOUR, [SAME], own_clock_stepped_too=True).decision is Decision.CORRECT
+
+
+def test_a_slow_answer_leaves_room_and_still_agrees() -> None:
+    assert Step(3_570_000, 3_600_000).agrees_with(HOUR)
+    assert not Step(-3_600_000, -3_570_000).agrees_with(HOUR)

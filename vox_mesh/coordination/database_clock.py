@@ -1,0 +1,148 @@
+"""The database's clock: noticing that it was set, agreeing on that, and correcting the time of the mesh.
+
+A node that notices a step says so in `clock_witnesses`. When most live nodes have noticed the same step, one
+of them changes the correction in `database_clock`, by compare and swap, so that the time of the mesh goes on
+without a step. Until then nothing is granted or expires: every request says which time it expects.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.model.clock_steps import Decision, Judgement, Step, Witness, judge
+from vox_mesh.model.liveness import DEAD_AFTER_TICKS
+from vox_mesh.store.journal import Desk
+from vox_mesh.store.script import Answer, Script, Statement
+from vox_mesh.store.statements import named
+from vox_mesh.store.values import Row
+
+_log = logging.getLogger(__name__)
+
+_SQL: Final = named("database_clock")
+_REFUSE_OTHERS: Final = named("nodes")["refuse_unless_incarnation"]
+_VERSION: Final = 10
+"""The schema version since which nodes know the correction."""
+
+_WITNESSES: Final = ("scope_id", "repository_id", "node_id", "beats", "knows", "low_ms", "high_ms")
+
+NodeKey = tuple[str, str, str]
+"""A node of any mesh in the database: its scope, its repository and its name."""
+
+
+class Observer(NamedTuple):
+    """The node that looks at the database's clock, in its present incarnation."""
+
+    key: NodeKey
+    incarnation: int
+
+
+class ConfirmedStep(NamedTuple):
+    """A step that the nodes agreed on."""
+
+    step_ms: int
+    correction_ms: int
+    witnesses: int
+
+
+class DatabaseClock:
+    """Looks at the database's clock for one process; called for one request after another."""
+
+    def __init__(self, clock: MeshClock) -> None:
+        self._clock = clock
+        self._epoch = 0
+        self._beats: dict[NodeKey, int] = {}  # of the others, when the step was first noticed
+        self._beats_at = (0, 0)  # the epoch and the count of steps that they belong to
+        self._has_testified = False
+        self.unrecorded: list[ConfirmedStep] = []
+        """Steps that this node has corrected and that are not in the op log yet."""
+
+    async def look(self, desk: Desk, observer: Observer | None) -> None:
+        """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed.
+
+        A node takes part in confirming it; a command (`None`) only waits for that.
+        """
+        await self._hear(desk)
+        if observer is not None:
+            if self._clock.step is not None:
+                await self._decide(desk, observer)
+            elif self._has_testified:
+                await self._testify(desk, observer, None)
+        if self._clock.step is not None:
+            raise self._clock.jumped()
+
+    async def _hear(self, desk: Desk) -> None:
+        started = self._clock.started()
+        row = (await desk.ask(Statement(_SQL["look"])))[0]
+        self._epoch = row["epoch"]
+        self._clock.heard(row["now_ms"], started, row["correction_ms"])
+
+    async def _decide(self, desk: Desk, observer: Observer) -> None:
+        step = self._clock.step
+        assert step is not None
+        noticed = (self._epoch, self._clock.jumps)
+        if self._beats_at != noticed:  # an earlier step may have been corrected by another node
+            self._beats.clear()
+            self._beats_at = noticed
+        found = await self._testify(desk, observer, step)
+        others = [self._witness(row) for row in found if _key_of(row) != observer.key]
+        judgement = judge(step, others, own_clock_stepped_too=self._clock.has_own_stepped_too)
+        if judgement.decision is Decision.CORRECT:
+            await self._correct(desk, observer, judgement)
+        elif judgement.decision is Decision.ACCEPT:
+            _log.error("the step of %+.1f s is accepted as the time of the mesh", step.low_ms / 1_000)
+            self._clock.accept()
+        if judgement.decision is not Decision.WAIT:
+            await self._hear(desk)
+        if self._clock.step is None:
+            await self._testify(desk, observer, None)
+
+    async def _testify(self, desk: Desk, observer: Observer, step: Step | None) -> Any:
+        """Say what this node has noticed; what all live nodes say."""
+        low_ms, high_ms = (None, None) if step is None else step
+        now_ms = self._clock.now_ms
+        script = Script(
+            Statement(_REFUSE_OTHERS, (*observer.key, observer.incarnation), refusal="replaced"),
+            Statement(
+                _SQL["testify"],
+                (*observer.key, observer.incarnation, self._epoch, low_ms, high_ms, now_ms),
+            ),
+            answer=Answer(_SQL["witnesses"], (now_ms, DEAD_AFTER_TICKS, self._epoch, _VERSION), _WITNESSES),
+            repeatable=True,
+        )
+        found = (await desk.apply(script)).rows
+        self._has_testified = step is not None
+        return found
+
+    def _witness(self, row: Row) -> Witness:
+        low_ms, high_ms = row["low_ms"], row["high_ms"]
+        step = None if low_ms is None or high_ms is None else Step(low_ms, high_ms)
+        first = self._beats.setdefault(_key_of(row), row["beats"])
+        return Witness(step, row["beats"] - first, bool(row["knows"]))
+
+    async def _correct(self, desk: Desk, observer: Observer, judgement: Judgement) -> None:
+        """Have the time of the mesh go on as if there had been no step; the first to say so is heard."""
+        step_ms = judgement.step_ms
+        script = Script(
+            Statement(_REFUSE_OTHERS, (*observer.key, observer.incarnation), refusal="replaced"),
+            answer=Answer(
+                _SQL["correct"],
+                (self._epoch, step_ms, self._clock.now_ms),
+                ("correction_ms",),
+            ),
+            repeatable=True,
+        )
+        rows = (await desk.apply(script)).rows
+        if rows:
+            correction_ms: int = rows.value
+            self.unrecorded.append(ConfirmedStep(step_ms, correction_ms, judgement.witnesses))
+            _log.error(
+                "the database's clock was set by %+.1f s: the time of the mesh is corrected by %+.1f s",
+                step_ms / 1_000,
+                correction_ms / 1_000,
+            )
+
+
+def _key_of(row: Row) -> NodeKey:
+    return row["scope_id"], row["repository_id"], row["node_id"]

@@ -1,0 +1,151 @@
+"""Handling: messages that callers of this process claim, acknowledge, reject and renew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+
+from vox_mesh.coordination.log_context import done_with
+from vox_mesh.errors import MeshError, NotHolder
+from vox_mesh.messages.arrivals import Arrivals
+from vox_mesh.messages.claims import MIN_LEASE_S, Claims, firsts_of_pairs, is_brought
+from vox_mesh.messages.consumer import Consumer
+from vox_mesh.messages.inbox_leases import InboxLeases
+from vox_mesh.model.messages import Message
+from vox_mesh.store.thread import to_the_end
+
+_RETRY_S = 1.0
+
+InBackground = Callable[[Coroutine[None, None, None]], None]
+"""Runs something that is finished before the bus closes."""
+
+
+class Handling:
+    """Applies what callers say of messages, and keeps the consumers and the relay buffer in step with it."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        arrivals: Arrivals,
+        leases: InboxLeases,
+        consumers: Sequence[Consumer],
+        in_background: InBackground,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._claims = claims
+        self._arrivals = arrivals
+        self._leases = leases
+        self._consumers = consumers
+        self._in_background = in_background
+        self._monotonic = monotonic
+
+    # --- claiming --------------------------------------------------------------------------------
+
+    async def claim(self, names: Sequence[str], limit: int, lease_s: float) -> list[Message]:
+        """Claim what there is now. If no answer comes, whatever was claimed is released."""
+        deadline = self._monotonic() + lease_s
+        name = self._claims.new_name()
+        try:
+            messages = await self._claims.claim(names, name, lease_s=lease_s, limit=limit)
+        except (asyncio.CancelledError, MeshError):
+            self._in_background(self._undo(names, name, limit))
+            raise
+        messages = self._not_held(messages, deadline)
+        self._arrivals.found(messages)
+        for message in messages:
+            self._claims.hand_out(message, deadline)
+        return messages
+
+    def _not_held(self, messages: list[Message], deadline: float) -> list[Message]:
+        """Return the messages of pairs of which no consumer of this node holds a relayed one."""
+        held = self._arrivals.holds.cover(messages, deadline, but=())
+        if not held:
+            return messages
+        pairs = {each.pair for each in held}
+        behind = [each for each in messages if each.pair in pairs and each not in held]
+        self._in_background(self._claims.release(behind, ()))
+        return [each for each in messages if each.pair not in pairs]
+
+    async def _undo(self, names: Sequence[str], name: str, limit: int) -> None:
+        """Release what a claim came to, or would still come to."""
+        try:
+            messages = await self._claims.claim(names, name, lease_s=MIN_LEASE_S, limit=limit)
+            await self._claims.release(messages, firsts_of_pairs(messages))
+        except MeshError:
+            await self._claims.release_claim(names, name)
+
+    # --- what became of them ---------------------------------------------------------------------
+
+    async def ack(self, messages: Sequence[Message]) -> bool:
+        """Acknowledge these; return whether the database has recorded it. `False`: it is in the spool."""
+        if not messages:
+            return True
+        failures, spooled = await self._claims.ack([self._under_claim(message) for message in messages])
+        lost: list[Message] = []
+        for message in messages:
+            done_with(message)
+            error = failures.get(message.message_uuid)
+            if error is None:
+                self._acked(message, spooled=message.message_uuid in spooled)
+            elif isinstance(error, NotHolder):
+                lost.append(message)
+        await self._lose(lost)
+        if failures:
+            raise next(iter(failures.values()))
+        return not spooled
+
+    def _acked(self, message: Message, *, spooled: bool) -> None:
+        if spooled or is_brought(message):
+            self._arrivals.done(message)  # should it come once more, that is known here
+        for consumer in self._consumers:
+            consumer.settled(message)
+
+    async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
+        """Reject a message: it is redelivered after so many seconds, by default longer each time."""
+        claimed = self._under_claim(message)
+        if is_brought(claimed):
+            self._arrivals.give_back(message, _RETRY_S if retry_in is None else retry_in)
+        else:
+            try:
+                await self._claims.nack(claimed, retry_in, reason)
+            except NotHolder:
+                done_with(message)
+                await self._lose([message])
+                raise
+        done_with(message)
+        if is_brought(message):
+            await self._lose([message])  # the database knows nothing of what was taken with it
+            return
+        self._arrivals.not_done(message)
+        for consumer in self._consumers:
+            consumer.given_back(message)
+
+    async def renew(self, message: Message, lease_s: float) -> None:
+        """Have a message for its time again, from now on."""
+        until = self._monotonic() + lease_s
+        claimed = self._under_claim(message)
+        if not is_brought(claimed):
+            await self._claims.renew(claimed, lease_s)
+        if is_brought(message):
+            self._arrivals.holds.renew(message, until, self._leases.until(message.receiver_agent))
+
+    def _under_claim(self, message: Message) -> Message:
+        """Return the message under the claim that the database knows, if this node has made one.
+
+        What was handed out as the relay brought it must still be held here.
+        """
+        if not is_brought(message):
+            return message
+        hold = self._arrivals.holds.of(message)
+        if hold is None:
+            raise self._claims.stats.refuse(message)
+        return hold.claimed or message
+
+    async def _lose(self, messages: Sequence[Message]) -> None:
+        """Release what was claimed together with messages that are not ours any more."""
+        for message in messages:
+            self._arrivals.not_done(message)
+            self._arrivals.holds.end(message)
+        losing = [consumer.lost(message) for message in messages for consumer in self._consumers]
+        if losing:
+            await to_the_end(asyncio.gather(*losing))

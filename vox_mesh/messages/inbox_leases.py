@@ -1,0 +1,103 @@
+"""Inbox leases: the right of an inbox's only receiver to hand out relayed messages without a claim."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.errors import DatabaseUnavailable, MeshError
+from vox_mesh.messages.scripts import json, lease_script, sql
+from vox_mesh.model.liveness import DEAD_AFTER_TICKS
+from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.store import Store
+
+LEASE_S: Final = 60.0
+"""How long a lease lasts after its last renewal. Another receiver of the inbox may have to wait as long."""
+
+_RENEW_S: Final = LEASE_S / 3
+_MARGIN_S: Final = 1.0
+"""A lease is given up this much before the database ends it: clocks do not run at exactly the same rate."""
+
+_ASK_S: Final = 5.0
+_LOOK_S: Final = 1.0
+
+
+class InboxLeases:
+    """Leases the inboxes that are received here and nowhere else.
+
+    While a lease lasts, the database grants claims from that inbox to this node alone. If others want to
+    receive from it, the lease is released with the next `run_once`.
+    """
+
+    def __init__(
+        self, store: Store, clock: MeshClock, node: Callable[[], str], monotonic: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._mesh = store.tenant[:2]
+        self._clock = clock
+        self._node = node
+        self._monotonic = monotonic
+        self._until: dict[str, float] = {}  # inboxes, and when their leases end by our own clock
+        self._asked_at = float("-inf")
+
+    def until(self, name: str) -> float | None:
+        """Return when this node's lease of an inbox ends by our own clock; `None` if there is none."""
+        until = self._until.get(name)
+        return until if until is not None and self._monotonic() < until else None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether there is any lease, or was."""
+        return bool(self._until)
+
+    async def run_once(self, names: Sequence[str], in_use: Sequence[str]) -> None:
+        """Acquire, renew or release the leases of these inboxes.
+
+        Those of the inboxes `in_use` are renewed even if others want to receive: messages that were handed
+        out under them are not settled yet.
+        """
+        if names and (self._is_due or await self._has_rivals()):
+            with suppress(MeshError):
+                await self._renew(names, in_use)
+
+    @property
+    def _is_due(self) -> bool:
+        return self._monotonic() - self._asked_at >= _RENEW_S
+
+    async def _has_rivals(self) -> bool:
+        if not self._until:
+            return False
+        since_ms = self._clock.now_ms - round(LEASE_S * 1_000)
+        values = (*self._mesh, json(self._until), self._node(), since_ms)
+        with suppress(DatabaseUnavailable):
+            return bool(await self._store.read(sql("rivals"), values, timeout=_LOOK_S))
+        return False
+
+    async def _renew(self, names: Sequence[str], in_use: Sequence[str]) -> None:
+        sent = self._monotonic()
+        script = lease_script(
+            *(self._mesh, names, self._node()),
+            lease_ms=round(LEASE_S * 1_000),
+            in_use=in_use,
+            dead_after=DEAD_AFTER_TICKS,
+        )
+        leased = {row[0] for row in (await self._store.write(script, timeout=_ASK_S)).rows}
+        self._asked_at = sent
+        lost = [name for name in self._until if name not in leased]
+        self._until = dict.fromkeys(leased, sent + LEASE_S - _MARGIN_S)
+        if lost:  # here it has ended already, so that the next may have it
+            await self._store.write(self._script("release_leases", lost), timeout=_ASK_S)
+
+    async def leave(self, names: Sequence[str]) -> None:
+        """Receive from these inboxes no more."""
+        for name in names:
+            self._until.pop(name, None)
+        with suppress(MeshError, TimeoutError):  # otherwise the leases end by themselves
+            async with asyncio.timeout(_LOOK_S):
+                await self._store.write(self._script("receive_no_more", names), timeout=_LOOK_S)
+
+    def _script(self, name: str, names: Sequence[str]) -> Script:
+        return Script(Statement(sql(name), (*self._mesh, json(names), self._node())))

@@ -1,0 +1,71 @@
+"""Steps of the database's clock: what each node has noticed, and what follows from all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from statistics import median_low
+from typing import Final, NamedTuple
+
+_APART_MS: Final = 1_000
+_TWICE: Final = 2
+
+
+class Step(NamedTuple):
+    """A step of the database's clock, known to lie between two bounds: an answer takes its time."""
+
+    low_ms: int
+    high_ms: int
+
+    def agrees_with(self, other: Step) -> bool:
+        """Whether both can be the same step, give or take a second."""
+        return self.low_ms <= other.high_ms + _APART_MS and other.low_ms <= self.high_ms + _APART_MS
+
+
+class Witness(NamedTuple):
+    """A live node. `beats`: how often it has written its heartbeat since the step was first noticed here."""
+
+    step: Step | None
+    beats: int
+    knows_correction: bool
+
+    @property
+    def goes_by_database(self) -> bool:
+        """Whether it writes as ever: its second heartbeat was made after the answer to the first."""
+        return self.step is None and self.beats >= _TWICE
+
+
+class Decision(StrEnum):
+    """What to do about a step."""
+
+    WAIT = "wait"
+    CORRECT = "correct"
+    ACCEPT = "accept"
+
+
+class Judgement(NamedTuple):
+    """What the nodes agree on: `step_ms` is the step to correct, `witnesses` how many have noticed it."""
+
+    decision: Decision
+    step_ms: int = 0
+    witnesses: int = 0
+
+
+def judge(own: Step, others: Sequence[Witness], *, own_clock_stepped_too: bool) -> Judgement:
+    """Decide whose clock is wrong.
+
+    The database's, if most live nodes have noticed the same step; our own, if others that go by the database
+    are as many as those that agree with us. A node that is alone believes itself, unless its machine's clock
+    has stepped together with the database's: then its machine has stood still. Nodes of an older version go
+    by the database's clock as it is: while one is alive, the step is accepted.
+    """
+    if not all(other.knows_correction for other in others):
+        return Judgement(Decision.ACCEPT)
+    if not others and own_clock_stepped_too:
+        return Judgement(Decision.ACCEPT)
+    agreeing = [own, *(other.step for other in others if other.step and other.step.agrees_with(own))]
+    if 2 * len(agreeing) > 1 + len(others):
+        return Judgement(Decision.CORRECT, median_low(step.low_ms for step in agreeing), len(agreeing))
+    if sum(other.goes_by_database for other in others) >= len(agreeing):
+        return Judgement(Decision.ACCEPT)
+    return Judgement(Decision.WAIT)
