@@ -16,6 +16,10 @@ INCARNATIONS_RAISED_BY: Final = 2**32
 """How far it raises the incarnations, which do not carry the time."""
 
 
+_TOO_HIGH: Final = 2**53
+"""No counter comes near this. A damaged file must not raise those of the whole mesh to it."""
+
+
 class Epoch(NamedTuple):
     """A stretch of the database's history without a rollback. Its number may come twice, its op may not."""
 
@@ -57,7 +61,7 @@ class StoreMemory(NamedTuple):
             return None
         expected = cls(Epoch())
         is_sound = all(
-            type(found) is type(usual)
+            type(found) is type(usual) and (not isinstance(found, int) or 0 <= found < _TOO_HIGH)
             for found, usual in zip((*memory, *memory.epoch), (*expected, *expected.epoch), strict=True)
         )
         return memory if is_sound else None
