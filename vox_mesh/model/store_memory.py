@@ -28,6 +28,10 @@ class Epoch(NamedTuple):
     origin: str = ""
     """The id of epoch 0: the same for as long as it is the same database."""
 
+    def follows(self, known: Epoch) -> bool:
+        """Return whether it began after a known one. An earlier one has a lower number, or no op at all."""
+        return self.op_id not in ("", known.op_id) and self.number >= known.number
+
 
 class StoreMemory(NamedTuple):
     """The newest state of the database that a node has seen; what was not acknowledged is not in it."""
@@ -84,6 +88,10 @@ def rollback_evidence(memory: StoreMemory, state: StoreState) -> str | None:
 
     A missing log entry is no evidence while ids have gone on above it: then somebody removed it.
     """
+    if state.epoch.number < memory.epoch.number:
+        return f"epoch {state.epoch.number} is below {memory.epoch.number}"
+    if not state.epoch.origin and memory.epoch.origin:
+        return "there are no epochs"
     if (state.incarnation or 0) < memory.incarnation:
         return f"incarnation {state.incarnation or 0} is below {memory.incarnation}"
     if state.beats < memory.beats:
