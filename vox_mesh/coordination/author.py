@@ -224,14 +224,14 @@ class Author:
         return self._guard
 
     def _new_guard(self, who: Sequence[Value]) -> Frame:
-        window = self._clock.window_ms
+        window, days = self._clock.window_ms, self._clock.window_days
         if self._registration is not None:
             guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who, *window))
-            return Frame((guard,), condition=Statement(_IS_CURRENT, (*who, *window)))
+            return Frame((guard,), condition=Statement(_IS_CURRENT, (*who, *days)))
         if not self._clock.is_set:
             return NO_FRAME
         guard = Statement(_SQL["refuse_unless_on_time"], window)
-        return Frame((guard,), condition=Statement(_IS_ON_TIME, (*_NOBODY, *window)))
+        return Frame((guard,), condition=Statement(_IS_ON_TIME, (*_NOBODY, *days)))
 
     @property
     def _who(self) -> Sequence[Value]:

@@ -25,6 +25,9 @@ _REFUSE_OTHERS: Final = named("nodes")["refuse_unless_incarnation"]
 _VERSION: Final = 10
 """The schema version since which nodes know the correction."""
 
+_OVERDUE_S: Final = 30.0
+"""How long nodes that do not agree on a step wait for each other."""
+
 _WITNESSES: Final = ("scope_id", "repository_id", "node_id", "beats", "knows", "low_ms", "high_ms")
 
 NodeKey = tuple[str, str, str]
@@ -53,6 +56,8 @@ class DatabaseClock:
         self._clock = clock
         self._epoch = 0
         self._beats: dict[NodeKey, int] = {}  # of the others, when the step was first noticed
+        self._beats_at = (0, 0)  # the epoch and the count of steps that they belong to
+        self._noticed_at = 0.0
         self._has_testified = False
         self.unrecorded: list[ConfirmedStep] = []
         """Steps that this node has corrected and that are not in the op log yet."""
@@ -92,9 +97,18 @@ class DatabaseClock:
     async def _decide(self, desk: Desk, observer: Observer) -> None:
         step = self._clock.step
         assert step is not None
+        noticed = (self._epoch, self._clock.jumps)
+        if self._beats_at != noticed:  # an earlier step may have been corrected by another node
+            self._beats.clear()
+            self._beats_at, self._noticed_at = noticed, self._clock.started()
         found = await self._testify(desk, observer, step)
         others = [self._witness(row) for row in found if _key_of(row) != observer.key]
-        judgement = judge(step, others, own_clock_stepped_too=self._clock.has_own_stepped_too)
+        judgement = judge(
+            step,
+            others,
+            own_clock_stepped_too=self._clock.has_own_stepped_too,
+            is_overdue=self._clock.started() - self._noticed_at > _OVERDUE_S,
+        )
         if judgement.decision is Decision.CORRECT:
             await self._correct(desk, observer, judgement)
         elif judgement.decision is Decision.ACCEPT:
@@ -120,8 +134,6 @@ class DatabaseClock:
         )
         found = (await desk.apply(script)).rows
         self._has_testified = step is not None
-        if step is None:
-            self._beats.clear()
         return found
 
     def _witness(self, row: Row) -> Witness:
