@@ -351,3 +351,67 @@ async def test_a_relayed_message_in_hand_is_claimed_for_its_holder_when_the_data
     with pytest.raises(NotHolder):
         await bus.ack(message)
     await loop.aclose()
+
+
+async def test_an_ack_in_the_spool_keeps_a_relayed_message_from_being_claimed_again(
+    away: Away, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    message = await bus.send("z", "x", sender="x")
+    bus.arrivals.done(message)  # its ack is in the spool
+    assert await bus.poll_inbox_from_db("z") == []
+    await settled(away.node)
+    assert (await found(away.node, message)).state == MessageState.ACKED
+    await loop.aclose()
+
+
+async def test_one_relayed_message_that_is_lost_does_not_keep_the_others_from_being_acked(
+    away: Away, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    asking = asyncio.create_task(next_of(loop))
+    await settled(away.node)
+    away.begin()
+    await _brought(away, "x")
+    lost = await asking
+    await away.end()
+    bus.arrivals.holds.end(lost)
+    await bus.send("y", "mine")
+    (mine,) = await bus.poll_inbox_from_db("y")
+    with pytest.raises(NotHolder):
+        await bus.ack(lost, mine)
+    assert (await found(away.node, mine)).state == MessageState.ACKED
+    await loop.aclose()
+
+
+async def test_a_hold_that_a_claim_covers_lasts_as_long_as_the_claim_is_renewed(sent: list[Message]) -> None:
+    clock = Clock()
+    holds = Arrivals(clock).holds
+    message = sent[0]._replace(claim_owner="arrival:r#1:x")
+    holds.begin(message, clock.now + 120, clock.now + 59)
+    holds.cover([message._replace(claim_owner="r#1:y")], clock.now + 120, but=())
+    clock.now += 100
+    assert holds.renew(message, clock.now + 120, None)  # another node receives: the inbox is not leased
+    clock.now += 100
+    assert holds.of(message) is not None
+
+
+async def test_a_pair_waits_for_a_relayed_message_whose_hold_was_extended(
+    away: Away, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    asking = asyncio.create_task(next_of(loop))
+    await settled(away.node)
+    away.begin()
+    await _brought(away, "x")
+    message = await asking
+    (consumer,) = bus._consumers
+    held, _ = consumer._busy[message.pair]
+    consumer._busy[message.pair] = held, 0.0  # that was the end of the lease when it was handed out
+    assert consumer.has_pair(message.pair)
+    bus.arrivals.holds.end(message)
+    assert not consumer.has_pair(message.pair)
+    await loop.aclose()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -233,6 +234,11 @@ class Claims:
             else:
                 failures[message.message_uuid] = self.stats.refuse(message)
         return failures, spooled
+
+    async def ack_again(self, messages: Sequence[Message]) -> None:
+        """Acknowledge messages whose ack is in the spool; what fails is redelivered after its lease."""
+        with suppress(MeshError):
+            await self.ack(messages)
 
     def _ack(self, message: Message) -> Script:
         if is_brought(message):

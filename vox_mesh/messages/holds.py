@@ -61,7 +61,9 @@ class Holds:
         if hold is None:
             return False
         hold.wanted_until = wanted_until
-        if leased_until is not None:
+        if hold.claim_owner is not None:  # its claim was renewed, and needs no lease of the inbox
+            hold.deadline = wanted_until
+        elif leased_until is not None:
             hold.deadline = min(wanted_until, leased_until)
         return True
 
