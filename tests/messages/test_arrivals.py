@@ -12,7 +12,7 @@ import pytest
 from tests.support.authoring import Scene
 from tests.support.clocks import Clock
 from tests.support.messaging import PATIENCE_S, bodies, change, found, next_of, settled, take, write
-from vox_mesh import Message
+from vox_mesh import Message, Outcome, Script
 from vox_mesh.errors import NotHolder, Unreachable
 from vox_mesh.messages.arrivals import MAX_KEPT, Arrivals
 from vox_mesh.messages.claims import is_brought
@@ -414,4 +414,59 @@ async def test_a_pair_waits_for_a_relayed_message_whose_hold_was_extended(
     assert consumer.has_pair(message.pair)
     bus.arrivals.holds.end(message)
     assert not consumer.has_pair(message.pair)
+    await loop.aclose()
+
+
+async def test_a_lease_under_which_something_was_just_handed_out_is_not_released(
+    away: Away, there: Scene, sent: list[Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    async with there.node("other") as other:
+        await other.run_once()
+        assert await other.bus.poll_inbox_from_db("z") == []
+        await settled(other)
+        held = sent[0]._replace(claim_owner="arrival:r#1:x")
+        write_to_store = away.node.store.write
+
+        async def answered_late(script: Script, *, timeout: float | None = None) -> Outcome:
+            outcome = await write_to_store(script, timeout=timeout)
+            if not bus.arrivals.holds.receivers():
+                bus.arrivals.holds.begin(held, *[bus._monotonic() + 59] * 2)
+            return outcome
+
+        monkeypatch.setattr(away.node.store, "write", answered_late)
+        await bus.lease_inboxes()
+        assert bus._leases.until("z") is None
+        await other.bus.send("z", "x", sender="a")
+        assert await other.bus.poll_inbox_from_db("z") == []  # until the lease ends
+    await loop.aclose()
+
+
+async def test_an_inbox_that_is_left_while_its_lease_is_renewed_is_not_leased(
+    away: Away, sent: list[Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    write_to_store = away.node.store.write
+
+    async def answered_late(script: Script, *, timeout: float | None = None) -> Outcome:
+        outcome = await write_to_store(script, timeout=timeout)
+        monkeypatch.undo()
+        await bus._leases.leave(["z"])
+        return outcome
+
+    bus._leases._asked_at = float("-inf")
+    monkeypatch.setattr(away.node.store, "write", answered_late)
+    await bus.lease_inboxes()
+    assert bus._leases.until("z") is None
+    await loop.aclose()
+
+
+async def test_after_a_rollback_no_lease_from_before_counts(away: Away, sent: list[Message]) -> None:
+    loop = await away.leased_loop(len(sent))
+    away.node._rejoined()
+    assert away.node.bus._leases.until("z") is None
+    await away.node.bus.lease_inboxes()
+    assert away.node.bus._leases.until("z") is not None
     await loop.aclose()
