@@ -97,6 +97,7 @@ class Claims:
         self._senders = senders
         self._monotonic = monotonic
         self._handed: dict[str, Handed] = {}
+        self._incarnation: int | None = None  # the first of this process
         self.stats = ClaimStats()
 
     # --- claiming --------------------------------------------------------------------------------
@@ -146,12 +147,19 @@ class Claims:
         return f"{identity.chain}:" if identity.is_command else f"{identity.node_id}#"
 
     def _maker(self) -> str:
-        identity, incarnation = self._author.identity, self._author.incarnation
+        """Return what the names of all claims of this process begin with.
+
+        That stays the same when its node joins again after a rollback. Otherwise its consumers would take
+        the claims of each other, and their own, for those of an earlier process.
+        """
+        identity = self._author.identity
         if identity.is_command:
             return f"{identity.chain}:"
-        if incarnation is None:
+        if self._incarnation is None:
+            self._incarnation = self._author.incarnation
+        if self._incarnation is None:
             raise Unreachable("the database has not heard of this node yet, so that it can't claim anything")
-        return f"{identity.node_id}#{incarnation}:"
+        return f"{identity.node_id}#{self._incarnation}:"
 
     def _whose(self, receivers: Sequence[str], name: str) -> tuple[str, str, str, str, str, str]:
         maker = name.rpartition(":")[0] + ":"
