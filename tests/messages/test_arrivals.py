@@ -470,3 +470,24 @@ async def test_after_a_rollback_no_lease_from_before_counts(away: Away, sent: li
     await away.node.bus.lease_inboxes()
     assert away.node.bus._leases.until("z") is not None
     await loop.aclose()
+
+
+async def test_a_node_that_stops_releases_relayed_messages_in_hand_and_the_lease_of_their_inbox(
+    away: Away, there: Scene, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    asking = asyncio.create_task(next_of(loop))
+    await settled(away.node)
+    away.begin()
+    await _brought(away, "x", "y")
+    first = await asking
+    assert is_brought(await next_of(loop))
+    await away.end()
+    await bus.poll_inbox_from_db("z", limit=1)  # one of them is claimed for its holder
+    assert (await found(away.node, first)).state == MessageState.DELIVERED
+    await bus.close()
+    async with there.node("other") as other:
+        await other.run_once()
+        assert sorted(bodies(await other.bus.poll_inbox_from_db("z"))) == ["x", "y"]
+    await loop.aclose()

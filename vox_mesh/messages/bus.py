@@ -485,7 +485,7 @@ class Bus:
             self._in_background(consumer.close())
         await self._wakeups.close()
         await asyncio.gather(*self._leaving, return_exceptions=True)
-        await self._claims.release_all()
+        await self._claims.release_all(self.arrivals.holds.end_all())
         if self._leases.is_held:
             await self._leave_inboxes(self.arrivals.names)
 

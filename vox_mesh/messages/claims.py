@@ -304,12 +304,13 @@ class Claims:
         except MeshError as error:
             _log.info("messages of a claim without an answer are left to their lease: %s", error.line)
 
-    async def release_all(self) -> None:
-        """Give back all that is in somebody's hands."""
+    async def release_all(self, covering: Sequence[Message]) -> None:
+        """Release all claims of messages in hand, and those that cover relayed ones."""
         now = self._monotonic()
         handed = [each for each in self._handed.values() if each.deadline > now]
         self._handed.clear()
-        await self.release([each.message for each in handed if not is_brought(each.message)], ())
+        claimed = [each.message for each in handed if not is_brought(each.message)]
+        await self.release([*claimed, *covering], ())
 
 
 def firsts_of_pairs(messages: Sequence[Message]) -> set[str]:

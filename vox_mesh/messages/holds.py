@@ -55,6 +55,11 @@ class Holds:
             return None
         return self._holds.pop(message.message_uuid)
 
+    def end_all(self) -> list[Message]:
+        """End every hold. Return the messages of those that a claim covers, under their claims."""
+        holds, self._holds = self._holds, {}
+        return [each.claimed for each in holds.values() if each.claimed is not None]
+
     def renew(self, message: Message, wanted_until: float, leased_until: float | None) -> bool:
         """Hold a message for longer; return whether it is held."""
         hold = self.of(message)
