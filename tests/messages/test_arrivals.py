@@ -491,3 +491,13 @@ async def test_a_node_that_stops_releases_relayed_messages_in_hand_and_the_lease
         await other.run_once()
         assert sorted(bodies(await other.bus.poll_inbox_from_db("z"))) == ["x", "y"]
     await loop.aclose()
+
+
+async def test_no_lease_outlasts_a_machine_that_was_suspended(
+    away: Away, sent: list[Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = await away.leased_loop(len(sent))
+    awake = away.node.clock.started
+    monkeypatch.setattr(away.node.clock, "started", lambda: awake() + 60)  # the other clock stood still
+    assert away.node.bus._leases.until("z") is None
+    await loop.aclose()

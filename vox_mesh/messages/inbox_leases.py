@@ -46,11 +46,14 @@ class InboxLeases:
         self._until: dict[str, float] = {}  # inboxes, and when their leases end by our own clock
         self._left: set[str] = set()  # inboxes that were left since leases were last asked for
         self._asked_at = float("-inf")
+        self._leased_at = 0.0  # the same moment by the clock that goes on while the machine is suspended
 
     def until(self, name: str) -> float | None:
         """Return when this node's lease of an inbox ends by our own clock; `None` if there is none."""
         until = self._until.get(name)
-        return until if until is not None and self._monotonic() < until else None
+        if until is None or self._clock.started() - self._leased_at >= LEASE_S - _MARGIN_S:
+            return None
+        return until if self._monotonic() < until else None
 
     @property
     def is_held(self) -> bool:
@@ -81,7 +84,7 @@ class InboxLeases:
         return False
 
     async def _renew(self, names: Sequence[str], in_use: InUse) -> None:
-        sent = self._monotonic()
+        sent, started = self._monotonic(), self._clock.started()
         self._left.clear()
         script = lease_script(
             *(self._mesh, names, self._node()),
@@ -90,7 +93,7 @@ class InboxLeases:
             dead_after=DEAD_AFTER_TICKS,
         )
         leased = {row[0] for row in (await self._store.write(script, timeout=_ASK_S)).rows} - self._left
-        self._asked_at = sent
+        self._asked_at, self._leased_at = sent, started
         lost = [name for name in self._until if name not in leased]
         self._until = dict.fromkeys(leased, sent + LEASE_S - _MARGIN_S)
         used = in_use()  # also by what was handed out while we waited for the answer
