@@ -13,7 +13,7 @@ from tests.support.authoring import Scene
 from tests.support.clocks import Clock
 from tests.support.messaging import PATIENCE_S, bodies, change, found, next_of, settled, take, write
 from vox_mesh import Message, Outcome, Script
-from vox_mesh.errors import NotHolder, Unreachable
+from vox_mesh.errors import DatabaseUnavailable, NotHolder, Unreachable
 from vox_mesh.messages.arrivals import MAX_KEPT, Arrivals
 from vox_mesh.messages.claims import is_brought
 from vox_mesh.model.messages import MessageState
@@ -501,3 +501,16 @@ async def test_no_lease_outlasts_a_machine_that_was_suspended(
     monkeypatch.setattr(away.node.clock, "started", lambda: awake() + 60)  # the other clock stood still
     assert away.node.bus._leases.until("z") is None
     await loop.aclose()
+
+
+async def test_an_ack_of_a_message_of_another_process_is_not_spooled_after_its_lease(away: Away) -> None:
+    bus = away.node.bus
+    await bus.send("y", "x")
+    (claimed,) = await bus.poll_inbox_from_db("y")
+    bus.hand_over(claimed)  # as the HTTP API does
+    await change(away.node, [claimed], claim_until_ms=1)
+    late = await found(away.node, claimed)
+    away.begin()
+    with pytest.raises(DatabaseUnavailable):
+        await bus.ack(late)
+    assert not away.node.store.is_spooling

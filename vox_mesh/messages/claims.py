@@ -251,9 +251,15 @@ class Claims:
     def _ack(self, message: Message) -> Script:
         if is_brought(message):
             return ack_on_arrival_script(message)
+        # Once that is over, the database alone can say if it is too late.
+        return ack_script(message, spoolable=not self._is_lease_over(message))
+
+    def _is_lease_over(self, message: Message) -> bool:
+        """Return whether a lease is over, as far as is known here."""
         handed = self._handed.get(message.message_uuid)
-        is_over = handed is not None and self._monotonic() >= handed.deadline
-        return ack_script(message, spoolable=not is_over)  # the database alone can say if it is too late
+        if handed is not None and handed.message.claim_owner == message.claim_owner:
+            return self._monotonic() >= handed.deadline
+        return message.claim_until_ms is not None and message.claim_until_ms <= self._clock.now_ms
 
     async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
         """Give it back: it comes again after that time, until then its pair waits."""
