@@ -16,6 +16,7 @@ ON CONFLICT DO UPDATE SET
 -- name: witnesses
 -- The live nodes of all meshes in this database, and what they say of this epoch (?3). ?1: the time by the count of
 -- whoever asks, ?2: the ticks after which a node is dead, ?4: the schema version since which nodes know the correction.
+-- A node that goes by a clock that was set back has ticked in the past, by the count of whoever asks.
 SELECT h.scope_id, h.repository_id, h.node_id, h.beats,
     v.incarnation IS h.incarnation AND v.schema_version >= ?4 AS knows,
     iif(w.epoch = ?3, w.low_ms, NULL) AS low_ms, iif(w.epoch = ?3, w.high_ms, NULL) AS high_ms
@@ -25,7 +26,10 @@ LEFT JOIN clock_witnesses AS w
     AND w.incarnation = h.incarnation
 LEFT JOIN node_versions AS v
     ON v.scope_id = h.scope_id AND v.repository_id = h.repository_id AND v.node_id = h.node_id
-WHERE h.left_ms IS NULL AND max(h.last_seen_ms, coalesce(w.seen_ms, 0)) > ?1 - ?2 * h.tick_ms
+WHERE h.left_ms IS NULL AND (
+    max(h.last_seen_ms, coalesce(w.seen_ms, 0)) > ?1 - ?2 * h.tick_ms
+    OR h.last_seen_ms BETWEEN NOW_MS - ?2 * h.tick_ms AND NOW_MS
+)
 
 -- name: correct
 -- The database's clock has stepped by ?2: the time of the mesh goes on as if it had not. Only from the epoch that the

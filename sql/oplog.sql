@@ -18,12 +18,13 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?7 AND ?
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?1 AND ?2
 
 -- name: is_on_time
--- The same as a condition, in a statement that is a request by itself.
-SELECT 1 WHERE NOW_MS BETWEEN EARLIEST AND LATEST
+-- The same as a condition, in a statement that is a request by itself; by the database's own clock, since a server
+-- prepares such a statement anew each time, and the correction would cost it more than all else here.
+SELECT 1 WHERE julianday('now') BETWEEN EARLIEST AND LATEST
 
 -- name: is_current
 -- A node's guard as a condition, in a statement that is a request by itself.
-CURRENT AND NOW_MS BETWEEN EARLIEST AND LATEST
+CURRENT AND julianday('now') BETWEEN EARLIEST AND LATEST
 
 -- name: refuse_unless_current_at
 -- The guard of a node's request with ops: the chain also ends with the entry that the next one was linked to.

@@ -5,17 +5,18 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from proof.chaos.disk import Disk
-from proof.chaos.fake_clock import FakeClock, library
 from proof.chaos.proxy import Proxy
 from proof.chaos.schedule import PACE, Kind, Schedule, StoreKind
 from proof.workloads.beats import tempo_of
+from tools.faketime import SettableClock
 from tools.homes import FILE, HomeCase
+from tools.install_faketime import NoFaketime
 from tools.sqld import Server, free_port
 from vox_mesh import Settings
 from vox_mesh.model.homes import Driver, Home, ReplicaChoice
@@ -29,7 +30,6 @@ _DISK_MB_A_SECOND: Final = 0.3
 """A longer run has more to keep: its disks are full when they are filled, and not of themselves."""
 _TEMPO: Final = "tempo.yaml"
 _STAGE: Final = "stage"
-_FAKE_TIME: Final = "server-clock"
 _COMPACTS: Final = ("--max-log-size", "1")
 """The replication log is compacted whenever it has grown by so much, in MB."""
 
@@ -46,7 +46,7 @@ class Ground:
     """Of each player."""
     links: dict[str, Proxy] = field(default_factory=dict)
     """The way of each player to the server."""
-    clock: FakeClock | None = None
+    clock: SettableClock | None = None
     """That of the server, if it can be set."""
     disks: dict[str, Disk] = field(default_factory=dict)
     """That of each player; on the file home there is one for all, without a name."""
@@ -98,8 +98,9 @@ class Ground:
 
     def _made_server(self, schedule: Schedule) -> Server:
         is_turned = any(fault.kind is Kind.DATABASE_CLOCK for fault in schedule.faults)
-        if is_turned and (faketime := library()):
-            self.clock = FakeClock(faketime, self.folder / _FAKE_TIME)
+        if is_turned:
+            with suppress(NoFaketime):
+                self.clock = SettableClock(self.folder)
         flags = _COMPACTS if schedule.is_compacting else ()
         return Server(more_flags=flags, environment=self.clock.environment if self.clock else None)
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from proof.chaos import foreign, rollback, server
 from proof.chaos.cast import Person
-from proof.chaos.fake_clock import FakeClock
 from proof.chaos.ground import Ground
 from proof.chaos.marks import Marks
 from proof.chaos.proxy import FAIR, Proxy, Weather
@@ -21,6 +20,7 @@ from proof.chaos.schedule import Fault, Kind, Lane, Phase, Schedule, lane_of
 from proof.chaos.torn import tear_replica, tear_spools
 from proof.history import Recorder
 from proof.losses import NOTE
+from tools.faketime import SettableClock
 from tools.sqld import Server
 
 _CUTS_S: Final = 0.4
@@ -233,8 +233,8 @@ class Nemesis:
         finally:
             self._set_database_clock(self._ground.clock, 0)
 
-    def _set_database_clock(self, clock: FakeClock, ahead_ms: int) -> None:
-        clock.set(ahead_ms)
+    def _set_database_clock(self, clock: SettableClock, ahead_ms: int) -> None:
+        clock.set_ahead(ahead_ms / 1_000)
         self._stage.note("database.clock", ahead_ms=ahead_ms)
 
     # --- the way to the server -------------------------------------------------------------------

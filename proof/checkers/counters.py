@@ -97,8 +97,10 @@ def _part(each: Operation, era: int, losses: Losses) -> Iterator[Operation]:
     if first == last == era:
         yield each
     elif first <= era <= last and each.to != _ANYTHING:
-        began, ended = losses.bounds(era)
-        yield replace(each, began=max(began, each.began), ended=min(ended, each.ended), is_optional=True)
+        bounds = losses.bounds(era)
+        began, ended = max(bounds[0], each.began), min(bounds[1], each.ended)
+        if began <= ended:  # or it fell into the time without a store
+            yield replace(each, began=began, ended=ended, is_optional=True)
 
 
 def _found(over: Value, now: Value) -> Value:

@@ -140,8 +140,9 @@ def locks_linearizable(history: History) -> Iterator[str | int]:
     for keys, operation in _operations(history):
         for cell in cells.of(keys):
             operations[cell].append(operation)
+    steps = _clock_steps(history)
     for deed in history.deeds("lock.look"):
-        if len(deed.got.get("tokens", ())) > 1:
+        if len(deed.got.get("tokens", ())) > 1 and not _is_unnoticed(deed, steps):
             yield f"{deed}: held by more than one"
     losses = Losses(history)
     for cell, done in operations.items():
@@ -165,11 +166,11 @@ _REPLACED: Final = StaleIncarnation.__name__
 
 def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
     """All that was done to locks and changed or told something, with the keys that it was done to."""
-    steps = [note.at for note in history.notes("database.clock")]
+    steps = _clock_steps(history)
     for deed in history.deeds(*_KINDS):
         kind, step = _KINDS[deed.what], deed.step
-        if kind is Kind.LOOK and any(deed.began - NOTICED_S <= at <= deed.ended for at in steps):
-            continue  # what is only read may be off until the step is noticed
+        if kind is Kind.LOOK and _is_unnoticed(deed, steps):
+            continue
         if kind in (Kind.WRITE, Kind.LOOK) and not deed.is_ok and not _is_told_over(deed):
             continue
         if kind in (Kind.RENEW, Kind.RELEASE) and step is Step.NO and not _is_told_over(deed):
@@ -196,6 +197,16 @@ def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
                 *(note.data["token"], 0.0, 0.0, f"{note.who}.{note.life}"),
             ),
         )
+
+
+def _clock_steps(history: History) -> list[float]:
+    """Return when the database's clock was set."""
+    return [note.at for note in history.notes("database.clock")]
+
+
+def _is_unnoticed(deed: Deed, steps: Sequence[float]) -> bool:
+    """Whether a step of the clock may not be noticed yet: what is only read may be off until then."""
+    return any(deed.began - NOTICED_S <= at <= deed.ended for at in steps)
 
 
 def _grace(deed: Deed, steps: Sequence[float]) -> float:

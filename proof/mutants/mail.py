@@ -86,18 +86,4 @@ MESSAGE_PLANTS: Final = (
         ("acked-once", "acked-by-holder", "messages-acked"),
         ("messages",),
     ),
-    Plant(
-        "batch-stranded",
-        "what was claimed together with a message that was lost stays claimed until its lease is over",
-        (
-            Code(
-                "vox_mesh.messages.consumer:Consumer.lost",
-                "await self._give_back(self.given_back(message))",
-                "self.given_back(message)",
-            ),
-        ),
-        ("handed-in-time",),
-        ("consumers", "writes"),
-        faults=("slow", "held", "pause", "line", "network"),
-    ),
 )

@@ -15,13 +15,16 @@ from tests.support.authoring import NOTE, Scene, assert_sound, scene
 from tests.support.stepped_databases import BOTH, HOUR_S, SteppedDatabase, clock_in, in_memory
 from tools.homes import MESH
 from tools.sqld import Server
-from vox_mesh import Script, Statement
+from vox_mesh import Script, Statement, load_settings
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import ClockOff, DatabaseClockJumped, LockHeld
 from vox_mesh.jobs.claiming import Claiming
 from vox_mesh.mesh import Mesh as CommandMesh
 from vox_mesh.model.locks import Lock
 from vox_mesh.node import MeshNode
+from vox_mesh.store.batch import Batch
+from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.statements import RAW_MS
 
 TTL_S: Final = 60.0
 _ROUNDS: Final = 10
@@ -290,6 +293,39 @@ async def test_while_a_node_of_the_version_before_is_alive_nothing_is_corrected(
         assert a.clock.correction_ms == 0
         assert abs(a.clock.distance_ms + HOUR_S * 1_000) < 1_000
         assert b.clock.step is None
+
+
+async def test_nothing_is_corrected_either_if_that_node_has_ticked_since_the_clock_went_back(
+    tmp_path: Path,
+) -> None:
+    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
+        a, _ = mesh.nodes
+        await a.store.write(Script(Statement("DELETE FROM node_versions WHERE node_id = 'b'")))
+        mesh.database.set_ahead(-HOUR_S)
+        tick = Batch()
+        tick.add(f"UPDATE mesh_heartbeats SET last_seen_ms = {RAW_MS}, beats = beats + 1 WHERE node_id = 'b'")
+        await mesh.database.engine.run(tick.seal())  # as code that knows of no correction does
+        await a.run_once()
+        assert a.clock.correction_ms == 0
+        assert abs(a.clock.distance_ms - HOUR_S * 1_000) < 1_000
+
+
+async def test_a_command_goes_by_the_time_that_the_nodes_have_accepted(tmp_path: Path) -> None:
+    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
+        a, b = mesh.nodes
+        assert isinstance(mesh.database.engine, SharedMemory)
+        around = Surroundings(memory=mesh.database.engine)
+        async with CommandMesh.open_command(load_settings(_env_file=None), around) as command:
+            lock = await command.locks.acquire("x", ttl=TTL_S)
+            forget = "DELETE FROM node_versions"  # older code: the nodes accept any step
+            await a.store.write(Script(Statement(forget)))
+            mesh.database.set_ahead(-30.0)
+            with pytest.raises(DatabaseClockJumped):
+                await command.locks.renew(lock)
+            for _ in range(2):
+                await mesh.settle()
+            await command.locks.renew(lock)
+            assert abs(command.clock.now_ms - b.clock.now_ms) < 1_000
 
 
 async def test_the_database_is_believed_in_the_end_if_the_machines_clocks_agree_with_it(

@@ -142,7 +142,7 @@ async def test_of_16_who_write_in_the_same_millisecond_one_wins_and_every_other_
     node_settings: Settings,
 ) -> None:
     now_ms = Surroundings().wall_ms()
-    still = Surroundings(wall_ms=lambda: now_ms, monotonic=lambda: 1_000.0)
+    still = Surroundings(wall_ms=lambda: now_ms, elapsed=lambda: 1_000.0)
     async with Mesh.open(node_settings, still) as mesh:
         for base in (None, await memory(mesh, "b", content="base")):
             name = "a" if base is None else "b"
@@ -305,7 +305,7 @@ async def test_a_node_whose_clock_is_off_writes_nothing(tmp_path: Path) -> None:
 
 async def test_two_commands_at_one_moment_write_different_versions(tmp_path: Path) -> None:
     settings = FILE.settings(tmp_path, None)
-    still = Surroundings(monotonic=lambda: 1_000.0)
+    still = Surroundings(elapsed=lambda: 1_000.0)
     async with Mesh.open_command(settings, still) as one, Mesh.open_command(settings, still) as two:
         two.clock._ahead_ms = one.clock._ahead_ms
         times = []

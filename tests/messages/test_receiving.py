@@ -226,14 +226,14 @@ async def test_a_late_ack_does_not_make_way_for_the_next_of_the_pair(node: MeshN
 
 async def test_what_expires_behind_another_of_its_pair_is_not_handed_out(there: Scene) -> None:
     clock = Clock()
-    async with there.node("a", Surroundings(monotonic=clock)) as node:
+    async with there.node("a", Surroundings(monotonic=clock, elapsed=clock)) as node:
         await node.run_once()
-        for body, ttl in (("first", None), ("short-lived", 5.0), ("last", None)):
+        for body, ttl in (("first", None), ("short-lived", 3.0), ("last", None)):
             await node.bus.send("z", body, sender="a", ttl=ttl)
         receiving = node.bus.receive("z", lease=_LEASE_S)
         first = await next_of(receiving)
         assert "short-lived" in bodies(consumer_of(node)._in_stock)
-        clock.now += 6
+        clock.now += 4
         await node.bus.ack(first)
         assert (await next_of(receiving)).body == "last"
         await receiving.aclose()

@@ -120,6 +120,22 @@ def test_a_counter_may_go_back_with_the_store_and_no_further() -> None:
     good = BACK, kept, lost, _counted("c", 16.0, after), end
     for name in ("counters-linearizable", "no-lost-update"):
         assert faults(COUNTER_CHECKS, name, *good) == []
+    between = (
+        _counted("e", 14.5, after),
+        did(
+            "e",
+            "counter.write",
+            (14.4, 16.5),
+            {
+                "key": _COUNTER,
+                "base": after,
+                "strategy": "TakeRight",
+                "values": {"importance": 2, "content": "f"},
+            },
+            over=after,
+        ),
+    )
+    assert faults(COUNTER_CHECKS, "counters-linearizable", BACK, kept, lost, *between) == []
     twice = _counted("c", 16.0, after), _counted("d", 17.0, after)
     assert faults(COUNTER_CHECKS, "counters-linearizable", BACK, kept, *twice, end)
     no_more = final("memories", {"memory_key": _COUNTER, "importance": 1, "content": "a", "agent_id": None})

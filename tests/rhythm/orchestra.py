@@ -28,6 +28,7 @@ class Line(SharedMemory):
         self._shared = shared
         self.changes = shared.changes
         self.keys = shared.keys
+        self.memories = shared.memories
         self.is_cut = False
         self.is_mute = False
         """Reads get through, and nothing else: a replica whose primary is away."""

@@ -106,7 +106,10 @@ class Hall:
     async def player(self, name: str = "a", breaker: Breaker | None = None) -> AsyncIterator[Player]:
         """One more."""
         surroundings = Surroundings(
-            wall_ms=lambda: round(self._clock.now * 1_000), monotonic=self._clock, chance=lambda: 0.5
+            wall_ms=lambda: round(self._clock.now * 1_000),
+            monotonic=self._clock,
+            chance=lambda: 0.5,
+            elapsed=self._clock,
         )
         async with self._there.node(name, surroundings, breaker=breaker) as node:
             yield Player(node, self._clock)

@@ -224,14 +224,14 @@ class Author:
         return self._guard
 
     def _new_guard(self, who: Sequence[Value]) -> Frame:
-        window = self._clock.window_ms
+        window, days = self._clock.window_ms, self._clock.window_days
         if self._registration is not None:
             guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who, *window))
-            return Frame((guard,), condition=Statement(_IS_CURRENT, (*who, *window)))
+            return Frame((guard,), condition=Statement(_IS_CURRENT, (*who, *days)))
         if not self._clock.is_set:
             return NO_FRAME
         guard = Statement(_SQL["refuse_unless_on_time"], window)
-        return Frame((guard,), condition=Statement(_IS_ON_TIME, (*_NOBODY, *window)))
+        return Frame((guard,), condition=Statement(_IS_ON_TIME, (*_NOBODY, *days)))
 
     @property
     def _who(self) -> Sequence[Value]:
@@ -412,7 +412,12 @@ class Author:
         observer: Observer | None = None
         if self._registration is not None and self.incarnation is not None:
             observer = Observer((*self._mesh, self.identity.chain), self.incarnation)
-        await self.database_clock.look(desk, observer)
+        try:
+            await self.database_clock.look(desk, observer)
+        except (
+            Refused
+        ):  # this incarnation is over: by a rollback, after which the node joins again, or for good
+            await self._refuse_if_replaced(desk)
 
     async def _refuse_other_key(self, desk: Desk) -> None:
         author = self.identity

@@ -37,6 +37,10 @@ _SAME_STEP_MS: Final = 2_000
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+def _days(time_ms: int) -> float:
+    return time_ms / 86_400_000 + 2_440_587.5
+
+
 def elapsed_s() -> float:
     """A clock that never steps and, unlike `time.monotonic`, goes on while the machine is suspended."""
     return time.clock_gettime(_CLOCK)
@@ -181,6 +185,12 @@ class MeshClock:
         """
         now_ms = self.now_ms
         return now_ms - MAX_STEP_MS, now_ms + self._late_ms
+
+    @property
+    def window_days(self) -> tuple[float, float]:
+        """The same by the database's own clock, as `julianday` tells it."""
+        earliest, latest = self.window_ms
+        return _days(earliest - self.correction_ms), _days(latest - self.correction_ms)
 
     def was_late(self, made_at: float) -> None:
         """A request that was made then was not applied in time: give the next ones more."""

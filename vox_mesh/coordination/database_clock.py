@@ -11,7 +11,7 @@ import logging
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.model.clock_steps import Decision, Judgement, Step, Witness, judge
+from vox_mesh.model.clock_steps import Decision, Judgement, Step, Witness, is_followed, judge
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.script import Answer, Script, Statement
@@ -24,6 +24,9 @@ _SQL: Final = named("database_clock")
 _REFUSE_OTHERS: Final = named("nodes")["refuse_unless_incarnation"]
 _VERSION: Final = 10
 """The schema version since which nodes know the correction."""
+
+_OVERDUE_S: Final = 30.0
+"""How long nodes that do not agree on a step wait for each other."""
 
 _WITNESSES: Final = ("scope_id", "repository_id", "node_id", "beats", "knows", "low_ms", "high_ms")
 
@@ -53,6 +56,8 @@ class DatabaseClock:
         self._clock = clock
         self._epoch = 0
         self._beats: dict[NodeKey, int] = {}  # of the others, when the step was first noticed
+        self._beats_at = (0, 0)  # the epoch and the count of steps that they belong to
+        self._noticed_at = 0.0
         self._has_testified = False
         self.unrecorded: list[ConfirmedStep] = []
         """Steps that this node has corrected and that are not in the op log yet."""
@@ -60,14 +65,15 @@ class DatabaseClock:
     async def look(self, desk: Desk, observer: Observer | None) -> None:
         """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed.
 
-        A node takes part in confirming it; a command (`None`) only waits for that.
+        A node takes part in confirming it; a command (`None`) only waits for that, and follows the nodes.
         """
         await self._hear(desk)
-        if observer is not None:
-            if self._clock.step is not None:
-                await self._decide(desk, observer)
-            elif self._has_testified:
-                await self._testify(desk, observer, None)
+        if observer is None:
+            await self._follow(desk)
+        elif self._clock.step is not None:
+            await self._decide(desk, observer)
+        elif self._has_testified:
+            await self._testify(desk, observer, None)
         if self._clock.step is not None:
             raise self._clock.jumped()
 
@@ -77,12 +83,32 @@ class DatabaseClock:
         self._epoch = row["epoch"]
         self._clock.heard(row["now_ms"], started, row["correction_ms"])
 
+    async def _follow(self, desk: Desk) -> None:
+        """Believe the database if most nodes do: then they have accepted the step."""
+        if self._clock.step is None:
+            self._beats.clear()
+            return
+        values = (self._clock.now_ms, DEAD_AFTER_TICKS, self._epoch, _VERSION)
+        found = await desk.ask(Statement(_SQL["witnesses"], values))
+        if is_followed([self._witness(row) for row in found]):
+            self._clock.accept()
+            await self._hear(desk)
+
     async def _decide(self, desk: Desk, observer: Observer) -> None:
         step = self._clock.step
         assert step is not None
+        noticed = (self._epoch, self._clock.jumps)
+        if self._beats_at != noticed:  # an earlier step may have been corrected by another node
+            self._beats.clear()
+            self._beats_at, self._noticed_at = noticed, self._clock.started()
         found = await self._testify(desk, observer, step)
         others = [self._witness(row) for row in found if _key_of(row) != observer.key]
-        judgement = judge(step, others, own_clock_stepped_too=self._clock.has_own_stepped_too)
+        judgement = judge(
+            step,
+            others,
+            own_clock_stepped_too=self._clock.has_own_stepped_too,
+            is_overdue=self._clock.started() - self._noticed_at > _OVERDUE_S,
+        )
         if judgement.decision is Decision.CORRECT:
             await self._correct(desk, observer, judgement)
         elif judgement.decision is Decision.ACCEPT:
@@ -108,8 +134,6 @@ class DatabaseClock:
         )
         found = (await desk.apply(script)).rows
         self._has_testified = step is not None
-        if step is None:
-            self._beats.clear()
         return found
 
     def _witness(self, row: Row) -> Witness:

@@ -75,7 +75,7 @@ class Leadership:
             except StaleFence:
                 _log.warning("this node does not lead the %s any more", self._office)
                 self._lock = None
-        if self._lock is None and self._clock.can_author and await self.leader() is None:
+        if self._lock is None and self._clock.step is None and await self.leader() is None:
             with suppress(LockHeld):
                 self._lock = await self._locks.acquire_own(self._office, ttl_s)
                 _log.info("this node leads the %s, under token %d", self._office, self._lock.fence_token)

@@ -51,13 +51,18 @@ class Judgement(NamedTuple):
     witnesses: int = 0
 
 
-def judge(own: Step, others: Sequence[Witness], *, own_clock_stepped_too: bool) -> Judgement:
+def judge(
+    own: Step, others: Sequence[Witness], *, own_clock_stepped_too: bool, is_overdue: bool = False
+) -> Judgement:
     """Decide whose clock is wrong.
 
     The database's, if most live nodes have noticed the same step; our own, if others that go by the database
     are as many as those that agree with us. A node that is alone believes itself, unless its machine's clock
     has stepped together with the database's: then its machine has stood still. Nodes of an older version go
     by the database's clock as it is: while one is alive, the step is accepted.
+
+    Nodes that expect different times, since each has missed another step, never agree. When a decision is
+    overdue, the one in the middle is right: the others then find that it goes by the database.
     """
     if not all(other.knows_correction for other in others):
         return Judgement(Decision.ACCEPT)
@@ -68,4 +73,12 @@ def judge(own: Step, others: Sequence[Witness], *, own_clock_stepped_too: bool) 
         return Judgement(Decision.CORRECT, median_low(step.low_ms for step in agreeing), len(agreeing))
     if sum(other.goes_by_database for other in others) >= len(agreeing):
         return Judgement(Decision.ACCEPT)
+    if is_overdue:
+        noticed = [own, *(other.step for other in others if other.step)]
+        return Judgement(Decision.CORRECT, median_low(step.low_ms for step in noticed), len(noticed))
     return Judgement(Decision.WAIT)
+
+
+def is_followed(nodes: Sequence[Witness]) -> bool:
+    """Return whether most live nodes go by the database's clock as it is now: then a command does so, too."""
+    return 2 * sum(node.goes_by_database for node in nodes) > len(nodes)

@@ -310,6 +310,8 @@ class Reverb:
             from_ms = timeline.window_at(moments[0]).start_ms
             after = (*ground.mesh, moments[0])
             until_ms = (await ground.store.read(_SQL["next"], after, fresh=fresh)).value
+            if until_ms is None:  # the reports after it were lost with the database's last commits
+                break
             here = [each for each in moments if each < until_ms]
             for window, has_data in stretches(timeline, from_ms, until_ms, here):
                 told = window._replace(end_ms=min(window.end_ms, until_ms))  # that was by another timeline

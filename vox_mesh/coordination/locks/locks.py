@@ -98,6 +98,7 @@ class Locks:
         checked_seconds("wait", wait, 0.0, MAX_TTL_S, hint="pass wait=0 to fail at once if it is held")
         if any(key.startswith(OWN) for key in request.keys):
             raise BadValue(f"keys that begin with {OWN!r} belong to the mesh itself", hint="choose another")
+        self._clock.refuse_if_off()
         asked = self._monotonic()
         lock = await self._acquired(request, wait)
         self.waited.observe(self._monotonic() - asked)
@@ -156,7 +157,6 @@ class Locks:
         return LockRequest.checked(keys, node, agent or self._agent or node, shared=shared, ttl=ttl)
 
     async def _acquired(self, request: LockRequest, wait: float) -> Lock:
-        self._clock.refuse_if_off()
         try:
             ticket = await self._behind(request) if wait > 0 else None
             if ticket is None:
