@@ -282,3 +282,27 @@ def test_what_is_told_is_never_ahead_of_the_database_nor_behind_by_more_than_an_
         assert -1 <= behind <= quickest + 2
         assert clock.tick() > last
         last = clock.tick()
+
+
+@many
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5_000), st.integers(0, 60_000), st.integers(0, 60_000)),
+        min_size=2,
+        max_size=10,
+    ),
+    st.integers(-4_000, 4_000),
+)
+def test_answers_that_took_long_are_no_step_of_the_database(
+    answers: list[tuple[int, int, int]], set_by: int
+) -> None:
+    monotonic = Clock(1_000.0)
+    clock = MeshClock(Surroundings(wall_ms=lambda: 0, elapsed=monotonic))
+    for number, (pause, there, back) in enumerate(answers):
+        monotonic.now += pause / 1_000
+        started = clock.started()
+        monotonic.now += there / 1_000
+        database = int(monotonic.now * 1_000) + (set_by if number else 0)
+        monotonic.now += back / 1_000
+        clock.heard(database, started)
+        assert clock.step is None

@@ -17,6 +17,9 @@ from tools.sqld import Server
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import LockLost, StaleFence, StaleIncarnation
 from vox_mesh.model.store_memory import INCARNATIONS_RAISED_BY, ROLLED_BACK, TOKENS_RAISED_BY
+from vox_mesh.opening import open_engine
+from vox_mesh.store.batch import Batch
+from vox_mesh.store.schema import VERSION
 
 _NEVER_S = "1h"
 
@@ -195,6 +198,32 @@ async def test_a_real_replacement_is_still_fatal(tmp_path: Path) -> None:
         await a.store.write(Script(Statement(newer)))
         with pytest.raises(StaleIncarnation):
             await a.run_once()
+
+
+@pytest.mark.parametrize("case", [FILE, MESH], ids=str)
+async def test_a_store_that_goes_back_to_before_a_migration_is_migrated_again(
+    case: HomeCase, server: Server, tmp_path: Path
+) -> None:
+    settings = case.settings(tmp_path, server, scope_id="one", node_id="a", tick=_NEVER_S)
+    async with Mesh.open(settings) as a:
+        lost = await a.locks.acquire("task:1")
+        engine = await open_engine(settings)
+        back = Batch()
+        for statement in (
+            *(f"DROP TABLE {name}" for name in ("store_epochs", "database_clock", "clock_witnesses")),
+            "ALTER TABLE node_incarnations DROP COLUMN beats",
+            "UPDATE node_incarnations SET incarnation = 0",
+            "DELETE FROM distributed_locks",
+            "DELETE FROM mesh_schema",
+            "INSERT INTO mesh_schema (version, oldest_code) VALUES (7, 1)",
+        ):
+            back.add(statement)
+        assert (await engine.run(back.seal())).committed
+        await engine.close()
+        await a.run_once()
+        assert len(await rolled_back(a)) == 1
+        assert (await a.locks.acquire("task:1")).fence_token > lost.fence_token
+        assert (await a.store.status()).schema_version == VERSION
 
 
 async def test_a_message_in_hand_stays_there_when_its_node_joins_again(

@@ -130,6 +130,33 @@ async def test_an_epoch_that_has_the_number_of_another_is_told_from_it(volume: t
         assert (a.rollbacks, b.rollbacks) == (2, 1)
 
 
+async def test_a_store_that_goes_back_to_before_it_was_fenced_is_fenced_again(
+    volume: tuple[Scene, Volume],
+) -> None:
+    there, disk = volume
+    async with there.node("a") as a, there.node("b") as b:
+        pattern = await a.locks.acquire("file:src/**", ttl=300.0)
+        for node in (a, b):
+            await node.run_once()
+        image = disk.image()
+        await a.run_once()
+        disk.put_back(image)
+        for node in (a, b):
+            await node.run_once()
+        assert await epochs(a) == [0, 1]
+        await a.locks.release(pattern)
+        await a.locks.sweep_expired_distributed_locks()
+        await b.locks.release(await b.locks.acquire("file:doc/*"))
+        disk.put_back(image)
+        for node in (a, b):
+            await node.run_once()
+        assert await epochs(a) == [0, 2]
+        assert [each["evidence"] for each in await rollbacks(a)] == ["epoch 0 is below 1"]
+        assert [node.rollbacks for node in (a, b)] == [2, 2]
+        with pytest.raises(Exception, match="file:src/x was not acquired"):
+            await b.locks.acquire("file:src/x")
+
+
 async def test_the_loss_of_a_single_entry_is_noticed_before_a_lock_is_granted(
     volume: tuple[Scene, Volume],
 ) -> None:

@@ -74,7 +74,8 @@ class MeshClock:
     def __init__(self, surroundings: Surroundings, *, has_own_wall: bool = False) -> None:
         self._times = surroundings
         self._has_own_wall = has_own_wall
-        self._ahead_ms: float | None = None  # of the clock that never steps
+        self._ahead_ms: float | None = None  # of the clock that never steps: at least so much
+        self._unsure_ms = 0.0  # and by no more than this above it: an answer may have come late
         self._wall_ahead_ms = 0.0  # of the same, when the database was last believed
         self._heard_at = 0.0
         self._late_ms = _LATE_MS
@@ -115,11 +116,14 @@ class MeshClock:
         at_most = mesh_ms + 1 - started * 1_000  # it tells whole milliseconds only
         ahead = self._ahead_ms
         if ahead is None or not at_least <= ahead <= at_most:
-            is_step = ahead is not None and self._is_step(at_least - ahead, at_most - ahead, now)
-            if ahead is not None and is_step and not self._is_accepting:
-                self._suspect(Step(round(at_least - ahead), round(at_most - ahead)))
-                return
-            self._ahead_ms = at_least  # nearer, or the clocks drift apart
+            if ahead is not None and not self._is_accepting:
+                low_ms, high_ms = at_least - ahead - self._unsure_ms, at_most - ahead
+                if self._is_step(low_ms, high_ms, now):
+                    self._suspect(Step(round(low_ms), round(high_ms)))
+                    return
+            self._ahead_ms, self._unsure_ms = at_least, at_most - at_least  # nearer, or they drift apart
+        else:
+            self._unsure_ms = min(self._unsure_ms, at_most - ahead)
         self.step, self._is_accepting = None, False
         self._heard_at = now
         self._wall_ahead_ms = self._times.wall_ms() - now * 1_000

@@ -74,7 +74,7 @@ class Rollback:
             if not is_running and _is_other_database(memory, state):
                 _log.warning("database replaced by another one since the last start: node_id=%s", node_id)
                 return False
-            if state.epoch.op_id != memory.epoch.op_id:
+            if state.epoch.follows(memory.epoch):
                 _log.error(
                     "database rolled back, fenced already: node_id=%s epoch=%d", node_id, state.epoch.number
                 )

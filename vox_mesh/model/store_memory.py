@@ -16,6 +16,10 @@ INCARNATIONS_RAISED_BY: Final = 2**32
 """How far it raises the incarnations, which do not carry the time."""
 
 
+_TOO_HIGH: Final = 2**53
+"""No counter comes near this. A damaged file must not raise those of the whole mesh to it."""
+
+
 class Epoch(NamedTuple):
     """A stretch of the database's history without a rollback. Its number may come twice, its op may not."""
 
@@ -23,6 +27,10 @@ class Epoch(NamedTuple):
     op_id: str = ""
     origin: str = ""
     """The id of epoch 0: the same for as long as it is the same database."""
+
+    def follows(self, known: Epoch) -> bool:
+        """Return whether it began after a known one. An earlier one has a lower number, or no op at all."""
+        return self.op_id not in ("", known.op_id) and self.number >= known.number
 
 
 class StoreMemory(NamedTuple):
@@ -57,7 +65,7 @@ class StoreMemory(NamedTuple):
             return None
         expected = cls(Epoch())
         is_sound = all(
-            type(found) is type(usual)
+            type(found) is type(usual) and (not isinstance(found, int) or 0 <= found < _TOO_HIGH)
             for found, usual in zip((*memory, *memory.epoch), (*expected, *expected.epoch), strict=True)
         )
         return memory if is_sound else None
@@ -80,6 +88,10 @@ def rollback_evidence(memory: StoreMemory, state: StoreState) -> str | None:
 
     A missing log entry is no evidence while ids have gone on above it: then somebody removed it.
     """
+    if state.epoch.number < memory.epoch.number:
+        return f"epoch {state.epoch.number} is below {memory.epoch.number}"
+    if not state.epoch.origin and memory.epoch.origin:
+        return "there are no epochs"
     if (state.incarnation or 0) < memory.incarnation:
         return f"incarnation {state.incarnation or 0} is below {memory.incarnation}"
     if state.beats < memory.beats:

@@ -20,6 +20,8 @@ class Desk:
     engine: Engine
     tenant: Tenant
     prepare: Callable[[], Awaitable[None]]
+    prepare_again: Callable[[], Awaitable[bool]]
+    """Migrate a database that has gone back to an earlier schema version; whether it had."""
 
     async def ask(self, statement: Statement) -> Rows:
         """Answer a query from what is committed."""

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 import orjson
 
 from vox_mesh.errors import (
+    BadStatement,
     ChainBroken,
     DatabaseClockJumped,
     DatabaseUnavailable,
@@ -82,6 +83,8 @@ class Sender:
             except ChainBroken:
                 return await self._together(scripts, flight, may_look_back, {})
         except ScriptFailed as error:
+            if isinstance(error, BadStatement) and await self._is_migrated_again(flight):
+                return await self.send(scripts, flight, may_look_back=may_look_back)
             if len(scripts) == 1:
                 await self._log_unread(scripts[0], error, flight)
                 return [error]
@@ -96,6 +99,11 @@ class Sender:
                 verdicts.append(error)
             flight.doubt()  # should it end here, some of it has been applied
         return verdicts
+
+    async def _is_migrated_again(self, flight: Flight) -> bool:
+        """Whether a statement could not be read because the database had gone back to an older schema."""
+        desk = self._desk
+        return desk is not None and await self._reach(desk.prepare_again, flight)
 
     async def _log_unread(self, script: Script, error: ScriptFailed, flight: Flight) -> None:
         """A script that the server could not even read has its entry in the log like any other."""

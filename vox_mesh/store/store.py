@@ -28,7 +28,7 @@ from vox_mesh.store.listening import Listener, Pulse
 from vox_mesh.store.replica.floor import Floor
 from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus, State
 from vox_mesh.store.request import Tenant, Verdict
-from vox_mesh.store.schema import ensure_schema
+from vox_mesh.store.schema import ensure_schema, versions_at
 from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement
 from vox_mesh.store.sender import Sender
 from vox_mesh.store.slots import Slot
@@ -109,7 +109,7 @@ class Store:
         self._closed = False
         self._keeps_log = journal is not None
         ledger = Ledger(monotonic)
-        desk = Desk(engine, tenant, self._prepare)
+        desk = Desk(engine, tenant, self._prepare, self._prepare_again)
         self._combiner = Combiner(
             Sender(self._run, self._carrier, tenant, ledger, journal=journal, desk=desk),
             self._carrier,
@@ -404,6 +404,18 @@ class Store:
         async with self._preparing:
             if not self._schema_version:
                 self._schema_version = await ensure_schema(self._engine)
+
+    async def _prepare_again(self) -> bool:
+        """Migrate the database once more if it has gone back to before that; whether it had.
+
+        One without any schema is left alone: somebody may be about to restore a backup into it.
+        """
+        version, _ = await versions_at(self._engine.query)
+        if not 0 < version < self._schema_version:
+            return False
+        self._schema_version = 0
+        await self._prepare()
+        return True
 
     async def drained(self) -> None:
         """Wait until no write waits in the spool."""
