@@ -202,6 +202,7 @@ class MeshNode(Mesh):
     def _rejoined(self) -> None:
         """After a rollback, have each part look at what became of its work. Nothing is written from here."""
         self.worker.look_again()
+        self.bus.forget_leases()
         self._conductor.announce_again()
         self._rejoining = asyncio.create_task(self._look_again(), name="vox-mesh-rejoin")
 

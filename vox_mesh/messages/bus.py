@@ -465,6 +465,10 @@ class Bus:
             if (until := self._leases.until(name)) is not None:
                 self.arrivals.holds.extend(name, until)
 
+    def forget_leases(self) -> None:
+        """After a rollback of the database, have this node ask for its leases again."""
+        self._leases.forget()
+
     @property
     def is_relayed(self) -> bool:
         """Whether messages are brought to this node by others."""

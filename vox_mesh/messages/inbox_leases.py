@@ -91,6 +91,11 @@ class InboxLeases:
         if lost:  # here it has ended already, so that the next may have it
             await self._store.write(self._script("release_leases", lost), timeout=_ASK_S)
 
+    def forget(self) -> None:
+        """The database may know nothing of them any more: hand out nothing until it was asked again."""
+        self._until.clear()
+        self._asked_at = float("-inf")
+
     async def leave(self, names: Sequence[str]) -> None:
         """Receive from these inboxes no more."""
         for name in names:
