@@ -126,7 +126,7 @@ def test_a_backup_moves_from_file_to_server_and_back(vox: Vox, server: Server, t
     vox("db", "init")
     with closing(sqlite3.connect(vox.folder / ".vox/cache/db/local.db")) as database, database:
         database.execute("INSERT INTO lock_generations VALUES ('', 'default', 7, 0)")
-        database.execute("INSERT INTO node_incarnations VALUES ('', 'default', 'n1', 3)")
+        database.execute("INSERT INTO node_incarnations VALUES ('', 'default', 'n1', 3, 0)")
     assert vox("db", "backup", "one.db", "--json").document["rows"] == 3
     assert (vox.folder / "one.db").stat().st_mode & 0o777 == 0o600
 

@@ -224,3 +224,20 @@ async def test_a_store_that_goes_back_to_before_a_migration_is_migrated_again(
         assert len(await rolled_back(a)) == 1
         assert (await a.locks.acquire("task:1")).fence_token > lost.fence_token
         assert (await a.store.status()).schema_version == VERSION
+
+
+async def test_a_message_in_hand_stays_there_when_its_node_joins_again(
+    server: Server, tmp_path: Path
+) -> None:
+    async with Mesh.open(node_on(MESH, server, tmp_path, "a")) as a:
+        await a.bus.send("z", "x")
+        (message,) = await a.bus.poll_inbox_from_db("z")
+        server.end()
+        server.copy_data(tmp_path / "copy")
+        server.start()
+        await a.run_once()
+        server.put_back(tmp_path / "copy")
+        await a.run_once()
+        assert a.rollbacks == 1
+        assert await a.bus.poll_inbox_from_db("z") == []
+        assert await a.bus.ack(message)

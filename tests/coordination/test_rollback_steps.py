@@ -162,13 +162,13 @@ async def test_the_lease_of_an_inbox_ends_with_a_rollback(volume: tuple[Scene, V
     async with there.node("a") as a:
         await a.run_once()
         image = disk.image()
-        await a.bus._leases.run_once(["z"], [])
+        await a.bus._leases.run_once(["z"], list)
         assert a.bus._leases.until("z") is not None
         await a.run_once()
         disk.put_back(image)
         await a.run_once()
         assert a.bus._leases.until("z") is None, "the database knows nothing of it"
-        await a.bus._leases.run_once(["z"], [])
+        await a.bus._leases.run_once(["z"], list)
         assert a.bus._leases.until("z") is not None
 
 

@@ -201,6 +201,18 @@ async def _cancel_itself(context: JobContext) -> None:
     await asyncio.Event().wait()
 
 
+async def _cancel_itself_and_return(context: JobContext) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    context.log("said last")
+    task.cancel()
+
+
+async def _cancel_itself_and_raise(context: JobContext) -> None:
+    await _cancel_itself_and_return(context)
+    raise ValueError("no more")
+
+
 async def _surrogate(context: JobContext) -> None:
     raise ValueError("no text: \ud800 and \0")
 
@@ -236,7 +248,8 @@ def _stop_iteration(context: JobContext) -> None:
 @pytest.mark.parametrize(
     "handler",
     [
-        *(_exit, _cancel, _cancel_itself, _odd, _surrogate, _long, _no_json),
+        *(_exit, _cancel, _cancel_itself, _cancel_itself_and_return, _cancel_itself_and_raise),
+        *(_odd, _surrogate, _long, _no_json),
         *(_exit_in_thread, _stop_iteration, _odd_in_thread),
     ],
 )

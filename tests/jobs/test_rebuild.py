@@ -12,6 +12,7 @@ from tests.support.authoring import Scene
 from tests.support.messaging import Crowd, write
 from tests.support.staging import LEASE_MS, claim, end, held, lapse, new_item, row_of, schedule, start
 from vox_mesh import MeshError
+from vox_mesh.coordination.pages import Pages
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs import rebuild as of_rebuild
 from vox_mesh.jobs.rebuild import Difference, Rebuild
@@ -266,3 +267,23 @@ async def test_nothing_is_mended_from_a_log_with_findings(there: Scene) -> None:
             await Rebuild(node.store).repair()
         assert isinstance(refusal.value, BadValue)
         assert [await row_of(node, job_id) for job_id in jobs] == before
+
+
+async def test_the_others_have_their_turns_while_a_long_log_is_followed(local: MeshNode) -> None:
+    await schedule(local)
+    (entry,) = await local.oplog.tail(1)
+    log = of_rebuild._Log(Pages(local.store))
+    log._read.extend(entry._replace(id=number) for number in range(1, 1_001))
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(take_turns())
+    await log.advance(1_000)
+    others.cancel()
+    assert log.replay.last_id == 1_000
+    assert turns >= 1_000 // 64

@@ -12,8 +12,8 @@ import pytest
 from tests.support.authoring import Scene
 from tests.support.clocks import Clock
 from tests.support.messaging import PATIENCE_S, bodies, change, found, next_of, settled, take, write
-from vox_mesh import Message
-from vox_mesh.errors import NotHolder, Unreachable
+from vox_mesh import Message, Outcome, Script
+from vox_mesh.errors import DatabaseUnavailable, NotHolder, Unreachable
 from vox_mesh.messages.arrivals import MAX_KEPT, Arrivals
 from vox_mesh.messages.claims import is_brought
 from vox_mesh.model.messages import MessageState
@@ -351,3 +351,166 @@ async def test_a_relayed_message_in_hand_is_claimed_for_its_holder_when_the_data
     with pytest.raises(NotHolder):
         await bus.ack(message)
     await loop.aclose()
+
+
+async def test_an_ack_in_the_spool_keeps_a_relayed_message_from_being_claimed_again(
+    away: Away, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    message = await bus.send("z", "x", sender="x")
+    bus.arrivals.done(message)  # its ack is in the spool
+    assert await bus.poll_inbox_from_db("z") == []
+    await settled(away.node)
+    assert (await found(away.node, message)).state == MessageState.ACKED
+    await loop.aclose()
+
+
+async def test_one_relayed_message_that_is_lost_does_not_keep_the_others_from_being_acked(
+    away: Away, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    asking = asyncio.create_task(next_of(loop))
+    await settled(away.node)
+    away.begin()
+    await _brought(away, "x")
+    lost = await asking
+    await away.end()
+    bus.arrivals.holds.end(lost)
+    await bus.send("y", "mine")
+    (mine,) = await bus.poll_inbox_from_db("y")
+    with pytest.raises(NotHolder):
+        await bus.ack(lost, mine)
+    assert (await found(away.node, mine)).state == MessageState.ACKED
+    await loop.aclose()
+
+
+async def test_a_hold_that_a_claim_covers_lasts_as_long_as_the_claim_is_renewed(sent: list[Message]) -> None:
+    clock = Clock()
+    holds = Arrivals(clock).holds
+    message = sent[0]._replace(claim_owner="arrival:r#1:x")
+    holds.begin(message, clock.now + 120, clock.now + 59)
+    holds.cover([message._replace(claim_owner="r#1:y")], clock.now + 120, but=())
+    clock.now += 100
+    assert holds.renew(message, clock.now + 120, None)  # another node receives: the inbox is not leased
+    clock.now += 100
+    assert holds.of(message) is not None
+
+
+async def test_a_pair_waits_for_a_relayed_message_whose_hold_was_extended(
+    away: Away, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    asking = asyncio.create_task(next_of(loop))
+    await settled(away.node)
+    away.begin()
+    await _brought(away, "x")
+    message = await asking
+    (consumer,) = bus._consumers
+    held, _ = consumer._busy[message.pair]
+    consumer._busy[message.pair] = held, 0.0  # that was the end of the lease when it was handed out
+    assert consumer.has_pair(message.pair)
+    bus.arrivals.holds.end(message)
+    assert not consumer.has_pair(message.pair)
+    await loop.aclose()
+
+
+async def test_a_lease_under_which_something_was_just_handed_out_is_not_released(
+    away: Away, there: Scene, sent: list[Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    async with there.node("other") as other:
+        await other.run_once()
+        assert await other.bus.poll_inbox_from_db("z") == []
+        await settled(other)
+        held = sent[0]._replace(claim_owner="arrival:r#1:x")
+        write_to_store = away.node.store.write
+
+        async def answered_late(script: Script, *, timeout: float | None = None) -> Outcome:
+            outcome = await write_to_store(script, timeout=timeout)
+            if not bus.arrivals.holds.receivers():
+                bus.arrivals.holds.begin(held, *[bus._monotonic() + 59] * 2)
+            return outcome
+
+        monkeypatch.setattr(away.node.store, "write", answered_late)
+        await bus.lease_inboxes()
+        assert bus._leases.until("z") is None
+        await other.bus.send("z", "x", sender="a")
+        assert await other.bus.poll_inbox_from_db("z") == []  # until the lease ends
+    await loop.aclose()
+
+
+async def test_an_inbox_that_is_left_while_its_lease_is_renewed_is_not_leased(
+    away: Away, sent: list[Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    write_to_store = away.node.store.write
+
+    async def answered_late(script: Script, *, timeout: float | None = None) -> Outcome:
+        outcome = await write_to_store(script, timeout=timeout)
+        monkeypatch.undo()
+        await bus._leases.leave(["z"])
+        return outcome
+
+    bus._leases._asked_at = float("-inf")
+    monkeypatch.setattr(away.node.store, "write", answered_late)
+    await bus.lease_inboxes()
+    assert bus._leases.until("z") is None
+    await loop.aclose()
+
+
+async def test_after_a_rollback_no_lease_from_before_counts(away: Away, sent: list[Message]) -> None:
+    loop = await away.leased_loop(len(sent))
+    away.node._rejoined()
+    assert away.node.bus._leases.until("z") is None
+    await away.node.bus.lease_inboxes()
+    assert away.node.bus._leases.until("z") is not None
+    await loop.aclose()
+
+
+async def test_a_node_that_stops_releases_relayed_messages_in_hand_and_the_lease_of_their_inbox(
+    away: Away, there: Scene, sent: list[Message]
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    asking = asyncio.create_task(next_of(loop))
+    await settled(away.node)
+    away.begin()
+    await _brought(away, "x", "y")
+    first = await asking
+    assert is_brought(await next_of(loop))
+    await away.end()
+    await bus.poll_inbox_from_db("z", limit=1)  # one of them is claimed for its holder
+    assert (await found(away.node, first)).state == MessageState.DELIVERED
+    await bus.close()
+    async with there.node("other") as other:
+        await other.run_once()
+        assert sorted(bodies(await other.bus.poll_inbox_from_db("z"))) == ["x", "y"]
+    await loop.aclose()
+
+
+async def test_no_lease_outlasts_a_machine_that_was_suspended(
+    away: Away, sent: list[Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = await away.leased_loop(len(sent))
+    awake = away.node.clock.started
+    monkeypatch.setattr(away.node.clock, "started", lambda: awake() + 60)  # the other clock stood still
+    assert away.node.bus._leases.until("z") is None
+    await loop.aclose()
+
+
+async def test_an_ack_of_a_message_of_another_process_is_not_spooled_after_its_lease(away: Away) -> None:
+    bus = away.node.bus
+    await bus.send("y", "x")
+    (claimed,) = await bus.poll_inbox_from_db("y")
+    bus.hand_over(claimed)  # as the HTTP API does
+    await change(away.node, [claimed], claim_until_ms=1)
+    late = await found(away.node, claimed)
+    away.begin()
+    with pytest.raises(DatabaseUnavailable):
+        await bus.ack(late)
+    assert not away.node.store.is_spooling

@@ -23,7 +23,7 @@ class _Line(SharedMemory):
 
     def __init__(self, shared: SharedMemory) -> None:
         self._shared = shared
-        self.changes, self.keys = shared.changes, shared.keys
+        self.changes, self.keys, self.memories = shared.changes, shared.keys, shared.memories
         self.query_now = shared.query_now  # type: ignore[method-assign]
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
 

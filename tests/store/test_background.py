@@ -81,17 +81,16 @@ async def test_what_is_fatal_is_raised() -> None:
     assert not faults.counts
 
 
-async def test_a_fault_after_the_answer_of_a_write_fails_its_callers_and_not_the_writes_after_it(
+async def test_a_fault_of_the_task_that_sends_writes_delays_them_and_no_more(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = Script(Statement("SELECT 1"))
-    with monkeypatch.context() as broken:
-        broken.setattr(store._combiner._ledger, "answered", _raise_attribute_error)
-        ended = await asyncio.gather(*(store.write(read) for _ in range(3)), return_exceptions=True)
-        assert len(ended) == 3
+    def fail_once() -> None:
+        monkeypatch.undo()
+        raise AttributeError("from a library")
+
+    await store.write(Script(Statement("SELECT 1")))
+    monkeypatch.setattr(store._combiner, "_take", fail_once)
+    monkeypatch.setattr(store._combiner, "_is_quiet", False)  # so that the task sends, and no caller itself
     async with asyncio.timeout(20):
         await asyncio.gather(*(store.write(Script(Statement("SELECT 1"))) for _ in range(3)))
-
-
-def _raise_attribute_error(*_: object, **__: object) -> None:
-    raise AttributeError("from a library")
+    assert store.faults.counts == {"combiner": 1}

@@ -83,7 +83,7 @@ async def _fill(engine: Engine) -> None:
     await _do(
         engine,
         f"{_numbers(3_000)} {_FENCES} SELECT 's', 'key-' || i, i FROM n",
-        f"{_numbers(300)} INSERT INTO node_incarnations SELECT 's', 'r', 'node-' || i, i FROM n",
+        f"{_numbers(300)} INSERT INTO node_incarnations SELECT 's', 'r', 'node-' || i, i, 0 FROM n",
         "INSERT INTO script_results (scope_id, repository_id, script_key, writer)"
         " VALUES ('s', 'r', 'k', 'w')",
         "INSERT INTO script_answers (scope_id, repository_id, script_key, n, c0, c1, c2, c3, c4)"
@@ -103,7 +103,7 @@ async def _all(ask: Ask) -> dict[str, list[tuple[Any, ...]]]:
     """Everything that must survive, from any database."""
     queries = {
         "fences": "SELECT scope_id, repository_id, generation FROM lock_generations ORDER BY repository_id",
-        "incarnations": "SELECT * FROM node_incarnations ORDER BY node_id",
+        "incarnations": "SELECT node_id, beats, incarnation FROM node_incarnations ORDER BY node_id",
         "keys": "SELECT scope_id, repository_id, script_key, writer FROM script_results",
         "answers": "SELECT * FROM script_answers",
         "odd": 'SELECT _rowid_, * FROM "odd ""name"',
@@ -217,7 +217,7 @@ async def _writing(store: Store) -> AsyncIterator[Callable[[], int]]:
     await store.write(
         Script(
             Statement(f"{_FENCES} VALUES ('a', 'twin', 0)"),
-            Statement("INSERT INTO node_incarnations VALUES ('a', '', 'twin', 0)"),
+            Statement("INSERT INTO node_incarnations VALUES ('a', '', 'twin', 0, 0)"),
         )
     )
     count = 0
@@ -340,7 +340,7 @@ async def test_a_restore_refuses_a_database_in_use_and_names_what_it_found(
     empty: Engine, backup: Path
 ) -> None:
     await ensure_schema(empty)
-    await _do(empty, "INSERT INTO node_incarnations VALUES ('other', 'mesh', 'n', 1)")
+    await _do(empty, "INSERT INTO node_incarnations VALUES ('other', 'mesh', 'n', 1, 0)")
     with pytest.raises(BackupRefused, match="1 in node_incarnations"):
         await _restored(empty, backup)
     assert (await empty.query(Statement("SELECT count(*) FROM lock_generations"))).value == 0

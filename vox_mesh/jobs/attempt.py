@@ -73,7 +73,7 @@ async def _attempt(
     limit = asyncio.timeout(timeout_s) if timeout_s else None
     try:
         async with limit or nullcontext():
-            ended: Ended = await work(context)
+            ended = await _worked(context, work)
     except TimeoutError as error:
         ended = failed(
             f"it took longer than {timeout_s:g} s" if limit is not None and limit.expired() else _told(error)
@@ -95,6 +95,19 @@ async def _attempt(
     finally:
         context.cancel()
     return ended._replace(finished_ms=clock.now_ms, artifacts=context.kept)
+
+
+async def _worked(context: JobContext, work: Work) -> Ended:
+    """Do the work, and wait for a cancellation that it requested and did not wait for itself.
+
+    Otherwise that would be raised while the end of the attempt is written.
+    """
+    try:
+        ended: Ended = await work(context)
+        return ended
+    finally:
+        if is_cancelled():
+            await asyncio.sleep(0)
 
 
 def _take_back_cancellation() -> None:

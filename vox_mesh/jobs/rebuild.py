@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from vox_mesh.coordination.pace import Pace
 from vox_mesh.coordination.pages import Pages
 from vox_mesh.errors import BadValue, TooLarge
 from vox_mesh.model.chain import Entry
@@ -85,13 +86,14 @@ class Rebuild:
     # --- comparing -------------------------------------------------------------------------------
 
     async def _wrong(self) -> AsyncIterator[_Wrong]:
-        log = _Log(self._pages)
+        log, pace = _Log(self._pages), Pace()
         replay = log.replay
         self.findings = replay.findings
         order: list[str] = []
         async for rows in self._roster():
             await log.advance(rows[0]["last_id"])
             for row in rows:
+                await pace.keep(None)
                 if row["job_id"] is not None:
                     order.append(row["job_id"])
                     if wrong := _compared(row.as_dict(), replay):
@@ -152,6 +154,7 @@ class _Log:
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
         self._read: deque[Entry] = deque()
+        self._pace = Pace()
         self.replay = Replay()
 
     async def advance(self, last_id: int) -> None:
@@ -163,7 +166,9 @@ class _Log:
                     return  # somebody has cut it off meanwhile
             if self._read[0].id > last_id:
                 return
-            self.replay.follow(self._read.popleft())
+            entry = self._read.popleft()
+            self.replay.follow(entry)
+            await self._pace.keep(entry.payload)
 
 
 def _compared(seen: Row, replay: Replay) -> _Wrong | None:

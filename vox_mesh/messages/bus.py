@@ -460,13 +460,13 @@ class Bus:
     async def lease_inboxes(self) -> None:
         """Lease the inboxes that are received here and nowhere else, or renew the leases of them."""
         names = self.arrivals.names
-        await self._leases.run_once(names, list(self._in_use(names)))
+        await self._leases.run_once(names, partial(self._in_use, names))
         for name in names:
             if (until := self._leases.until(name)) is not None:
                 self.arrivals.holds.extend(name, until)
 
     def forget_leases(self) -> None:
-        """After a rollback of the database, have this node ask for its leases again."""
+        """Hand out nothing under leases of inboxes from before a rollback: the database may not know them."""
         self._leases.forget()
 
     @property
@@ -485,7 +485,7 @@ class Bus:
             self._in_background(consumer.close())
         await self._wakeups.close()
         await asyncio.gather(*self._leaving, return_exceptions=True)
-        await self._claims.release_all()
+        await self._claims.release_all(self.arrivals.holds.end_all())
         if self._leases.is_held:
             await self._leave_inboxes(self.arrivals.names)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -96,6 +97,7 @@ class Claims:
         self._senders = senders
         self._monotonic = monotonic
         self._handed: dict[str, Handed] = {}
+        self._incarnation: int | None = None  # the first of this process
         self.stats = ClaimStats()
 
     # --- claiming --------------------------------------------------------------------------------
@@ -145,12 +147,19 @@ class Claims:
         return f"{identity.chain}:" if identity.is_command else f"{identity.node_id}#"
 
     def _maker(self) -> str:
-        identity, incarnation = self._author.identity, self._author.incarnation
+        """Return what the names of all claims of this process begin with.
+
+        That stays the same when its node joins again after a rollback. Otherwise its consumers would take
+        the claims of each other, and their own, for those of an earlier process.
+        """
+        identity = self._author.identity
         if identity.is_command:
             return f"{identity.chain}:"
-        if incarnation is None:
+        if self._incarnation is None:
+            self._incarnation = self._author.incarnation
+        if self._incarnation is None:
             raise Unreachable("the database has not heard of this node yet, so that it can't claim anything")
-        return f"{identity.node_id}#{incarnation}:"
+        return f"{identity.node_id}#{self._incarnation}:"
 
     def _whose(self, receivers: Sequence[str], name: str) -> tuple[str, str, str, str, str, str]:
         maker = name.rpartition(":")[0] + ":"
@@ -234,12 +243,23 @@ class Claims:
                 failures[message.message_uuid] = self.stats.refuse(message)
         return failures, spooled
 
+    async def ack_again(self, messages: Sequence[Message]) -> None:
+        """Acknowledge messages whose ack is in the spool; what fails is redelivered after its lease."""
+        with suppress(MeshError):
+            await self.ack(messages)
+
     def _ack(self, message: Message) -> Script:
         if is_brought(message):
             return ack_on_arrival_script(message)
+        # Once that is over, the database alone can say if it is too late.
+        return ack_script(message, spoolable=not self._is_lease_over(message))
+
+    def _is_lease_over(self, message: Message) -> bool:
+        """Return whether a lease is over, as far as is known here."""
         handed = self._handed.get(message.message_uuid)
-        is_over = handed is not None and self._monotonic() >= handed.deadline
-        return ack_script(message, spoolable=not is_over)  # the database alone can say if it is too late
+        if handed is not None and handed.message.claim_owner == message.claim_owner:
+            return self._monotonic() >= handed.deadline
+        return message.claim_until_ms is not None and message.claim_until_ms <= self._clock.now_ms
 
     async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
         """Give it back: it comes again after that time, until then its pair waits."""
@@ -290,12 +310,13 @@ class Claims:
         except MeshError as error:
             _log.info("messages of a claim without an answer are left to their lease: %s", error.line)
 
-    async def release_all(self) -> None:
-        """Give back all that is in somebody's hands."""
+    async def release_all(self, covering: Sequence[Message]) -> None:
+        """Release all claims of messages in hand, and those that cover relayed ones."""
         now = self._monotonic()
         handed = [each for each in self._handed.values() if each.deadline > now]
         self._handed.clear()
-        await self.release([each.message for each in handed if not is_brought(each.message)], ())
+        claimed = [each.message for each in handed if not is_brought(each.message)]
+        await self.release([*claimed, *covering], ())
 
 
 def firsts_of_pairs(messages: Sequence[Message]) -> set[str]:

@@ -174,8 +174,11 @@ class Consumer:
 
     def _is_busy(self, pair: _Pair) -> bool:
         """Whether somebody works on a message of this pair, and still may."""
-        if pair in self._busy and self._monotonic() >= self._busy[pair][1]:
-            del self._busy[pair]
+        if pair not in self._busy:
+            return False
+        (message_uuid, _), deadline = self._busy[pair]
+        if self._monotonic() >= deadline and not self._arrivals.holds.is_held(message_uuid):
+            del self._busy[pair]  # nor was the hold of a relayed message extended
         return pair in self._busy
 
     def _handed_out(self, message: Message) -> Message:
@@ -321,8 +324,7 @@ class Consumer:
     async def _settle(self, done: Sequence[Message], others: Sequence[Message]) -> None:
         await self._give_back(others)
         if done:
-            with suppress(MeshError):  # then they come once more
-                await self._claims.ack(done)
+            await self._claims.ack_again(done)
 
     async def _claim_only(self, name: str) -> list[Message]:
         """The one message that we know of, in the short way."""

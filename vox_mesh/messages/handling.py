@@ -50,7 +50,7 @@ class Handling:
         except (asyncio.CancelledError, MeshError):
             self._in_background(self._undo(names, name, limit))
             raise
-        messages = self._not_held(messages, deadline)
+        messages = self._not_done(self._not_held(messages, deadline))
         self._arrivals.found(messages)
         for message in messages:
             self._claims.hand_out(message, deadline)
@@ -66,6 +66,13 @@ class Handling:
         self._in_background(self._claims.release(behind, ()))
         return [each for each in messages if each.pair not in pairs]
 
+    def _not_done(self, messages: list[Message]) -> list[Message]:
+        """Return the messages that were not acknowledged here before; the others are acknowledged again."""
+        done = [each for each in messages if self._arrivals.is_done(each)]
+        if done:
+            self._in_background(self._claims.ack_again(done))
+        return [each for each in messages if each not in done]
+
     async def _undo(self, names: Sequence[str], name: str, limit: int) -> None:
         """Release what a claim came to, or would still come to."""
         try:
@@ -80,7 +87,15 @@ class Handling:
         """Acknowledge these; return whether the database has recorded it. `False`: it is in the spool."""
         if not messages:
             return True
-        failures, spooled = await self._claims.ack([self._under_claim(message) for message in messages])
+        claimed: list[Message] = []
+        refusals: dict[str, MeshError] = {}
+        for message in messages:
+            try:
+                claimed.append(self._under_claim(message))
+            except NotHolder as refusal:
+                refusals[message.message_uuid] = refusal
+        failures, spooled = await self._claims.ack(claimed)
+        failures |= refusals
         lost: list[Message] = []
         for message in messages:
             done_with(message)

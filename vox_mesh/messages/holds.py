@@ -55,13 +55,20 @@ class Holds:
             return None
         return self._holds.pop(message.message_uuid)
 
+    def end_all(self) -> list[Message]:
+        """End every hold. Return the messages of those that a claim covers, under their claims."""
+        holds, self._holds = self._holds, {}
+        return [each.claimed for each in holds.values() if each.claimed is not None]
+
     def renew(self, message: Message, wanted_until: float, leased_until: float | None) -> bool:
         """Hold a message for longer; return whether it is held."""
         hold = self.of(message)
         if hold is None:
             return False
         hold.wanted_until = wanted_until
-        if leased_until is not None:
+        if hold.claim_owner is not None:  # its claim was renewed, and needs no lease of the inbox
+            hold.deadline = wanted_until
+        elif leased_until is not None:
             hold.deadline = min(wanted_until, leased_until)
         return True
 

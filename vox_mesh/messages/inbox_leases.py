@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -24,6 +24,9 @@ _MARGIN_S: Final = 1.0
 _ASK_S: Final = 5.0
 _LOOK_S: Final = 1.0
 
+InUse = Callable[[], Collection[str]]
+"""Returns the inboxes of messages that were handed out under a lease and are not settled yet."""
+
 
 class InboxLeases:
     """Leases the inboxes that are received here and nowhere else.
@@ -41,23 +44,27 @@ class InboxLeases:
         self._node = node
         self._monotonic = monotonic
         self._until: dict[str, float] = {}  # inboxes, and when their leases end by our own clock
+        self._left: set[str] = set()  # inboxes that were left since leases were last asked for
         self._asked_at = float("-inf")
+        self._leased_at = 0.0  # the same moment by the clock that goes on while the machine is suspended
 
     def until(self, name: str) -> float | None:
         """Return when this node's lease of an inbox ends by our own clock; `None` if there is none."""
         until = self._until.get(name)
-        return until if until is not None and self._monotonic() < until else None
+        if until is None or self._clock.started() - self._leased_at >= LEASE_S - _MARGIN_S:
+            return None
+        return until if self._monotonic() < until else None
 
     @property
     def is_held(self) -> bool:
         """Whether there is any lease, or was."""
         return bool(self._until)
 
-    async def run_once(self, names: Sequence[str], in_use: Sequence[str]) -> None:
+    async def run_once(self, names: Sequence[str], in_use: InUse) -> None:
         """Acquire, renew or release the leases of these inboxes.
 
-        Those of the inboxes `in_use` are renewed even if others want to receive: messages that were handed
-        out under them are not settled yet.
+        Those of the inboxes `in_use` are renewed even if others want to receive, and never released:
+        messages that were handed out under them are not settled yet.
         """
         if names and (self._is_due or await self._has_rivals()):
             with suppress(MeshError):
@@ -76,28 +83,31 @@ class InboxLeases:
             return bool(await self._store.read(sql("rivals"), values, timeout=_LOOK_S))
         return False
 
-    async def _renew(self, names: Sequence[str], in_use: Sequence[str]) -> None:
-        sent = self._monotonic()
+    async def _renew(self, names: Sequence[str], in_use: InUse) -> None:
+        sent, started = self._monotonic(), self._clock.started()
+        self._left.clear()
         script = lease_script(
             *(self._mesh, names, self._node()),
             lease_ms=round(LEASE_S * 1_000),
-            in_use=in_use,
+            in_use=list(in_use()),
             dead_after=DEAD_AFTER_TICKS,
         )
-        leased = {row[0] for row in (await self._store.write(script, timeout=_ASK_S)).rows}
-        self._asked_at = sent
+        leased = {row[0] for row in (await self._store.write(script, timeout=_ASK_S)).rows} - self._left
+        self._asked_at, self._leased_at = sent, started
         lost = [name for name in self._until if name not in leased]
         self._until = dict.fromkeys(leased, sent + LEASE_S - _MARGIN_S)
-        if lost:  # here it has ended already, so that the next may have it
-            await self._store.write(self._script("release_leases", lost), timeout=_ASK_S)
+        used = in_use()  # also by what was handed out while we waited for the answer
+        if free := [name for name in lost if name not in used]:  # ended here, so that the next may have it
+            await self._store.write(self._script("release_leases", free), timeout=_ASK_S)
 
     def forget(self) -> None:
-        """The database may know nothing of them any more: hand out nothing until it was asked again."""
+        """Rely on no lease any more, and ask for new ones: the database has gone back."""
         self._until.clear()
         self._asked_at = float("-inf")
 
     async def leave(self, names: Sequence[str]) -> None:
         """Receive from these inboxes no more."""
+        self._left.update(names)
         for name in names:
             self._until.pop(name, None)
         with suppress(MeshError, TimeoutError):  # otherwise the leases end by themselves
