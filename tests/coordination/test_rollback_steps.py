@@ -157,6 +157,21 @@ async def test_a_store_that_goes_back_to_before_it_was_fenced_is_fenced_again(
             await b.locks.acquire("file:src/x")
 
 
+async def test_the_lease_of_an_inbox_ends_with_a_rollback(volume: tuple[Scene, Volume]) -> None:
+    there, disk = volume
+    async with there.node("a") as a:
+        await a.run_once()
+        image = disk.image()
+        await a.bus._leases.run_once(["z"], list)
+        assert a.bus._leases.until("z") is not None
+        await a.run_once()
+        disk.put_back(image)
+        await a.run_once()
+        assert a.bus._leases.until("z") is None, "the database knows nothing of it"
+        await a.bus._leases.run_once(["z"], list)
+        assert a.bus._leases.until("z") is not None
+
+
 async def test_the_loss_of_a_single_entry_is_noticed_before_a_lock_is_granted(
     volume: tuple[Scene, Volume],
 ) -> None:
