@@ -67,7 +67,7 @@ def test_a_node_that_is_up_is_ready_listed_and_leaves(folder: Vox) -> None:
         assert httpx.get(f"{url}/readyz").json() == {"ready": True}
         checks = _asked(url, "/readyz?verbose")["checks"]
         assert {check["name"] for check in checks} == {
-            *("database", "writes", "clock", "parts", "worker", "tempo")
+            *("database", "writes", "clock", "rollback", "parts", "background", "worker", "tempo")
         }
         (node,) = _asked(url, "/v1/nodes")["items"]
         assert (node["node_id"], node["state"], node["role"]) == ("one", "alive", "owner")

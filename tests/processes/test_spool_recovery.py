@@ -77,8 +77,8 @@ async def test_a_process_killed_again_and_again_while_it_replays_doubles_nothing
         arrived = []
         for kill in range(lengths.REPLAY_KILLS):
             # A line's first answers are the upgrade, the greeting and the stream, and that for reading has
-            # two more, about the schema: what is held is a later answer to a part of the spool.
-            proxy.spoil(Fault.HOLD_ANSWER, after=5 + kill % 2)
+            # three more, about the schema: what is held is a later answer to a part of the spool.
+            proxy.spoil(Fault.HOLD_ANSWER, after=6 + kill % 2)
             writer = await start_writer(settings, Job("drain"))
             await asyncio.wait_for(proxy.spoiled.acquire(), 60)
             await writer.kill()  # the database has rows of which this process was never told

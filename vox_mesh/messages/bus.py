@@ -27,7 +27,7 @@ from vox_mesh.messages.handling import Handling
 from vox_mesh.messages.inbox_leases import InboxLeases
 from vox_mesh.messages.letters import Letters
 from vox_mesh.messages.outbox import Auto, Outbox, Route
-from vox_mesh.messages.scripts import announce_script, send_beside, send_plainly, send_script, sql
+from vox_mesh.messages.scripts import announce_script, send_beside, send_plainly, send_script, sql, taken
 from vox_mesh.messages.senders import Senders
 from vox_mesh.messages.signing import Signing
 from vox_mesh.messages.wakeups import Wakeups
@@ -87,7 +87,6 @@ class Bus:
         self.senders = Senders(store, surroundings.monotonic)
         self.arrivals = Arrivals(surroundings.monotonic)
         self._leases = InboxLeases(store, clock, self._receiver, surroundings.monotonic)
-        self.forget_leases = self._leases.forget  # after a rollback the database may not know them
         self.whereabouts = Whereabouts(store, clock, lambda: author.identity.node_id, surroundings.monotonic)
         self.letters = Letters(store, clock)
         self._claims = Claims(store, author, clock, self.senders, surroundings.monotonic)
@@ -216,7 +215,7 @@ class Bus:
         except Refused as refused:
             if refused.reason != MessageTaken.code:
                 raise
-            raise _taken(message) from None
+            raise taken(message) from None
 
     async def _store_for_command(
         self, message: Message, timeout: float | None, beside: Sequence[Statement]
@@ -241,7 +240,7 @@ class Bus:
     ) -> None:
         outcome = await self._store.write(send_plainly(self._mesh, message, *before), timeout=timeout)
         if not outcome.rows:
-            raise _taken(message)
+            raise taken(message)
 
     async def send_routed(self, receiver: str, body: Any, *, route: Route = Auto, **options: Any) -> Message:
         """Send over a route: `Auto`, `Local` (the database alone), or `Remote(node_url)`."""
@@ -465,6 +464,10 @@ class Bus:
             if (until := self._leases.until(name)) is not None:
                 self.arrivals.holds.extend(name, until)
 
+    def forget_leases(self) -> None:
+        """Rely on no lease of an inbox: after a rollback the database may not know it."""
+        self._leases.forget()
+
     @property
     def is_relayed(self) -> bool:
         """Whether messages are brought to this node by others."""
@@ -484,12 +487,6 @@ class Bus:
         await self._claims.release_all(self.arrivals.holds.end_all())
         if self._leases.is_held:
             await self._leave_inboxes(self.arrivals.names)
-
-
-def _taken(message: Message) -> MessageTaken:
-    return MessageTaken(
-        f"there is another message with the id {message.message_uuid}", hint="send it under a key of its own"
-    )
 
 
 def _time_after(now_ms: int, seconds: float | None) -> int | None:

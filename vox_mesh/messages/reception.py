@@ -16,12 +16,11 @@ from vox_mesh.errors import (
     BadValue,
     DatabaseUnavailable,
     MessageExpired,
-    MessageTaken,
     SenderRefused,
     StaleIncarnation,
 )
 from vox_mesh.messages.bus import Bus
-from vox_mesh.messages.scripts import json, sql
+from vox_mesh.messages.scripts import json, sql, taken
 from vox_mesh.messages.sparing import Sparing
 from vox_mesh.model.canonical import is_canonical
 from vox_mesh.model.hlc import MAX_AHEAD_MS, Hlc
@@ -175,7 +174,7 @@ class Reception:
                 latest = max(cast(int, number), self._incarnations.get(node, 0))  # our copy may be behind
                 self._incarnations[node] = latest
             elif words is not None and tuple(orjson.loads(str(words))) != _words(message):
-                raise _taken(message)
+                raise taken(message)
             else:
                 known[message.message_uuid] = bool(number)
         return known
@@ -203,17 +202,13 @@ class Reception:
             if words is None:
                 new.append(message)
             elif words != hash(_words(message)):
-                raise _taken(message)
+                raise taken(message)
         return new
 
 
 def _words(message: Message) -> tuple[str, str, str, str]:
     """What makes it the same message, also if it was written once more, at another time."""
     return message.sender_agent, message.receiver_agent, message.msg_type, message.payload
-
-
-def _taken(message: Message) -> MessageTaken:
-    return MessageTaken(f"there is another message with the id {message.message_uuid}")
 
 
 def _check(message: Message) -> None:

@@ -195,3 +195,10 @@ def release_claim_script(mesh: Mesh, receivers: Sequence[str], name: str) -> Scr
 
 def _held(messages: Sequence[Message]) -> list[tuple[str, str | None]]:
     return [(message.message_uuid, message.claim_owner) for message in messages]
+
+
+def taken(message: Message) -> MessageTaken:
+    """The error about a message whose id another one has."""
+    return MessageTaken(
+        f"there is another message with the id {message.message_uuid}", hint="send it under a key of its own"
+    )
