@@ -123,7 +123,7 @@ async def test_an_epoch_that_has_the_number_of_another_is_told_from_it(volume: t
         disk.put_back(image)
         await a.run_once()  # which makes epoch 1; b does not hear of it
         disk.put_back(image)
-        b._author.witness._memory = b._author.witness.memory._replace(beats=2**20)
+        b._author.witness.seen = b._author.witness.memory._replace(beats=2**20)
         await b.run_once()  # which makes another epoch 1
         await a.run_once()
         assert await epochs(a) == [0, 1]
@@ -217,3 +217,22 @@ async def test_an_entry_that_was_removed_is_no_rollback(volume: tuple[Scene, Vol
         with pytest.raises(ChainBroken):
             await a.oplog.append(NOTE, {})
         assert await epochs(a) == [0]
+
+
+async def test_who_follows_the_log_hears_of_the_rollback_and_of_what_comes_after(
+    volume: tuple[Scene, Volume],
+) -> None:
+    there, disk = volume
+    async with there.node("a") as a:
+        await a.oplog.append(NOTE, {})
+        image = disk.image()
+        for _ in range(5):
+            await a.oplog.append(NOTE, {})
+        following = a.oplog.follow(await a.oplog.last_id())
+        heard = asyncio.create_task(anext(following))
+        await asyncio.sleep(0)
+        disk.put_back(image)
+        await a.oplog.append(NOTE, {"n": 2})
+        assert (await heard).kind == ROLLED_BACK
+        assert orjson.loads((await anext(following)).payload) == {"n": 2}
+        await following.aclose()

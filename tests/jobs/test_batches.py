@@ -23,7 +23,9 @@ from tests.support.staging import (
 )
 from vox_mesh.errors import ScriptFailed, StaleClaim
 from vox_mesh.model.jobs import JobState
+from vox_mesh.node import MeshNode
 from vox_mesh.store.script import Op, Outcome, Script, new_key
+from vox_mesh.store.statements import named
 
 __all__ = ["pair"]
 
@@ -206,3 +208,10 @@ async def test_a_ulid_that_another_job_has_is_refused(pair: Pair) -> None:
 
 async def test_after_all_of_this_the_roster_is_what_the_log_says(pair: Pair) -> None:
     await assert_rebuilt(pair.one)
+
+
+@pytest.mark.parametrize("name", ["take", "claim"])
+async def test_a_claim_finds_its_jobs_by_their_ids(local: MeshNode, name: str) -> None:
+    values = (*local.store.tenant[:2], "op", '{"jobs":[]}', "node", 1)
+    plan = await local.store.read(f"EXPLAIN QUERY PLAN {named('jobs')[name]}", values)
+    assert not [row["detail"] for row in plan if row["detail"].startswith("SCAN jobs")]

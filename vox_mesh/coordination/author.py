@@ -30,7 +30,7 @@ from vox_mesh.errors import (
 from vox_mesh.model import chain
 from vox_mesh.model.chain import NO_HASH, SEAL, Sealing
 from vox_mesh.model.keys import is_signed
-from vox_mesh.model.store_memory import Epoch
+from vox_mesh.model.store_memory import Epoch, StoreMemory
 from vox_mesh.store.frame import CONDITION_VALUES, NO_FRAME, Frame
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant, Verdict, answered_rows, by_key
@@ -127,7 +127,7 @@ class Author:
         self._sealing = Sealing()
         self._bound: list[Bound] = []
         self._guard: Frame | None = None
-        self._guard_for: Sequence[Value] = ()
+        self._guard_for: StoreMemory | None = None
         self._guarded_at = 0.0
         self._started = 0.0
 
@@ -217,15 +217,16 @@ class Author:
     def _guarded(self) -> Frame:
         """The frame of a request without ops: the same for a moment, until something new was acknowledged."""
         self._started = now = self._clock.started()
-        who = () if self._registration is None else self._who
-        is_fresh = 0 <= now - self._guarded_at <= _SAME_GUARD_S and self._guard_for == who
+        seen = self.witness.seen
+        is_fresh = 0 <= now - self._guarded_at <= _SAME_GUARD_S and self._guard_for is seen
         if self._guard is None or not is_fresh:
-            self._guard, self._guard_for, self._guarded_at = self._new_guard(who), who, now
+            self._guard, self._guard_for, self._guarded_at = self._new_guard(), seen, now
         return self._guard
 
-    def _new_guard(self, who: Sequence[Value]) -> Frame:
+    def _new_guard(self) -> Frame:
         window, days = self._clock.window_ms, self._clock.window_days
         if self._registration is not None:
+            who = self._who
             guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who, *window))
             return Frame((guard,), condition=Statement(_IS_CURRENT, (*who, *days)))
         if not self._clock.is_set:
@@ -236,7 +237,8 @@ class Author:
     @property
     def _who(self) -> Sequence[Value]:
         """Who writes, and what must be in the database for it: what was acknowledged to this node before."""
-        return (self.identity.chain, self.incarnation, self.witness.beats, self.witness.last_id)
+        seen = self.witness.seen
+        return (self.identity.chain, self.incarnation, seen.beats, seen.last_id)
 
     def _linked(self, end: End, entries: list[Bound]) -> Frame:
         author = self.identity

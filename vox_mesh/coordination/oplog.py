@@ -16,8 +16,9 @@ from vox_mesh.coordination.pace import Pace
 from vox_mesh.coordination.pages import Pages
 from vox_mesh.coordination.roles import Owner, Roles
 from vox_mesh.errors import AWAY, BadValue, DatabaseUnavailable
-from vox_mesh.model.canonical import JsonObject, canonical
+from vox_mesh.model.canonical import JsonObject, canonical, parse
 from vox_mesh.model.chain import ANCHOR, SEAL, Entry
+from vox_mesh.model.store_memory import ROLLED_BACK
 from vox_mesh.model.ulid import is_ulid
 from vox_mesh.model.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
@@ -186,6 +187,8 @@ class OpLog:
             seen = self._store.change_count
             try:
                 newest = await self.last_id()
+                if newest < after_id:
+                    after_id = await self._after_rollback(after_id)
                 page = await self._pages.read("after", after_id, node_id, kind)
             except DatabaseUnavailable:
                 newest, page = after_id, []
@@ -198,6 +201,17 @@ class OpLog:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(None if self._store.is_in_touch else _AGAIN_S):
                         await self._store.changed(seen)
+
+    async def _after_rollback(self, after_id: int) -> int:
+        """Return the id to go on after, where the log ends before one that was seen."""
+        newest: int = (await self._read("last_id", fresh=True)).value or 0
+        if newest >= after_id:
+            return after_id  # it was our copy that ended before
+        for entry in await self._pages.newest(1, None, ROLLED_BACK):
+            log = parse(entry.payload)["log"]
+            if log["known_id"] >= after_id:
+                return min(newest, int(log["last_id"]))
+        return newest
 
     async def last_id(self) -> int:
         """The id of the entry that was committed last; 0 if there is none."""

@@ -85,51 +85,37 @@ class StoreWitness:
 
     def __init__(self, keeper: MemoryKeeper | None = None) -> None:
         self._keeper = keeper
-        self._memory = StoreMemory() if keeper is None else keeper.load() or StoreMemory()
+        self.seen = StoreMemory() if keeper is None else keeper.load() or StoreMemory()
+        """What was acknowledged; another object whenever that is more."""
         self.highest_token: Callable[[], int] = lambda: 0
         """The highest fencing token that this process was given: whoever knows says so here."""
 
     @property
     def memory(self) -> StoreMemory:
-        """What was seen, up to now."""
-        token = max(self._memory.fence_token, self.highest_token())
-        return self._memory._replace(fence_token=token)
-
-    @property
-    def epoch(self) -> Epoch:
-        """The epoch that this node has joined."""
-        return self._memory.epoch
-
-    @property
-    def beats(self) -> int:
-        """The last heartbeat that was acknowledged."""
-        return self._memory.beats
-
-    @property
-    def last_id(self) -> int:
-        """The highest id of a log entry that is known."""
-        return self._memory.last_id
+        """What was acknowledged, and the highest token."""
+        token = max(self.seen.fence_token, self.highest_token())
+        return self.seen._replace(fence_token=token)
 
     def joined(self, epoch: Epoch, incarnation: int, beats: int, last_id: int) -> None:
         """A new incarnation begins: what was seen before is of no more matter, but for the tokens."""
         token = self.memory.fence_token
-        self._memory = StoreMemory(epoch, incarnation, beats, last_id, fence_token=token)
+        self.seen = StoreMemory(epoch, incarnation, beats, last_id, fence_token=token)
 
     def beat(self, incarnation: int, beats: int, last_id: int) -> None:
         """A heartbeat was acknowledged; one of an earlier incarnation counts for nothing."""
-        seen = self._memory
+        seen = self.seen
         if incarnation == seen.incarnation:
             last_id = max(seen.last_id, last_id)
-            self._memory = seen._replace(beats=max(seen.beats, beats), last_id=last_id)
+            self.seen = seen._replace(beats=max(seen.beats, beats), last_id=last_id)
 
     def appended(self, entry_id: int, op_id: str, seq: int, entry_hash: str) -> None:
         """Entries of the node's own chain were acknowledged, of which this is the last."""
-        seen = self._memory
-        self._memory = seen._replace(
+        seen = self.seen
+        self.seen = seen._replace(
             last_id=max(seen.last_id, entry_id), entry_id=entry_id, entry_op=op_id, seq=seq, hash=entry_hash
         )
 
     async def save(self) -> None:
         """Have it outlive this process."""
-        if self._keeper is not None and self._memory.incarnation:
+        if self._keeper is not None and self.seen.incarnation:
             await self._keeper.keep(self.memory)
