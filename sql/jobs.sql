@@ -134,10 +134,7 @@ AND j.not_before_ms <= max(NOW_MS, min(AT_MS, NOW_MS + 1000))
 -- name: take
 -- ?6: the duration of the lease. For jobs that nothing holds back, the short way: no route, limit or pause is about
 -- their kinds, and the author's clock is right, so that the log tells when the lease ends.
-UPDATE jobs SET
-    state = 'claimed', claimer = ?5, claim_token = next.token, attempts = attempts + 1,
-    lease_until_ms = NOW_MS + ?6, last_op = ?3
-FROM (
+WITH next AS MATERIALIZED (
     SELECT j.id, i.value ->> 'claim_token' AS token FROM THEIR_JOBS
     WHERE abs(NOW_MS - AT_MS) <= 1000 AND IS_NEXT
       AND NOT EXISTS (
@@ -147,8 +144,11 @@ FROM (
         SELECT 1 FROM job_kinds AS k WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = j.kind
           AND (k.is_paused OR k.max_running IS NOT NULL OR k.rate IS NOT NULL))
       AND NOT EXISTS (SELECT 1 FROM ROUTE_OPS)
-) AS next
-WHERE jobs.id = next.id
+)
+UPDATE jobs SET
+    state = 'claimed', claimer = ?5, claim_token = next.token, attempts = attempts + 1,
+    lease_until_ms = NOW_MS + ?6, last_op = ?3
+FROM next WHERE jobs.id = next.id
 
 -- name: refuse_unless_all
 -- It stands right after what moves them.

@@ -163,7 +163,7 @@ async def test_a_node_that_leaves_is_seen_to_at_once_and_leaves_nothing_behind(
 
 def _left(folder: Path) -> list[str]:
     """Files that should have gone with the process that made them."""
-    kept = re.compile(r"id|key\.pem|lock|writer|spool-[0-9a-f]+\.db")
+    kept = re.compile(r"id|key\.pem|lock|writer|spool-[0-9a-f]+\.db|store-[0-9a-f]+\.json")
     return [path.name for path in folder.glob("*/*") if not kept.fullmatch(path.name)]
 
 

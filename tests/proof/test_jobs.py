@@ -105,7 +105,7 @@ def test_a_success_of_nobody_is_found() -> None:
         (4, (1_900, "claimed", 2, "bob", 3_000, "claim2"), "was claimed while"),
         (3, (1_300, "running", 1, "ada", 2_300, "renew"), "kept after its lease"),
         (3, (900, "running", 1, "cyd", 1_900, "renew"), "changed hands"),
-        (5, (2_000, "claimed", 3, "bob", 3_000, "claim2"), "token 3 came after 1"),
+        (5, (2_000, "claimed", 3, "bob", 3_000, "claim2"), "token 2 came after 3"),
     ],
 )
 def test_claims_that_overlap_are_found(place: int, move: Move, fault: str) -> None:

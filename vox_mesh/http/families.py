@@ -127,7 +127,6 @@ class Families:
             "part",
             {name: part.restarts for name, part in parts.items()},
         )
-
         yield counters(
             "vox_background_faults",
             "Unexpected exceptions of background tasks, which went on.",

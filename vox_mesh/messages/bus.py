@@ -87,6 +87,7 @@ class Bus:
         self.senders = Senders(store, surroundings.monotonic)
         self.arrivals = Arrivals(surroundings.monotonic)
         self._leases = InboxLeases(store, clock, self._receiver, surroundings.monotonic)
+        self.forget_leases = self._leases.forget  # after a rollback the database may not know them
         self.whereabouts = Whereabouts(store, clock, lambda: author.identity.node_id, surroundings.monotonic)
         self.letters = Letters(store, clock)
         self._claims = Claims(store, author, clock, self.senders, surroundings.monotonic)
@@ -330,8 +331,7 @@ class Bus:
             await consumer.give_up()
         await consumer.close()
         if self._leases.is_held:
-            forsaken = [name for name in consumer.names if name not in self.arrivals.names]
-            await self._leave_inboxes(forsaken)
+            await self._leave_inboxes([name for name in consumer.names if name not in self.arrivals.names])
 
     async def _leave_inboxes(self, names: Sequence[str]) -> None:
         """Receive from these no more. What is not settled keeps the lease of its inbox until that ends."""
@@ -464,10 +464,6 @@ class Bus:
         for name in names:
             if (until := self._leases.until(name)) is not None:
                 self.arrivals.holds.extend(name, until)
-
-    def forget_leases(self) -> None:
-        """Hand out nothing under leases of inboxes from before a rollback: the database may not know them."""
-        self._leases.forget()
 
     @property
     def is_relayed(self) -> bool:

@@ -181,7 +181,6 @@ def _lock(lock: LockLine) -> Line:
         f"{lock.lock_key}\n{lock.fence_token}",
         lock,
         lock.lock_key,
-        lock.fence_token,
         ("shared", "cyan") if lock.is_shared else "excl",
         span(lock.age_ms),
         span(lock.left_ms),
@@ -194,7 +193,7 @@ def _waiter(waiter: WaiterLine) -> Line:
     """Somebody who waits for a key that nobody holds as it is written: only what overlaps it."""
     key = f"{waiter.lock_key}\n{waiter.node_id}\n{waiter.agent_id}"
     who = f"{waiter.agent_id} @ {waiter.node_id}"
-    return _line(key, waiter, waiter.lock_key, "", ("waits", "yellow"), span(waiter.since_ms), "", "", who)
+    return _line(key, waiter, waiter.lock_key, ("waits", "yellow"), span(waiter.since_ms), "", "", who)
 
 
 def _locks(overview: Overview) -> list[Line]:
@@ -286,7 +285,7 @@ LOCKS: Final = Panel(
     "locks",
     "Locks",
     (
-        *(Column("key", 16), Column("token", 5, is_number=True), Column("mode", 4)),
+        *(Column("key", 16), Column("mode", 4)),
         *(Column("held", 5, is_number=True), Column("left", 5, is_number=True)),
         *(Column("wait", 4, is_number=True), Column("holder", 12)),
     ),
