@@ -87,7 +87,7 @@ class Bus:
         self.senders = Senders(store, surroundings.monotonic)
         self.arrivals = Arrivals(surroundings.monotonic)
         self._leases = InboxLeases(store, clock, self._receiver, surroundings.monotonic)
-        self.forget_leases = self._leases.forget  # after a rollback the database may not know them
+        self.forget_leases: Callable[[], None] = self._leases.forget  # the database may have lost them
         self.whereabouts = Whereabouts(store, clock, lambda: author.identity.node_id, surroundings.monotonic)
         self.letters = Letters(store, clock)
         self._claims = Claims(store, author, clock, self.senders, surroundings.monotonic)
