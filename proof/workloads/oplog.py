@@ -33,8 +33,7 @@ _APART: Final = 20.0
 
 async def act(scene: Scene) -> None:
     """Append, and verify what is there."""
-    for kind in (NOTE, STEP):
-        scene.mesh.oplog.register(kind)
+    _register(scene)
     numbers, known, clock = Numbers(scene), set[str](), scene.recorder.now
     unverified_until = clock()
     async for _ in scene.turns():
@@ -46,6 +45,11 @@ async def act(scene: Scene) -> None:
         if scene.chance.random() < _VERIFIES and (began := clock()) >= unverified_until:
             await _verify(scene)
             unverified_until = clock() + _APART * (clock() - began)
+
+
+def _register(scene: Scene) -> None:
+    for kind in (NOTE, STEP):
+        scene.mesh.oplog.register(kind)
 
 
 async def _append(scene: Scene, number: int, known: set[str]) -> bool:
@@ -75,6 +79,7 @@ async def _verify(scene: Scene) -> None:
 
 async def drain(scene: Scene) -> None:
     """Append once more, and have one of the players look at the whole log once more."""
+    _register(scene)  # its process may have begun after the others had ended
     until = scene.recorder.now() + scene.pace.ttl_s + RECOVERY_S
     is_appended = await _append(scene, LAST, set())
     while not is_appended and scene.recorder.now() < until:

@@ -146,13 +146,15 @@ class Jobs:
         if new:
             return [Scheduled(item["job_id"], item["ulid"], item["kind"]) for item in items]
         try:
-            return await self._first(items)
+            found = await self.roster.standing(by_id)
         except DatabaseUnavailable as error:  # which must not sound as if nothing was scheduled
             raise OutcomeUnknown(f"what was scheduled can't be read: {error}", key=script.key) from error
-
-    async def _first(self, items: Sequence[Item]) -> list[Scheduled]:
-        """The jobs as they were scheduled first, by us or by others."""
-        found = await self.roster.standing(item["job_id"] for item in items)
+        if len(found) < len(by_id):
+            raise OutcomeUnknown(
+                "what was scheduled is not in the database, which has gone back to an earlier state",
+                key=script.key,
+            )
+        # The jobs as they were scheduled first, by us or by others.
         jobs = [(item, found[item["job_id"]]) for item in items]
         # By its ULID it can't be told: the manifest may have named it, then and now.
         return [Scheduled(job.job_id, job.ulid, job.kind, job.seed == item["seed"]) for item, job in jobs]
