@@ -261,7 +261,9 @@ async def _replace(node: MeshNode, settings: Settings) -> int:
         tick_s=settings.tick,
         activity=Activity(),
     )
-    return (await heir.register(Desk(store._engine, store.tenant, store._prepare))).incarnation
+    return (
+        await heir.register(Desk(store._engine, store.tenant, store._prepare, store._prepare_again))
+    ).incarnation
 
 
 @LASTING

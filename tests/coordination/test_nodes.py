@@ -309,7 +309,7 @@ async def test_hundreds_of_nodes_have_a_row_each(
 ) -> None:
     async with Mesh.open(_settings(case, tmp_path, request)) as node:
         store = node.store
-        desk = Desk(store._engine, store.tenant, store._prepare)
+        desk = Desk(store._engine, store.tenant, store._prepare, store._prepare_again)
         names = [f"node-{number:03}" for number in range(_NODES)]
         for name in names:
             each = Presence(

@@ -142,7 +142,9 @@ async def histories(store: Store, table: str, told: Iterable[Facts]) -> dict[str
             continue  # it changed nothing, and told nothing
         operation = Operation(
             *(kind, answer, each["began"], each["ended"] if is_known else math.inf),
-            *(each.get("token"), each.get("ttl", 0.0), 0.0, each["actor"], each["id"]),
+            *(each.get("token"), each.get("ttl", 0.0)),
+            actor=each["actor"],
+            id=each["id"],
         )
         found[each["key"]].append(operation)
     return found
