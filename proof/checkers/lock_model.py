@@ -49,6 +49,8 @@ class Operation:
     ttl: float = 0.0
     grace: float = 0.0
     """By how much its hold may last too long: until it is noticed that the database's clock was set."""
+    early: float = 0.0
+    """By how much its hold may end too soon: while a correction of that clock fades."""
     actor: str = ""
     id: str = ""
 
@@ -72,11 +74,12 @@ class _Hold(NamedTuple):
     earliest: float
     latest: float
     grace: float = 0.0
+    early: float = 0.0
 
     @property
     def over(self) -> float:
         """It may end by itself from here on."""
-        return self.earliest + self.ttl - SLACK_S
+        return self.earliest + self.ttl - self.early - SLACK_S
 
     @property
     def surely_over(self) -> float:
@@ -191,7 +194,9 @@ def _held(state: _State, each: Operation) -> _State:
     assert each.token is not None
     earliest = max(state.since, each.began)
     latest = each.ended if state.hold is None else min(each.ended, state.hold.surely_over)
-    return _State(earliest, _Hold(each.token, each.ttl, earliest, latest, each.grace), state.highest)
+    return _State(
+        earliest, _Hold(each.token, each.ttl, earliest, latest, each.grace, each.early), state.highest
+    )
 
 
 def _released(state: _State, each: Operation) -> _State:

@@ -17,6 +17,9 @@ from proof.verdicts import Check
 from vox_mesh.errors import StaleFence, StaleIncarnation
 from vox_mesh.model.patterns import is_pattern, overlap
 
+FADES: Final = 0.05
+"""So much faster or slower the time of the mesh runs while a correction of the database's clock fades."""
+
 NOTICED_S: Final = 10.0
 """Within this time it is noticed that the database's clock was set: for so much longer a hold may last."""
 
@@ -185,7 +188,7 @@ def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
             deed.asked["keys"],
             Operation(
                 *(kind, step, deed.began, math.inf if step is Step.UNKNOWN else deed.ended),
-                *(token, deed.asked.get("ttl", 0.0), _grace(deed, steps)),
+                *(token, deed.asked.get("ttl", 0.0), _grace(deed, steps), _fading(deed, steps)),
                 f"{deed.who}.{deed.life}#{deed.number}",
             ),
         )
@@ -194,7 +197,7 @@ def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
             note.data["keys"],
             Operation(
                 *(Kind.RELEASE, Step.UNKNOWN, note.at, math.inf),
-                *(note.data["token"], 0.0, 0.0, f"{note.who}.{note.life}"),
+                *(note.data["token"], 0.0, 0.0, 0.0, f"{note.who}.{note.life}"),
             ),
         )
 
@@ -213,6 +216,12 @@ def _grace(deed: Deed, steps: Sequence[float]) -> float:
     """By how much a hold may last too long, if the clock of the database was set meanwhile."""
     until = deed.ended + float(deed.asked.get("ttl", 0.0))
     return NOTICED_S if any(deed.began <= at <= until for at in steps) else 0.0
+
+
+def _fading(deed: Deed, steps: Sequence[float]) -> float:
+    """By how much a hold may end too soon, if the clock of the database was ever set."""
+    ttl = float(deed.asked.get("ttl", 0.0))
+    return FADES * ttl if any(at <= deed.ended + ttl for at in steps) else 0.0
 
 
 def _is_told_over(deed: Deed) -> bool:

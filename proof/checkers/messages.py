@@ -9,6 +9,7 @@ from typing import Final
 
 import orjson
 
+from proof.checkers.locks import FADES
 from proof.history import Deed, History
 from proof.losses import Losses
 from proof.reading import Row, finals, grouped
@@ -236,7 +237,7 @@ def never_before_expiry(history: History) -> Iterator[str | int]:
     for key, deed in first.items():
         if key in seen:
             yield 1
-            if seen[key] < deed.began + deed.asked["ttl"] - _EARLY_S:
+            if seen[key] < deed.began + (1 - FADES) * deed.asked["ttl"] - _EARLY_S:
                 yield f"message {key} had expired at {seen[key]:.3f}, before its time: {deed}"
 
 

@@ -61,8 +61,11 @@ class Kind(StrEnum):
     """The clock of the database is set, forward or back."""
 
 
-DEFAULT_FAULTS: Final = frozenset(Kind) - {Kind.ROLLBACK, Kind.SLOW, Kind.HELD, Kind.DATABASE_CLOCK}
+DEFAULT_FAULTS: Final = frozenset(Kind)
 """What befalls worlds unless others are asked for."""
+
+_APART: Final = (Kind.ROLLBACK, Kind.DATABASE_CLOCK)
+"""A world has one of these or the other: which of both explains what is seen, nobody could tell."""
 
 
 _OF_PLAYERS: Final = {Kind.KILL: 5, Kind.LEAVE: 1, Kind.PAUSE: 3, Kind.REPLACE: 1, Kind.CLOCK: 1}
@@ -163,8 +166,11 @@ def drawn(seed: int, seconds: float, faults: Set[Kind] = DEFAULT_FAULTS) -> Fate
 
 
 def _extra_faults(chance: random.Random, seconds: float, players: int, kinds: Set[Kind]) -> Iterator[Fault]:
+    if kinds.issuperset(_APART):
+        kinds = kinds - {chance.choice(_APART)}
     for kind, (least, most) in _EXTRA.items():
-        for _ in range(chance.choice(_TIMES)):
+        times = chance.choice(_TIMES)
+        for _ in range(min(times, 1) if kind is Kind.DATABASE_CLOCK else times):
             at, lasts_s = chance.uniform(1.0, 0.8 * seconds), chance.uniform(least, most)
             player = chance.choice((-1, chance.randrange(players)))
             share, step_ms = chance.choice((0.3, 0.7, 1.0)), chance.choice(_STEPS_MS)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from proof import losses, tables
 from proof.checkers.lives import RECOVERY_S
+from proof.checkers.locks import NOTICED_S
 from proof.history import Event, Recorder, Step
 from proof.monitor import Monitor
 from proof.moves import INSTALL
@@ -95,6 +96,7 @@ class World:
         self.loop = loop = new_loop(random.Random(f"steps {seed}").random, watch)
         loop.failed = self._unexpected
         self._ahead_ms = 0
+        self._noticed_at = 0.0
         """By how much the clock of the database is ahead."""
         self._rolling_back = asyncio.Lock()
         memory = SharedMemory(lambda: EPOCH_MS + self._ahead_ms + round(loop.now * 1_000), image)
@@ -192,7 +194,7 @@ class World:
     async def _keep(self) -> None:
         """Have all players live, again and again."""
         while True:
-            for player in self._players:
+            for player in self._players if self.loop.now >= self._noticed_at else ():
                 if player.life is None and not player.is_away:
                     self._begin(player)
             await asyncio.sleep(_LOOK_S)
@@ -305,7 +307,9 @@ class World:
             self._set_database_clock(-fault.skew_ms)
 
     def _set_database_clock(self, by_ms: int) -> None:
+        """Set the clock. A process that begins before the others have noticed would go by it."""
         self._ahead_ms += by_ms
+        self._noticed_at = self.loop.now + NOTICED_S
         self._recorder.note("database.clock", ahead_ms=self._ahead_ms)
 
     async def _weather(self, fault: Fault) -> None:

@@ -52,3 +52,16 @@ def test_a_machine_that_stood_still_is_believed_only_by_itself() -> None:
 def test_a_slow_answer_leaves_room_and_still_agrees() -> None:
     assert Step(3_570_000, 3_600_000).agrees_with(HOUR)
     assert not Step(-3_600_000, -3_570_000).agrees_with(HOUR)
+
+
+def test_nodes_that_never_agree_go_by_the_one_in_the_middle() -> None:
+    less, more = OTHER, Witness(Step(7_200_000, 7_200_010), 0, True)
+    assert judge(HOUR, [less, more], own_clock_stepped_too=False).decision is Decision.WAIT
+    overdue = judge(HOUR, [less, more], own_clock_stepped_too=False, is_overdue=True)
+    assert overdue == (Decision.CORRECT, HOUR.low_ms, 3)
+    assert judge(HOUR, [FOLLOWS], own_clock_stepped_too=False, is_overdue=True).decision is Decision.ACCEPT
+
+
+def test_a_database_whose_clock_has_come_right_is_believed() -> None:
+    judgement = judge(HOUR, [SAME, SAME], own_clock_stepped_too=False, has_come_right=True)
+    assert judgement.decision is Decision.ACCEPT

@@ -163,6 +163,15 @@ class MeshClock:
         return self.step.low_ms - _SAME_STEP_MS <= own_ms <= self.step.high_ms + _SAME_STEP_MS
 
     @property
+    def has_come_right(self) -> bool:
+        """Whether our own clock was too far from the database's, and is not since that has stepped."""
+        return (
+            self.is_off
+            and self.step is not None
+            and abs(self.distance_ms - self.step.low_ms) <= MAX_DISTANCE_MS
+        )
+
+    @property
     def now_ms(self) -> int:
         """The time of the mesh, as far as we know it; our own, before we have heard."""
         if self._ahead_ms is None:

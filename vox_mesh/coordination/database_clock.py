@@ -107,6 +107,7 @@ class DatabaseClock:
             step,
             others,
             own_clock_stepped_too=self._clock.has_own_stepped_too,
+            has_come_right=self._clock.has_come_right,
             is_overdue=self._clock.started() - self._noticed_at > _OVERDUE_S,
         )
         if judgement.decision is Decision.CORRECT:

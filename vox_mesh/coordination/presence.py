@@ -30,7 +30,7 @@ _CLOCK: Final = named("database_clock")
 _WITNESSED: Final = ("now_ms", "correction_ms", "incarnation", "beats", "last_id")
 _JOINED: Final = (
     *("incarnation", "now_ms", "correction_ms", "beats", "last_id"),
-    *("epoch", "epoch_op", "origin", "detected_ms"),
+    *("epoch", "epoch_op", "origin", "detected_ms", "step_ms"),
 )
 
 
@@ -138,7 +138,9 @@ class Presence:
             row = (await desk.apply(script)).rows[0]
         except Refused as refused:
             raise await self._explained(refused, desk) from None
-        self._clock.heard(row["now_ms"], started, row["correction_ms"])
+        # A node that begins in the middle of a step expects what the others do, and decides with them.
+        step_ms = 0 if self._clock.is_set else row["step_ms"] or 0
+        self._clock.heard(row["now_ms"] - step_ms, started, row["correction_ms"])
         self._arrival = new_key()  # should it have to join once more
         epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
         return Joined(row["incarnation"], row["beats"], row["last_id"], epoch, row["detected_ms"])

@@ -52,19 +52,25 @@ class Judgement(NamedTuple):
 
 
 def judge(
-    own: Step, others: Sequence[Witness], *, own_clock_stepped_too: bool, is_overdue: bool = False
+    own: Step,
+    others: Sequence[Witness],
+    *,
+    own_clock_stepped_too: bool,
+    has_come_right: bool = False,
+    is_overdue: bool = False,
 ) -> Judgement:
     """Decide whose clock is wrong.
 
     The database's, if most live nodes have noticed the same step; our own, if others that go by the database
     are as many as those that agree with us. A node that is alone believes itself, unless its machine's clock
     has stepped together with the database's: then its machine has stood still. Nodes of an older version go
-    by the database's clock as it is: while one is alive, the step is accepted.
+    by the database's clock as it is: while one is alive, the step is accepted. So is a step after which the
+    database's clock agrees with the machine's own, where it was far from that before (`has_come_right`).
 
     Nodes that expect different times, since each has missed another step, never agree. When a decision is
     overdue, the one in the middle is right: the others then find that it goes by the database.
     """
-    if not all(other.knows_correction for other in others):
+    if has_come_right or not all(other.knows_correction for other in others):
         return Judgement(Decision.ACCEPT)
     if not others and own_clock_stepped_too:
         return Judgement(Decision.ACCEPT)
