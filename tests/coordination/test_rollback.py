@@ -200,6 +200,19 @@ async def test_a_real_replacement_is_still_fatal(tmp_path: Path) -> None:
             await a.run_once()
 
 
+async def test_a_process_that_was_replaced_before_a_rollback_does_not_join_again(tmp_path: Path) -> None:
+    settings = FILE.settings(tmp_path, None, scope_id="one", node_id="a", tick=_NEVER_S)
+    async with Mesh.open(settings) as a:
+        await a.run_once()
+        rolled_back_and_fenced = (
+            f"UPDATE node_incarnations SET incarnation = incarnation + 1 + {2**32}, beats = 0",
+            "UPDATE store_epochs SET op_id = 'another'",
+        )
+        await a.store.write(Script(*map(Statement, rolled_back_and_fenced)))
+        with pytest.raises(StaleIncarnation):
+            await a.run_once()
+
+
 @pytest.mark.parametrize("case", [FILE, MESH], ids=str)
 async def test_a_store_that_goes_back_to_before_a_migration_is_migrated_again(
     case: HomeCase, server: Server, tmp_path: Path
