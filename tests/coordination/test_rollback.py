@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.support.authoring import NOTE_KIND
 from tools.homes import FILE, MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Settings, Statement
-from vox_mesh.errors import LockLost, StaleFence, StaleIncarnation
+from vox_mesh.errors import LockLost, OutcomeUnknown, StaleFence, StaleIncarnation
 from vox_mesh.model.store_memory import INCARNATIONS_RAISED_BY, ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.opening import open_engine
 from vox_mesh.store.batch import Batch
@@ -209,6 +210,8 @@ async def test_a_process_that_was_replaced_before_a_rollback_does_not_join_again
             "UPDATE store_epochs SET op_id = 'another'",
         )
         await a.store.write(Script(*map(Statement, rolled_back_and_fenced)))
+        with suppress(OutcomeUnknown):  # the tick that finds out
+            await a.run_once()
         with pytest.raises(StaleIncarnation):
             await a.run_once()
 
