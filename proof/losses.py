@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from proof.history import Deed, History
+from proof.history import Deed, History, Step
 
 NOTE: Final = "store.went_back"
 
@@ -54,6 +54,15 @@ class Losses:
             deed.began < self._until(loss, deed.who) and (is_spooled or deed.ended > loss.kept_until)
             for loss in self.all
         )
+
+    def is_doubtful(self, deed: Deed) -> bool:
+        """Whether a deed may have had an effect, for a while, of which its caller was told nothing.
+
+        What was under way at a rollback can have been applied, lost, and then refused.
+        """
+        if deed.step is Step.UNKNOWN:
+            return True
+        return deed.step is Step.NO and any(deed.began < loss.lost_at < deed.ended for loss in self.all)
 
     def covers(self, at: float, who: str = "") -> bool:
         """Whether what a player noted at a moment may be about something that is gone."""

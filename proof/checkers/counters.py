@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 
 from proof.checkers.linearizable import fault
-from proof.history import Data, Deed, History, Step
+from proof.history import Data, Deed, History
 from proof.losses import Losses
 from proof.reading import finals
 from proof.verdicts import Check
@@ -84,7 +84,7 @@ def counters_linearizable(history: History) -> Iterator[str | int]:
             operations.append(Operation(end.at, end.at, row, _ANYTHING, f"in the end {key} is {row}"))
         for era in losses.eras:
             known = [part for each in operations for part in _part(each, era, losses)]
-            known += _seen_at_last(deeds, known, losses.bounds(era)[0])
+            known += _seen_at_last(filter(losses.is_doubtful, deeds), known, losses.bounds(era)[0])
             yield len(known)
             found = fault(_Register(_ANYTHING if era else _NEW), known)
             if found is not None:
@@ -140,7 +140,7 @@ def _seen_at_last(deeds: Iterable[Deed], known: Iterable[Operation], since: floa
             if first is None or operation.ended < first.ended:
                 seen[mark] = operation
     for deed in deeds:
-        if deed.step is not Step.UNKNOWN or deed.what == "counter.read":
+        if deed.what == "counter.read":
             continue
         first = seen.get(_mark(deed))
         if first is not None:

@@ -42,6 +42,7 @@ _LABELS: Final[dict[str, set[str]]] = {
     "vox_job_queued_to_started_seconds": set(),
     "vox_job_run_seconds": set(),
     "vox_jobs_in_hand": set(),
+    "vox_store_rollbacks_total": set(),
     "vox_worker_places": set(),
     "vox_lease_expired_total": set(),
     "vox_fence_rejected_total": set(),

@@ -116,7 +116,7 @@ def test_other_faults_befall_a_world_only_if_they_are_asked_for_and_leave_the_us
 
 
 def test_a_play_with_every_fault_is_the_same_every_time() -> None:
-    every = frozenset(fate.Kind)
-    first, second = (tried(7, only=["locks", "consumers"], faults=every) for _ in range(2))
+    first, second = (tried(7, only=["locks", "consumers"]) for _ in range(2))
     assert first.digest == second.digest
-    assert first.faults > tried(7, only=["locks", "consumers"]).faults
+    fewer = fate.DEFAULT_FAULTS - {fate.Kind.SLOW, fate.Kind.HELD}
+    assert first.faults > tried(7, only=["locks", "consumers"], faults=fewer).faults

@@ -164,12 +164,10 @@ class MeshClock:
 
     @property
     def has_come_right(self) -> bool:
-        """Whether our own clock was too far from the database's, and is not since that has stepped."""
-        return (
-            self.is_off
-            and self.step is not None
-            and abs(self.distance_ms - self.step.low_ms) <= MAX_DISTANCE_MS
-        )
+        """Whether our own clock was too far from the database's, and agrees with it since its step."""
+        if self.step is None or not self.is_off:
+            return False
+        return abs(self.distance_ms - self.step.low_ms) <= MAX_STEP_MS
 
     @property
     def now_ms(self) -> int:
