@@ -30,7 +30,7 @@ from vox_mesh.errors import (
 from vox_mesh.model import chain
 from vox_mesh.model.chain import NO_HASH, SEAL, Sealing
 from vox_mesh.model.keys import is_signed
-from vox_mesh.model.store_memory import Epoch, StoreMemory
+from vox_mesh.model.store_memory import INCARNATIONS_RAISED_BY, Epoch, StoreMemory
 from vox_mesh.store.frame import CONDITION_VALUES, NO_FRAME, Frame
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant, Verdict, answered_rows, by_key
@@ -304,6 +304,7 @@ class Author:
             return
         is_again = self.incarnation is not None
         self.rollbacks += await self._rollback.fence_if_behind(desk, self, is_running=is_again)
+        await self._refuse_if_newer(desk)
         joined = await self._registration.register(desk)
         self.witness.joined(joined.epoch, joined.incarnation, joined.beats, joined.last_id)
         self.incarnation, self.joined = joined.incarnation, joined
@@ -431,13 +432,31 @@ class Author:
     async def _refuse_if_replaced(self, desk: Desk) -> None:
         if self.joined is None or await self._is_left_behind(desk):
             return
-        now = (await desk.ask(Statement(_NODES["incarnation"], (*self._mesh, self.identity.node_id)))).value
+        now = await self._incarnation_now(desk)
         if now != self.incarnation:
-            raise StaleIncarnation(
-                f"{self.identity.node_id} has begun again elsewhere: "
-                f"this process is incarnation {self.incarnation}, the database knows {now}",
-                hint="stop this process",
-            )
+            raise self._replaced(now)
+
+    async def _refuse_if_newer(self, desk: Desk) -> None:
+        """Raise if this process was replaced before the rollback after which it wants to join again.
+
+        A rollback raises all incarnations by the same amount: what is left of them tells which is newer.
+        """
+        if self.incarnation is None:
+            return
+        now = await self._incarnation_now(desk)
+        if now is not None and now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
+            raise self._replaced(now)
+
+    async def _incarnation_now(self, desk: Desk) -> int | None:
+        rows = await desk.ask(Statement(_NODES["incarnation"], (*self._mesh, self.identity.node_id)))
+        return rows.value if rows else None
+
+    def _replaced(self, now: int | None) -> StaleIncarnation:
+        return StaleIncarnation(
+            f"{self.identity.node_id} has begun again elsewhere: "
+            f"this process is incarnation {self.incarnation}, the database knows {now}",
+            hint="stop this process",
+        )
 
     async def _ask(self, desk: Desk, name: str, *values: Value) -> Any:
         return await desk.ask(Statement(_SQL[name], (*self._mesh, self.identity.chain, *values)))

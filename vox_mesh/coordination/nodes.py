@@ -151,10 +151,14 @@ class Nodes:
 
     async def look_at_clock(self) -> None:
         """Ask the database for its time, also if it was told before: ours may have stood still since."""
-        started = self._clock.started()
-        rows = await self._store.read(_SQL["now"], fresh=True)
-        now_ms, correction_ms = rows[0]
-        self._clock.heard(now_ms, started, correction_ms)
+        await ask_time(self._store, self._clock)
+
+
+async def ask_time(store: Store, clock: MeshClock) -> None:
+    """Ask the database for the time of the mesh, and set the clock by it."""
+    started = clock.started()
+    now_ms, correction_ms = (await store.read(_SQL["now"], fresh=True))[0]
+    clock.heard(now_ms, started, correction_ms)
 
 
 def _standing(node: Node) -> tuple[Any, ...]:

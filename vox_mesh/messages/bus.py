@@ -142,6 +142,7 @@ class Bus:
         sender = self.agent_or_default(sender)
         if type(max_attempts) is not int or not 1 <= max_attempts <= 1_000:
             raise BadValue(f"a message can't be tried {max_attempts} times", hint="from 1 to 1000 times")
+        await self.letters.learn_time()
         now_ms = self._clock.now_ms
         own = self._author.identity  # known first: the clock ticks in its name
         if traceparent is not None:

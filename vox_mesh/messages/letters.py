@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.nodes import ask_time
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, Refused
 from vox_mesh.messages.scripts import json, sql
 from vox_mesh.model.messages import Message
@@ -35,6 +36,12 @@ class Letters:
         self._store = store
         self._mesh = store.tenant[:2]
         self._clock = clock
+
+    async def learn_time(self) -> None:
+        """Ask for the time of the mesh, unless it is known; while the database is away, go by our own."""
+        if not self._clock.is_set:
+            with suppress(DatabaseUnavailable):
+                await ask_time(self._store, self._clock)
 
     async def peek(self, names: Sequence[str], *, after: int = 0, limit: int = 100) -> list[Message]:
         """What can still be delivered to these, after a position, in the order in which it was stored."""
