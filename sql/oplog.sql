@@ -1,11 +1,14 @@
 -- The log: appended to by its authors alone, and read in commit order or chain by chain.
 
--- part: CURRENT
+-- part: JOINED
 -- No newer incarnation (?4) of this node has begun; and the database has not gone back: the last acknowledged
--- heartbeat (?5) and the newest log entry that this node knows of (?6) have been there.
+-- heartbeat (?5) has been there.
 SELECT 1 FROM node_incarnations
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4 AND beats >= ?5
-  AND coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0) >= ?6
+
+-- part: CURRENT
+-- The same, and so has the newest log entry that this node knows of (?6).
+JOINED AND coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0) >= ?6
 
 -- name: refuse_unless_current
 -- Whoever sends this is to be heard no more, or has to join again first. And the time of the mesh must lie where the
@@ -23,8 +26,9 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?1 AND ?
 SELECT 1 WHERE julianday('now') BETWEEN EARLIEST AND LATEST
 
 -- name: is_current
--- A node's guard as a condition, in a statement that is a request by itself.
-CURRENT AND julianday('now') BETWEEN EARLIEST AND LATEST
+-- A node's guard as a condition, in a statement that is a request by itself. It does not look at the log, which would
+-- cost a server too much there: where only entries were lost, the next op or heartbeat finds out.
+JOINED AND julianday('now') BETWEEN EARLIEST AND LATEST
 
 -- name: refuse_unless_current_at
 -- The guard of a node's request with ops: the chain also ends with the entry that the next one was linked to.
