@@ -197,7 +197,8 @@ def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
             note.data["keys"],
             Operation(
                 *(Kind.RELEASE, Step.UNKNOWN, note.at, math.inf),
-                *(note.data["token"], 0.0, 0.0, 0.0, f"{note.who}.{note.life}"),
+                token=note.data["token"],
+                actor=f"{note.who}.{note.life}",
             ),
         )
 

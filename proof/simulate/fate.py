@@ -166,7 +166,7 @@ def drawn(seed: int, seconds: float, faults: Set[Kind] = DEFAULT_FAULTS) -> Fate
 
 
 def _extra_faults(chance: random.Random, seconds: float, players: int, kinds: Set[Kind]) -> Iterator[Fault]:
-    if kinds.issuperset(_APART):
+    if kinds >= set(_APART):
         kinds = kinds - {chance.choice(_APART)}
     for kind, (least, most) in _EXTRA.items():
         times = chance.choice(_TIMES)
