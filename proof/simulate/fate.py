@@ -158,6 +158,8 @@ class Fate:
 
 def drawn(seed: int, seconds: float, faults: Set[Kind] = DEFAULT_FAULTS) -> Fate:
     """The fate of a seed, of which only faults of these kinds are left."""
+    if faults >= set(_APART):
+        faults = faults - {random.Random(f"apart {seed}").choice(_APART)}
     fate = _drawn(seed, seconds)
     left = [fault for fault in fate.faults if fault.kind in faults]
     if not fate.is_a_death:
@@ -166,8 +168,6 @@ def drawn(seed: int, seconds: float, faults: Set[Kind] = DEFAULT_FAULTS) -> Fate
 
 
 def _extra_faults(chance: random.Random, seconds: float, players: int, kinds: Set[Kind]) -> Iterator[Fault]:
-    if kinds >= set(_APART):
-        kinds = kinds - {chance.choice(_APART)}
     for kind, (least, most) in _EXTRA.items():
         times = chance.choice(_TIMES)
         for _ in range(min(times, 1) if kind is Kind.DATABASE_CLOCK else times):

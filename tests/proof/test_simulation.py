@@ -108,11 +108,21 @@ def _ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_other_faults_befall_a_world_only_if_they_are_asked_for_and_leave_the_usual_as_they_are() -> None:
-    usual, every = fate.drawn(7, 40.0), fate.drawn(7, 40.0, frozenset(fate.Kind))
-    assert [fault for fault in every.faults if fault.kind in fate.DEFAULT_FAULTS] == list(usual.faults)
-    assert {fault.kind for fault in every.faults} >= frozenset(fate.Kind) - fate.DEFAULT_FAULTS
+    usual_kinds, step = fate.DEFAULT_FAULTS - {fate.Kind.ROLLBACK}, fate.Kind.DATABASE_CLOCK
+    usual, more = (fate.drawn(7, 40.0, kinds) for kinds in (usual_kinds, usual_kinds | {step}))
+    assert [fault for fault in more.faults if fault.kind is not step] == list(usual.faults)
+    assert step in {fault.kind for fault in more.faults}
     only = fate.drawn(7, 40.0, frozenset((fate.Kind.ROLLBACK,)))
     assert {fault.kind for fault in only.faults} == {fate.Kind.ROLLBACK}
+
+
+def test_a_world_has_rollbacks_or_steps_of_the_clock_and_never_both() -> None:
+    both = {fate.Kind.ROLLBACK, fate.Kind.DATABASE_CLOCK}
+    drawn = [
+        {f.kind for f in fate.drawn(seed, 40.0, frozenset(fate.Kind)).faults} & both for seed in range(40)
+    ]
+    assert all(len(kinds) <= 1 for kinds in drawn)
+    assert both == set().union(*drawn)
 
 
 def test_a_play_with_every_fault_is_the_same_every_time() -> None:
