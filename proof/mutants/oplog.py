@@ -66,7 +66,7 @@ LOG_PLANTS: Final = (
                 "return Standing.APPLIED",
             ),
         ),
-        ("ops-in-order",),
+        ("ops-in-order", "log-goes-on"),
         ("oplog",),
     ),
     Plant(
