@@ -116,6 +116,7 @@ class Author:
         """How often this process found that the database had gone back to an earlier state."""
         self.joined: Joined | None = None
         """What this node has joined; `None` while it has not, or has to join again."""
+        self._is_joining = False
         self.on_rejoin: Callable[[], None] = lambda: None
         """Called when the node has joined again after a rollback."""
         self.broken: ChainBroken | None = None
@@ -304,8 +305,11 @@ class Author:
             return
         is_again = self.incarnation is not None
         self.rollbacks += await self._rollback.fence_if_behind(desk, self, is_running=is_again)
-        await self._refuse_if_newer(desk)
+        if not self._is_joining:  # a newer incarnation may then be ours, if its answer got lost
+            await self._refuse_if_newer(desk)
+        self._is_joining = True
         joined = await self._registration.register(desk)
+        self._is_joining = False
         self.witness.joined(joined.epoch, joined.incarnation, joined.beats, joined.last_id)
         self.incarnation, self.joined = joined.incarnation, joined
         if is_again:
@@ -417,9 +421,7 @@ class Author:
             observer = Observer((*self._mesh, self.identity.chain), self.incarnation)
         try:
             await self.database_clock.look(desk, observer)
-        except (
-            Refused
-        ):  # this incarnation is over: by a rollback, after which the node joins again, or for good
+        except Refused:  # this incarnation is over: for good, or by a rollback, and the node joins again
             await self._refuse_if_replaced(desk)
 
     async def _refuse_other_key(self, desk: Desk) -> None:
