@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from proof import losses, tables
 from proof.checkers.lives import RECOVERY_S
-from proof.checkers.locks import NOTICED_S
+from proof.checkers.locks import SETTLED
 from proof.history import Event, Recorder, Step
 from proof.monitor import Monitor
 from proof.moves import INSTALL
@@ -23,6 +23,7 @@ from proof.simulate.lines import FAIR, Database, Weather
 from proof.simulate.loop import House, new_loop
 from proof.simulate.relay import Counter
 from proof.workloads.consumers import CONSUMERS
+from vox_mesh.coordination.clock import MAX_STEP_MS
 from vox_mesh.model.keys import SigningKey
 from vox_mesh.store.breaker import REST_S
 from vox_mesh.store.memory import SharedMemory
@@ -43,6 +44,15 @@ _LOOK_S: Final = 0.25
 _MONITOR_S: Final = 5.0
 _FUSE_S: Final = 10.0
 """Whoever is to be killed in the middle of something, and has nothing to do for so long, is killed idle."""
+
+_FORGOTTEN_S: Final = 40.0
+"""After this time every lease from before a step is over, even if no node is left that knows of the step."""
+
+_RECORDED: Final = """
+SELECT coalesce((SELECT correction_ms FROM database_clock), 0), EXISTS (
+    SELECT 1 FROM clock_witnesses
+    WHERE low_ms IS NOT NULL AND epoch = coalesce((SELECT epoch FROM database_clock), 0)
+)"""
 
 
 def prepared() -> bytes:
@@ -96,8 +106,10 @@ class World:
         self.loop = loop = new_loop(random.Random(f"steps {seed}").random, watch)
         loop.failed = self._unexpected
         self._ahead_ms = 0
-        self._noticed_at = 0.0
         """By how much the clock of the database is ahead."""
+        self._unnoticed_until = 0.0
+        """Until when nodes may not know yet that it was set ahead."""
+        self._is_unsettled = False
         self._rolling_back = asyncio.Lock()
         memory = SharedMemory(lambda: EPOCH_MS + self._ahead_ms + round(loop.now * 1_000), image)
         memory.keys |= keys
@@ -194,7 +206,8 @@ class World:
     async def _keep(self) -> None:
         """Have all players live, again and again."""
         while True:
-            for player in self._players if self.loop.now >= self._noticed_at else ():
+            self._look_at_clock()
+            for player in self._players if self.loop.now >= self._unnoticed_until else ():
                 if player.life is None and not player.is_away:
                     self._begin(player)
             await asyncio.sleep(_LOOK_S)
@@ -299,18 +312,41 @@ class World:
             self._database.let_go()
 
     async def _step_database_clock(self, fault: Fault) -> None:
-        """Set it, and set it right again after a while."""
+        """Set it, and set it right again after a while.
+
+        A process that has not heard the time yet could not know, so there is none when the clock is set.
+        """
+        for _ in iter(self._is_anybody_new, False):
+            await asyncio.sleep(_LOOK_S)
         self._set_database_clock(fault.skew_ms)
         try:
             await asyncio.sleep(fault.seconds)
         finally:
             self._set_database_clock(-fault.skew_ms)
 
+    def _is_anybody_new(self) -> bool:
+        return any(each.life is not None and not each.life.has_heard for each in self._players)
+
     def _set_database_clock(self, by_ms: int) -> None:
-        """Set the clock. A process that begins before the others have noticed would go by it."""
+        """Set the clock. Ahead, a process that starts goes by it until a node has recorded the step."""
         self._ahead_ms += by_ms
-        self._noticed_at = self.loop.now + NOTICED_S
+        self._is_unsettled = True
+        if by_ms > 0:
+            self._unnoticed_until = self.loop.now + _FORGOTTEN_S
         self._recorder.note("database.clock", ahead_ms=self._ahead_ms)
+
+    def _look_at_clock(self) -> None:
+        """See whether a node has recorded the last step, and whether the time of the mesh is right again."""
+        if not self._is_unsettled:
+            return
+        memory = self._database.memory
+        ((correction_ms, is_recorded),) = memory.query_now(Statement(_RECORDED))
+        is_settled = abs(self._ahead_ms + correction_ms) <= MAX_STEP_MS
+        if is_recorded or is_settled:
+            self._unnoticed_until = 0.0
+        if is_settled:
+            self._is_unsettled = False
+            self._recorder.note(SETTLED)
 
     async def _weather(self, fault: Fault) -> None:
         assert fault.weather is not None
