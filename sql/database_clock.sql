@@ -8,7 +8,7 @@ FROM database_clock
 -- The same for a node that starts, and what tells it that the clock was set. `step_ms`: a step that another node has
 -- just noticed, and that is not decided yet. A witness says when by its own count, so what it says is new if that is
 -- about the time that it expects. `newest_ms`: the newest heartbeat, if it lies ahead of the clock by more than ?1.
-SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, (
+SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch, (
         SELECT w.low_ms FROM clock_witnesses AS w
         WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
           AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND 5000

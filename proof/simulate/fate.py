@@ -61,7 +61,7 @@ class Kind(StrEnum):
     """The clock of the database is set, forward or back."""
 
 
-DEFAULT_FAULTS: Final = frozenset(Kind) - {Kind.DATABASE_CLOCK}
+DEFAULT_FAULTS: Final = frozenset(Kind)
 """What befalls worlds unless others are asked for."""
 
 _APART: Final = (Kind.ROLLBACK, Kind.DATABASE_CLOCK)

@@ -49,10 +49,10 @@ _FORGOTTEN_S: Final = 40.0
 """After this time every lease from before a step is over, even if no node is left that knows of the step."""
 
 _RECORDED: Final = """
-SELECT coalesce((SELECT correction_ms FROM database_clock), 0), EXISTS (
+SELECT coalesce((SELECT correction_ms FROM database_clock), 0) AS correction_ms, EXISTS (
     SELECT 1 FROM clock_witnesses
     WHERE low_ms IS NOT NULL AND epoch = coalesce((SELECT epoch FROM database_clock), 0)
-)"""
+) AS is_recorded"""
 
 
 def prepared() -> bytes:
@@ -339,10 +339,9 @@ class World:
         """See whether a node has recorded the last step, and whether the time of the mesh is right again."""
         if not self._is_unsettled:
             return
-        memory = self._database.memory
-        ((correction_ms, is_recorded),) = memory.query_now(Statement(_RECORDED))
-        is_settled = abs(self._ahead_ms + correction_ms) <= MAX_STEP_MS
-        if is_recorded or is_settled:
+        row = self._database.memory.query_now(Statement(_RECORDED))[0]
+        is_settled = abs(self._ahead_ms + row["correction_ms"]) <= MAX_STEP_MS
+        if row["is_recorded"] or is_settled:
             self._unnoticed_until = 0.0
         if is_settled:
             self._is_unsettled = False

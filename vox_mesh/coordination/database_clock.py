@@ -73,8 +73,7 @@ class DatabaseClock:
     async def first_look(self, desk: Desk) -> None:
         """Ask for the time when a node starts, unless it is known."""
         if not self._clock.is_set:
-            started = self._clock.started()
-            hear_first(self._clock, (await desk.ask(FIRST_LOOK))[0], started)
+            await self._hear(desk)
 
     async def look(self, desk: Desk, observer: Observer | None) -> None:
         """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed.
@@ -92,11 +91,13 @@ class DatabaseClock:
             raise self._clock.jumped()
 
     async def _hear(self, desk: Desk) -> None:
-        await self.first_look(desk)
-        started = self._clock.started()
-        row = (await desk.ask(Statement(_SQL["look"])))[0]
+        is_first, started = not self._clock.is_set, self._clock.started()
+        row = (await desk.ask(FIRST_LOOK if is_first else Statement(_SQL["look"])))[0]
         self._epoch = row["epoch"]
-        self._clock.heard(row["now_ms"], started, row["correction_ms"])
+        if is_first:
+            hear_first(self._clock, row, started)
+        else:
+            self._clock.heard(row["now_ms"], started, row["correction_ms"])
 
     async def _follow(self, desk: Desk) -> None:
         """Believe the database if most nodes do: then they have accepted the step."""
@@ -189,15 +190,12 @@ def hear_first(clock: MeshClock, row: Row, started: float) -> None:
     goes on from the newest, and testifies that it does not know how much time has passed since.
     """
     now_ms, step_ms, newest_ms = row["now_ms"], row["step_ms"], row["newest_ms"]
-    if clock.is_set:
-        clock.heard(now_ms, started, row["correction_ms"])
-    elif step_ms is not None:
+    if not clock.is_set and step_ms is not None:
         clock.heard(now_ms - step_ms, started, row["correction_ms"])
-    elif newest_ms is not None:
+    elif not clock.is_set and newest_ms is not None:
         _log.error("heartbeats ahead of the database's clock: ahead_s=%.1f", (newest_ms - now_ms) / 1_000)
         clock.heard(newest_ms, started, row["correction_ms"], _SILENT_MS)
-    else:
-        clock.heard(now_ms, started, row["correction_ms"])
+    clock.heard(now_ms, started, row["correction_ms"])
 
 
 def _key_of(row: Row) -> NodeKey:
