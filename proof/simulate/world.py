@@ -48,11 +48,15 @@ _FUSE_S: Final = 10.0
 _FORGOTTEN_S: Final = 40.0
 """After this time every lease from before a step is over, even if no node is left that knows of the step."""
 
+_VISIBLE_MS: Final = MAX_STEP_MS + 10_000
+"""A heartbeat that is so far ahead of the clock still shows a step when a process has come up."""
+
 _RECORDED: Final = """
 SELECT coalesce((SELECT correction_ms FROM database_clock), 0) AS correction_ms, EXISTS (
     SELECT 1 FROM clock_witnesses
     WHERE low_ms IS NOT NULL AND epoch = coalesce((SELECT epoch FROM database_clock), 0)
-) AS is_recorded"""
+) AS is_recorded,
+    (SELECT coalesce(max(last_seen_ms), 0) FROM mesh_heartbeats WHERE left_ms IS NULL) AS newest_ms"""
 
 
 def prepared() -> bytes:
@@ -107,9 +111,11 @@ class World:
         loop.failed = self._unexpected
         self._ahead_ms = 0
         """By how much the clock of the database is ahead."""
-        self._unnoticed_until = 0.0
-        """Until when nodes may not know yet that it was set ahead."""
+        self._hidden_until = 0.0
+        """Until when a process that starts may not be able to know that it was set."""
         self._is_unsettled = False
+        self._is_visible = False
+        """Whether heartbeats show that it was set back."""
         self._rolling_back = asyncio.Lock()
         memory = SharedMemory(lambda: EPOCH_MS + self._ahead_ms + round(loop.now * 1_000), image)
         memory.keys |= keys
@@ -207,7 +213,7 @@ class World:
         """Have all players live, again and again."""
         while True:
             self._look_at_clock()
-            for player in self._players if self.loop.now >= self._unnoticed_until else ():
+            for player in self._players if self.loop.now >= self._hidden_until or self._is_visible else ():
                 if player.life is None and not player.is_away:
                     self._begin(player)
             await asyncio.sleep(_LOOK_S)
@@ -328,21 +334,22 @@ class World:
         return any(each.life is not None and not each.life.has_heard for each in self._players)
 
     def _set_database_clock(self, by_ms: int) -> None:
-        """Set the clock. Ahead, a process that starts goes by it until a node has recorded the step."""
+        """Set the clock. A process that starts goes by it, unless heartbeats or a record show the step."""
         self._ahead_ms += by_ms
-        self._is_unsettled = True
-        if by_ms > 0:
-            self._unnoticed_until = self.loop.now + _FORGOTTEN_S
+        self._is_unsettled, self._is_visible = True, False
+        self._hidden_until = self.loop.now + _FORGOTTEN_S
         self._recorder.note("database.clock", ahead_ms=self._ahead_ms)
 
     def _look_at_clock(self) -> None:
-        """See whether a node has recorded the last step, and whether the time of the mesh is right again."""
+        """See whether the last step can be known, and whether the time of the mesh is right again."""
         if not self._is_unsettled:
             return
         row = self._database.memory.query_now(Statement(_RECORDED))[0]
         is_settled = abs(self._ahead_ms + row["correction_ms"]) <= MAX_STEP_MS
         if row["is_recorded"] or is_settled:
-            self._unnoticed_until = 0.0
+            self._hidden_until = 0.0
+        now_ms = EPOCH_MS + self._ahead_ms + row["correction_ms"] + round(self.loop.now * 1_000)
+        self._is_visible = row["newest_ms"] > now_ms + _VISIBLE_MS
         if is_settled:
             self._is_unsettled = False
             self._recorder.note(SETTLED)
