@@ -17,6 +17,12 @@ from proof.verdicts import Check
 from proof.workloads.effects import PARTS
 from proof.workloads.jobs import attempt_key
 
+_Try = tuple[str, int, str]
+"""A player, its life and the key of the effect."""
+
+_ANSWERED_S: Final = 20.0
+"""An answer that comes later than this after its request is not taken any more."""
+
 
 def effect_once(history: History) -> Iterator[str | int]:
     """However often it was tried, by however many lives, an effect is had once for its key, and whole."""
@@ -32,12 +38,12 @@ def effect_once(history: History) -> Iterator[str | int]:
         outside[note.data["key"]].append(note)
     yield len(outside)
     losses, unrecorded = Losses(history), _Unrecorded(history)
-    begun = _begun_in_vain(history, losses)
+    begun, asked = _begun_in_vain(history, losses), _asked_at(history)
     for key, notes in outside.items():
         again = (
             second
             for first, second in pairwise(notes)
-            if not _is_forgotten(losses, first, second) and not unrecorded.excuses(first, second)
+            if not _is_forgotten(losses, first, second, asked) and not unrecorded.excuses(first, second)
         )
         if key not in begun and any(again):
             yield f"{key} had its effect outside {len(notes)} times"
@@ -48,11 +54,15 @@ class _Unrecorded:
 
     def __init__(self, history: History) -> None:
         losses = Losses(history)
+        wrote: dict[tuple[str, int], float] = {}  # by then it had registered
+        for deed in history.deeds("effect.last"):
+            if deed.is_ok:
+                wrote.setdefault((deed.who, deed.life), deed.ended)
         self._lost_at = {
             (life.player, life.number): loss.lost_at
             for life in (lives_of(history) if losses else ())
             for loss in reversed(losses.all)
-            if life.began < loss.lost_at and loss.kept_until < life.up
+            if life.began < loss.lost_at and loss.kept_until < wrote.get((life.player, life.number), math.inf)
         }
 
     def excuses(self, first: Event, second: Event) -> bool:
@@ -61,8 +71,24 @@ class _Unrecorded:
         return first.who == second.who and first.life < second.life and lost_at < first.at
 
 
-def _is_forgotten(losses: Losses, first: Event, second: Event) -> bool:
-    return losses.may_forget(first.at, second.at, first.who)
+def _is_forgotten(losses: Losses, first: Event, second: Event, asked: dict[_Try, float]) -> bool:
+    """Whether a rollback may have lost the first: also if its answer, from before that, came after it."""
+    if losses.may_forget(first.at, second.at, first.who):
+        return True
+    since = asked.get((first.who, first.life, first.data["key"]), first.at)
+    return any(
+        since < loss.lost_at < second.at and loss.kept_until < first.at <= since + _ANSWERED_S
+        for loss in losses.all
+    )
+
+
+def _asked_at(history: History) -> dict[_Try, float]:
+    """Return when each life first tried to have an effect that it was then told of."""
+    asked: dict[_Try, float] = {}
+    for deed in history.deeds("effect"):
+        if deed.is_ok:
+            asked.setdefault((deed.who, deed.life, deed.asked["key"]), deed.began)
+    return asked
 
 
 def _begun_in_vain(history: History, losses: Losses) -> set[str]:

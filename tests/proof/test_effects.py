@@ -44,7 +44,7 @@ def test_an_effect_that_was_had_twice_or_in_part_is_found(lines: list[Lines]) ->
 _OLD_AFTER_NEW_WAS_LOST = (
     noted("stage", "life.began", 1.0, player="ada", life=1, node_id="ada"),
     noted("stage", "life.began", 5.0, player="ada", life=2, node_id="ada"),
-    noted("ada", "up", 5.5, 2),
+    did("ada", "effect.last", (5.0, 5.5), {}, life=2),
     noted("stage", "store.went_back", 7.0, kept_until=4.0, lost_at=7.0, back_at=7.0),
 )
 
@@ -64,7 +64,7 @@ def test_only_a_life_whose_registration_was_lost_may_repeat_what_an_older_one_di
 def test_a_life_that_registered_before_the_lost_window_repeats_nothing() -> None:
     twice = [noted("ada", "outside.effect", at, life, key="k") for at, life in ((8.0, 1), (9.0, 2))]
     began = [noted("stage", "life.began", 1.0, player="ada", life=life, node_id="ada") for life in (1, 2)]
-    up, loss = noted("ada", "up", 2.0, 2), _OLD_AFTER_NEW_WAS_LOST[-1]
+    up, loss = did("ada", "effect.last", (1.5, 2.0), {}, life=2), _OLD_AFTER_NEW_WAS_LOST[-1]
     assert faults(EFFECT_CHECKS, "effect-once", _there(1, 2), *began, up, loss, *twice)
 
 

@@ -8,9 +8,6 @@ from statistics import median_low
 from typing import Final, NamedTuple
 
 _APART_MS: Final = 1_000
-_ROUGH_MS: Final = 15_000
-"""A step whose bounds lie further apart was derived from heartbeats, not from an elapsed clock."""
-
 _TWICE: Final = 2
 
 
@@ -96,11 +93,10 @@ def judge(
 def _agreed_ms(steps: Sequence[Step]) -> int:
     """Return the step in the middle of those that are known about as exactly as the best of them.
 
-    If all are rough, the time of the mesh goes on from its earliest possible value: no lease ends too soon.
+    Of its bounds the upper one counts: the time of the mesh is then not ahead, and no lease ends too soon.
     """
     least_ms = min(step.width_ms for step in steps)
-    best = [step for step in steps if step.width_ms <= least_ms + _APART_MS]
-    return median_low(step.high_ms if least_ms > _ROUGH_MS else step.low_ms for step in best)
+    return median_low(step.high_ms for step in steps if step.width_ms <= least_ms + _APART_MS)
 
 
 def is_followed(nodes: Sequence[Witness]) -> bool:
