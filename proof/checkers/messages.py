@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -56,12 +56,19 @@ def acked(history: History) -> Iterator[str | int]:
         if row is not None:
             yield 1
             yield from (f"message {key} {fault}" for fault in _wrong_end(row, acks.get(key, []), losses))
-        elif any(deed.is_ok and not losses.may_have_lost(deed) for deed in sends):
+        elif any(deed.is_ok and not _may_be_gone(deed, key, losses) for deed in sends):
             yield f"message {key} was sent and is not there: {sends[0]}"
     for key, moves in grouped(finals(history, "proof_message_moves"), "message_uuid").items():
         ends = [move["state"] for move in moves if move["state"] not in _OPEN and move["deed"] != "delete"]
         if moves[-1]["state"] in _OPEN and ends:
             yield f"message {key} went on after its end: {', '.join(move['state'] for move in moves)}"
+
+
+def _may_be_gone(send: Deed, key: str, losses: Losses) -> bool:
+    """Return whether a rollback may have lost a message; some of a broadcast's can have been spooled."""
+    spooled = send.got["spooled"]
+    is_spooled = key in spooled if send.what == "message.broadcast" else spooled
+    return losses.may_have_lost(send, is_spooled=is_spooled)
 
 
 def _wrong_end(row: Row, acks: list[Deed], losses: Losses) -> Iterator[str]:
@@ -131,6 +138,7 @@ class _Letter:
 def in_order(history: History) -> Iterator[str | int]:
     """Follow the witness: one consumer at a time for a pair, and no message before an earlier one."""
     pairs: dict[tuple[str, str], dict[str, _Letter]] = {}
+    lost = _lost_acks(history)
     moves = list(finals(history, "proof_message_moves"))
     acked_ms = {move["message_uuid"]: move["at_ms"] for move in moves if move["state"] == MessageState.ACKED}
     for move in moves:
@@ -141,13 +149,27 @@ def in_order(history: History) -> Iterator[str | int]:
             letter = letters[key] = _Letter(key, move["hlc"], move["expires_ms"], move["id"], move["state"])
         if letter is None:
             continue  # it had ended
-        yield from _moved(letter, move, letters, acked_ms)
+        yield from _moved(letter, move, letters, acked_ms, lost)
         if move["state"] not in _OPEN or move["deed"] == "delete":
             del letters[letter.key]
 
 
+def _lost_acks(history: History) -> set[tuple[str, str]]:
+    """Return the messages, each with its claim, whose acknowledgement a rollback may have lost.
+
+    The database has them as claimed again, while their consumer goes on to the messages behind them.
+    """
+    losses = Losses(history)
+    acks = (deed for deed in history.deeds("message.ack") if deed.may_be and losses.may_have_lost(deed))
+    return {(deed.asked["key"], deed.asked["owner"]) for deed in acks}
+
+
 def _moved(
-    letter: _Letter, move: Row, letters: dict[str, _Letter], acked_ms: dict[str, int]
+    letter: _Letter,
+    move: Row,
+    letters: dict[str, _Letter],
+    acked_ms: dict[str, int],
+    lost_acks: Set[tuple[str, str | None]],
 ) -> Iterator[str | int]:
     owner, at_ms = move["claim_owner"], move["at_ms"]
     if move["state"] == MessageState.DELIVERED and (not letter.is_held(at_ms) or owner != letter.owner):
@@ -158,7 +180,8 @@ def _moved(
         for other in letters.values():
             is_earlier = other.hlc < letter.hlc and other.came < letter.claimed
             is_together = acked_ms.get(other.key) == at_ms  # in one statement, which has an order of its own
-            if is_earlier and not is_together and not other.has_expired(at_ms):
+            is_lost = (other.key, other.owner) in lost_acks
+            if is_earlier and not is_together and not is_lost and not other.has_expired(at_ms):
                 yield f"message {letter.key} was acknowledged at {at_ms} before {other.key}, which is earlier"
     letter.state, letter.owner, letter.until_ms = move["state"], owner, move["claim_until_ms"] or 0
 
