@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -47,10 +47,7 @@ def _sends(history: History) -> dict[str, list[Deed]]:
 def acked(history: History) -> Iterator[str | int]:
     """What was sent is there, and has come to an end as the rules have it."""
     rows = {row["message_uuid"]: row for row in finals(history, "a2a_messages")}
-    acks: dict[str, list[Deed]] = {}
-    losses = Losses(history)
-    for deed in history.deeds("message.ack"):
-        acks.setdefault(deed.asked["key"], []).append(deed)
+    acks, losses = _by_key(history.deeds("message.ack")), Losses(history)
     for key, sends in _sends(history).items():
         row = rows.get(key)
         if row is not None:
@@ -138,7 +135,7 @@ class _Letter:
 def in_order(history: History) -> Iterator[str | int]:
     """Follow the witness: one consumer at a time for a pair, and no message before an earlier one."""
     pairs: dict[tuple[str, str], dict[str, _Letter]] = {}
-    lost = _lost_acks(history)
+    lost_acks = _LostAcks(history)
     moves = list(finals(history, "proof_message_moves"))
     acked_ms = {move["message_uuid"]: move["at_ms"] for move in moves if move["state"] == MessageState.ACKED}
     for move in moves:
@@ -149,19 +146,41 @@ def in_order(history: History) -> Iterator[str | int]:
             letter = letters[key] = _Letter(key, move["hlc"], move["expires_ms"], move["id"], move["state"])
         if letter is None:
             continue  # it had ended
-        yield from _moved(letter, move, letters, acked_ms, lost)
+        yield from _moved(letter, move, letters, acked_ms, lost_acks)
         if move["state"] not in _OPEN or move["deed"] == "delete":
             del letters[letter.key]
 
 
-def _lost_acks(history: History) -> set[tuple[str, str]]:
-    """Return the messages, each with its claim, whose acknowledgement a rollback may have lost.
+class _LostAcks:
+    """Acknowledgements that a rollback may have lost: the database has their messages as open again."""
 
-    The database has them as claimed again, while their consumer goes on to the messages behind them.
-    """
-    losses = Losses(history)
-    acks = (deed for deed in history.deeds("message.ack") if deed.may_be and losses.may_have_lost(deed))
-    return {(deed.asked["key"], deed.asked["owner"]) for deed in acks}
+    def __init__(self, history: History) -> None:
+        losses = Losses(history)
+        acks = [deed for deed in history.deeds("message.ack") if deed.may_be] if losses else []
+        self._all = _by_key(acks)
+        self._lost = _by_key(deed for deed in acks if losses.may_have_lost(deed))
+
+    def explain(self, earlier: _Letter, later: _Letter, owner: str | None) -> bool:
+        """Return whether the later message may be acknowledged under this claim, before the earlier one.
+
+        Its consumer had acknowledged the earlier one, and still has both under the claim of that time. Or the
+        later one's ack was spooled after that: its process repeats it when it comes again under a new claim.
+        """
+        lost = self._lost.get(earlier.key, [])
+        if any(deed.asked["owner"] == earlier.owner for deed in lost):
+            return True
+        acks = self._all.get(later.key, [])
+        if any(deed.asked["owner"] == owner for deed in acks):
+            return False
+        spooled = [deed for deed in acks if deed.got.get("spooled")]
+        return any(first.began < second.began for first in lost for second in spooled)
+
+
+def _by_key(deeds: Iterable[Deed]) -> dict[str, list[Deed]]:
+    by_key: dict[str, list[Deed]] = {}
+    for deed in deeds:
+        by_key.setdefault(deed.asked["key"], []).append(deed)
+    return by_key
 
 
 def _moved(
@@ -169,7 +188,7 @@ def _moved(
     move: Row,
     letters: dict[str, _Letter],
     acked_ms: dict[str, int],
-    lost_acks: Set[tuple[str, str | None]],
+    lost_acks: _LostAcks,
 ) -> Iterator[str | int]:
     owner, at_ms = move["claim_owner"], move["at_ms"]
     if move["state"] == MessageState.DELIVERED and (not letter.is_held(at_ms) or owner != letter.owner):
@@ -180,8 +199,8 @@ def _moved(
         for other in letters.values():
             is_earlier = other.hlc < letter.hlc and other.came < letter.claimed
             is_together = acked_ms.get(other.key) == at_ms  # in one statement, which has an order of its own
-            is_lost = (other.key, other.owner) in lost_acks
-            if is_earlier and not is_together and not is_lost and not other.has_expired(at_ms):
+            is_owed = is_earlier and not is_together and not other.has_expired(at_ms)
+            if is_owed and not lost_acks.explain(other, letter, owner):
                 yield f"message {letter.key} was acknowledged at {at_ms} before {other.key}, which is earlier"
     letter.state, letter.owner, letter.until_ms = move["state"], owner, move["claim_until_ms"] or 0
 
