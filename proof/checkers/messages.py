@@ -135,7 +135,7 @@ class _Letter:
 def in_order(history: History) -> Iterator[str | int]:
     """Follow the witness: one consumer at a time for a pair, and no message before an earlier one."""
     pairs: dict[tuple[str, str], dict[str, _Letter]] = {}
-    lost_acks = _LostAcks(history)
+    acks = _Acks(history)
     moves = list(finals(history, "proof_message_moves"))
     acked_ms = {move["message_uuid"]: move["at_ms"] for move in moves if move["state"] == MessageState.ACKED}
     for move in moves:
@@ -146,34 +146,45 @@ def in_order(history: History) -> Iterator[str | int]:
             letter = letters[key] = _Letter(key, move["hlc"], move["expires_ms"], move["id"], move["state"])
         if letter is None:
             continue  # it had ended
-        yield from _moved(letter, move, letters, acked_ms, lost_acks)
+        yield from _moved(letter, move, letters, acked_ms, acks)
         if move["state"] not in _OPEN or move["deed"] == "delete":
             del letters[letter.key]
 
 
-class _LostAcks:
-    """Acknowledgements that a rollback may have lost: the database has their messages as open again."""
+class _Acks:
+    """Acknowledgements that the database does not show: they wait in a spool, or a rollback has lost them."""
 
     def __init__(self, history: History) -> None:
         losses = Losses(history)
-        acks = [deed for deed in history.deeds("message.ack") if deed.may_be] if losses else []
+        acks = [deed for deed in history.deeds("message.ack") if deed.may_be]
         self._all = _by_key(acks)
+        self._spooled = _by_key(deed for deed in acks if deed.got.get("spooled"))
         self._lost = _by_key(deed for deed in acks if losses.may_have_lost(deed))
 
     def explain(self, earlier: _Letter, later: _Letter, owner: str | None) -> bool:
         """Return whether the later message may be acknowledged under this claim, before the earlier one.
 
-        Its consumer had acknowledged the earlier one, and still has both under the claim of that time. Or the
-        later one's ack was spooled after that: its process repeats it when it comes again under a new claim.
+        Its consumer acknowledged both in order, and the ack of the earlier one waits in the spool. Or that
+        was lost, and the consumer still has both under the claim of that time. Or it was lost, and the ack of
+        the later one was spooled: its process repeats it when the message comes again under a new claim.
         """
         lost = self._lost.get(earlier.key, [])
         if any(deed.asked["owner"] == earlier.owner for deed in lost):
             return True
         acks = self._all.get(later.key, [])
-        if any(deed.asked["owner"] == owner for deed in acks):
-            return False
-        spooled = [deed for deed in acks if deed.got.get("spooled")]
-        return any(first.began < second.began for first in lost for second in spooled)
+        if _is_in_order(self._spooled.get(earlier.key, []), acks):
+            return True
+        is_repeated = all(deed.asked["owner"] != owner for deed in acks)
+        return is_repeated and _is_in_order(lost, self._spooled.get(later.key, []))
+
+
+def _is_in_order(first: list[Deed], second: list[Deed]) -> bool:
+    """Return whether one process did one of the first before one of the second."""
+    return any(
+        (one.who, one.life) == (other.who, other.life) and one.began < other.began
+        for one in first
+        for other in second
+    )
 
 
 def _by_key(deeds: Iterable[Deed]) -> dict[str, list[Deed]]:
@@ -188,7 +199,7 @@ def _moved(
     move: Row,
     letters: dict[str, _Letter],
     acked_ms: dict[str, int],
-    lost_acks: _LostAcks,
+    acks: _Acks,
 ) -> Iterator[str | int]:
     owner, at_ms = move["claim_owner"], move["at_ms"]
     if move["state"] == MessageState.DELIVERED and (not letter.is_held(at_ms) or owner != letter.owner):
@@ -200,7 +211,7 @@ def _moved(
             is_earlier = other.hlc < letter.hlc and other.came < letter.claimed
             is_together = acked_ms.get(other.key) == at_ms  # in one statement, which has an order of its own
             is_owed = is_earlier and not is_together and not other.has_expired(at_ms)
-            if is_owed and not lost_acks.explain(other, letter, owner):
+            if is_owed and not acks.explain(other, letter, owner):
                 yield f"message {letter.key} was acknowledged at {at_ms} before {other.key}, which is earlier"
     letter.state, letter.owner, letter.until_ms = move["state"], owner, move["claim_until_ms"] or 0
 

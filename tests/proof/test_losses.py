@@ -219,6 +219,12 @@ def test_a_spooled_acknowledgement_may_be_repeated_before_one_that_was_lost(
     assert bool(faults(MESSAGE_CHECKS, "messages-in-order", BACK, _overtaken(), *acks)) is is_fault
 
 
+@pytest.mark.parametrize(("at", "is_fault"), [(12.0, False), (17.0, True)])
+def test_an_acknowledgement_that_waits_in_the_spool_was_made(at: float, is_fault: bool) -> None:
+    acks = _acked("a", at, "bob#1:before", spooled=True), _acked("b", 16.0, "bob#1:x")
+    assert bool(faults(MESSAGE_CHECKS, "messages-in-order", _overtaken(), *acks)) is is_fault
+
+
 def test_a_job_may_be_begun_again_under_the_token_of_a_claim_that_was_lost() -> None:
     moved = final("proof_job_moves", {"job_id": "j", "state": "pending", "claim_token": 1})
     for first, is_fault in ((12.0, False), (9.0, True)):
