@@ -164,27 +164,25 @@ class _Acks:
     def explain(self, earlier: _Letter, later: _Letter, owner: str | None) -> bool:
         """Return whether the later message may be acknowledged under this claim, before the earlier one.
 
-        Its consumer acknowledged both in order, and the ack of the earlier one waits in the spool. Or that
-        was lost, and the consumer still has both under the claim of that time. Or it was lost, and the ack of
-        the later one was spooled: its process repeats it when the message comes again under a new claim.
+        - Its consumer acknowledged both in order, and the ack of the earlier one waits in the spool.
+        - The ack of the earlier one was lost, and the consumer still has both under the claim of that time.
+        - That was lost, from any consumer, and the ack of the later one was spooled: its process repeats it
+          when the message comes again, under a new claim.
         """
         lost = self._lost.get(earlier.key, [])
         if any(deed.asked["owner"] == earlier.owner for deed in lost):
             return True
         acks = self._all.get(later.key, [])
-        if _is_in_order(self._spooled.get(earlier.key, []), acks):
+        in_order = _in_order(self._spooled.get(earlier.key, []), acks)
+        if any((first.who, first.life) == (second.who, second.life) for first, second in in_order):
             return True
         is_repeated = all(deed.asked["owner"] != owner for deed in acks)
-        return is_repeated and _is_in_order(lost, self._spooled.get(later.key, []))
+        return is_repeated and any(_in_order(lost, self._spooled.get(later.key, [])))
 
 
-def _is_in_order(first: list[Deed], second: list[Deed]) -> bool:
-    """Return whether one process did one of the first before one of the second."""
-    return any(
-        (one.who, one.life) == (other.who, other.life) and one.began < other.began
-        for one in first
-        for other in second
-    )
+def _in_order(first: list[Deed], second: list[Deed]) -> Iterator[tuple[Deed, Deed]]:
+    """Return the pairs of one of the first, and one of the second that was done later."""
+    return ((one, other) for one in first for other in second if one.began < other.began)
 
 
 def _by_key(deeds: Iterable[Deed]) -> dict[str, list[Deed]]:

@@ -215,7 +215,8 @@ def test_a_message_behind_one_whose_acknowledgement_was_lost_may_be_acknowledged
 def test_a_spooled_acknowledgement_may_be_repeated_before_one_that_was_lost(
     at: float, spooled: bool, is_fault: bool
 ) -> None:
-    acks = _acked("a", 12.0, "bob#1:before"), _acked("b", at, "bob#1:before", spooled=spooled)
+    first = did("cleo", "message.ack", (12.0, 12.1), {"key": "a", "owner": "cleo#1:x"}, spooled=False)
+    acks = first, _acked("b", at, "bob#1:before", spooled=spooled)
     assert bool(faults(MESSAGE_CHECKS, "messages-in-order", BACK, _overtaken(), *acks)) is is_fault
 
 
