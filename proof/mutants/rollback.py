@@ -21,7 +21,7 @@ ROLLBACK_PLANTS: Final = (
         ),
         ("tokens-rise", "outside-takes-no-older"),
         ("locks",),
-        faults=_FAULTS,
+        faults=("unseen-rollback",),
     ),
     Plant(
         "rollback-not-noticed",

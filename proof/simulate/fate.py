@@ -59,9 +59,11 @@ class Kind(StrEnum):
     """A foreign client holds a write transaction open: writes wait for it, reads do not."""
     DATABASE_CLOCK = "database-clock"
     """The clock of the database is set, forward or back."""
+    UNSEEN_ROLLBACK = "unseen-rollback"
+    """A rollback in which every node is killed and loses its memory: none is left that could notice."""
 
 
-DEFAULT_FAULTS: Final = frozenset(Kind) - {Kind.DATABASE_CLOCK}
+DEFAULT_FAULTS: Final = frozenset(Kind) - {Kind.DATABASE_CLOCK, Kind.UNSEEN_ROLLBACK}
 """What befalls worlds unless others are asked for."""
 
 _APART: Final = (Kind.ROLLBACK, Kind.DATABASE_CLOCK)
@@ -87,6 +89,7 @@ _EXTRA: Final = {
     Kind.SLOW: (4.0, 12.0),
     Kind.HELD: (3.0, 8.0),
     Kind.DATABASE_CLOCK: (2.0, 20.0),
+    Kind.UNSEEN_ROLLBACK: (0.02, 15.0),
 }
 """Drawn apart from the others, so that those are the same with and without them; and how long each lasts."""
 
