@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant, Sql
+from proof.mutants.plant import Code, Plant, Sql, Stage
 
 _HEAD: Final = "AND (expires_ms IS NULL OR expires_ms > clock.now OR ("
 _NOT_GIVEN_BACK: Final = "AND coalesce(not_before_ms, 0) <= clock.now "
@@ -85,5 +85,36 @@ MESSAGE_PLANTS: Final = (
         ),
         ("acked-once", "acked-by-holder", "messages-acked"),
         ("messages",),
+    ),
+    Plant(
+        "relayed-without-lease",
+        "a node that cannot reach the database hands out relayed messages without a lease of the inbox",
+        (
+            Code(
+                "vox_mesh.messages.consumer:Consumer._take_relayed",
+                "until = {name: until for name in self.names "
+                "if (until := self._leases.until(name)) is not None}",
+                "until = dict.fromkeys(self.names, self._monotonic() + self._lease_s)",
+            ),
+        ),
+        ("handed-to-one", "acked-once", "acked-stays"),
+        ("consumers",),
+        stage=Stage.SERVER,
+        faults=("cut",),
+    ),
+    Plant(
+        "batch-stranded",
+        "what was claimed together with a message that was lost stays claimed, and is not handed out",
+        (
+            Code(
+                "vox_mesh.messages.consumer:Consumer.lost",
+                "await self._give_back(self.given_back(message))",
+                "self.given_back(message)",
+            ),
+        ),
+        ("handed-in-time",),
+        ("consumers",),
+        stage=Stage.SERVER,
+        faults=("cut",),
     ),
 )
