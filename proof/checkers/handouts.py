@@ -15,7 +15,7 @@ from proof.history import Deed, Event, History
 from proof.losses import NOTE, Losses
 from proof.scene import Pace
 from proof.verdicts import Check
-from proof.workloads.consumers import is_consumed, lease_of
+from proof.workloads.consumers import PACE_NOTE, is_consumed, lease_of
 from vox_mesh.errors import CircuitOpen
 
 _SLACK_S: Final = 0.5
@@ -149,7 +149,7 @@ def handed_in_time(history: History) -> Iterator[str | int]:
 
     When all is over, consumers are ended in the middle of their work: from then on their leases count.
     """
-    pace, over = pace_of(history), min((each.at for each in history.notes("over")), default=None)
+    pace, over = pace_of(history, PACE_NOTE), min((each.at for each in history.notes("over")), default=None)
     if pace is None or over is None:
         return
     troubles = _merged((*_troubles(history, lease_of(pace)), *_rests(history, pace)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant, Sql, Stage
+from proof.mutants.plant import Code, Plant, Sql
 
 _HEAD: Final = "AND (expires_ms IS NULL OR expires_ms > clock.now OR ("
 _NOT_GIVEN_BACK: Final = "AND coalesce(not_before_ms, 0) <= clock.now "
@@ -99,8 +99,7 @@ MESSAGE_PLANTS: Final = (
         ),
         ("handed-to-one", "acked-once", "acked-stays"),
         ("consumers",),
-        stage=Stage.SERVER,
-        faults=("cut",),
+        faults=("line", "network"),
     ),
     Plant(
         "batch-stranded",
@@ -114,7 +113,6 @@ MESSAGE_PLANTS: Final = (
         ),
         ("handed-in-time",),
         ("consumers",),
-        stage=Stage.SERVER,
-        faults=("cut",),
+        faults=("line", "network"),
     ),
 )

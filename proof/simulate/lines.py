@@ -205,6 +205,7 @@ class Line:
     def __init__(self, database: Database, home: House, way: Way) -> None:
         self.home: Final = home
         self.way: Final = way
+        self.is_remote = True
         self.changes = Changes()
         self.keys: dict[str, SigningKey] = database.memory.keys
         self.memories: dict[str, StoreMemory] = database.memory.memories

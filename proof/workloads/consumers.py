@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ from vox_mesh.model.messages import Message, MessageState
 
 INBOX: Final = "proof-shared"
 """Received from by all processes."""
+
+PACE_NOTE: Final = "consumers.pace"
+"""What notes the pace of a play in which there are consumers."""
 
 _OWN: Final = "proof-own-"
 _CONSUMERS: Final = 2
@@ -51,6 +55,7 @@ def _own_inbox(who: str) -> str:
 
 async def act(scene: Scene) -> None:
     """Send to the inboxes, and receive from them."""
+    scene.recorder.note(PACE_NOTE, **asdict(scene.pace))
     async with asyncio.TaskGroup() as group:
         shared = [_Consumer(scene, INBOX, each) for each in range(1, _CONSUMERS + 1)]
         own = [
