@@ -35,6 +35,10 @@ _OF_PROCESSES: Final = frozenset(
 )
 """Faults that may leave messages claimed by nobody who works on them, until the lease is over."""
 
+_REPEATING: Final = frozenset(("duplicate", "slow-answers"))
+"""Faults in which a claim can be applied again after it was answered: what it takes then is held by none
+until the lease is over."""
+
 _ALWAYS: Final = frozenset(("strangers", "compaction"))
 
 Consumer = tuple[str, int, int]
@@ -172,7 +176,8 @@ def _troubles(history: History, lease_s: float) -> Iterator[tuple[float, float]]
         kind = event.data["kind"]
         if kind not in _ALWAYS:
             ended = ends.get(event.data["id"], float("inf"))
-            yield event.at, ended + (lease_s if kind in _OF_PROCESSES else 0.0)
+            is_long = kind in _OF_PROCESSES | _REPEATING or event.data.get("repeats", False)
+            yield event.at, ended + (lease_s if is_long else 0.0)
     for event in history.notes(NOTE):
         yield event.at, event.at + lease_s
     for life in lives_of(history):

@@ -99,7 +99,7 @@ MESSAGE_PLANTS: Final = (
         ),
         ("handed-to-one", "acked-once", "acked-stays"),
         ("consumers",),
-        faults=("line", "network"),
+        faults=("unreachable",),
     ),
     Plant(
         "batch-stranded",
@@ -113,6 +113,6 @@ MESSAGE_PLANTS: Final = (
         ),
         ("handed-in-time",),
         ("consumers",),
-        faults=("line", "network"),
+        faults=("unreachable",),
     ),
 )

@@ -243,6 +243,7 @@ class World:
             "kind": fault.kind,
             "id": number,
             "player": PLAYERS[fault.player] if fault.player >= 0 else None,
+            "repeats": fault.weather is not None and fault.weather.can_repeat(REQUEST_S),
         }
         self._recorder.note("fault.began", **about)
         try:
@@ -255,7 +256,7 @@ class World:
         match fault.kind:
             case Kind.DATABASE:
                 await self._stand_still(fault)
-            case Kind.NETWORK | Kind.LINE | Kind.RELAY | Kind.SLOW:
+            case Kind.NETWORK | Kind.LINE | Kind.RELAY | Kind.SLOW | Kind.UNREACHABLE:
                 await self._weather(fault)
             case Kind.ROLLBACK | Kind.UNSEEN_ROLLBACK:
                 await self._roll_back(fault)

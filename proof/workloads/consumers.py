@@ -32,7 +32,7 @@ _CONSUMERS: Final = 2
 
 _LEASES: Final = 10.0
 _SENDS: Final = 0.5
-_TO_OWN: Final = 0.5
+_TO_OWN: Final = 0.3
 _REJECTS: Final = 0.2
 _MOST_TOGETHER: Final = 3
 _IN_A_ROW: Final = 10
@@ -117,9 +117,8 @@ class _Consumer:
         )
         try:
             await asyncio.sleep(scene.pace.rest_s * scene.chance.random() / 4)
-            if not self._drains and scene.chance.random() < _REJECTS:
-                await self._reject(message, about)
-            else:
+            rejects = not self._drains and scene.chance.random() < _REJECTS
+            if not (rejects and await self._reject(message, about)):
                 await self._acknowledge(message, about)
         finally:
             scene.recorder.note("message.let_go", **about)
@@ -142,11 +141,14 @@ class _Consumer:
             doing.ok(spooled=was_away or scene.mesh.store.is_spooling)
         return is_known
 
-    async def _reject(self, message: Message, about: dict[str, Any]) -> None:
-        """Reject it once; if that fails, its claim lasts until its lease is over."""
+    async def _reject(self, message: Message, about: dict[str, Any]) -> bool:
+        """Reject it; return whether that succeeded."""
+        is_rejected = False
         with self._scene.recorder.deed("message.nack", **about) as doing:
             await self._scene.mesh.bus.nack(message, retry_in=0)
+            is_rejected = True
             doing.ok()
+        return is_rejected
 
     def _left_s(self, message: Message) -> float:
         """For how long it is this consumer's, as far as that can know."""
