@@ -20,12 +20,7 @@ demo: $(READY) $(SERVER) ## run a real mesh on this machine: no server, no accou
 	@$(BIN)/python -m tools.demo $(if $(SERVER),--server $(SERVER))
 
 test: $(TOOLS) style sqld faketime ## check style and types, and run all tests
-	@# Types are checked meanwhile: the tests wait more than they compute. What fails beside others is told, and
-	@# tried once more alone: a machine that was too slow for its deadlines is not a fault, and a fault fails again.
-	@$(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
-	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal; tests=$$?; \
-	wait $$types || { cat $(VENV)/types.txt; exit 1; }; \
-	if [ $$tests -eq 1 ]; then $(BIN)/python -m pytest --last-failed --maxfail 3; tests=$$?; fi; exit $$tests
+	@$(BIN)/python -m tools.gate
 
 lint: style ## ruff and mypy --strict
 	@$(BIN)/mypy

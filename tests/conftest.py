@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from tests.support.lengths import SOAK
+from tests.support.seeds import PROPERTY, VARIABLE, seed_of_run, seed_of_test
 from tools.forked import load_first
 from tools.homes import ALL_HOMES, HomeCase
 from tools.sqld import Server
@@ -29,6 +30,20 @@ hypothesis.settings.register_profile(
     "vox-mesh", max_examples=200 if SOAK else 20, derandomize=not SOAK, deadline=None
 )
 hypothesis.settings.load_profile("vox-mesh")
+
+
+def pytest_report_header() -> str:
+    """Print the seed of the run first, with the variable that repeats it."""
+    return f"{VARIABLE}={seed_of_run()}"
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> int:
+    """Return the seed of a test that draws something; its report says that it did."""
+    drawn = seed_of_test(request.node.nodeid)
+    print(f"seed {drawn}, from {VARIABLE}={seed_of_run()}")
+    record_property(PROPERTY, drawn)
+    return drawn
 
 
 @pytest.fixture(autouse=True)

@@ -365,13 +365,10 @@ class Walk:
 @pytest.mark.soak
 @pytest.mark.parametrize("home", ["memory", "file"])
 async def test_whatever_happens_the_chain_verifies_and_acknowledged_ops_are_there_once(
-    home: str, tmp_path: Path
+    home: str, tmp_path: Path, seed: int
 ) -> None:
-    base = Random().getrandbits(32)
     for number in range(WALKS):
-        seed = f"{base}-{number}"
-        print(f"seed {seed}")
-        random = Random(seed)
+        random = Random(f"{seed}-{number}")
         engine = await FileEngine.open(tmp_path / f"{number}.db") if home == "file" else None
         async with scene(engine) as there:
             async with there.node() as node:

@@ -240,9 +240,7 @@ async def test_what_could_not_be_written_in_its_minute_is_written_with_the_next_
 
 
 @pytest.mark.parametrize("chance", ["even", "always early", "any"])
-async def test_an_idle_node_makes_at_most_15_writes_a_minute(chance: str) -> None:
-    seed = Random().getrandbits(32)
-    print(f"seed {seed}")
+async def test_an_idle_node_makes_at_most_15_writes_a_minute(chance: str, seed: int) -> None:
     random = Random(seed)
     draw = {"even": lambda: 0.5, "always early": lambda: 0.0, "any": random.random}[chance]
     async with scene() as there:

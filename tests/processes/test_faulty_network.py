@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -150,9 +149,9 @@ async def test_what_was_reported_as_not_sent_is_not_sent_later_with_its_neighbou
 
 
 @pytest.mark.soak
-async def test_concurrent_callers_are_told_the_truth_through_all_faults(store: Store, proxy: Proxy) -> None:
-    seed = time.time_ns() % 1_000_000
-    print(f"seed {seed}")
+async def test_concurrent_callers_are_told_the_truth_through_all_faults(
+    store: Store, proxy: Proxy, seed: int
+) -> None:
     random = Random(seed)
     job = Job("", await make_table(store, COLUMNS), "me")
     reports: list[dict[str, Any]] = []

@@ -101,8 +101,9 @@ async def test_a_signal_while_it_waits_ends_it_with_nothing_claimed(settings: Se
 
 @pytest.mark.soak
 @pytest.mark.parametrize("settings", [MESH, *in_soak(FILE)], indirect=True, ids=str)
-async def test_a_signal_at_any_moment_leaves_nothing_claimed_and_nothing_lost(settings: Settings) -> None:
-    seed = random.randrange(2**32)
+async def test_a_signal_at_any_moment_leaves_nothing_claimed_and_nothing_lost(
+    settings: Settings, seed: int
+) -> None:
     chance = random.Random(seed)
     following = ("inbox", "b", "--follow", "--exec", "cat >/dev/null")
     async with Mesh.open_command(settings) as mesh:

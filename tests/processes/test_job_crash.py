@@ -14,7 +14,6 @@ import pytest
 
 from tests.support.job_runs import Works, works
 from tests.support.lengths import SOAK, only_at_full_length
-from tests.support.message_runs import seeded
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh.model.chain import Entry
@@ -83,9 +82,9 @@ async def nothing() -> AsyncIterator[Entry]:
 @only_at_full_length  # chaos shows the same in every run
 @pytest.mark.parametrize("case", [FILE, MESH_REPLICA], ids=str)
 async def test_whatever_happens_to_workers_each_job_ends_once_and_no_two_have_it(
-    tmp_path: Path, case: HomeCase, request: pytest.FixtureRequest
+    tmp_path: Path, case: HomeCase, request: pytest.FixtureRequest, seed: int
 ) -> None:
-    random = seeded()
+    random = Random(seed)
     server: Server | None = request.getfixturevalue("server") if case.needs_server else None
     settings = case.settings(tmp_path, server, tick="1s")
     names = [f"worker-{number}" for number in range(_WORKERS)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,8 @@ _KEYS = [f"key-{n}" for n in range(10)]
 @pytest.mark.soak
 @pytest.mark.parametrize("case", [MESH_REPLICA, *lengths.in_soak(FILE)], ids=str)
 async def test_32_agents_that_each_want_3_of_10_keys_are_all_served(
-    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest
+    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, seed: int
 ) -> None:
-    seed = time.time_ns() % 1_000_000
-    print(f"seed {seed}")
     server = request.getfixturevalue("shared_server") if case.needs_server else None
     settings = case.settings(tmp_path, server, db_deadline="60s")
     async with Mesh.open_command(settings) as mesh:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -78,10 +77,8 @@ class _Faults:
 @pytest.mark.timeout(600 if lengths.SOAK else 180)
 @pytest.mark.parametrize("case", [MESH, *lengths.in_soak(FILE, MESH_HTTP)], ids=str)
 async def test_a_history_of_locks_under_faults_is_linearizable_for_each_key(
-    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest
+    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, seed: int
 ) -> None:
-    seed = time.time_ns() % 1_000_000
-    print(f"seed {seed}")
     async with AsyncExitStack() as stack:
         server: Server | None = request.getfixturevalue("server") if case.needs_server else None
         settings = near = case.settings(tmp_path, server, db_deadline="20s")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,10 +82,8 @@ class _Race:
 @pytest.mark.timeout(1_800 if lengths.SOAK else 180)
 @pytest.mark.parametrize(("case", "n"), _CASES, ids=str)
 async def test_of_n_processes_that_race_for_a_key_one_wins_and_tokens_only_rise(
-    case: HomeCase, n: int, tmp_path: Path, request: pytest.FixtureRequest, start: StartLocker
+    case: HomeCase, n: int, tmp_path: Path, request: pytest.FixtureRequest, start: StartLocker, seed: int
 ) -> None:
-    seed = time.time_ns() % 1_000_000
-    print(f"seed {seed}")
     random = Random(seed)
     server: Server | None = request.getfixturevalue("server") if case.needs_server else None
     settings = case.settings(tmp_path, server, db_deadline="60s")

@@ -53,8 +53,7 @@ async def test_kill_9_of_the_wrapper_leaves_no_process_and_the_lock_expires(sett
 
 
 @pytest.mark.soak
-async def test_kill_9_of_the_wrapper_at_any_moment_leaves_no_process(on_file: Settings) -> None:
-    seed = random.randrange(2**32)
+async def test_kill_9_of_the_wrapper_at_any_moment_leaves_no_process(on_file: Settings, seed: int) -> None:
     chance = random.Random(seed)
     async with lock_run(on_file, KEY, *_SHORT, "--", "true") as run:
         began = time.monotonic()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -27,10 +26,8 @@ _CALLERS = 4
 @pytest.mark.timeout(900 if lengths.SOAK else 180)
 @pytest.mark.parametrize("case", [MESH_REPLICA, *lengths.in_soak(FILE)], ids=str)
 async def test_many_nodes_append_at_once_and_all_of_them_see_the_same_log_in_the_same_order(
-    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start_author: StartWriter
+    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start_author: StartWriter, seed: int
 ) -> None:
-    seed = time.time_ns() % 1_000_000
-    print(f"seed {seed}")
     server = request.getfixturevalue("shared_server") if case.needs_server else None
     settings = case.settings(tmp_path, server, db_deadline="60s")
     async with await open_store(settings) as store:

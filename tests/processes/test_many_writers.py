@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,10 +28,8 @@ def _settings(case: HomeCase, folder: Path, server: Server | None) -> Settings:
 @pytest.mark.soak
 @pytest.mark.parametrize("case", [FILE, MESH, MESH_LIBSQL_CLIENT, *lengths.in_soak(MESH_HTTP)], ids=str)
 async def test_good_scripts_are_applied_once_and_failing_ones_not_at_all(
-    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start_writer: StartWriter
+    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start_writer: StartWriter, seed: int
 ) -> None:
-    seed = time.time_ns() % 1_000_000
-    print(f"seed {seed}")
     server = request.getfixturevalue("shared_server") if case.needs_server else None
     settings = _settings(case, tmp_path, server)
     slow = case is MESH_LIBSQL_CLIENT

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import pytest
 
 from tests.support.lengths import SOAK, in_soak, only_at_full_length
-from tests.support.message_runs import SENDER, Post, post, seeded
+from tests.support.message_runs import SENDER, Post, post
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import free_port
 
@@ -70,8 +71,8 @@ async def test_of_a_consumer_paused_past_its_lease_the_messages_move_on_and_its_
     assert run.again == 1, "it wrote down what it had been working on"
 
 
-async def test_ctrl_c_leaves_no_claim_behind_whenever_it_comes(run: Post) -> None:
-    random = seeded()
+async def test_ctrl_c_leaves_no_claim_behind_whenever_it_comes(run: Post, seed: int) -> None:
+    random = Random(seed)
     await run.sender(messages=_INTERRUPTS * _MESSAGES)
     for _ in range(_INTERRUPTS):
         reader = await run.receiver()

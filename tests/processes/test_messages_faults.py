@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import pytest
 
 from proof.chaos.proxy import Fault, Proxy
 from tests.support.lengths import SOAK, only_at_full_length
-from tests.support.message_runs import SENDER, Correspondent, Post, post, seeded
+from tests.support.message_runs import SENDER, Correspondent, Post, post
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server, free_port
 from vox_mesh.model.homes import ReplicaChoice
@@ -68,8 +69,10 @@ async def test_with_the_relay_down_each_message_is_dealt_with_once_and_in_order(
     assert run.again == 0
 
 
-async def test_with_the_relay_flapping_each_message_is_dealt_with_once_and_in_order(run: Post) -> None:
-    random = seeded()
+async def test_with_the_relay_flapping_each_message_is_dealt_with_once_and_in_order(
+    run: Post, seed: int
+) -> None:
+    random = Random(seed)
     async with _behind_proxy(run) as (receiver, proxy):
         await run.sender(messages=_MESSAGES, pace=_PACE)
         for _ in range(_CUTS):
@@ -86,8 +89,9 @@ async def test_with_the_relay_flapping_each_message_is_dealt_with_once_and_in_or
 
 async def test_whenever_the_receiver_is_restarted_nothing_is_lost_doubled_or_out_of_order(
     run: Post,
+    seed: int,
 ) -> None:
-    random = seeded()
+    random = Random(seed)
     await run.sender(messages=_MESSAGES, pace=_PACE)
     killed = 0
     for number in range(_RESTARTS):
@@ -108,9 +112,9 @@ async def test_whenever_the_receiver_is_restarted_nothing_is_lost_doubled_or_out
 
 
 async def test_wherever_the_sender_is_killed_what_it_sends_again_is_the_same_message(
-    run: Post, shared_server: Server
+    run: Post, shared_server: Server, seed: int
 ) -> None:
-    random = seeded()
+    random = Random(seed)
     async with Proxy(shared_server.port) as database, _behind_proxy(run) as (_, relay):
         # So that nothing but messages is written, and an answer that is held is that to one of them.
         quiet = {"db_replica": ReplicaChoice.OFF, "tick": 600.0}

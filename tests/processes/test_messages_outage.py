@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import pytest
 
 from proof.chaos.proxy import Fault, Proxy
 from tests.support.lengths import SOAK, in_soak, only_at_full_length
-from tests.support.message_runs import SENDER, post, seeded
+from tests.support.message_runs import SENDER, post
 from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server, free_port
 
@@ -61,9 +62,9 @@ async def test_while_the_database_is_away_messages_are_brought_and_afterwards_ea
 
 @only_at_full_length
 async def test_a_database_that_goes_away_in_the_middle_of_the_traffic_loses_and_reorders_nothing(
-    tmp_path: Path, server: Server
+    tmp_path: Path, server: Server, seed: int
 ) -> None:
-    random = seeded()
+    random = Random(seed)
     messages = _OUTAGES * _IN_A_ROW
     settings = MESH_REPLICA.settings(tmp_path, server, http=True).model_copy(update=_SHORT)
     async with post(settings, tmp_path) as run:

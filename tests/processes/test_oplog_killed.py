@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -62,10 +61,9 @@ async def _check(settings: Settings, table: str, lives: list[Writer], last: Repo
 @_LONG
 @pytest.mark.parametrize("case", [MESH, *lengths.in_soak(FILE)], ids=str)
 async def test_a_node_killed_again_and_again_goes_on_with_its_chain_and_loses_or_doubles_nothing(
-    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start_author: StartWriter
+    case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest, start_author: StartWriter, seed: int
 ) -> None:
-    random = Random(seed := time.time_ns() % 1_000_000)
-    print(f"seed {seed}")
+    random = Random(seed)
     server = request.getfixturevalue("shared_server") if case.needs_server else None
     settings = case.settings(tmp_path, server)
     table = await _table(settings)

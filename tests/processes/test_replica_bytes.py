@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -39,12 +38,6 @@ def either_server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
-def _random() -> Random:
-    seed = time.time_ns() % 1_000_000
-    print(f"seed {seed}")
-    return Random(seed)
-
-
 async def _troubled(scene: Scene, trouble: Trouble) -> None:
     for _ in range(lengths.REPLICA_ROUNDS):
         async with scene.workload.running():
@@ -59,9 +52,9 @@ async def _troubled(scene: Scene, trouble: Trouble) -> None:
 
 @pytest.mark.soak
 async def test_it_survives_each_kill_of_its_reader_and_is_never_fetched_again(
-    tmp_path: Path, either_server: Server
+    tmp_path: Path, either_server: Server, seed: int
 ) -> None:
-    async with scene(tmp_path, either_server, _random()) as stage:
+    async with scene(tmp_path, either_server, Random(seed)) as stage:
         await _troubled(stage, Scene.kill_reader)
         print(f"{stage.cut_short} changes were cut short")
         assert stage.cut_short, "no reader was killed in the middle"
@@ -76,15 +69,17 @@ async def test_it_survives_each_kill_of_its_reader_and_is_never_fetched_again(
     ids=["the server is killed", "the line is cut in a frame"],
 )
 async def test_it_is_its_primary_byte_for_byte_though(
-    tmp_path: Path, either_server: Server, trouble: Trouble
+    tmp_path: Path, either_server: Server, trouble: Trouble, seed: int
 ) -> None:
-    async with scene(tmp_path, either_server, _random()) as stage:
+    async with scene(tmp_path, either_server, Random(seed)) as stage:
         await _troubled(stage, trouble)
 
 
 @pytest.mark.soak
-async def test_it_catches_up_when_its_line_falls_silent_for_ever(tmp_path: Path, server: Server) -> None:
-    async with scene(tmp_path, server, _random()) as stage:
+async def test_it_catches_up_when_its_line_falls_silent_for_ever(
+    tmp_path: Path, server: Server, seed: int
+) -> None:
+    async with scene(tmp_path, server, Random(seed)) as stage:
         async with stage.workload.running():
             await stage.silence_line()
             await stage.workload.until_more(3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -90,11 +89,9 @@ def _served_more(reports: list[Report]) -> Callable[[list[Report]], bool]:
 
 @pytest.mark.soak
 async def test_every_process_reads_its_writes_and_nothing_goes_back(
-    tmp_path: Path, compacting_server: Server
+    tmp_path: Path, compacting_server: Server, seed: int
 ) -> None:
     server = compacting_server
-    seed = time.time_ns() % 1_000_000
-    print(f"seed {seed}")
     random = Random(seed)
     async with await open_store(MESH.settings(tmp_path, server)) as store:
         table = await make_table(store, COUNTERS)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
+from random import Random
 from typing import Final, NamedTuple
 
 import httpx
@@ -18,7 +19,6 @@ import pytest
 from tests.support import load_handlers
 from tests.support.job_runs import works
 from tests.support.lengths import NODE_ROUNDS, SOAK, only_at_full_length
-from tests.support.message_runs import seeded
 from tests.support.node_load import Load
 from tests.support.node_runs import Machines, UpNode, machines, node_settings
 from tools.homes import MESH_REPLICA
@@ -114,9 +114,9 @@ def _running(marker: str) -> list[str]:
 
 @only_at_full_length  # chaos shows the same in every run
 async def test_whatever_happens_to_nodes_the_mesh_is_right_and_they_tell_the_truth(
-    tmp_path: Path, server: Server
+    tmp_path: Path, server: Server, seed: int
 ) -> None:
-    random = seeded()
+    random = Random(seed)
     shutil.copy(str(load_handlers.__file__), tmp_path / "my_handlers.py")
     long = {"db_deadline": "20s", "db_request_timeout": "10s", "tick": "500ms"}
     all_settings = [node_settings(MESH_REPLICA, tmp_path, server, name, **long) for name in _NAMES]

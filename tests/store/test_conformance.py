@@ -336,9 +336,8 @@ async def test_scripts_of_one_request_run_in_the_order_given(store: Store) -> No
     assert seen == ["a", None, "ac", "acd", None, "acdf"]
 
 
-async def test_many_callers_at_once_each_get_their_own_verdict(store: Store) -> None:
+async def test_many_callers_at_once_each_get_their_own_verdict(store: Store, seed: int) -> None:
     table = await make_table(store)
-    seed = random.randrange(2**32)
     chance = random.Random(seed)
     numbers = [chance.randrange(40) for _ in range(80)]
     verdicts = await asyncio.gather(

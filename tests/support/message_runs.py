@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import Any, Final
 
 from tests.support.jobs import Job
@@ -210,13 +209,6 @@ class Post:
         assert sorted((row["sender_agent"], row["n"]) for row in rows) == sorted(
             (agent, number) for agent in agents for number in expected
         )
-
-
-def seeded() -> Random:
-    """Chance that can be repeated: its seed is printed."""
-    seed = Random().randrange(2**32)
-    print(f"seed: {seed}")
-    return Random(seed)
 
 
 def disorder(numbers: list[int]) -> list[tuple[int, int]]:

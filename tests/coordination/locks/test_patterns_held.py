@@ -58,9 +58,8 @@ async def test_a_pattern_without_the_prefix_of_files_stands_for_itself(mesh: Mes
 
 async def test_a_pattern_and_a_path_in_it_that_two_nodes_want_at_once_are_never_both_held(
     common_settings: Settings,
+    seed: int,
 ) -> None:
-    seed = Random().getrandbits(32)
-    print(f"seed {seed}")
     random = Random(seed)
     async with nodes(common_settings, 2) as both:
         for turn in range(lengths.PATTERN_RACES):

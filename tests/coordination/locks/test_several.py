@@ -69,9 +69,8 @@ async def test_some_of_several_keys_that_have_expired_are_taken_with_the_rest(me
 
 async def test_requests_that_overlap_each_other_never_end_half_done_and_never_block_each_other(
     settings: Settings,
+    seed: int,
 ) -> None:
-    seed = Random().getrandbits(32)
-    print(f"seed {seed}")
     random = Random(seed)
     async with Mesh.open(settings) as mesh:
         inside: dict[str, str] = {}
