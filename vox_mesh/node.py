@@ -238,7 +238,7 @@ class MeshNode(Mesh):
         while True:
             await asyncio.sleep(self._tick_s * (0.9 + 0.2 * self._chance()))
             await _told(self._keeper.run_once, "the messages could not be kept in order")
-            if self.bus.is_relayed and self.store.home is Home.MESH:
+            if self.bus.is_relayed and self.store.is_remote:
                 await self.bus.lease_inboxes()
             ticks += 1
             if ticks % _ANNOUNCED_EVERY == 0:

@@ -87,6 +87,7 @@ async def open_store_of(
             engine,
             tenant,
             timeout=settings.db_deadline,
+            is_remote=shared is not None and shared.is_remote,
             breaker=Breaker(around.monotonic) if settings.db_circuit_breaker else None,
             agent_queue=_agent_queue(settings, slot, engine.max_scripts, around.chance),
             slot=slot,

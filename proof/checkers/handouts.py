@@ -15,7 +15,7 @@ from proof.history import Deed, Event, History
 from proof.losses import NOTE, Losses
 from proof.scene import Pace
 from proof.verdicts import Check
-from proof.workloads.consumers import INBOX, lease_of
+from proof.workloads.consumers import PACE_NOTE, is_consumed, lease_of
 from vox_mesh.errors import CircuitOpen
 
 _SLACK_S: Final = 0.5
@@ -34,6 +34,10 @@ _OF_PROCESSES: Final = frozenset(
     )
 )
 """Faults that may leave messages claimed by nobody who works on them, until the lease is over."""
+
+_REPEATING: Final = frozenset(("duplicate", "slow-answers"))
+"""Faults in which a claim can be applied again after it was answered: what it takes then is held by none
+until the lease is over."""
 
 _ALWAYS: Final = frozenset(("strangers", "compaction"))
 
@@ -70,7 +74,7 @@ def _acks(history: History) -> dict[str, list[Deed]]:
 def handed_to_one(history: History) -> Iterator[str | int]:
     """From when a message is handed out until its consumer lets go of it, no other one is handed it."""
     losses, ends = Losses(history), _ends(history)
-    died = {(life.player, life.number): life.ended for life in lives_of(history)}
+    fenced = _fenced(history)
     for key, events in _handed(history).items():
         yield len(events)
         for first, second in pairwise(events):
@@ -79,7 +83,7 @@ def handed_to_one(history: History) -> Iterator[str | int]:
             has_until = min(
                 first.at + first.data["left_s"] - _SLACK_S,
                 next((at for at in ends[key, *_consumer(first)] if at >= first.at), float("inf")),
-                died.get((first.who, first.life), float("inf")),
+                fenced.get((first.who, first.life), float("inf")),
             )
             if second.at < has_until:
                 yield (
@@ -88,15 +92,25 @@ def handed_to_one(history: History) -> Iterator[str | int]:
                 )
 
 
+def _fenced(history: History) -> dict[tuple[str, int], float]:
+    """When each life of a player ended, or the next one began, which takes over its claims."""
+    lives = lives_of(history)
+    began = {(life.player, life.number): life.began for life in lives}
+    return {
+        (life.player, life.number): min(life.ended, began.get((life.player, life.number + 1), float("inf")))
+        for life in lives
+    }
+
+
 def _told(event: Event) -> str:
     who, life, number = _consumer(event)
     return f"{who}.{life} ({number}, under {event.data['owner']})"
 
 
 def _ends(history: History) -> dict[tuple[str, str, int, int], list[float]]:
-    """When each consumer was about to be done with a message: it acknowledged it, or let go of it."""
+    """When each consumer was about to be done with a message: it acknowledged, rejected or dropped it."""
     ends: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
-    for deed in history.deeds("message.ack"):
+    for deed in history.deeds("message.ack", "message.nack"):
         if "consumer" in deed.asked:
             ends[deed.asked["key"], *_consumer(deed)].append(deed.began)
     for event in history.notes("message.let_go"):
@@ -139,13 +153,13 @@ def handed_in_time(history: History) -> Iterator[str | int]:
 
     When all is over, consumers are ended in the middle of their work: from then on their leases count.
     """
-    pace, over = pace_of(history), min((each.at for each in history.notes("over")), default=None)
+    pace, over = pace_of(history, PACE_NOTE), min((each.at for each in history.notes("over")), default=None)
     if pace is None or over is None:
         return
     troubles = _merged((*_troubles(history, lease_of(pace)), *_rests(history, pace)))
     handed = _handed(history)
     for deed in history.deeds("message.send"):
-        if deed.asked["to"] != INBOX or not deed.is_ok or deed.got["spooled"]:
+        if not is_consumed(deed.asked["to"]) or not deed.is_ok or deed.got["spooled"]:
             continue
         yield 1
         first = min([over, *(event.at for event in handed.get(deed.asked["key"], ()))])
@@ -162,7 +176,8 @@ def _troubles(history: History, lease_s: float) -> Iterator[tuple[float, float]]
         kind = event.data["kind"]
         if kind not in _ALWAYS:
             ended = ends.get(event.data["id"], float("inf"))
-            yield event.at, ended + (lease_s if kind in _OF_PROCESSES else 0.0)
+            is_long = kind in _OF_PROCESSES | _REPEATING or event.data.get("repeats", False)
+            yield event.at, ended + (lease_s if is_long else 0.0)
     for event in history.notes(NOTE):
         yield event.at, event.at + lease_s
     for life in lives_of(history):

@@ -46,9 +46,9 @@ def lives_of(history: History) -> list[Life]:
     return list(lives.values())
 
 
-def pace_of(history: History) -> Pace | None:
-    """How quick everything was; `None` if nobody has begun."""
-    notes = history.notes("pace")
+def pace_of(history: History, what: str = "pace") -> Pace | None:
+    """How quick everything was, by the notes of one workload; `None` if nobody has begun."""
+    notes = history.notes(what)
     if not notes:
         return None
     return Pace(notes[0].data["tick_s"], notes[0].data["ttl_s"], notes[0].data["rest_s"])

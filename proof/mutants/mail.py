@@ -86,4 +86,33 @@ MESSAGE_PLANTS: Final = (
         ("acked-once", "acked-by-holder", "messages-acked"),
         ("messages",),
     ),
+    Plant(
+        "relayed-without-lease",
+        "a node that cannot reach the database hands out relayed messages without a lease of the inbox",
+        (
+            Code(
+                "vox_mesh.messages.consumer:Consumer._take_relayed",
+                "until = {name: until for name in self.names "
+                "if (until := self._leases.until(name)) is not None}",
+                "until = dict.fromkeys(self.names, self._monotonic() + self._lease_s)",
+            ),
+        ),
+        ("handed-to-one", "acked-once", "acked-stays"),
+        ("consumers",),
+        faults=("unreachable",),
+    ),
+    Plant(
+        "batch-stranded",
+        "what was claimed together with a message that was lost stays claimed, and is not handed out",
+        (
+            Code(
+                "vox_mesh.messages.consumer:Consumer.lost",
+                "await self._give_back(self.given_back(message))",
+                "self.given_back(message)",
+            ),
+        ),
+        ("handed-in-time",),
+        ("consumers",),
+        faults=("unreachable",),
+    ),
 )

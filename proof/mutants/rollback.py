@@ -1,4 +1,4 @@
-"""Bugs that show when the store goes back in time."""
+"""Bugs that show when the store, or its clock, goes back in time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROLLBACK_PLANTS: Final = (
         ),
         ("tokens-rise", "outside-takes-no-older"),
         ("locks",),
-        faults=_FAULTS,
+        faults=("unseen-rollback",),
     ),
     Plant(
         "rollback-not-noticed",
@@ -41,5 +41,19 @@ ROLLBACK_PLANTS: Final = (
         ("log-goes-on", "one-end", "nothing-unexpected"),
         ("oplog",),
         faults=_FAULTS,
+    ),
+    Plant(
+        "clock-step-not-noticed",
+        "a node follows the database's clock wherever it is set",
+        (
+            Code(
+                "vox_mesh.coordination.clock:MeshClock._is_step",
+                "return low_ms > most or high_ms < -most",
+                "return False",
+            ),
+        ),
+        ("locks-linearizable", "outside-takes-no-older", "claims-apart", "never-after-expiry"),
+        ("locks",),
+        faults=("database-clock",),
     ),
 )

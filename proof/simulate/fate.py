@@ -59,9 +59,13 @@ class Kind(StrEnum):
     """A foreign client holds a write transaction open: writes wait for it, reads do not."""
     DATABASE_CLOCK = "database-clock"
     """The clock of the database is set, forward or back."""
+    UNSEEN_ROLLBACK = "unseen-rollback"
+    """A rollback in which every node is killed and loses its memory: none is left that could notice."""
+    UNREACHABLE = "unreachable"
+    """One player cannot connect to the database."""
 
 
-DEFAULT_FAULTS: Final = frozenset(Kind)
+DEFAULT_FAULTS: Final = frozenset(Kind) - {Kind.UNSEEN_ROLLBACK, Kind.UNREACHABLE}
 """What befalls worlds unless others are asked for."""
 
 _APART: Final = (Kind.ROLLBACK, Kind.DATABASE_CLOCK)
@@ -87,6 +91,8 @@ _EXTRA: Final = {
     Kind.SLOW: (4.0, 12.0),
     Kind.HELD: (3.0, 8.0),
     Kind.DATABASE_CLOCK: (2.0, 20.0),
+    Kind.UNSEEN_ROLLBACK: (0.02, 15.0),
+    Kind.UNREACHABLE: (8.0, 20.0),
 }
 """Drawn apart from the others, so that those are the same with and without them; and how long each lasts."""
 
@@ -176,8 +182,14 @@ def _extra_faults(chance: random.Random, seconds: float, players: int, kinds: Se
             share, step_ms = chance.choice((0.3, 0.7, 1.0)), chance.choice(_STEPS_MS)
             skew_ms = chance.choice((-1, 1)) * chance.randint(step_ms // 2, step_ms)
             if kind in kinds:
-                weather = Weather(late=share, late_s=_SLOW_S) if kind is Kind.SLOW else None
-                yield Fault(kind, at, lasts_s, player, weather, skew_ms=skew_ms)
+                player = max(player, 0) if kind is Kind.UNREACHABLE else player
+                yield Fault(kind, at, lasts_s, player, _extra_weather(kind, share), skew_ms=skew_ms)
+
+
+def _extra_weather(kind: Kind, share: float) -> Weather | None:
+    if kind is Kind.SLOW:
+        return Weather(late=share, late_s=_SLOW_S)
+    return Weather(refused=1.0) if kind is Kind.UNREACHABLE else None
 
 
 def _drawn(seed: int, seconds: float) -> Fate:

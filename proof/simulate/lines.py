@@ -58,6 +58,10 @@ class Weather:
     """It comes, or its answer does, after `late_s` seconds at the most."""
     late_s: float = 0.0
 
+    def can_repeat(self, timeout: float) -> bool:
+        """Whether a request can be applied again after it was answered: it came twice, or was sent again."""
+        return self.doubled > 0 or (self.late > 0 and self.late_s > timeout)
+
 
 FAIR: Final = Weather()
 
@@ -205,6 +209,7 @@ class Line:
     def __init__(self, database: Database, home: House, way: Way) -> None:
         self.home: Final = home
         self.way: Final = way
+        self.is_remote = True
         self.changes = Changes()
         self.keys: dict[str, SigningKey] = database.memory.keys
         self.memories: dict[str, StoreMemory] = database.memory.memories

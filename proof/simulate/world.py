@@ -262,6 +262,7 @@ class World:
             "kind": fault.kind,
             "id": number,
             "player": PLAYERS[fault.player] if fault.player >= 0 else None,
+            "repeats": fault.weather is not None and fault.weather.can_repeat(REQUEST_S),
         }
         self._recorder.note("fault.began", **about)
         try:
@@ -274,9 +275,9 @@ class World:
         match fault.kind:
             case Kind.DATABASE:
                 await self._stand_still(fault)
-            case Kind.NETWORK | Kind.LINE | Kind.RELAY | Kind.SLOW:
+            case Kind.NETWORK | Kind.LINE | Kind.RELAY | Kind.SLOW | Kind.UNREACHABLE:
                 await self._weather(fault)
-            case Kind.ROLLBACK:
+            case Kind.ROLLBACK | Kind.UNSEEN_ROLLBACK:
                 await self._roll_back(fault)
             case Kind.HELD:
                 await self._hold(fault)
@@ -306,9 +307,18 @@ class World:
         async with self._rolling_back:
             image, copied = self._database.memory.image(), self.loop.passing()
             await asyncio.sleep(fault.seconds)
+            if fault.kind is Kind.UNSEEN_ROLLBACK:
+                self._remove_witnesses()
             self._database.put_back(image)
             now = self.loop.passing()
             self._recorder.note(losses.NOTE, kept_until=copied, lost_at=now, back_at=now)
+
+    def _remove_witnesses(self) -> None:
+        """Kill every node and delete what it remembers of the database."""
+        for player in self._players:
+            if player.life is not None:
+                self._raze(player.life)
+        self._database.memory.memories.clear()
 
     async def _hold(self, fault: Fault) -> None:
         self._database.hold()

@@ -8,7 +8,7 @@ import pytest
 
 from proof.checkers.handouts import HANDOUT_CHECKS
 from proof.history import Step
-from proof.workloads.consumers import INBOX
+from proof.workloads.consumers import INBOX, PACE_NOTE
 from tests.proof.timed import Lines, did, faults, noted
 
 _LEASE_S = 20.0
@@ -33,7 +33,7 @@ def _sent(at: float) -> Lines:
     return did("eve", "message.send", (at, at + 0.1), {"key": "m", "to": INBOX}, spooled=False)
 
 
-PACE = noted("ada", "pace", 0.0, tick_s=0.5, ttl_s=2.0, rest_s=0.3)
+PACE = noted("ada", PACE_NOTE, 0.0, tick_s=0.5, ttl_s=2.0, rest_s=0.3)
 ONE_AFTER_ANOTHER = (
     *(PACE, _sent(1.0), _handed("ada", 2.0), _acked("ada", 3.0, Step.NO), _let_go("ada", 3.5)),
     *(_handed("bob", 4.0), _acked("bob", 5.0), noted("stage", "over", 30.0)),

@@ -23,6 +23,7 @@ from vox_mesh.errors import (
     ConstraintFailed,
     KeyRefused,
     NoAnswer,
+    NodeInUse,
     Refused,
     StaleIncarnation,
     refused,
@@ -309,7 +310,11 @@ class Author:
         if not self._is_joining:  # a newer incarnation may then be ours, if its answer got lost
             await self._refuse_if_newer(desk)
         self._is_joining = True
-        joined = await self._registration.register(desk)
+        try:
+            joined = await self._registration.register(desk)
+        except (NodeInUse, KeyRefused):  # the registration was not applied: a newer one is another process's
+            self._is_joining = False
+            raise
         self._is_joining = False
         self.witness.joined(joined.epoch, joined.incarnation, joined.beats, joined.last_id)
         self.incarnation, self.joined = joined.incarnation, joined

@@ -65,6 +65,8 @@ class SharedHome(Engine, Protocol):
     """A node that begins again has the key that it had."""
     memories: dict[str, StoreMemory]
     """And remembers, at its place, what it has seen of the database."""
+    is_remote: bool
+    """Whether it is reached over a simulated network, which may fail."""
 
 
 class SharedMemory(MemoryEngine):
@@ -80,6 +82,7 @@ class SharedMemory(MemoryEngine):
         super().__init__()
         if image is not None:
             self._connection.deserialize(image)
+        self.is_remote = False
         self.changes = Changes()
         self.keys: dict[str, SigningKey] = {}
         self.memories: dict[str, StoreMemory] = {}

@@ -67,6 +67,7 @@ class Store:
         tenant: Tenant,
         *,
         timeout: float,
+        is_remote: bool = False,
         breaker: Breaker | None = None,
         agent_queue: AgentQueue | None = None,
         slot: Slot | None = None,
@@ -83,8 +84,10 @@ class Store:
         self.home = home
         self.tenant = tenant
         self.traffic = Traffic() if traffic is None else traffic
+        self.is_remote = is_remote or home is Home.MESH
+        """Whether the database is reached over a network, which may fail."""
         self._server: CountedEngine | None = None
-        if home is Home.MESH:
+        if self.is_remote:
             engine = self._server = CountedEngine(
                 engine, self.traffic.requests, monotonic if floor is None else floor.monotonic
             )
