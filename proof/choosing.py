@@ -13,9 +13,10 @@ DEFAULT: Final = "default"
 OPTIONAL: Final = "optional"
 
 
-def choices_of(kinds: type[StrEnum]) -> list[str]:
-    """What can be named."""
-    return [DEFAULT, OPTIONAL, ALL, *(str(kind) for kind in kinds)]
+def choices_of(kinds: type[K], default: Set[K] = frozenset()) -> list[str]:
+    """What can be named; `optional` only where some kinds are not default ones."""
+    words = [DEFAULT, OPTIONAL, ALL] if frozenset(kinds) - default else [DEFAULT, ALL]
+    return [*words, *(str(kind) for kind in kinds)]
 
 
 def chosen(names: Iterable[str] | None, kinds: type[K], default: Set[K]) -> frozenset[K]:

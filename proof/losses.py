@@ -44,12 +44,14 @@ class Losses:
     def __bool__(self) -> bool:
         return bool(self.all)
 
-    def may_have_lost(self, deed: Deed) -> bool:
+    def may_have_lost(self, deed: Deed, *, is_spooled: bool | None = None) -> bool:
         """Whether the effect of a deed may be gone: it fell, or may have fallen, into a lost window.
 
-        What was kept in a spool is written later, and may have been at any time until the rollback.
+        What was kept in a spool is written later, and may have been at any time until the rollback. The
+        deed's answer says whether it was, unless `is_spooled` does so for a part of it.
         """
-        is_spooled = bool(deed.got.get("spooled"))
+        if is_spooled is None:
+            is_spooled = bool(deed.got.get("spooled"))
         return any(
             deed.began < self._until(loss, deed.who) and (is_spooled or deed.ended > loss.kept_until)
             for loss in self.all

@@ -4,6 +4,21 @@
 SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch
 FROM database_clock
 
+-- name: first_look
+-- The same for a node that starts, and what tells it that the clock was set. `step_ms`: a step that another node has
+-- just noticed, and that is not decided yet. A witness says when by its own count, so what it says is new if that is
+-- about the time that it expects. `newest_ms`: the newest heartbeat, if it lies ahead of the clock by more than ?1.
+SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch, (
+        SELECT w.low_ms FROM clock_witnesses AS w
+        WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
+          AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND 5000
+        ORDER BY w.seen_ms DESC LIMIT 1
+    ) AS step_ms, (
+        SELECT max(h.last_seen_ms) FROM mesh_heartbeats AS h
+        WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS + ?1
+    ) AS newest_ms
+FROM database_clock
+
 -- name: testify
 -- What a node (?3, incarnation ?4) has noticed. ?5: the epoch, ?6 and ?7: the bounds of the step, ?8: when, by its own
 -- count. NULL bounds withdraw it.
@@ -17,7 +32,7 @@ ON CONFLICT DO UPDATE SET
 -- The live nodes of all meshes in this database, and what they say of this epoch (?3). ?1: the time by the count of
 -- whoever asks, ?2: the ticks after which a node is dead, ?4: the schema version since which nodes know the correction.
 -- A node that goes by a clock that was set back has ticked in the past, by the count of whoever asks.
-SELECT h.scope_id, h.repository_id, h.node_id, h.beats,
+SELECT h.scope_id, h.repository_id, h.node_id, h.incarnation, h.beats,
     v.incarnation IS h.incarnation AND v.schema_version >= ?4 AS knows,
     iif(w.epoch = ?3, w.low_ms, NULL) AS low_ms, iif(w.epoch = ?3, w.high_ms, NULL) AS high_ms
 FROM mesh_heartbeats AS h

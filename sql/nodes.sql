@@ -33,16 +33,10 @@ SELECT ?1, ?2, 0, ?3, ?4, NOW_MS, '{}'
 WHERE NOT EXISTS (SELECT 1 FROM store_epochs WHERE scope_id = ?1 AND repository_id = ?2)
 
 -- name: joined
--- What a node has become part of. `step_ms`: a step of the database's clock that another node has just noticed, and
--- that is not decided yet. A witness says when by its own count, so what it says is new if that is about the time that
--- it expects.
+-- What a node has become part of.
 SELECT i.incarnation, NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0), i.beats,
     coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0),
-    e.epoch, e.op_id, coalesce(o.op_id, ''), e.detected_ms, (
-        SELECT w.low_ms FROM clock_witnesses AS w
-        WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
-          AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND 5000
-        ORDER BY w.seen_ms DESC LIMIT 1)
+    e.epoch, e.op_id, coalesce(o.op_id, ''), e.detected_ms
 FROM node_incarnations AS i
 JOIN store_epochs AS e ON e.scope_id = ?1 AND e.repository_id = ?2
 LEFT JOIN store_epochs AS o ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.epoch = 0

@@ -44,7 +44,11 @@ def _asked() -> argparse.Namespace:
     )
     asking.add_argument("--out", type=Path, help="a folder that is made for the history")
     asking.add_argument(
-        "--faults", nargs="+", metavar="KIND", choices=choices_of(Kind), help="these kinds, and no others"
+        "--faults",
+        nargs="+",
+        metavar="KIND",
+        choices=choices_of(Kind, DEFAULT_FAULTS),
+        help="kinds of faults to draw from (all that apply to the store)",
     )
     asking.add_argument(
         "--with", nargs="+", dest="only", metavar="WORKLOAD", choices=_workloads(), help="play no others"

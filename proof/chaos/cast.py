@@ -6,8 +6,8 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -141,10 +141,16 @@ class Person:
     @asynccontextmanager
     async def off_stage(self) -> AsyncIterator[None]:
         """Kill it, and have no other life begin until this is over."""
+        with self.not_started():
+            await self.kill()
+            yield
+
+    @contextmanager
+    def not_started(self) -> Iterator[None]:
+        """Have no other life begin until this is over."""
         self._kept_off += 1
         self._may_live.clear()
         try:
-            await self.kill()
             yield
         finally:
             self._kept_off -= 1

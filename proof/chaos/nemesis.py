@@ -12,6 +12,7 @@ from typing import Final
 
 from proof.chaos import foreign, rollback, server
 from proof.chaos.cast import Person
+from proof.chaos.clock_steps import ClockSteps
 from proof.chaos.ground import Ground
 from proof.chaos.marks import Marks
 from proof.chaos.proxy import FAIR, Proxy, Weather
@@ -20,7 +21,7 @@ from proof.chaos.schedule import Fault, Kind, Lane, Phase, Schedule, lane_of
 from proof.chaos.torn import tear_replica, tear_spools
 from proof.history import Recorder
 from proof.losses import NOTE
-from tools.faketime import SettableClock
+from proof.reading import Ask
 from tools.sqld import Server
 
 _CUTS_S: Final = 0.4
@@ -49,8 +50,11 @@ class LeftOut(Exception):
 class Nemesis:
     """Knows how each kind of fault is brought about."""
 
-    def __init__(self, ground: Ground, people: dict[str, Person], stage: Recorder, marks: Marks) -> None:
+    def __init__(
+        self, ground: Ground, people: dict[str, Person], stage: Recorder, marks: Marks, ask: Ask
+    ) -> None:
         self._marks = marks
+        self._ask = ask
         self._ground = ground
         self._people = people
         self._stage = stage
@@ -224,18 +228,10 @@ class Nemesis:
             yield
         self._stage.note(NOTE, **lost)
 
-    @asynccontextmanager
-    async def _database_clock_wrong(self, fault: Fault) -> AsyncIterator[None]:
+    def _database_clock_wrong(self, fault: Fault) -> AbstractAsyncContextManager[None]:
         assert self._ground.clock is not None
-        self._set_database_clock(self._ground.clock, fault.detail["ahead_ms"])
-        try:
-            yield
-        finally:
-            self._set_database_clock(self._ground.clock, 0)
-
-    def _set_database_clock(self, clock: SettableClock, ahead_ms: int) -> None:
-        clock.set_ahead(ahead_ms / 1_000)
-        self._stage.note("database.clock", ahead_ms=ahead_ms)
+        steps = ClockSteps(self._ground.clock, self._people.values(), self._ask, self._stage)
+        return steps.wrong(fault.detail["ahead_ms"])
 
     # --- the way to the server -------------------------------------------------------------------
 

@@ -132,14 +132,8 @@ SORTS: Final = {
     Kind.READ_HELD: Sort(Lane.DATABASE, 3.0, 10.0),
     Kind.DATABASE_CLOCK: Sort(Lane.DATABASE, 2.0, 10.0, _ON_SQLD),
 }
-OPTIONAL_FAULTS: Final = frozenset(
-    (
-        *(Kind.STORE_BACK, Kind.COMMITS_LOST, Kind.SLOW_ANSWERS, Kind.SERVER_STALL, Kind.WRITE_HELD),
-        *(Kind.READ_HELD, Kind.DATABASE_CLOCK, Kind.COMPACTION),
-    )
-)
 ROLLBACKS: Final = frozenset((Kind.STORE_BACK, Kind.COMMITS_LOST))
-DEFAULT_FAULTS: Final = frozenset(Kind) - OPTIONAL_FAULTS
+DEFAULT_FAULTS: Final = frozenset(Kind)
 """What goes wrong unless something else is asked for."""
 _OFTEN: Final = (Kind.KILL, Kind.KILL_AT_POINT, Kind.PAUSE)
 """In the deck twice."""
@@ -265,15 +259,25 @@ class _Drawing:
 
     def _fault(self, number: int, at: float) -> Fault | None:
         """What goes wrong now: the next in the deck that can."""
-        if not self._deck:
-            self._deck = [*self._kinds, *self._often]
-            self._chance.shuffle(self._deck)
+        fault = self._next(number, at)
+        if fault is None:
+            self._refill()
+            fault = self._next(number, at)
+        return fault
+
+    def _next(self, number: int, at: float) -> Fault | None:
         for kind in self._deck:
             places = self._places(kind, at)
             if places:
                 self._deck.remove(kind)
                 return self._made(number, at, kind, self._chance.choice(places))
         return None
+
+    def _refill(self) -> None:
+        """Add the kinds that have had their turn, behind those that still wait for a place."""
+        more = [kind for kind in (*self._kinds, *self._often) if kind not in self._deck]
+        self._chance.shuffle(more)
+        self._deck += more
 
     def _places(self, kind: Kind, at: float) -> list[str]:
         """Whom it can befall now, and be over in time."""

@@ -79,7 +79,7 @@ class Stage:
                 await self._begin()
                 marks = Marks(store, ask)
                 async with self._monitored(ask), self._marked(marks), self._counted(ground):
-                    await self._storms_and_calm(ground, marks)
+                    await self._storms_and_calm(ground, marks, ask)
                     await self._go_on()
                     await self._drain()
                 await self._leave()
@@ -135,11 +135,11 @@ class Stage:
     async def _begin(self) -> None:
         await self._all(_come_up, _UP_S, "to come up")
 
-    async def _storms_and_calm(self, ground: Ground, marks: Marks) -> None:
+    async def _storms_and_calm(self, ground: Ground, marks: Marks, ask: Ask) -> None:
         """All that goes wrong, until all is well again and everybody is back."""
         async with self._called_by_strangers(ground):
             async with asyncio.timeout(self.schedule.seconds + _MEND_S):
-                await Nemesis(ground, self._people, self._recorder, marks).rage(self.schedule)
+                await Nemesis(ground, self._people, self._recorder, marks, ask).rage(self.schedule)
             await self._all(_come_up, _UP_S, "to come up again")
         self._recorder.note("healed")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
 from proof import tables
+from proof.checkers.lives import lives_of
 from proof.history import Deed, Event, History
 from proof.losses import Losses
 from proof.reading import finals
@@ -29,12 +31,34 @@ def effect_once(history: History) -> Iterator[str | int]:
     for note in history.notes("outside.effect"):
         outside[note.data["key"]].append(note)
     yield len(outside)
-    losses = Losses(history)
+    losses, unrecorded = Losses(history), _Unrecorded(history)
     begun = _begun_in_vain(history, losses)
     for key, notes in outside.items():
-        again = (second for first, second in pairwise(notes) if not _is_forgotten(losses, first, second))
+        again = (
+            second
+            for first, second in pairwise(notes)
+            if not _is_forgotten(losses, first, second) and not unrecorded.excuses(first, second)
+        )
         if key not in begun and any(again):
             yield f"{key} had its effect outside {len(notes)} times"
+
+
+class _Unrecorded:
+    """Lives whose registration a rollback lost, so that the life before them could join again in between."""
+
+    def __init__(self, history: History) -> None:
+        losses = Losses(history)
+        self._lost_at = {
+            (life.player, life.number): loss.lost_at
+            for life in (lives_of(history) if losses else ())
+            for loss in reversed(losses.all)
+            if life.began < loss.lost_at and loss.kept_until < life.up
+        }
+
+    def excuses(self, first: Event, second: Event) -> bool:
+        """Return whether the first was had by an older life, after the newer one's registration was lost."""
+        lost_at = self._lost_at.get((second.who, second.life), math.inf)
+        return first.who == second.who and first.life < second.life and lost_at < first.at
 
 
 def _is_forgotten(losses: Losses, first: Event, second: Event) -> bool:

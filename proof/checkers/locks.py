@@ -24,6 +24,13 @@ NOTICED_S: Final = 10.0
 """Within this time it is noticed that the database's clock was set: for so much longer a hold may last."""
 
 
+SETTLED: Final = "database.clock.settled"
+"""The note that the time of the mesh is right again after a step: the nodes have agreed on it."""
+
+_AGREED_S: Final = 60.0
+"""Within this time nodes agree, even if most of them do not reach the database for a while."""
+
+
 class _Cells:
     """The keys that are no patterns. What is done to a pattern is done to all of them that it matches."""
 
@@ -143,9 +150,9 @@ def locks_linearizable(history: History) -> Iterator[str | int]:
     for keys, operation in _operations(history):
         for cell in cells.of(keys):
             operations[cell].append(operation)
-    steps = _clock_steps(history)
+    unsettled = _unsettled(history)
     for deed in history.deeds("lock.look"):
-        if len(deed.got.get("tokens", ())) > 1 and not _is_unnoticed(deed, steps):
+        if len(deed.got.get("tokens", ())) > 1 and not _is_unsettled(deed, unsettled):
             yield f"{deed}: held by more than one"
     losses = Losses(history)
     for cell, done in operations.items():
@@ -169,10 +176,10 @@ _REPLACED: Final = StaleIncarnation.__name__
 
 def _operations(history: History) -> Iterator[tuple[Sequence[str], Operation]]:
     """All that was done to locks and changed or told something, with the keys that it was done to."""
-    steps = _clock_steps(history)
+    steps, unsettled = _clock_steps(history), _unsettled(history)
     for deed in history.deeds(*_KINDS):
         kind, step = _KINDS[deed.what], deed.step
-        if kind is Kind.LOOK and _is_unnoticed(deed, steps):
+        if kind is Kind.LOOK and _is_unsettled(deed, unsettled):
             continue
         if kind in (Kind.WRITE, Kind.LOOK) and not deed.is_ok and not _is_told_over(deed):
             continue
@@ -208,9 +215,19 @@ def _clock_steps(history: History) -> list[float]:
     return [note.at for note in history.notes("database.clock")]
 
 
-def _is_unnoticed(deed: Deed, steps: Sequence[float]) -> bool:
-    """Whether a step of the clock may not be noticed yet: what is only read may be off until then."""
-    return any(deed.began - NOTICED_S <= at <= deed.ended for at in steps)
+def _unsettled(history: History) -> list[tuple[float, float]]:
+    """Return from when until when reads may be off: until the nodes have agreed, if the history has notes."""
+    settled = [note.at for note in history.notes(SETTLED)]
+    spans = []
+    for at in _clock_steps(history):
+        agreed = next((each for each in settled if each >= at), at)
+        spans.append((at, max(at + NOTICED_S, min(agreed, at + _AGREED_S))))
+    return spans
+
+
+def _is_unsettled(deed: Deed, spans: Sequence[tuple[float, float]]) -> bool:
+    """Whether a step of the clock may not be agreed on yet: what is only read may be off until then."""
+    return any(deed.began <= until and since <= deed.ended for since, until in spans)
 
 
 def _grace(deed: Deed, steps: Sequence[float]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -47,21 +47,25 @@ def _sends(history: History) -> dict[str, list[Deed]]:
 def acked(history: History) -> Iterator[str | int]:
     """What was sent is there, and has come to an end as the rules have it."""
     rows = {row["message_uuid"]: row for row in finals(history, "a2a_messages")}
-    acks: dict[str, list[Deed]] = {}
-    losses = Losses(history)
-    for deed in history.deeds("message.ack"):
-        acks.setdefault(deed.asked["key"], []).append(deed)
+    acks, losses = _by_key(history.deeds("message.ack")), Losses(history)
     for key, sends in _sends(history).items():
         row = rows.get(key)
         if row is not None:
             yield 1
             yield from (f"message {key} {fault}" for fault in _wrong_end(row, acks.get(key, []), losses))
-        elif any(deed.is_ok and not losses.may_have_lost(deed) for deed in sends):
+        elif any(deed.is_ok and not _may_be_gone(deed, key, losses) for deed in sends):
             yield f"message {key} was sent and is not there: {sends[0]}"
     for key, moves in grouped(finals(history, "proof_message_moves"), "message_uuid").items():
         ends = [move["state"] for move in moves if move["state"] not in _OPEN and move["deed"] != "delete"]
         if moves[-1]["state"] in _OPEN and ends:
             yield f"message {key} went on after its end: {', '.join(move['state'] for move in moves)}"
+
+
+def _may_be_gone(send: Deed, key: str, losses: Losses) -> bool:
+    """Return whether a rollback may have lost a message; some of a broadcast's can have been spooled."""
+    spooled = send.got["spooled"]
+    is_spooled = key in spooled if send.what == "message.broadcast" else spooled
+    return losses.may_have_lost(send, is_spooled=is_spooled)
 
 
 def _wrong_end(row: Row, acks: list[Deed], losses: Losses) -> Iterator[str]:
@@ -131,6 +135,7 @@ class _Letter:
 def in_order(history: History) -> Iterator[str | int]:
     """Follow the witness: one consumer at a time for a pair, and no message before an earlier one."""
     pairs: dict[tuple[str, str], dict[str, _Letter]] = {}
+    acks = _Acks(history)
     moves = list(finals(history, "proof_message_moves"))
     acked_ms = {move["message_uuid"]: move["at_ms"] for move in moves if move["state"] == MessageState.ACKED}
     for move in moves:
@@ -141,13 +146,58 @@ def in_order(history: History) -> Iterator[str | int]:
             letter = letters[key] = _Letter(key, move["hlc"], move["expires_ms"], move["id"], move["state"])
         if letter is None:
             continue  # it had ended
-        yield from _moved(letter, move, letters, acked_ms)
+        yield from _moved(letter, move, letters, acked_ms, acks)
         if move["state"] not in _OPEN or move["deed"] == "delete":
             del letters[letter.key]
 
 
+class _Acks:
+    """Acknowledgements that the database does not show: they wait in a spool, or a rollback has lost them."""
+
+    def __init__(self, history: History) -> None:
+        losses = Losses(history)
+        acks = [deed for deed in history.deeds("message.ack") if deed.may_be]
+        self._all = _by_key(acks)
+        self._spooled = _by_key(deed for deed in acks if deed.got.get("spooled"))
+        self._lost = _by_key(deed for deed in acks if losses.may_have_lost(deed))
+
+    def explain(self, earlier: _Letter, later: _Letter, owner: str | None) -> bool:
+        """Return whether the later message may be acknowledged under this claim, before the earlier one.
+
+        - Its consumer acknowledged both in order, and the ack of the earlier one waits in the spool.
+        - The ack of the earlier one was lost, and the consumer still has both under the claim of that time.
+        - That was lost, from any consumer, and the ack of the later one was spooled: its process repeats it
+          when the message comes again, under a new claim.
+        """
+        lost = self._lost.get(earlier.key, [])
+        if any(deed.asked["owner"] == earlier.owner for deed in lost):
+            return True
+        acks = self._all.get(later.key, [])
+        in_order = _in_order(self._spooled.get(earlier.key, []), acks)
+        if any((first.who, first.life) == (second.who, second.life) for first, second in in_order):
+            return True
+        is_repeated = all(deed.asked["owner"] != owner for deed in acks)
+        return is_repeated and any(_in_order(lost, self._spooled.get(later.key, [])))
+
+
+def _in_order(first: list[Deed], second: list[Deed]) -> Iterator[tuple[Deed, Deed]]:
+    """Return the pairs of one of the first, and one of the second that was done later."""
+    return ((one, other) for one in first for other in second if one.began < other.began)
+
+
+def _by_key(deeds: Iterable[Deed]) -> dict[str, list[Deed]]:
+    by_key: dict[str, list[Deed]] = {}
+    for deed in deeds:
+        by_key.setdefault(deed.asked["key"], []).append(deed)
+    return by_key
+
+
 def _moved(
-    letter: _Letter, move: Row, letters: dict[str, _Letter], acked_ms: dict[str, int]
+    letter: _Letter,
+    move: Row,
+    letters: dict[str, _Letter],
+    acked_ms: dict[str, int],
+    acks: _Acks,
 ) -> Iterator[str | int]:
     owner, at_ms = move["claim_owner"], move["at_ms"]
     if move["state"] == MessageState.DELIVERED and (not letter.is_held(at_ms) or owner != letter.owner):
@@ -158,7 +208,8 @@ def _moved(
         for other in letters.values():
             is_earlier = other.hlc < letter.hlc and other.came < letter.claimed
             is_together = acked_ms.get(other.key) == at_ms  # in one statement, which has an order of its own
-            if is_earlier and not is_together and not other.has_expired(at_ms):
+            is_owed = is_earlier and not is_together and not other.has_expired(at_ms)
+            if is_owed and not acks.explain(other, letter, owner):
                 yield f"message {letter.key} was acknowledged at {at_ms} before {other.key}, which is earlier"
     letter.state, letter.owner, letter.until_ms = move["state"], owner, move["claim_until_ms"] or 0
 

@@ -19,6 +19,7 @@ DISK_PLANTS: Final = (
         ),
         ("replica-equal",),
         stage=Stage.SERVER,
+        faults=("delay", "cut", "pause", "writer-storm"),
     ),
     Plant(
         "copy-dropped-at-compaction",

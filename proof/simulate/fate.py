@@ -65,7 +65,7 @@ class Kind(StrEnum):
     """One player cannot connect to the database."""
 
 
-DEFAULT_FAULTS: Final = frozenset(Kind) - {Kind.DATABASE_CLOCK, Kind.UNSEEN_ROLLBACK, Kind.UNREACHABLE}
+DEFAULT_FAULTS: Final = frozenset(Kind) - {Kind.UNSEEN_ROLLBACK, Kind.UNREACHABLE}
 """What befalls worlds unless others are asked for."""
 
 _APART: Final = (Kind.ROLLBACK, Kind.DATABASE_CLOCK)

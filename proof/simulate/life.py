@@ -83,6 +83,7 @@ class Life:
         self.line: Final = cast.database.line(self.house, REQUEST_S)
         self.way: Final = Way(cast.loop, self.house, self._chance, TIMEOUT_S)
         self.counter: Counter | None = None
+        self._has_heard: Callable[[], bool] = lambda: False
         self.has_acted = asyncio.Event()
         self.is_drained = asyncio.Event()
         self.is_leaving = asyncio.Event()
@@ -90,6 +91,11 @@ class Life:
         """How, and with what error. Whoever razes its house says so here."""
         self._acting = len(cast.workloads)
         cast.loop.begin(self.house, self._live()).add_done_callback(self._end)
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether the database has told its node the time."""
+        return self._has_heard()
 
     def _wall_ms(self) -> int:
         return EPOCH_MS + self.skew_ms + round(self.house.shows(self._cast.loop.now) * 1_000)
@@ -121,6 +127,7 @@ class Life:
                 self.line.circuit = lambda: mesh.store.circuit
                 self.line.probed = lambda beside: self.recorder.note("probe", beside=beside)
                 self.recorder.note("up")
+                self._has_heard = lambda: mesh.clock.is_set
                 return await self._play(mesh)
         except MeshError as error:  # it could not even begin
             return error

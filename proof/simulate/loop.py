@@ -7,6 +7,7 @@ that is killed. Within a house things happen in the order in which they were beg
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
@@ -367,5 +368,14 @@ def _bury(dead: asyncio.Task[Any] | AsyncGenerator[Any, Any]) -> None:
     dead._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is meant to be
     for _ in range(_CLOSINGS):
         with suppress(Exception, GeneratorExit, asyncio.CancelledError):
-            dead.get_coro().close()
+            _close(dead.get_coro())
             return
+
+
+def _close(coroutine: Any) -> None:
+    """Close a coroutine and, if it has not started, those passed to it: nothing else would await them."""
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        for value in inspect.getcoroutinelocals(coroutine).values():
+            if inspect.iscoroutine(value):
+                _close(value)
+    coroutine.close()

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from proof import losses, tables
 from proof.checkers.lives import RECOVERY_S
-from proof.checkers.locks import NOTICED_S
+from proof.checkers.locks import SETTLED
 from proof.history import Event, Recorder, Step
 from proof.monitor import Monitor
 from proof.moves import INSTALL
@@ -23,6 +23,7 @@ from proof.simulate.lines import FAIR, Database, Weather
 from proof.simulate.loop import House, new_loop
 from proof.simulate.relay import Counter
 from proof.workloads.consumers import CONSUMERS
+from vox_mesh.coordination.clock import MAX_STEP_MS
 from vox_mesh.model.keys import SigningKey
 from vox_mesh.store.breaker import REST_S
 from vox_mesh.store.memory import SharedMemory
@@ -43,6 +44,19 @@ _LOOK_S: Final = 0.25
 _MONITOR_S: Final = 5.0
 _FUSE_S: Final = 10.0
 """Whoever is to be killed in the middle of something, and has nothing to do for so long, is killed idle."""
+
+_FORGOTTEN_S: Final = 40.0
+"""After this time every lease from before a step is over, even if no node is left that knows of the step."""
+
+_VISIBLE_MS: Final = MAX_STEP_MS + 10_000
+"""A heartbeat that is so far ahead of the clock still shows a step when a process has come up."""
+
+_RECORDED: Final = """
+SELECT coalesce((SELECT correction_ms FROM database_clock), 0) AS correction_ms, EXISTS (
+    SELECT 1 FROM clock_witnesses
+    WHERE low_ms IS NOT NULL AND epoch = coalesce((SELECT epoch FROM database_clock), 0)
+) AS is_recorded,
+    (SELECT coalesce(max(last_seen_ms), 0) FROM mesh_heartbeats WHERE left_ms IS NULL) AS newest_ms"""
 
 
 def prepared() -> bytes:
@@ -96,8 +110,12 @@ class World:
         self.loop = loop = new_loop(random.Random(f"steps {seed}").random, watch)
         loop.failed = self._unexpected
         self._ahead_ms = 0
-        self._noticed_at = 0.0
         """By how much the clock of the database is ahead."""
+        self._hidden_until = 0.0
+        """Until when a process that starts may not be able to know that it was set."""
+        self._is_unsettled = False
+        self._is_visible = False
+        """Whether heartbeats show that it was set back."""
         self._rolling_back = asyncio.Lock()
         memory = SharedMemory(lambda: EPOCH_MS + self._ahead_ms + round(loop.now * 1_000), image)
         memory.keys |= keys
@@ -194,7 +212,8 @@ class World:
     async def _keep(self) -> None:
         """Have all players live, again and again."""
         while True:
-            for player in self._players if self.loop.now >= self._noticed_at else ():
+            self._look_at_clock()
+            for player in self._players if self.loop.now >= self._hidden_until or self._is_visible else ():
                 if player.life is None and not player.is_away:
                     self._begin(player)
             await asyncio.sleep(_LOOK_S)
@@ -309,18 +328,41 @@ class World:
             self._database.let_go()
 
     async def _step_database_clock(self, fault: Fault) -> None:
-        """Set it, and set it right again after a while."""
+        """Set it, and set it right again after a while.
+
+        A process that has not heard the time yet could not know, so there is none when the clock is set.
+        """
+        for _ in iter(self._is_anybody_new, False):
+            await asyncio.sleep(_LOOK_S)
         self._set_database_clock(fault.skew_ms)
         try:
             await asyncio.sleep(fault.seconds)
         finally:
             self._set_database_clock(-fault.skew_ms)
 
+    def _is_anybody_new(self) -> bool:
+        return any(each.life is not None and not each.life.has_heard for each in self._players)
+
     def _set_database_clock(self, by_ms: int) -> None:
-        """Set the clock. A process that begins before the others have noticed would go by it."""
+        """Set the clock. A process that starts goes by it, unless heartbeats or a record show the step."""
         self._ahead_ms += by_ms
-        self._noticed_at = self.loop.now + NOTICED_S
+        self._is_unsettled, self._is_visible = True, False
+        self._hidden_until = self.loop.now + _FORGOTTEN_S
         self._recorder.note("database.clock", ahead_ms=self._ahead_ms)
+
+    def _look_at_clock(self) -> None:
+        """See whether the last step can be known, and whether the time of the mesh is right again."""
+        if not self._is_unsettled:
+            return
+        row = self._database.memory.query_now(Statement(_RECORDED))[0]
+        is_settled = abs(self._ahead_ms + row["correction_ms"]) <= MAX_STEP_MS
+        if row["is_recorded"] or is_settled:
+            self._hidden_until = 0.0
+        now_ms = EPOCH_MS + self._ahead_ms + row["correction_ms"] + round(self.loop.now * 1_000)
+        self._is_visible = row["newest_ms"] > now_ms + _VISIBLE_MS
+        if is_settled:
+            self._is_unsettled = False
+            self._recorder.note(SETTLED)
 
     async def _weather(self, fault: Fault) -> None:
         assert fault.weather is not None

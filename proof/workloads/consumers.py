@@ -132,13 +132,12 @@ class _Consumer:
         """Acknowledge it; whether it is known what came of that."""
         scene, is_known = self._scene, True
         with scene.recorder.deed("message.ack", **about) as doing:
-            was_away = scene.mesh.store.is_spooling
             try:
-                await scene.mesh.bus.ack(message)
+                is_recorded = await scene.mesh.bus.ack(message)
             except MeshError as error:
                 is_known = isinstance(error, NotHolder)
                 raise
-            doing.ok(spooled=was_away or scene.mesh.store.is_spooling)
+            doing.ok(spooled=not is_recorded)
         return is_known
 
     async def _reject(self, message: Message, about: dict[str, Any]) -> bool:

@@ -104,7 +104,8 @@ async def _broadcast(scene: Scene) -> None:
     with scene.recorder.deed("message.broadcast") as doing:
         ttl = 2 * scene.pace.ttl_s  # some of them may be for agents that never look
         sent = await scene.mesh.bus.broadcast({}, sender=inbox_of(scene.who), ttl=ttl)
-        doing.ok(keys=[each.message_uuid for each in sent])
+        spooled = [each.message_uuid for each in sent if each.state == MessageState.SPOOLED]
+        doing.ok(keys=[each.message_uuid for each in sent], spooled=spooled)
 
 
 # --- receiving ------------------------------------------------------------------------------------
@@ -150,11 +151,9 @@ class _Receiver:
             await self._ack(self._kept.pop())
 
     async def _ack(self, message: Message) -> None:
-        store = self._scene.mesh.store
         with self._scene.recorder.deed("message.ack", **_about(message)) as doing:
-            was_away = store.is_spooling
-            await self._scene.mesh.bus.ack(message)
-            doing.ok(spooled=was_away or store.is_spooling)
+            is_recorded = await self._scene.mesh.bus.ack(message)
+            doing.ok(spooled=not is_recorded)
 
     async def _give_back(self, message: Message) -> None:
         with self._scene.recorder.deed("message.nack", **_about(message)) as doing:

@@ -254,6 +254,68 @@ async def test_a_small_step_is_followed(tmp_path: Path) -> None:
         assert abs(a.clock.distance_ms + 3_000) < 1_000
 
 
+# --- nodes that start meanwhile ------------------------------------------------------------------
+
+STEP_S: Final = 30.0
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+async def test_a_node_that_starts_in_the_middle_of_a_step_expects_what_the_others_do(
+    tmp_path: Path, remembers: bool
+) -> None:
+    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
+        a, _ = mesh.nodes
+        async with mesh.there.node("c", remembers=remembers) as c:
+            await c.run_once()
+        await a.locks.acquire("x", ttl=STEP_S - 5)
+        mesh.database.set_ahead(STEP_S)
+        assert not await _ticks(a), "it waits for the others"
+        async with mesh.there.node("c", remembers=remembers) as c:
+            with pytest.raises(LockHeld):
+                await c.locks.acquire("x", ttl=TTL_S)
+            assert abs(c.clock.now_ms - a.clock.now_ms) < 1_000
+
+
+async def test_heartbeats_tell_a_node_that_starts_that_the_clock_was_set_back(tmp_path: Path) -> None:
+    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
+        a, b = mesh.nodes
+        mesh.database.set_ahead(-STEP_S)
+        async with mesh.there.node("c") as c:
+            with pytest.raises(DatabaseClockJumped):
+                await c.locks.acquire("y", ttl=TTL_S)
+            await mesh.settle(a, b, c)
+            assert abs(c.clock.now_ms - a.clock.now_ms) < 1_000
+            assert abs(c.clock.correction_ms - STEP_S * 1_000) < 1_000
+
+
+async def test_nodes_that_all_start_after_a_step_back_go_on_from_the_last_heartbeat(tmp_path: Path) -> None:
+    async with in_memory(tmp_path) as database, scene(database.engine) as there:
+        async with there.node("a") as a:
+            await a.run_once()
+            await a.locks.acquire("x", ttl=TTL_S)
+        database.set_ahead(-STEP_S)
+        async with there.node("a") as a, there.node("b") as b:
+            await Mesh(database, there, (a, b)).settle()
+            (holder,) = await b.locks.holders(["x"])
+            assert abs(holder.left_s - TTL_S) < 10
+
+
+async def test_the_registration_of_a_node_does_not_show_that_it_goes_by_the_database(tmp_path: Path) -> None:
+    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
+        a, _ = mesh.nodes
+        mesh.database.set_ahead(STEP_S)
+        assert not await _ticks(a)
+        starts = Batch()
+        for table in ("mesh_heartbeats", "node_incarnations"):
+            starts.add(
+                f"UPDATE {table} SET beats = beats + 2, incarnation = incarnation + 2 WHERE node_id = 'b'"
+            )
+        starts.add("UPDATE node_versions SET incarnation = incarnation + 2 WHERE node_id = 'b'")
+        await mesh.database.engine.run(starts.seal())
+        assert not await _ticks(a), "the step is not accepted"
+        assert a.clock.step is not None
+
+
 # --- whose clock is wrong ------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.authoring import NOTE, NOTE_KIND, assert_sound, noted, scene
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
-from vox_mesh import Script, Statement, guard
+from vox_mesh import Rows, Script, Statement, guard
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.coordination.deferral import Waiting
 from vox_mesh.coordination.kinds import APPLY, DROP, Authored, OpKind
@@ -309,6 +309,29 @@ async def test_a_waiting_op_that_its_author_never_signed_is_dropped_as_forged() 
 
 
 # --- asking --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_itself", [False, True], ids=["its dependency", "the op itself"])
+async def test_an_op_is_left_alone_when_a_rollback_has_lost_what_was_seen(
+    is_itself: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene() as there, there.node() as node:
+        await know(node)
+        first = new_key()
+        op_id = await add(node, first)
+        await add(node, key=first)
+        seen, look = await node.deferral._decided(), node.deferral._decided
+
+        async def decided(*, fresh: bool = False) -> Rows:
+            return await look(fresh=True) if fresh else seen  # as a replica may still show it
+
+        lost = op_id if is_itself else first
+        for table in ("agent_oplog", "deferred_ops"):
+            await node.store.write(Script(Statement(f"DELETE FROM {table} WHERE op_id = ?", (lost,))))
+        monkeypatch.setattr(node.deferral, "_decided", decided)
+        await node.deferral.run_once()
+        assert await effects(node, op_id) == []
+        assert await waiting(node) == ({} if is_itself else {op_id: None})
 
 
 async def test_asking_says_what_is_waited_for(mesh: MeshNode) -> None:

@@ -366,6 +366,33 @@ async def test_an_ack_in_the_spool_keeps_a_relayed_message_from_being_claimed_ag
     await loop.aclose()
 
 
+@pytest.mark.parametrize("by_loop", [True, False], ids=["a loop", "a single claim"])
+async def test_an_ack_in_the_spool_is_repeated_though_the_next_message_of_the_pair_is_in_hand(
+    away: Away, sent: list[Message], by_loop: bool
+) -> None:
+    bus = away.node.bus
+    loop = await away.leased_loop(len(sent))
+    asking = asyncio.create_task(next_of(loop))
+    await settled(away.node)
+    first = await bus.send("z", "first", sender="x")
+    handled = await asking
+    asking = asyncio.create_task(next_of(loop))
+    away.begin()
+    assert not await bus.ack(handled)
+    (second,) = await _brought(away, "x")
+    assert is_brought(await asking)
+    await away.end()
+    # The lease was over before the spool was replayed.
+    await change(away.node, [first], state="stored", acknowledged=0, ended_ms=None, claim_until_ms=1)
+    await bus.send("z", "other", sender="y")
+    claimed = [await next_of(loop)] if by_loop else await bus.poll_inbox_from_db("z")
+    assert bodies(claimed) == ["other"]
+    await settled(away.node)
+    assert (await found(away.node, second)).state == MessageState.DELIVERED
+    assert (await found(away.node, first)).state == MessageState.ACKED
+    await loop.aclose()
+
+
 async def test_one_relayed_message_that_is_lost_does_not_keep_the_others_from_being_acked(
     away: Away, sent: list[Message]
 ) -> None:

@@ -65,3 +65,15 @@ def test_nodes_that_never_agree_go_by_the_one_in_the_middle() -> None:
 def test_a_database_whose_clock_has_come_right_is_believed() -> None:
     judgement = judge(HOUR, [SAME, SAME], own_clock_stepped_too=False, has_come_right=True)
     assert judgement.decision is Decision.ACCEPT
+
+
+def test_a_step_that_is_known_exactly_counts_more_than_a_rough_one() -> None:
+    rough = Step(-60_000, -30_000)
+    exact = Witness(Step(-38_010, -38_000), 0, True)
+    assert judge(rough, [exact], own_clock_stepped_too=False).step_ms == -38_010
+
+
+def test_of_rough_steps_the_one_that_ends_no_lease_too_soon_is_corrected() -> None:
+    other = Witness(Step(-61_000, -31_000), 0, True)
+    judgement = judge(Step(-60_000, -30_000), [other], own_clock_stepped_too=False)
+    assert (judgement.decision, judgement.step_ms) == (Decision.CORRECT, -31_000)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from proof.chaos.cast import Person, assert_all_gone
+from proof.chaos.clock_steps import ClockSteps
 from proof.chaos.role import OVER, UP, Role
 from proof.history import Event, Recorder
+from tests.support.stepped_databases import clock_in
 from tools.homes import FILE
 
 pytestmark = pytest.mark.timeout(30)
@@ -109,3 +113,35 @@ async def test_who_was_removed_stays_away(ann: Person, notes: Playbill) -> None:
     await ann.leave()
     assert_all_gone({"ann": ann})
     assert notes.lives == ["began", "killed"]
+
+
+async def test_the_clock_is_set_when_every_process_has_joined_and_none_starts_until_that_is_noticed(
+    ann: Person, notes: Playbill, tmp_path: Path
+) -> None:
+    clock = clock_in(tmp_path)
+    await ann.until(UP)
+    joined, noticed = list[dict[str, Any]](), {"correction_ms": 0, "is_recorded": 0}
+    is_asked_before, is_asked_after = asyncio.Event(), asyncio.Event()
+
+    async def ask(sql: str) -> list[dict[str, Any]]:
+        is_after = "clock_witnesses" in sql
+        (is_asked_after if is_after else is_asked_before).set()
+        return [noticed] if is_after else joined
+
+    async with AsyncExitStack() as wrong:
+        steps = ClockSteps(clock, [ann], ask, notes.recorder)
+        setting = asyncio.create_task(wrong.enter_async_context(steps.wrong(20_000)))
+        await is_asked_before.wait()
+        assert clock.ahead_s == 0
+        assert ann.life is not None
+        joined.append({"node_id": "ann", "pid": ann.life.process.pid})
+        await is_asked_after.wait()
+        assert clock.ahead_s == 20
+        await ann.kill()
+        assert notes.lives == ["began", "killed"]
+        assert not setting.done()
+        noticed["is_recorded"] = 1
+        await setting
+        await ann.until(UP)
+        joined.append({"node_id": "ann", "pid": ann.life.process.pid})
+    assert clock.ahead_s == 0

@@ -41,6 +41,33 @@ def test_an_effect_that_was_had_twice_or_in_part_is_found(lines: list[Lines]) ->
     assert faults(EFFECT_CHECKS, "effect-once", *lines)
 
 
+_OLD_AFTER_NEW_WAS_LOST = (
+    noted("stage", "life.began", 1.0, player="ada", life=1, node_id="ada"),
+    noted("stage", "life.began", 5.0, player="ada", life=2, node_id="ada"),
+    noted("ada", "up", 5.5, 2),
+    noted("stage", "store.went_back", 7.0, kept_until=4.0, lost_at=7.0, back_at=7.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_excused"),
+    [((8.0, 1), (9.0, 2), True), ((8.0, 2), (9.0, 2), False), ((8.0, 2), (9.0, 1), False)],
+)
+def test_only_a_life_whose_registration_was_lost_may_repeat_what_an_older_one_did(
+    first: tuple[float, int], second: tuple[float, int], is_excused: bool
+) -> None:
+    twice = [noted("ada", "outside.effect", at, life, key="k") for at, life in (first, second)]
+    found = faults(EFFECT_CHECKS, "effect-once", _there(1, 2), *_OLD_AFTER_NEW_WAS_LOST, *twice)
+    assert (found == []) is is_excused
+
+
+def test_a_life_that_registered_before_the_lost_window_repeats_nothing() -> None:
+    twice = [noted("ada", "outside.effect", at, life, key="k") for at, life in ((8.0, 1), (9.0, 2))]
+    began = [noted("stage", "life.began", 1.0, player="ada", life=life, node_id="ada") for life in (1, 2)]
+    up, loss = noted("ada", "up", 2.0, 2), _OLD_AFTER_NEW_WAS_LOST[-1]
+    assert faults(EFFECT_CHECKS, "effect-once", _there(1, 2), *began, up, loss, *twice)
+
+
 @pytest.mark.parametrize(
     ("tries", "is_there", "is_possible"),
     [

@@ -11,7 +11,7 @@ import pytest
 
 from proof import tables
 from proof.checkers.lock_model import Kind, Operation, lock_fault
-from proof.checkers.locks import LOCK_CHECKS, NOTICED_S
+from proof.checkers.locks import LOCK_CHECKS, NOTICED_S, SETTLED
 from proof.history import Step
 from proof.judge import verdicts
 from proof.workloads.locks import LOCKS
@@ -261,6 +261,14 @@ def test_what_is_read_before_a_step_is_noticed_may_be_off() -> None:
     stepped = noted("stage", "database.clock", 0.2, ahead_ms=3_600_000)
     assert _found("locks-linearizable", _took("ada", 0.0, 0.1, 5), _looked(0.3))
     assert _found("locks-linearizable", stepped, _took("ada", 0.0, 0.1, 5), _looked(0.3)) == []
+
+
+def test_what_is_read_may_be_off_until_the_nodes_have_agreed_on_a_step() -> None:
+    stepped = noted("stage", "database.clock", 0.2, ahead_ms=3_600_000)
+    taken, late = _took("ada", 0.0, 0.1, 5), _looked(0.3 + 2 * NOTICED_S, 5)
+    assert _found("locks-linearizable", stepped, taken, late)
+    assert _found("locks-linearizable", stepped, taken, late, noted("stage", SETTLED, 0.4)), "it was before"
+    assert _found("locks-linearizable", stepped, taken, late, noted("stage", SETTLED, 3 * NOTICED_S)) == []
 
 
 def test_a_hold_that_ends_early_because_the_clock_was_set_is_found() -> None:

@@ -168,6 +168,64 @@ def test_an_acknowledgement_of_the_window_may_be_gone_and_others_not() -> None:
         assert bool(faults(MESSAGE_CHECKS, "messages-acked", BACK, row, sent, ack)) is is_fault
 
 
+def test_a_spooled_message_of_a_broadcast_may_be_gone_and_the_others_not() -> None:
+    row = {"message_uuid": "m", "payload": "{}", "state": "acked", "receiver_agent": "r"}
+    acked = did("bob", "message.ack", (16.0, 16.1), {"key": "m", "owner": "bob#1:x"}, spooled=False)
+    for spooled, is_fault in (["n"], False), (["m"], True), ([], True):
+        sent = did("ada", "message.broadcast", (8.0, 8.1), {}, keys=["m", "n"], spooled=spooled)
+        found = faults(MESSAGE_CHECKS, "messages-acked", BACK, sent, final("a2a_messages", row), acked)
+        assert bool(found) is is_fault
+
+
+def _overtaken() -> Lines:
+    """Two messages of a pair that were claimed together, the second of which is acknowledged first."""
+    pair = {"sender_agent": "ada", "receiver_agent": "r", "expires_ms": None}
+    claimed = {"deed": "update", "state": "delivered", "claim_owner": "bob#1:x", "claim_until_ms": 900}
+    steps: list[dict[str, Any]] = [
+        *({"message_uuid": key, "deed": "insert", "state": "stored", "at_ms": 100} for key in "ab"),
+        *({"message_uuid": key, "at_ms": 200} | claimed for key in "ab"),
+        {"message_uuid": "b", "at_ms": 800} | claimed | {"state": "acked"},
+    ]
+    none = {"claim_owner": None, "claim_until_ms": None}
+    moves = (
+        {"id": number, "hlc": step["message_uuid"]} | none | pair | step
+        for number, step in enumerate(steps, 1)
+    )
+    return final("proof_message_moves", *moves)
+
+
+def _acked(key: str, at: float, owner: str, *, spooled: bool = False) -> Lines:
+    return did("bob", "message.ack", (at, at + 0.1), {"key": key, "owner": owner}, spooled=spooled)
+
+
+@pytest.mark.parametrize(
+    ("at", "owner", "is_fault"),
+    [(12.0, "bob#1:x", False), (8.0, "bob#1:x", True), (12.0, "bob#1:before", True)],
+)
+def test_a_message_behind_one_whose_acknowledgement_was_lost_may_be_acknowledged_first(
+    at: float, owner: str, is_fault: bool
+) -> None:
+    acks = _acked("a", at, owner), _acked("b", 16.0, "bob#1:x")
+    assert bool(faults(MESSAGE_CHECKS, "messages-in-order", BACK, _overtaken(), *acks)) is is_fault
+
+
+@pytest.mark.parametrize(
+    ("at", "spooled", "is_fault"), [(13.0, True, False), (13.0, False, True), (11.0, True, True)]
+)
+def test_a_spooled_acknowledgement_may_be_repeated_before_one_that_was_lost(
+    at: float, spooled: bool, is_fault: bool
+) -> None:
+    first = did("cleo", "message.ack", (12.0, 12.1), {"key": "a", "owner": "cleo#1:x"}, spooled=False)
+    acks = first, _acked("b", at, "bob#1:before", spooled=spooled)
+    assert bool(faults(MESSAGE_CHECKS, "messages-in-order", BACK, _overtaken(), *acks)) is is_fault
+
+
+@pytest.mark.parametrize(("at", "is_fault"), [(12.0, False), (17.0, True)])
+def test_an_acknowledgement_that_waits_in_the_spool_was_made(at: float, is_fault: bool) -> None:
+    acks = _acked("a", at, "bob#1:before", spooled=True), _acked("b", 16.0, "bob#1:x")
+    assert bool(faults(MESSAGE_CHECKS, "messages-in-order", _overtaken(), *acks)) is is_fault
+
+
 def test_a_job_may_be_begun_again_under_the_token_of_a_claim_that_was_lost() -> None:
     moved = final("proof_job_moves", {"job_id": "j", "state": "pending", "claim_token": 1})
     for first, is_fault in ((12.0, False), (9.0, True)):

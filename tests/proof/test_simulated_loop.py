@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import warnings
 from collections.abc import Coroutine, Iterator
 from contextvars import Context
 from typing import Any
@@ -177,6 +178,30 @@ def test_a_razed_house_does_nothing_more_not_even_at_its_end(
     loop.close()
     gc.collect()
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_coroutine_passed_to_a_task_that_never_starts_is_closed_with_it() -> None:
+    drawn = new_loop(random.Random(1).random)
+
+    async def passed_on(inner: Coroutine[Any, Any, None]) -> None:
+        await inner
+
+    async def life() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            asyncio.create_task(passed_on(asyncio.sleep(1)))  # noqa: RUF006 - it never starts
+
+    async def main() -> None:
+        drawn.begin(House("razed"), life())
+        await asyncio.sleep(1)
+
+    drawn.run_until_complete(main())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        drawn.close()
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
 
 
 def test_a_fuse_razes_a_house_in_the_middle_of_what_it_does(loop: SimulatedLoop) -> None:

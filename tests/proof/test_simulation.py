@@ -108,7 +108,8 @@ def _ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_other_faults_befall_a_world_only_if_they_are_asked_for_and_leave_the_usual_as_they_are() -> None:
-    usual_kinds, step = fate.DEFAULT_FAULTS - {fate.Kind.ROLLBACK}, fate.Kind.DATABASE_CLOCK
+    step = fate.Kind.DATABASE_CLOCK
+    usual_kinds = fate.DEFAULT_FAULTS - {fate.Kind.ROLLBACK, step}
     usual, more = (fate.drawn(7, 40.0, kinds) for kinds in (usual_kinds, usual_kinds | {step}))
     assert [fault for fault in more.faults if fault.kind is not step] == list(usual.faults)
     assert step in {fault.kind for fault in more.faults}

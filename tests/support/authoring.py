@@ -15,9 +15,11 @@ from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.coordination.identity import Identity, passing_identity
 from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.coordination.presence import Activity, Presence
+from vox_mesh.coordination.witness import SharedPlace, StoreWitness
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.chain import Entry
 from vox_mesh.model.homes import Home
+from vox_mesh.model.store_memory import StoreMemory
 from vox_mesh.node import MeshNode
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.batch import Batch
@@ -50,6 +52,7 @@ class Scene:
     def __init__(self, engine: Engine) -> None:
         self.gate = LastingGate(engine)
         self._identities: dict[str, Identity] = {}
+        self._memories: dict[str, StoreMemory] = {}
         self._settings: Settings = load_settings(_env_file=None)
 
     @asynccontextmanager
@@ -60,14 +63,19 @@ class Scene:
         *,
         breaker: Breaker | None = None,
         spool: Path | None = None,
+        remembers: bool = False,
     ) -> AsyncIterator[MeshNode]:
-        """A new incarnation of a node. It ends as a killed process does, unless the test closes it."""
+        """A new incarnation of a node. It ends as a killed process does, unless the test closes it.
+
+        `remembers`: it knows what its earlier incarnations have seen of the database.
+        """
         surroundings = Surroundings() if surroundings is None else surroundings
         identity = self._identities.setdefault(node_id, passing_identity(node_id))
         tenant = Tenant("", "default", node_id)
         clock = MeshClock(surroundings)
         presence = Presence(identity, tenant, clock, place=node_id, tick_s=5.0, activity=Activity())
-        author = Author(lambda: identity, tenant, clock, presence)
+        witness = StoreWitness(SharedPlace(self._memories, node_id)) if remembers else None
+        author = Author(lambda: identity, tenant, clock, presence, witness)
         queue = None if spool is None else AgentQueue(Spool(spool, 2**20), timeout=LONG_S)
         home = Home.MEMORY if spool is None else Home.MESH
         store = Store(

@@ -305,6 +305,7 @@ class Author:
         if self._registration is None or self.joined is not None:
             return
         is_again = self.incarnation is not None
+        await self.database_clock.first_look(desk)
         self.rollbacks += await self._rollback.fence_if_behind(desk, self, is_running=is_again)
         if not self._is_joining:  # a newer incarnation may then be ours, if its answer got lost
             await self._refuse_if_newer(desk)

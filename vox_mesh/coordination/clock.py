@@ -107,8 +107,13 @@ class MeshClock:
         """Take this before a request, and give it to `heard` with the answer."""
         return self._times.elapsed()
 
-    def heard(self, mesh_ms: int, started: float, correction_ms: int | None = None) -> None:
-        """The database told the time, in answer to a request that was sent after `started`."""
+    def heard(
+        self, mesh_ms: int, started: float, correction_ms: int | None = None, unsure_ms: int = 0
+    ) -> None:
+        """The database told the time, in answer to a request that was sent after `started`.
+
+        `unsure_ms`: the time may be later by as much.
+        """
         now = self._times.elapsed()
         if correction_ms is not None:
             self.correction_ms = correction_ms
@@ -121,7 +126,8 @@ class MeshClock:
                 if self._is_step(low_ms, high_ms, now):
                     self._suspect(Step(round(low_ms), round(high_ms)))
                     return
-            self._ahead_ms, self._unsure_ms = at_least, at_most - at_least  # nearer, or they drift apart
+            self._ahead_ms = at_least  # nearer, or they drift apart
+            self._unsure_ms = at_most - at_least + unsure_ms
         else:
             self._unsure_ms = min(self._unsure_ms, at_most - ahead)
         self.step, self._is_accepting = None, False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.clock import MAX_STEP_MS, MeshClock
 from vox_mesh.model.clock_steps import Decision, Judgement, Step, Witness, is_followed, judge
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS
 from vox_mesh.store.journal import Desk
@@ -28,7 +28,15 @@ _VERSION: Final = 10
 _OVERDUE_S: Final = 30.0
 """How long nodes that do not agree on a step wait for each other."""
 
-_WITNESSES: Final = ("scope_id", "repository_id", "node_id", "beats", "knows", "low_ms", "high_ms")
+_SILENT_MS: Final = 30_000
+"""How long before a node starts the newest heartbeat of the others may have been written."""
+
+_WITNESSES: Final = (
+    *("scope_id", "repository_id", "node_id", "incarnation", "beats", "knows", "low_ms", "high_ms"),
+)
+
+FIRST_LOOK: Final = Statement(_SQL["first_look"], (MAX_STEP_MS,))
+"""Asks for the time, and for what tells a process that starts that the database's clock was set."""
 
 NodeKey = tuple[str, str, str]
 """A node of any mesh in the database: its scope, its repository and its name."""
@@ -55,12 +63,17 @@ class DatabaseClock:
     def __init__(self, clock: MeshClock) -> None:
         self._clock = clock
         self._epoch = 0
-        self._beats: dict[NodeKey, int] = {}  # of the others, when the step was first noticed
+        self._beats: dict[tuple[NodeKey, int], int] = {}  # of their incarnations, when it was first noticed
         self._beats_at = (0, 0)  # the epoch and the count of steps that they belong to
         self._noticed_at = 0.0
         self._has_testified = False
         self.unrecorded: list[ConfirmedStep] = []
         """Steps that this node has corrected and that are not in the op log yet."""
+
+    async def first_look(self, desk: Desk) -> None:
+        """Ask for the time when a node starts, unless it is known."""
+        if not self._clock.is_set:
+            await self._hear(desk)
 
     async def look(self, desk: Desk, observer: Observer | None) -> None:
         """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed.
@@ -78,10 +91,13 @@ class DatabaseClock:
             raise self._clock.jumped()
 
     async def _hear(self, desk: Desk) -> None:
-        started = self._clock.started()
-        row = (await desk.ask(Statement(_SQL["look"])))[0]
+        is_first, started = not self._clock.is_set, self._clock.started()
+        row = (await desk.ask(FIRST_LOOK if is_first else Statement(_SQL["look"])))[0]
         self._epoch = row["epoch"]
-        self._clock.heard(row["now_ms"], started, row["correction_ms"])
+        if is_first:
+            hear_first(self._clock, row, started)
+        else:
+            self._clock.heard(row["now_ms"], started, row["correction_ms"])
 
     async def _follow(self, desk: Desk) -> None:
         """Believe the database if most nodes do: then they have accepted the step."""
@@ -140,7 +156,7 @@ class DatabaseClock:
     def _witness(self, row: Row) -> Witness:
         low_ms, high_ms = row["low_ms"], row["high_ms"]
         step = None if low_ms is None or high_ms is None else Step(low_ms, high_ms)
-        first = self._beats.setdefault(_key_of(row), row["beats"])
+        first = self._beats.setdefault((_key_of(row), row["incarnation"]), row["beats"])
         return Witness(step, row["beats"] - first, bool(row["knows"]))
 
     async def _correct(self, desk: Desk, observer: Observer, judgement: Judgement) -> None:
@@ -164,6 +180,22 @@ class DatabaseClock:
                 step_ms / 1_000,
                 correction_ms / 1_000,
             )
+
+
+def hear_first(clock: MeshClock, row: Row, started: float) -> None:
+    """Set a clock by the answer to `FIRST_LOOK`, unless it was set meanwhile.
+
+    A node that starts in the middle of a step expects what the others do, and decides with them. If none has
+    noticed the step yet, heartbeats ahead of the database's clock show that it was set back: the node then
+    goes on from the newest, and testifies that it does not know how much time has passed since.
+    """
+    now_ms, step_ms, newest_ms = row["now_ms"], row["step_ms"], row["newest_ms"]
+    if not clock.is_set and step_ms is not None:
+        clock.heard(now_ms - step_ms, started, row["correction_ms"])
+    elif not clock.is_set and newest_ms is not None:
+        _log.error("heartbeats ahead of the database's clock: ahead_s=%.1f", (newest_ms - now_ms) / 1_000)
+        clock.heard(newest_ms, started, row["correction_ms"], _SILENT_MS)
+    clock.heard(now_ms, started, row["correction_ms"])
 
 
 def _key_of(row: Row) -> NodeKey:

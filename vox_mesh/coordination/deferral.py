@@ -139,7 +139,10 @@ class Deferral:
         return await self._read("decided", _AT_ONCE, _array(list(self._kinds)), fresh=fresh)
 
     async def _decide(self, op_id: str) -> None:
-        (entry,) = await self._entries_of(op_id)
+        entries = await self._entries_of(op_id)
+        if not entries:
+            return  # a rollback has lost it since we looked
+        (entry,) = entries
         has_waited = (entry.accepted, entry.reason) == (1, Standing.DEFERRED)
         if not has_waited or not await self.is_authentic(entry):
             self.forged += 1
@@ -149,6 +152,8 @@ class Deferral:
         if any(dep["standing"] in _LOST for dep in deps):
             await self._drop(entry, "dependency_refused")
             return
+        if any(dep["standing"] != "applied" for dep in deps):
+            return  # a rollback has lost one of them since we looked: it waits again
         for dep in deps:
             self._clock.receive(dep["hlc"])
         try:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.coordination.database_clock import FIRST_LOOK, hear_first
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.model.liveness import State, missed_ticks, state_of
 from vox_mesh.store.statements import named
@@ -157,6 +158,9 @@ class Nodes:
 async def ask_time(store: Store, clock: MeshClock) -> None:
     """Ask the database for the time of the mesh, and set the clock by it."""
     started = clock.started()
+    if not clock.is_set:
+        hear_first(clock, (await store.read(FIRST_LOOK.sql, FIRST_LOOK.params, fresh=True))[0], started)
+        return
     now_ms, correction_ms = (await store.read(_SQL["now"], fresh=True))[0]
     clock.heard(now_ms, started, correction_ms)
 

@@ -30,7 +30,7 @@ _CLOCK: Final = named("database_clock")
 _WITNESSED: Final = ("now_ms", "correction_ms", "incarnation", "beats", "last_id")
 _JOINED: Final = (
     *("incarnation", "now_ms", "correction_ms", "beats", "last_id"),
-    *("epoch", "epoch_op", "origin", "detected_ms", "step_ms"),
+    *("epoch", "epoch_op", "origin", "detected_ms"),
 )
 
 
@@ -75,6 +75,7 @@ class Presence:
         self._host = socket.gethostname()
         self._version = _own_version()
         self._arrival = new_key()  # sent again, it begins no second incarnation
+        self._has_joined = False
         self.activity = activity
         self.vitals: Callable[[], Vitals] = Vitals
         """How this node is: whoever knows says so here."""
@@ -138,9 +139,10 @@ class Presence:
             row = (await desk.apply(script)).rows[0]
         except Refused as refused:
             raise await self._explained(refused, desk) from None
-        # A node that begins in the middle of a step expects what the others do, and decides with them.
-        step_ms = 0 if self._clock.is_set else row["step_ms"] or 0
-        self._clock.heard(row["now_ms"] - step_ms, started, row["correction_ms"])
+        if not (self._has_joined or row["correction_ms"]) and self._clock.correction_ms:
+            self._clock.accept()  # this node has dropped the correction
+        self._has_joined = True
+        self._clock.heard(row["now_ms"], started, row["correction_ms"])
         self._arrival = new_key()  # should it have to join once more
         epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
         return Joined(row["incarnation"], row["beats"], row["last_id"], epoch, row["detected_ms"])

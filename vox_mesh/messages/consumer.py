@@ -312,7 +312,7 @@ class Consumer:
         if not relayed and not held and not done:
             return messages
         pairs = {each.pair for each in held}
-        behind = [each for each in messages if each.pair in pairs and each not in held]
+        behind = [each for each in messages if each.pair in pairs and each not in held and each not in done]
         kept_back = {_held(each) for each in (*relayed, *held, *done, *behind)}
         self._in_stock = [each for each in self._in_stock if _held(each) not in kept_back]
         self._has_relayed = False

@@ -50,7 +50,7 @@ class Handling:
         except (asyncio.CancelledError, MeshError):
             self._in_background(self._undo(names, name, limit))
             raise
-        messages = self._not_done(self._not_held(messages, deadline))
+        messages = self._not_held(self._not_done(messages), deadline)
         self._arrivals.found(messages)
         for message in messages:
             self._claims.hand_out(message, deadline)

@@ -8,6 +8,9 @@ from statistics import median_low
 from typing import Final, NamedTuple
 
 _APART_MS: Final = 1_000
+_ROUGH_MS: Final = 15_000
+"""A step whose bounds lie further apart was derived from heartbeats, not from an elapsed clock."""
+
 _TWICE: Final = 2
 
 
@@ -16,6 +19,11 @@ class Step(NamedTuple):
 
     low_ms: int
     high_ms: int
+
+    @property
+    def width_ms(self) -> int:
+        """How far apart the bounds lie."""
+        return self.high_ms - self.low_ms
 
     def agrees_with(self, other: Step) -> bool:
         """Whether both can be the same step, give or take a second."""
@@ -76,13 +84,23 @@ def judge(
         return Judgement(Decision.ACCEPT)
     agreeing = [own, *(other.step for other in others if other.step and other.step.agrees_with(own))]
     if 2 * len(agreeing) > 1 + len(others):
-        return Judgement(Decision.CORRECT, median_low(step.low_ms for step in agreeing), len(agreeing))
+        return Judgement(Decision.CORRECT, _agreed_ms(agreeing), len(agreeing))
     if sum(other.goes_by_database for other in others) >= len(agreeing):
         return Judgement(Decision.ACCEPT)
     if is_overdue:
         noticed = [own, *(other.step for other in others if other.step)]
-        return Judgement(Decision.CORRECT, median_low(step.low_ms for step in noticed), len(noticed))
+        return Judgement(Decision.CORRECT, _agreed_ms(noticed), len(noticed))
     return Judgement(Decision.WAIT)
+
+
+def _agreed_ms(steps: Sequence[Step]) -> int:
+    """Return the step in the middle of those that are known about as exactly as the best of them.
+
+    If all are rough, the time of the mesh goes on from its earliest possible value: no lease ends too soon.
+    """
+    least_ms = min(step.width_ms for step in steps)
+    best = [step for step in steps if step.width_ms <= least_ms + _APART_MS]
+    return median_low(step.high_ms if least_ms > _ROUGH_MS else step.low_ms for step in best)
 
 
 def is_followed(nodes: Sequence[Witness]) -> bool:

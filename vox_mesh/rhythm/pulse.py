@@ -16,12 +16,11 @@ from vox_mesh.rhythm.ground import Ground
 
 _log = logging.getLogger(__name__)
 
-_KEPT: Final = 256
-"""So many frames wait for a listener; a slower one misses the oldest."""
-
 _MOST_BARS: Final = 1_000
 """A clock that jumps further than this begins anew: nobody wants the downbeats of a month at once."""
 
+_KEPT: Final = _MOST_BARS + 256
+"""The frames kept for a slow listener, which misses the oldest beyond that. The downbeats of one jump fit."""
 
 _LATE_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 

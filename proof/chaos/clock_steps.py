@@ -1,0 +1,86 @@
+"""The clock of the server, set while players run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from typing import Final
+
+from proof.chaos.cast import Person
+from proof.history import Recorder
+from proof.reading import Ask
+from tools.faketime import SettableClock
+from vox_mesh import MeshError
+
+_LOOK_S: Final = 0.1
+_JOINED_S: Final = 15.0
+_NOTICED_S: Final = 10.0
+"""After this time every lease from before a step is over, even if no node is left that knows of the step."""
+
+_PROCESSES: Final = "SELECT node_id, pid FROM mesh_heartbeats"
+_NOTICED: Final = """
+SELECT coalesce((SELECT correction_ms FROM database_clock), 0) AS correction_ms, EXISTS (
+    SELECT 1 FROM clock_witnesses
+    WHERE low_ms IS NOT NULL AND epoch = coalesce((SELECT epoch FROM database_clock), 0)
+) AS is_recorded"""
+_FOLLOWED_MS: Final = 5_000
+"""A step of up to this is followed and not corrected."""
+
+
+class ClockSteps:
+    """Sets the clock of the server, forward or back, and later sets it right.
+
+    A process that starts between a step and the moment a node notices it can't know of the step, and goes by
+    the stepped clock: that is a documented limit. So the clock is set when every process has joined, and no
+    other one starts until the step is recorded in the database.
+    """
+
+    def __init__(self, clock: SettableClock, people: Iterable[Person], ask: Ask, stage: Recorder) -> None:
+        self._clock = clock
+        self._people = list(people)
+        self._ask = ask
+        self._stage = stage
+
+    @asynccontextmanager
+    async def wrong(self, ahead_ms: int) -> AsyncIterator[None]:
+        """Have the clock be ahead by this, until the end of the block."""
+        await self._set(ahead_ms)
+        try:
+            yield
+        finally:
+            await self._set(0)
+
+    async def _set(self, ahead_ms: int) -> None:
+        async with AsyncExitStack() as starts:
+            for person in self._people:
+                starts.enter_context(person.not_started())
+            await _wait_until(self._have_all_joined, _JOINED_S)
+            self._clock.set_ahead(ahead_ms / 1_000)
+            self._stage.note("database.clock", ahead_ms=ahead_ms)
+            await _wait_until(partial(self._is_noticed, ahead_ms), _NOTICED_S)
+
+    async def _have_all_joined(self) -> bool:
+        """Return whether every process that is alive has ticked: then it has heard the database's time."""
+        joined: set[int] = set()
+        with suppress(MeshError):
+            joined = {row["pid"] for row in await self._ask(_PROCESSES)}
+        return all(person.life is None or person.life.process.pid in joined for person in self._people)
+
+    async def _is_noticed(self, ahead_ms: int) -> bool:
+        """Return whether a node has recorded the step, or it is corrected already."""
+        with suppress(MeshError):
+            (row,) = await self._ask(_NOTICED)
+            return bool(row["is_recorded"]) or abs(ahead_ms + row["correction_ms"]) <= _FOLLOWED_MS
+        return False
+
+
+async def _wait_until(is_so: Callable[[], Awaitable[bool]], seconds: float) -> None:
+    """Ask again and again, for so many seconds at most."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while True:
+                if await is_so():
+                    return
+                await asyncio.sleep(_LOOK_S)
