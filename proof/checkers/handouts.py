@@ -35,7 +35,7 @@ _OF_PROCESSES: Final = frozenset(
 )
 """Faults that may leave messages claimed by nobody who works on them, until the lease is over."""
 
-_REPEATING: Final = frozenset(("duplicate", "slow-answers"))
+_REPEATING: Final = frozenset(("duplicate",))
 """Faults in which a claim can be applied again after it was answered: what it takes then is held by none
 until the lease is over."""
 

@@ -166,6 +166,8 @@ def drawn(seed: int, seconds: float, faults: Set[Kind] = DEFAULT_FAULTS) -> Fate
     """The fate of a seed, of which only faults of these kinds are left."""
     if faults >= set(_APART):
         faults = faults - {random.Random(f"apart {seed}").choice(_APART)}
+    if Kind.DATABASE_CLOCK in faults:
+        faults = faults - {Kind.UNSEEN_ROLLBACK}
     fate = _drawn(seed, seconds)
     left = [fault for fault in fate.faults if fault.kind in faults]
     if not fate.is_a_death:

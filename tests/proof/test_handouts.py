@@ -102,5 +102,7 @@ def test_a_message_may_lie_while_something_is_wrong_or_a_dead_consumer_has_it() 
     assert faults(HANDOUT_CHECKS, "handed-in-time", PACE, over, *slow) == []
     killed = _fault("kill", 2.0, 3.0), _sent(1.0), _handed("ada", 30.0)
     assert faults(HANDOUT_CHECKS, "handed-in-time", PACE, over, *killed) == []
+    repeated = _fault("duplicate", 2.0, 3.0), _sent(1.0), _handed("ada", 20.0)
+    assert faults(HANDOUT_CHECKS, "handed-in-time", PACE, over, *repeated) == []
     late = _sent(1.0), _handed("ada", 30.0), noted("stage", "over", 5.0)
     assert faults(HANDOUT_CHECKS, "handed-in-time", PACE, *late) == []

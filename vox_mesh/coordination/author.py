@@ -15,7 +15,7 @@ import orjson
 
 from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.database_clock import DatabaseClock, Observer
-from vox_mesh.coordination.identity import Identity
+from vox_mesh.coordination.identity import Identity, key_refused
 from vox_mesh.coordination.rollback import Rollback
 from vox_mesh.coordination.witness import StoreWitness
 from vox_mesh.errors import (
@@ -309,10 +309,10 @@ class Author:
         self.rollbacks += await self._rollback.fence_if_behind(desk, self, is_running=is_again)
         if not self._is_joining:  # a newer incarnation may then be ours, if its answer got lost
             await self._refuse_if_newer(desk)
-        self._is_joining = True
         try:
+            self._is_joining = True
             joined = await self._registration.register(desk)
-        except (NodeInUse, KeyRefused):  # the registration was not applied: a newer one is another process's
+        except (NodeInUse, KeyRefused):  # not applied: a newer incarnation is another process's
             self._is_joining = False
             raise
         self._is_joining = False
@@ -468,14 +468,6 @@ class Author:
 
     async def _ask(self, desk: Desk, name: str, *values: Value) -> Any:
         return await desk.ask(Statement(_SQL[name], (*self._mesh, self.identity.chain, *values)))
-
-
-def key_refused(node_id: str, key: str) -> KeyRefused:
-    """A node that is known with another key."""
-    return KeyRefused(
-        f"{node_id} is known with another key than {key}",
-        hint=f"put its key back, or have the owner run `vox-mesh nodes rekey {node_id}`",
-    )
 
 
 def _in_order(scripts: Sequence[Script]) -> Iterable[Script]:

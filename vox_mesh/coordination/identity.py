@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.errors import BadSettings
+from vox_mesh.errors import BadSettings, KeyRefused
 from vox_mesh.model.keys import SigningKey
 from vox_mesh.store.folders import kept_once, make_private
 from vox_mesh.store.slots import ID_FILE
@@ -119,3 +119,11 @@ def place_of(folder: Path) -> str:
     lock = (folder / "lock").stat()
     machine = hashlib.sha256(_installation().encode()).hexdigest()[:16]
     return f"{machine}:{lock.st_dev}:{lock.st_ino}"
+
+
+def key_refused(node_id: str, key: str) -> KeyRefused:
+    """Return the error for a node that is known with another key."""
+    return KeyRefused(
+        f"{node_id} is known with another key than {key}",
+        hint=f"put its key back, or have the owner run `vox-mesh nodes rekey {node_id}`",
+    )

@@ -12,9 +12,9 @@ from typing import Final
 
 import orjson
 
-from vox_mesh.coordination.author import Joined, key_refused
+from vox_mesh.coordination.author import Joined
 from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock
-from vox_mesh.coordination.identity import Identity, machine_id
+from vox_mesh.coordination.identity import Identity, key_refused, machine_id
 from vox_mesh.errors import MeshError, NodeInUse, Refused
 from vox_mesh.model.health import Vitals
 from vox_mesh.model.liveness import DEAD_AFTER_TICKS

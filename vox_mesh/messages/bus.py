@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any, Final
 
 from vox_mesh.coordination import tracing
-from vox_mesh.coordination.author import Author, key_refused
+from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock, Surroundings
+from vox_mesh.coordination.identity import key_refused
 from vox_mesh.coordination.log_context import of_message
 from vox_mesh.errors import BadValue, MeshError, MessageTaken, Refused
 from vox_mesh.messages.arrivals import Arrivals
