@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
@@ -15,24 +15,40 @@ _MOST_BARS: Final = 1_000
 """A clock that jumps further than this begins anew."""
 
 
+_CLOCK_FAULTS: Final = ("clock", "clock-step")
+"""Faults that set the wall clock of one player."""
+
+
 def downbeats_once(history: History) -> Iterator[str | int]:
     """Follow the beats of each life, and then the reports."""
     lives: dict[tuple[str, int], list[Event]] = {}
     for event in history.notes("beat.down"):
         lives.setdefault((event.who, event.life), []).append(event)
+    steps = _own_clock_steps(history)
     for (who, life), told in lives.items():
         yield len(told)
-        for fault in _faults(told):
+        for fault in _faults(told, steps.get(who, ())):
             yield f"{who}.{life}: {fault}"
     yield from _reports(history)
 
 
-def _faults(told: list[Event]) -> Iterator[str]:
+def _own_clock_steps(history: History) -> dict[str, list[float]]:
+    """Return when the wall clock of each player was set."""
+    steps: dict[str, list[float]] = {}
+    for note in (*history.notes("fault.began"), *history.notes("fault.ended")):
+        if note.data["kind"] in _CLOCK_FAULTS:
+            steps.setdefault(note.data["player"], []).append(note.at)
+    return steps
+
+
+def _faults(told: list[Event], own_clock_steps: Iterable[float]) -> Iterator[str]:
     for before, now in pairwise(told):
         epoch_ms, next_ms, bar_ms = before.data["epoch_ms"], now.data["epoch_ms"], before.data["bar_ms"]
         if next_ms <= epoch_ms:
             was_first_set = now.data["is_set"] and not before.data["is_set"]
-            if not was_first_set and _set_back_ms(before, now) < bar_ms:
+            # Before it has heard the database's time, a node goes by its own wall clock.
+            by_own_clock = not now.data["is_set"] and any(before.at <= at <= now.at for at in own_clock_steps)
+            if not (was_first_set or by_own_clock) and _set_back_ms(before, now) < bar_ms:
                 yield f"downbeat {next_ms} was told at {now.at:.3f}, after {epoch_ms}"
         elif now.data["policy"] == before.data["policy"]:
             bars, rest = divmod(next_ms - epoch_ms, bar_ms)
