@@ -19,7 +19,7 @@ from tools.sqld import Server
 from vox_mesh import Mesh, Script, Statement
 from vox_mesh.messages.claims import MAX_CLAIMED
 from vox_mesh.messages.scripts import claim_script, json, release_script, sql
-from vox_mesh.model.messages import Message
+from vox_mesh.model.messages.records import Message
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
 

@@ -21,7 +21,7 @@ from bench.measure import alternate, p99
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.node import MeshNode
 
 _AT_ONCE: Final = 100

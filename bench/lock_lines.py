@@ -29,7 +29,7 @@ from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings, run
 from vox_mesh.coordination.locks.guarding import obstacles
-from vox_mesh.model.locks import Holder
+from vox_mesh.model.locks.records import Holder
 from vox_mesh.node import MeshNode
 
 _CALLERS: Final = 64

@@ -15,7 +15,7 @@ from vox_mesh import Mesh, Script, Statement
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.coordination.identity import passing_identity
 from vox_mesh.coordination.presence import Activity, Presence
-from vox_mesh.model.homes import ReplicaChoice
+from vox_mesh.model.base.homes import ReplicaChoice
 from vox_mesh.node import MeshNode
 
 _NODES: Final = 1_000

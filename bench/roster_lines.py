@@ -14,7 +14,7 @@ from bench.job_lines import Staffed, done_rate, jobs_of_a_round, schedule, staff
 from bench.measure import alternate, median_us
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Script, Statement
-from vox_mesh.model.jobs import JobState
+from vox_mesh.model.jobs.records import JobState
 from vox_mesh.node import MeshNode
 
 _FINISHED: Final = 1_000_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import rfc8785
 
-from vox_mesh.model.chain import Entry
+from vox_mesh.model.oplog.chain import Entry
 
 
 def op_hash(entry: Entry) -> str:

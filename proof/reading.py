@@ -10,7 +10,7 @@ from proof import tables
 from proof.history import History, Recorder
 from proof.moves import WITNESSES
 from vox_mesh.errors import MeshError
-from vox_mesh.model.chain import Entry
+from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.store.statements import NOW_MS
 
 Ask = Callable[[str], Awaitable[list[dict[str, Any]]]]

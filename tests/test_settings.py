@@ -10,8 +10,8 @@ from pydantic import SecretStr
 
 from vox_mesh import Settings, load_settings
 from vox_mesh.errors import BadSettings
-from vox_mesh.model.addresses import is_loopback
-from vox_mesh.model.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.addresses import is_loopback
+from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.settings import EXAMPLES, variable_of
 
 SECRET = "s3cr3t-t0k3n"

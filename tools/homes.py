@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from tools.sqld import Server
 from vox_mesh import Settings, load_settings
-from vox_mesh.model.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.settings import variable_of
 from vox_mesh.store.script import new_key
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from vox_mesh.loop import run
     from vox_mesh.mesh import Mesh
     from vox_mesh.messages.outbox import Auto, Local, Remote
-    from vox_mesh.model.jobs import Job, JobState
-    from vox_mesh.model.manifest import Manifest
-    from vox_mesh.model.messages import Message
+    from vox_mesh.model.jobs.manifest import Manifest
+    from vox_mesh.model.jobs.records import Job, JobState
+    from vox_mesh.model.messages.records import Message
     from vox_mesh.opening import Role, open_store
     from vox_mesh.settings import Settings, load_settings
     from vox_mesh.store import Answer, Change, Op, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
@@ -99,9 +99,9 @@ _MODULES: Final = {
     "vox_mesh.loop": ("run",),
     "vox_mesh.mesh": ("Mesh",),
     "vox_mesh.messages.outbox": ("Auto", "Local", "Remote"),
-    "vox_mesh.model.jobs": ("Job", "JobState"),
-    "vox_mesh.model.manifest": ("Manifest",),
-    "vox_mesh.model.messages": ("Message",),
+    "vox_mesh.model.jobs.records": ("Job", "JobState"),
+    "vox_mesh.model.jobs.manifest": ("Manifest",),
+    "vox_mesh.model.messages.records": ("Message",),
     "vox_mesh.opening": ("Role", "open_store"),
     "vox_mesh.settings": ("Settings", "load_settings"),
     "vox_mesh.store": (

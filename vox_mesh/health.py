@@ -9,8 +9,8 @@ from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock
 from vox_mesh.coordination.heartbeat import Heartbeat
 from vox_mesh.jobs.worker import Worker
-from vox_mesh.model.health import Check, Vitals
-from vox_mesh.model.locks import iso_of
+from vox_mesh.model.base.health_check import Check, Vitals
+from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.frames import Source
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.settings import Settings

@@ -39,7 +39,7 @@ from vox_mesh.jobs.leases import Leases
 from vox_mesh.jobs.worker import Worker
 from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
 from vox_mesh.messages.keeper import Keeper
-from vox_mesh.model.homes import Home
+from vox_mesh.model.base.homes import Home
 from vox_mesh.opening import Role, open_store_of, slot_of, target_of, tenant_of
 from vox_mesh.rhythm.conductor import Conductor
 from vox_mesh.rhythm.files import RhythmFiles

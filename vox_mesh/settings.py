@@ -12,9 +12,9 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, Secre
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from vox_mesh.errors import BadSettings
-from vox_mesh.model import durations
-from vox_mesh.model.addresses import is_loopback
-from vox_mesh.model.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base import durations
+from vox_mesh.model.base.addresses import is_loopback
+from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 
 _REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": False, "ws": False}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -15,7 +15,7 @@ from bench.labourer import NOOP, SCOPE, register, work
 from bench.peers.peer import Desk, Done, Peer
 from tools.sqld import Server
 from vox_mesh import Mesh
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.node import MeshNode
 
 

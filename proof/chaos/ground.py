@@ -19,7 +19,7 @@ from tools.homes import FILE, HomeCase
 from tools.install_faketime import NoFaketime
 from tools.sqld import Server, free_port
 from vox_mesh import Settings
-from vox_mesh.model.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.store.replica.mark import replica_path
 
 TOKEN: Final = "a-token-that-no-stranger-knows"

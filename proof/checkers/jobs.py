@@ -13,7 +13,7 @@ from proof.history import Deed, History
 from proof.losses import Losses
 from proof.reading import Row, finals, grouped
 from proof.verdicts import Check
-from vox_mesh.model.jobs import COMPLETE, ENDS, EXPIRE, HELD, JobState
+from vox_mesh.model.jobs.records import COMPLETE, ENDS, EXPIRE, HELD, JobState
 
 _Moves = dict[str, list[Row]]
 

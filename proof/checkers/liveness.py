@@ -16,7 +16,7 @@ from proof.history import Event, History
 from proof.losses import Losses
 from proof.reading import finals
 from proof.verdicts import Check
-from vox_mesh.model.liveness import State
+from vox_mesh.model.nodes.liveness import State
 
 _LIVELY_TICKS: Final = 3.0
 """Whoever writes at least once in so many ticks is up, and reaches the database."""

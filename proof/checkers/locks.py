@@ -15,7 +15,7 @@ from proof.losses import Losses
 from proof.reading import finals
 from proof.verdicts import Check
 from vox_mesh.errors import StaleFence, StaleIncarnation
-from vox_mesh.model.patterns import is_pattern, overlap
+from vox_mesh.model.locks.patterns import is_pattern, overlap
 
 FADES: Final = 0.05
 """So much faster or slower the time of the mesh runs while a correction of the database's clock fades."""

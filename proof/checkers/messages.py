@@ -15,7 +15,7 @@ from proof.losses import Losses
 from proof.reading import Row, finals, grouped
 from proof.verdicts import Check
 from proof.workloads.messages import is_received
-from vox_mesh.model.messages import MessageState
+from vox_mesh.model.messages.records import MessageState
 
 _OPEN: Final = frozenset({MessageState.STORED, MessageState.DELIVERED})
 _ON_ARRIVAL: Final = "arrival:"

@@ -11,7 +11,7 @@ from proof.op_hash import op_hash
 from proof.reading import finals, grouped
 from proof.verdicts import Check
 from proof.workloads.oplog import LAST
-from vox_mesh.model.chain import NO_HASH, Entry
+from vox_mesh.model.oplog.chain import NO_HASH, Entry
 
 _APPEND: Final = "log.append"
 

@@ -23,7 +23,7 @@ LOG_PLANTS: Final = (
     Plant(
         "payload-not-hashed",
         "the hash of an entry says nothing of what was done",
-        (Code("vox_mesh.model.chain:hash_of", "orjson.Fragment(payload)", 'orjson.Fragment("{}")'),),
+        (Code("vox_mesh.model.oplog.chain:hash_of", "orjson.Fragment(payload)", 'orjson.Fragment("{}")'),),
         ("chains-whole",),
         ("oplog",),
     ),
@@ -74,7 +74,7 @@ LOG_PLANTS: Final = (
         "a node that is silent is taken for alive",
         (
             Code(
-                "vox_mesh.model.liveness:missed_ticks",
+                "vox_mesh.model.nodes.liveness:missed_ticks",
                 "return max(0, int(silent_ms / tick_ms - _PATIENCE))",
                 "return 0",
             ),
@@ -100,7 +100,7 @@ LOG_PLANTS: Final = (
         "half a tick that did not come makes a node dead",
         (
             Code(
-                "vox_mesh.model.liveness:missed_ticks",
+                "vox_mesh.model.nodes.liveness:missed_ticks",
                 "int(silent_ms / tick_ms - _PATIENCE)",
                 "int(20 * silent_ms / tick_ms)",
             ),

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 
 from proof.simulate.loop import House, SimulatedLoop
 from vox_mesh.errors import MeshError, NoAnswer, Unreachable
-from vox_mesh.model.keys import SigningKey
-from vox_mesh.model.store_memory import StoreMemory
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.nodes.store_memory import StoreMemory
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.engine import Ask, EngineFacts

@@ -18,7 +18,7 @@ from vox_mesh.errors import (
 from vox_mesh.messages.outbox import Outbox
 from vox_mesh.messages.reception import Reception
 from vox_mesh.messages.whereabouts import Peer
-from vox_mesh.model.messages import WIRE_FIELDS, Message
+from vox_mesh.model.messages.records import WIRE_FIELDS, Message
 from vox_mesh.node import MeshNode
 
 TIMEOUT_S: Final = 6.0

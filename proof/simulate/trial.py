@@ -25,7 +25,7 @@ from proof.simulate import fate
 from proof.simulate.loop import Stuck
 from proof.simulate.world import PLAYERS, World, prepared
 from proof.verdicts import Verdict, judged
-from vox_mesh.model.keys import SigningKey
+from vox_mesh.model.base.keys import SigningKey
 
 SECONDS: Final = 40.0
 DEADLINE_S: Final = 20.0

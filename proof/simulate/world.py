@@ -24,7 +24,7 @@ from proof.simulate.loop import House, new_loop
 from proof.simulate.relay import Counter
 from proof.workloads.consumers import CONSUMERS
 from vox_mesh.coordination.clock import MAX_STEP_MS
-from vox_mesh.model.keys import SigningKey
+from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.store.breaker import REST_S
 from vox_mesh.store.memory import SharedMemory
 from vox_mesh.store.schema import ensure_schema

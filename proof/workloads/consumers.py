@@ -18,7 +18,7 @@ from proof.workloads import settling
 from proof.workloads.messages import inbox_of
 from proof.workloads.numbered import Numbers, chance_of, key_of
 from vox_mesh.errors import MeshError, NotHolder
-from vox_mesh.model.messages import Message, MessageState
+from vox_mesh.model.messages.records import Message, MessageState
 
 INBOX: Final = "proof-shared"
 """Received from by all processes."""

@@ -14,8 +14,8 @@ from proof.workloads import settling
 from proof.workloads.numbered import Numbers, chance_of, key_of
 from vox_mesh import GiveBack, GiveUp, JobContext
 from vox_mesh.errors import MeshError
-from vox_mesh.model.jobs import ENDS, JobState
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.records import ENDS, JobState
 
 KINDS: Final = "proof.*"
 _WORK: Final = "proof.work"

@@ -8,8 +8,8 @@ from typing import Any, Final
 from proof import tables
 from proof.scene import Part, Scene
 from vox_mesh import MeshError, Script, Statement
-from vox_mesh.model.locks import Lock
-from vox_mesh.model.patterns import overlap
+from vox_mesh.model.locks.patterns import overlap
+from vox_mesh.model.locks.records import Lock
 
 CELLS: Final = ("task:deploy", "file:src/app.py", "file:src/lib/core.py")
 """What the locks are about. Whatever two of them have in common is one of these."""

@@ -12,8 +12,8 @@ from proof.scene import Part, Scene
 from proof.workloads import settling
 from proof.workloads.numbered import Numbers, chance_of, key_of
 from vox_mesh.errors import MeshError
-from vox_mesh.model import ulid
-from vox_mesh.model.messages import Message, MessageState
+from vox_mesh.model.base import ulid
+from vox_mesh.model.messages.records import Message, MessageState
 
 _ROLE: Final = "proof-crew"
 CREW: Final = f"role:{_ROLE}"

@@ -6,7 +6,7 @@ import random
 from typing import Final
 
 from proof.scene import Scene
-from vox_mesh.model import ulid
+from vox_mesh.model.base import ulid
 
 _BEGINNING: Final = ulid.encode(0, 0)
 _OF_A_LIFE: Final = 100

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.conftest import Vox
 from tests.cli.terminals import terminal
-from vox_mesh.model.locks import milliseconds_at
+from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.rhythm.frames import BeatFrame
 from vox_mesh.model.rhythm.tempo import window_id
 

@@ -17,7 +17,7 @@ from tools.fork_server import Program
 from tools.forked import Process
 from tools.sqld import Server, free_port
 from vox_mesh.cli import app
-from vox_mesh.model.canonical import content_id
+from vox_mesh.model.base.canonical import content_id
 from vox_mesh.store.script import new_key
 
 _PATIENCE_S: Final = 60.0

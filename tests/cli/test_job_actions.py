@@ -8,7 +8,7 @@ from tests.cli.conftest import Vox
 from tests.cli.test_job import kind, listed
 from tests.support.job_scene import done, on_node, taken
 from tools.sqld import Server
-from vox_mesh.model.manifest import handler_manifest
+from vox_mesh.model.jobs.manifest import handler_manifest
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
 

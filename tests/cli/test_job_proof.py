@@ -15,7 +15,7 @@ from tests.cli.test_job import kind, scheduled
 from tests.cli.test_oplog import database
 from tests.support.job_scene import LARGE, done, taken
 from vox_mesh.cli import app
-from vox_mesh.model.proof import hash_of
+from vox_mesh.model.jobs.proof import hash_of
 
 _SEED: Final = 7
 _STRANGER: Final = "ed25519:" + "3b" * 32

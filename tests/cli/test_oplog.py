@@ -14,7 +14,7 @@ from tests.cli.conftest import RunningNode, Vox, running_node
 from tests.cli.test_nodes import interrupted, line_of
 from tools.sqld import Server
 from vox_mesh.coordination.kinds import RESTORE
-from vox_mesh.model.chain import Entry
+from vox_mesh.model.oplog.chain import Entry
 
 _ABSENT = "01" + "0" * 24
 

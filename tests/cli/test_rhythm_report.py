@@ -7,7 +7,7 @@ import asyncio
 from tests.cli.conftest import Vox
 from tests.support.grounds import BAR_MS, BEGIN_MS, Hand, player
 from vox_mesh import Mesh, load_settings
-from vox_mesh.model.locks import iso_of
+from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.tempo import window_id
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import Ended, Vox, assert_wrong_usage, running_node
 from tools.sqld import free_port
-from vox_mesh.model.messages import MAX_PAYLOAD_BYTES
+from vox_mesh.model.messages.records import MAX_PAYLOAD_BYTES
 from vox_mesh.store.script import new_key
 
 _PATIENCE_S: Final = 60.0

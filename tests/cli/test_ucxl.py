@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Vox, assert_wrong_usage
 from vox_mesh.cli import app
-from vox_mesh.model.locks import iso_of, milliseconds_at
+from vox_mesh.model.locks.records import iso_of, milliseconds_at
 
 ADDRESS = "ucxl://proj:any/*/task/ingest"
 

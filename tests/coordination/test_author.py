@@ -14,9 +14,9 @@ from tests.support.tables import make_table
 from vox_mesh import Answer, Outcome, Script, Settings, Statement, Store, guard
 from vox_mesh.errors import BadStatement, BadValue, ChainBroken, ConstraintFailed, MeshError, Refused
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.chain import NO_HASH, hash_of
-from vox_mesh.model.hlc import Hlc
-from vox_mesh.model.homes import Home
+from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.base.homes import Home
+from vox_mesh.model.oplog.chain import NO_HASH, hash_of
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import Op, Shape, new_key
 

@@ -8,7 +8,7 @@ from tests.support.authoring import NOTE, noted
 from tests.support.tables import make_table
 from vox_mesh import Outcome, Script, Statement
 from vox_mesh.errors import ChainBroken
-from vox_mesh.model.liveness import State
+from vox_mesh.model.nodes.liveness import State
 from vox_mesh.node import MeshNode
 
 

@@ -10,7 +10,7 @@ from tools.homes import FILE
 from vox_mesh import Mesh, Settings
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import ClockOff, Refused
-from vox_mesh.model.chain import SEAL
+from vox_mesh.model.oplog.chain import SEAL
 from vox_mesh.node import MeshNode
 
 

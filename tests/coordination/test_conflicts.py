@@ -20,7 +20,7 @@ from vox_mesh.coordination import conflicts
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.coordination.conflicts import GONE
 from vox_mesh.errors import AlreadyResolved, BadValue, ClockOff, MergeClash, NotKnown, RowMoved
-from vox_mesh.model.chain import Entry
+from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.node import MeshNode
 
 _RESOLVE: Final = "ResolveConflict"

@@ -20,7 +20,7 @@ from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import ClockOff, DatabaseClockJumped, LockHeld
 from vox_mesh.jobs.claiming import Claiming
 from vox_mesh.mesh import Mesh as CommandMesh
-from vox_mesh.model.locks import Lock
+from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.memory import SharedMemory

@@ -19,9 +19,9 @@ from vox_mesh import Mesh
 from vox_mesh.coordination.export import record_of, verify_export
 from vox_mesh.coordination.identity import passing_identity
 from vox_mesh.errors import ExportRefused
-from vox_mesh.model.canonical import parse
-from vox_mesh.model.chain import NO_HASH, SEAL, Entry, Sealing, hash_of, signed_text
-from vox_mesh.model.keys import SigningKey
+from vox_mesh.model.base.canonical import parse
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Entry, Sealing, hash_of, signed_text
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
 

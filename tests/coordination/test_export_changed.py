@@ -12,7 +12,7 @@ import pytest
 from tests.support.exports import exported, problems
 from vox_mesh.coordination.export import verify_export
 from vox_mesh.errors import BadSettings, ExportRefused
-from vox_mesh.model.chain import ANCHOR, SEAL
+from vox_mesh.model.oplog.chain import ANCHOR, SEAL
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import Script, Statement, new_key
 

@@ -14,9 +14,9 @@ from vox_mesh import Mesh, OpKind, Statement
 from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.coordination.kinds import Authored
 from vox_mesh.errors import ChainBroken, Refused
-from vox_mesh.model.canonical import canonical
-from vox_mesh.model.chain import Entry
-from vox_mesh.model.verification import DESIGNATE, ROUTE
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.verification import DESIGNATE, ROUTE
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
 

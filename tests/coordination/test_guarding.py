@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.model.test_patterns import matcher
 from tests.support.examples import many
 from vox_mesh.coordination.locks.guarding import obstacles
-from vox_mesh.model.locks import Holder
+from vox_mesh.model.locks.records import Holder
 
 names = st.text("ab*?", min_size=1, max_size=4)
 real_paths = st.lists(names, min_size=1, max_size=4).map("/".join)

@@ -26,7 +26,7 @@ from vox_mesh.coordination.identity import (
     place_of,
 )
 from vox_mesh.errors import BadSettings
-from vox_mesh.model.keys import is_public_key, is_signed
+from vox_mesh.model.base.keys import is_public_key, is_signed
 from vox_mesh.store.slots import take_slot
 
 _KEY = "key.pem"

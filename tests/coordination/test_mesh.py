@@ -28,8 +28,8 @@ from vox_mesh.errors import (
     SlotInUse,
     StaleIncarnation,
 )
-from vox_mesh.model.homes import Home
-from vox_mesh.model.liveness import State
+from vox_mesh.model.base.homes import Home
+from vox_mesh.model.nodes.liveness import State
 from vox_mesh.node import MeshNode
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.slots import take_slot

@@ -25,9 +25,9 @@ from vox_mesh.coordination.identity import machine_id, passing_identity
 from vox_mesh.coordination.nodes import STALE_MS, Node
 from vox_mesh.coordination.presence import Activity, Presence
 from vox_mesh.errors import MeshError
-from vox_mesh.model.chain import ANCHOR
-from vox_mesh.model.homes import Home
-from vox_mesh.model.liveness import DEAD_AFTER_TICKS, State, missed_ticks, state_of
+from vox_mesh.model.base.homes import Home
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, State, missed_ticks, state_of
+from vox_mesh.model.oplog.chain import ANCHOR
 from vox_mesh.node import MeshNode
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.statements import named

@@ -30,7 +30,7 @@ from vox_mesh import (
 )
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import ClockOff, ConstraintFailed, Contended
-from vox_mesh.model.hlc import Hlc
+from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.node import MeshNode
 
 _WRITERS: Final = 16

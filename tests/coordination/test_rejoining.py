@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.authoring import noted, scene
 from vox_mesh.errors import NoAnswer, NodeInUse, StaleIncarnation
-from vox_mesh.model.store_memory import INCARNATIONS_RAISED_BY
+from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.memory import MemoryEngine
 from vox_mesh.store.statements import named

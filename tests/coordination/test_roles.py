@@ -13,8 +13,8 @@ from vox_mesh import Mesh, Op, Script
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.errors import Refused
-from vox_mesh.model.liveness import State
-from vox_mesh.model.verification import DESIGNATE, INITIALISE, REKEY, ROUTE
+from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE
 from vox_mesh.node import MeshNode, open_node
 
 # --- the owner ------------------------------------------------------------------------------------

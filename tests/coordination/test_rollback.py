@@ -17,7 +17,7 @@ from tools.homes import FILE, MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import LockLost, OutcomeUnknown, StaleFence, StaleIncarnation
-from vox_mesh.model.store_memory import INCARNATIONS_RAISED_BY, ROLLED_BACK, TOKENS_RAISED_BY
+from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY, ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.opening import open_engine
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.schema import VERSION

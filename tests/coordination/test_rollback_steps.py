@@ -15,8 +15,8 @@ from tests.support.staging import LEASE_MS, held, schedule
 from vox_mesh import Script, Statement
 from vox_mesh.errors import ChainBroken, StaleClaim, StaleFence
 from vox_mesh.jobs.rebuild import Rebuild
-from vox_mesh.model.jobs import JobState
-from vox_mesh.model.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
+from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.node import MeshNode
 from vox_mesh.store.memory import MemoryEngine
 

@@ -15,8 +15,8 @@ from vox_mesh import Outcome, Script, Settings, Statement, guard
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import DatabaseUnavailable, OutcomeUnknown, Refused, Unreachable
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.chain import ANCHOR, SEAL, Entry
-from vox_mesh.model.homes import Home
+from vox_mesh.model.base.homes import Home
+from vox_mesh.model.oplog.chain import ANCHOR, SEAL, Entry
 from vox_mesh.node import MeshNode
 from vox_mesh.store.batch import Batch
 

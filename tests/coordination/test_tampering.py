@@ -20,7 +20,7 @@ from tests.support.tampering import (
 )
 from vox_mesh import Settings
 from vox_mesh.errors import ChainBroken
-from vox_mesh.model.verification import ChainReport
+from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.store import Value, new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -19,8 +19,8 @@ from tests.support.tampering import (
     assert_found,
     stranger,
 )
-from vox_mesh.model.chain import ANCHOR, SEAL
-from vox_mesh.model.verification import DESIGNATE
+from vox_mesh.model.oplog.chain import ANCHOR, SEAL
+from vox_mesh.model.oplog.verification import DESIGNATE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

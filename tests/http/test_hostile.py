@@ -33,8 +33,8 @@ from vox_mesh.http.deliver import FROM, MAX_MESSAGES, NODE, STORED, Limits, wire
 from vox_mesh.http.problems import Problem
 from vox_mesh.messages.reception import Reception
 from vox_mesh.messages.sparing import Sparing
-from vox_mesh.model.hlc import Hlc
-from vox_mesh.model.messages import WIRE_FIELDS, Message
+from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.messages.records import WIRE_FIELDS, Message
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

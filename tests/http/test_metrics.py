@@ -26,7 +26,7 @@ from vox_mesh.http.access import Access
 from vox_mesh.http.metrics import CONTENT_TYPE, Metrics
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.finishing import Ended
-from vox_mesh.model.jobs import JobState
+from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.reports import PROMISES, BarReport, Source

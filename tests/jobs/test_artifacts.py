@@ -22,7 +22,7 @@ from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import ArtifactDamaged, ArtifactMissing, ArtifactNotKept, BadValue, NotKnown
 from vox_mesh.jobs.artifacts import MAX_INLINE, Artifact, Artifacts
 from vox_mesh.jobs.shelves import Shelves
-from vox_mesh.model.proof import hash_of
+from vox_mesh.model.jobs.proof import hash_of
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 

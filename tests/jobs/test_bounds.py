@@ -23,8 +23,8 @@ from vox_mesh import Mesh, Settings
 from vox_mesh.errors import BadManifest
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.metering import Meter, Share, Shares
-from vox_mesh.model.jobs import Job
-from vox_mesh.model.manifest import Manifest, parse_manifests
+from vox_mesh.model.jobs.manifest import Manifest, parse_manifests
+from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.node import MeshNode

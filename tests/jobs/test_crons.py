@@ -19,9 +19,9 @@ from tests.support.messaging import Crowd, write
 from vox_mesh import Mesh
 from vox_mesh.errors import BadManifest, BadValue, NotKnown, Refused
 from vox_mesh.jobs.crons import FIRED, CronJob, Crons
-from vox_mesh.model.cron import NICKNAMES, Cron, iso, zone_named
-from vox_mesh.model.jobs import SCHEDULE, Job
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.jobs.cron import NICKNAMES, Cron, iso, zone_named
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.records import SCHEDULE, Job
 from vox_mesh.node import MeshNode
 
 _HOUR_MS = 3_600_000

@@ -16,8 +16,8 @@ from tests.support.jobs_in_hand import ops
 from tests.support.lengths import SOAK, in_soak
 from tests.support.messaging import PATIENCE_S, Crowd, crowd_on
 from tools.homes import FILE, MESH_REPLICA, HomeCase
-from vox_mesh.model.jobs import CLAIM, Job
-from vox_mesh.model.rendezvous import GRACE_MS, RANKS, Ranking
+from vox_mesh.model.jobs.records import CLAIM, Job
+from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS, Ranking
 from vox_mesh.node import MeshNode
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]

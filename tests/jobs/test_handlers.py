@@ -20,10 +20,10 @@ from vox_mesh import Script, Statement
 from vox_mesh.errors import Refused, StaleClaim
 from vox_mesh.jobs.attempt import GiveBack, GiveUp
 from vox_mesh.jobs.context import JobContext
-from vox_mesh.model.chain import Entry
-from vox_mesh.model.inference import SNAPSHOT
-from vox_mesh.model.jobs import CLAIM, COMPLETE, YIELD, Job
-from vox_mesh.model.proof import MAX_ERROR, Proof, faults_of
+from vox_mesh.model.jobs.inference import SNAPSHOT
+from vox_mesh.model.jobs.proof import MAX_ERROR, Proof, faults_of
+from vox_mesh.model.jobs.records import CLAIM, COMPLETE, YIELD, Job
+from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.node import MeshNode
 
 _SOON: Final = timedelta(milliseconds=20)

@@ -26,8 +26,8 @@ from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh.errors import Refused
 from vox_mesh.jobs.rebuild import Rebuild
-from vox_mesh.model.jobs import HELD, JOB_OPS, JobState
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.records import HELD, JOB_OPS, JobState
 from vox_mesh.store.script import Op, Outcome, Script, new_key
 
 _NODES: Final = ("one", "two")

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from vox_mesh.errors import BadManifest, BadValue, IllegalTransition, NoAnswer, NotKnown, OutcomeUnknown
-from vox_mesh.model.canonical import content_id
-from vox_mesh.model.jobs import JobState
-from vox_mesh.model.manifest import Manifest, parse_manifests
+from vox_mesh.model.base.canonical import content_id
+from vox_mesh.model.jobs.manifest import Manifest, parse_manifests
+from vox_mesh.model.jobs.records import JobState
 from vox_mesh.node import MeshNode
 
 _A = "01M7FQ2ZC4T6V8X0Y2Z4A6B8C0"

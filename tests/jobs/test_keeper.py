@@ -21,8 +21,8 @@ from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.keeper import REFUSED, JobKeeper
 from vox_mesh.jobs.moves import SQL
-from vox_mesh.model.jobs import ABORT, EXPIRE
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.records import ABORT, EXPIRE
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
 

@@ -14,7 +14,7 @@ from vox_mesh.errors import BadValue, NotKnown, Refused
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.kinds import JobKinds
 from vox_mesh.jobs.roster import KindRules
-from vox_mesh.model.jobs import CLAIM, JobState
+from vox_mesh.model.jobs.records import CLAIM, JobState
 from vox_mesh.node import MeshNode
 
 _PATIENCE_S = 30.0

@@ -19,7 +19,7 @@ from tools.sqld import Server
 from vox_mesh import Mesh, Settings
 from vox_mesh.errors import CircuitOpen, Unreachable
 from vox_mesh.jobs.context import JobContext
-from vox_mesh.model.jobs import CLAIM, COMPLETE, EXPIRE
+from vox_mesh.model.jobs.records import CLAIM, COMPLETE, EXPIRE
 from vox_mesh.node import MeshNode
 
 _LEASE_S: Final = 0.6

@@ -16,9 +16,9 @@ from vox_mesh.coordination.pages import Pages
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs import rebuild as of_rebuild
 from vox_mesh.jobs.rebuild import Difference, Rebuild
-from vox_mesh.model.chain import Entry
-from vox_mesh.model.jobs import JobState
-from vox_mesh.model.roster import COLUMNS, Replay
+from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.jobs.replay import COLUMNS, Replay
+from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.node import MeshNode
 
 _OF_JOB = "scope_id = ?1 AND repository_id = ?2 AND job_id = ?3"

@@ -27,8 +27,8 @@ from tests.support.staging import (
     ways,
 )
 from vox_mesh.errors import IllegalTransition, StaleClaim
-from vox_mesh.model.jobs import CLAIM, COMPLETE, HELD, JobState
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.records import CLAIM, COMPLETE, HELD, JobState
 
 __all__ = ["pair"]
 

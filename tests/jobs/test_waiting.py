@@ -13,7 +13,7 @@ from tests.support.messaging import PATIENCE_S, write
 from tools.homes import FILE
 from vox_mesh import Mesh
 from vox_mesh.errors import NotKnown, StoreClosed
-from vox_mesh.model.jobs import JobState
+from vox_mesh.model.jobs.records import JobState
 from vox_mesh.node import MeshNode
 from vox_mesh.store import Rows
 

@@ -22,8 +22,8 @@ from vox_mesh import Mesh
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.roster import Claimable
-from vox_mesh.model.jobs import CLAIM
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.records import CLAIM
 from vox_mesh.node import MeshNode
 
 _ROUNDS: Final = 20 if SOAK else 1

@@ -16,7 +16,7 @@ from vox_mesh import Message, Outcome, Script
 from vox_mesh.errors import DatabaseUnavailable, NotHolder, Unreachable
 from vox_mesh.messages.arrivals import MAX_KEPT, Arrivals
 from vox_mesh.messages.claims import is_brought
-from vox_mesh.model.messages import MessageState
+from vox_mesh.model.messages.records import MessageState
 from vox_mesh.node import MeshNode
 from vox_mesh.store.breaker import Breaker
 

@@ -22,7 +22,7 @@ from tests.support.messaging import (
 from tests.support.rivals import MEMORIES, at, overtaken
 from vox_mesh import DeferToAgent, Message
 from vox_mesh.errors import BadValue, MessageTaken
-from vox_mesh.model.messages import MAX_NAME, MAX_PAYLOAD_BYTES, MessageState
+from vox_mesh.model.messages.records import MAX_NAME, MAX_PAYLOAD_BYTES, MessageState
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
 

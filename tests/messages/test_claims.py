@@ -14,7 +14,7 @@ from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Message, Settings
 from vox_mesh.errors import BadValue, NoAnswer, NotHolder
-from vox_mesh.model.messages import MessageState
+from vox_mesh.model.messages.records import MessageState
 from vox_mesh.node import MeshNode
 
 _LONG_S = 3_600.0

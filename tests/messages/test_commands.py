@@ -13,8 +13,8 @@ from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh import Mesh, load_settings
 from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.errors import KeyRefused
-from vox_mesh.model.hlc import Hlc
-from vox_mesh.model.messages import MessageState
+from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.messages.records import MessageState
 from vox_mesh.store import new_key
 
 

@@ -8,7 +8,7 @@ from tests.support.authoring import Scene
 from tests.support.messaging import Crowd, bodies, change, found, ids
 from vox_mesh import Message
 from vox_mesh.messages.keeper import OVERDUE
-from vox_mesh.model.messages import MESH_AGENT
+from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.node import MeshNode
 
 _DAY_MS = 86_400_000

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.messaging import PATIENCE_S, bodies, found, ids
 from vox_mesh.errors import BadValue
-from vox_mesh.model.messages import MessageState
+from vox_mesh.model.messages.records import MessageState
 from vox_mesh.node import MeshNode
 
 

@@ -18,7 +18,7 @@ from tests.support.messaging import (
     take,
 )
 from vox_mesh.errors import NotHolder
-from vox_mesh.model.messages import MessageState
+from vox_mesh.model.messages.records import MessageState
 from vox_mesh.node import MeshNode
 
 

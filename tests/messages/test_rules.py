@@ -24,7 +24,7 @@ from tests.support.walks import walk
 from tools.homes import FILE, MEMORY, HomeCase
 from vox_mesh import Message
 from vox_mesh.errors import NotHolder, NotKnown
-from vox_mesh.model.messages import MessageState
+from vox_mesh.model.messages.records import MessageState
 from vox_mesh.node import MeshNode
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from tests.support.town import Town
 from tools.homes import FILE
 from vox_mesh import Mesh, Message
 from vox_mesh.errors import KeyRefused
-from vox_mesh.model.messages import WIRE_FIELDS, MessageState
+from vox_mesh.model.messages.records import WIRE_FIELDS, MessageState
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
 

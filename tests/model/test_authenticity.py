@@ -12,9 +12,9 @@ from tests.model.test_verification import GUARD, OWNER, anything, found, like, s
 from tests.support.chains import Log, Said, key_named, problems, rechained, signed_by, verified
 from tests.support.examples import few
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import canonical, parse
-from vox_mesh.model.chain import ANCHOR, Entry
-from vox_mesh.model.verification import DESIGNATE, REKEY, Key, Witness, is_authentic, key_at
+from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.oplog.chain import ANCHOR, Entry
+from vox_mesh.model.oplog.verification import DESIGNATE, REKEY, Key, Witness, is_authentic, key_at
 
 OWNER_KEY = key_named(OWNER).public
 # What verdicts say is vouched for by seals, and by nothing else.

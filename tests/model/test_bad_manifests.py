@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from vox_mesh.errors import BadManifest
-from vox_mesh.model.flaws import MAX_FAULTS
-from vox_mesh.model.manifest import parse_manifests
+from vox_mesh.model.documents.validation import MAX_FAULTS
+from vox_mesh.model.jobs.manifest import parse_manifests
 
 ULID: Final = "01J00000000000000000000001"
 JOB: Final = "ab" * 32

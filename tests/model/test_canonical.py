@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import few, many
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import canonical, is_canonical, parse
+from vox_mesh.model.base.canonical import canonical, is_canonical, parse
 
 EXACT: Final = 2**53 - 1
 

@@ -14,8 +14,8 @@ from proof.op_hash import op_hash
 from tests.model.test_canonical import values
 from tests.support.chains import Log, Said
 from tests.support.examples import exactly, few, many
-from vox_mesh.model.canonical import canonical, is_canonical, parse
-from vox_mesh.model.chain import NO_HASH, SEAL, Entry, Sealing, Verdict, hash_of, signed_text
+from vox_mesh.model.base.canonical import canonical, is_canonical, parse
+from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Entry, Sealing, Verdict, hash_of, signed_text
 
 TEXT: Final = (
     '{"deps":["01KCA0000000000000000000AA"],"hlc":"1800000000000-00007-node-1/cli","kind":"RouteKind",'

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from vox_mesh.model.clock_steps import Decision, Step, Witness, judge
+from vox_mesh.model.nodes.clock_steps import Decision, Step, Witness, judge
 
 HOUR: Final = Step(3_600_000, 3_600_040)
 SAME: Final = Witness(Step(3_599_300, 3_599_350), 0, True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import many
-from vox_mesh.model.durations import milliseconds
+from vox_mesh.model.base.durations import milliseconds
 
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

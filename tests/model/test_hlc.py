@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import few, many
 from vox_mesh.errors import BadValue
-from vox_mesh.model.hlc import MAX_AHEAD_MS, Hlc, HybridClock, clock_part
+from vox_mesh.model.base.hlc import MAX_AHEAD_MS, Hlc, HybridClock, clock_part
 
 LAST_WALL: Final = 10**13 - 1
 LAST_LOGICAL: Final = 10**5 - 1

@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import canonical
-from vox_mesh.model.inference import MAX_INPUTS, MAX_SNAPSHOT_BYTES, SNAPSHOT, inference_snapshot
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.jobs.inference import MAX_INPUTS, MAX_SNAPSHOT_BYTES, SNAPSHOT, inference_snapshot
 
 JOB: Final = "ab" * 32
 SAID: Final[dict[str, Any]] = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.drawing import drawn
-from vox_mesh.model.jobs import (
+from vox_mesh.model.jobs.records import (
     ENDS,
     HELD,
     JOB_OPS,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.chains import key_named
 from tests.support.examples import few
-from vox_mesh.model.keys import SigningKey, is_public_key, is_signed
+from vox_mesh.model.base.keys import SigningKey, is_public_key, is_signed
 
 # RFC 8032, 7.1, test 1: an empty message.
 SECRET: Final = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import few
-from vox_mesh.model.liveness import DEAD_AFTER_TICKS, State, missed_ticks, state_of
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, State, missed_ticks, state_of
 
 BETTER_FIRST = [State.ALIVE, State.WARN, State.ALERT, State.CRITICAL, State.DEAD]
 

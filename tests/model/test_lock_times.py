@@ -8,7 +8,7 @@ from contextlib import closing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vox_mesh.model.locks import iso_of, milliseconds_at
+from vox_mesh.model.locks.records import iso_of, milliseconds_at
 
 _AS_TEXT = "SELECT strftime('%Y-%m-%dT%H:%M:%fZ', ? / 1000.0, 'unixepoch')"
 

@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 
 from tests.support.examples import few, many
 from vox_mesh.errors import BadManifest
-from vox_mesh.model.canonical import canonical, content_id
-from vox_mesh.model.manifest import After, Manifest, When, handler_manifest, ordered, outside, parse_manifests
+from vox_mesh.model.base.canonical import canonical, content_id
+from vox_mesh.model.jobs.manifest import (
+    After,
+    Manifest,
+    When,
+    handler_manifest,
+    ordered,
+    outside,
+    parse_manifests,
+)
 
 FIRST: Final = "01J00000000000000000000001"
 SECOND: Final = "01J00000000000000000000002"

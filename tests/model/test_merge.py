@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vox_mesh.model.merge import Change, change_of, differing, three_way
+from vox_mesh.model.occ.merge import Change, change_of, differing, three_way
 
 _NAMES: Final = ("a", "b", "c", "d")
 _VALUES: Final = st.sampled_from([None, 0, 1, 2.5, "x", "", b"x"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.messages import (
+from vox_mesh.model.messages.records import (
     MAX_PAYLOAD_BYTES,
     WIRE_FIELDS,
     WRITTEN,

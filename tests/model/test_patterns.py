@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.examples import many
 from tests.support.lengths import SOAK
 from vox_mesh.errors import BadValue
-from vox_mesh.model.patterns import FILE, MAX_BYTES, is_pattern, normalised, overlap
+from vox_mesh.model.locks.patterns import FILE, MAX_BYTES, is_pattern, normalised, overlap
 
 EXHAUSTIVE: Final = 4
 """Up to this length, every pattern is compared with every other."""

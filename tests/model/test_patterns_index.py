@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import many
-from vox_mesh.model.pattern_index import PatternIndex
-from vox_mesh.model.patterns import FILE, MAX_BYTES, overlap
+from vox_mesh.model.locks.pattern_index import PatternIndex
+from vox_mesh.model.locks.patterns import FILE, MAX_BYTES, overlap
 
 names = st.text("ab", min_size=1, max_size=3)
 segments = names | st.text("ab*?", min_size=1, max_size=4) | st.just("**")

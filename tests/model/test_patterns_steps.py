@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import few
-from vox_mesh.model import pattern_index, patterns
-from vox_mesh.model.pattern_index import PatternIndex
-from vox_mesh.model.patterns import FILE, normalised, overlap
+from vox_mesh.model.locks import pattern_index, patterns
+from vox_mesh.model.locks.pattern_index import PatternIndex
+from vox_mesh.model.locks.patterns import FILE, normalised, overlap
 
 HELD: Final = 10_000
 RULES: Final = {patterns.__file__, pattern_index.__file__}

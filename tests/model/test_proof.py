@@ -14,9 +14,8 @@ from tests.model.test_canonical import values
 from tests.support.chains import key_named
 from tests.support.examples import few, many
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import canonical, content_id, is_canonical
-from vox_mesh.model.chain import signed_text
-from vox_mesh.model.proof import (
+from vox_mesh.model.base.canonical import canonical, content_id, is_canonical
+from vox_mesh.model.jobs.proof import (
     MAX_ERROR,
     MAX_OUTPUTS,
     Envelope,
@@ -32,6 +31,7 @@ from vox_mesh.model.proof import (
     read_proof,
     trailers,
 )
+from vox_mesh.model.oplog.chain import signed_text
 
 KEY: Final = key_named("worker")
 OTHER: Final = key_named("other")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import few
-from vox_mesh.model.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms, score
+from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms, score
 
 _JOBS: Final = 10_000
 _IDS: Final = st.text("0123456789abcdef", min_size=64, max_size=64)

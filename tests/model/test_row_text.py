@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import is_canonical
-from vox_mesh.model.row_text import decoded, row_of, row_text, shown
+from vox_mesh.model.base.canonical import is_canonical
+from vox_mesh.model.base.row_json import decoded, row_of, row_text, shown
 
 _VALUES = (
     st.none()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vox_mesh.model.store_memory import Epoch, StoreMemory
+from vox_mesh.model.nodes.store_memory import Epoch, StoreMemory
 
 _MEMORY = StoreMemory(Epoch(3, "op", "origin"), 2, 7, 90, 88, "entry", 40, "hash", 2**50)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vox_mesh.model.tally import FEW, LONG_S, OTHER, QUICK_S, Counts, Spread
+from vox_mesh.model.base.histogram import FEW, LONG_S, OTHER, QUICK_S, Counts, Spread
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e6)))

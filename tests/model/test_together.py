@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import many
-from vox_mesh.model.together import MAX_LENGTH, MOST, grown, joined, parted
+from vox_mesh.model.base.batch_signature import MAX_LENGTH, MOST, grown, joined, parted
 
 _SIGNATURE = "ed25519:" + "0" * 128
 

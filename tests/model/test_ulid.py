@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import few, many
-from vox_mesh.model.ulid import UlidSource, derived, encode, is_ulid, milliseconds_of
+from vox_mesh.model.base.ulid import UlidSource, derived, encode, is_ulid, milliseconds_of
 
 times = st.integers(0, 2**48 - 1)
 chances = st.integers(0, 2**80 - 1)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.chains import Log, Said, key_named, problems, rechained, signed_by, verified
 from tests.support.examples import exactly, few, many
-from vox_mesh.model.chain import ANCHOR, NO_HASH, SEAL, Entry, signed_text
-from vox_mesh.model.verification import DESIGNATE, OWNER_ONLY, REKEY, ROUTE, Key, LogCheck, Witness
+from vox_mesh.model.oplog.chain import ANCHOR, NO_HASH, SEAL, Entry, signed_text
+from vox_mesh.model.oplog.verification import DESIGNATE, OWNER_ONLY, REKEY, ROUTE, Key, LogCheck, Witness
 
 OWNER: Final = "node-a"
 NODES: Final = (OWNER, "node-a/cli", "node-b", "node.c")

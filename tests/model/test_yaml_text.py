@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.model.test_manifest import WHOLE, names, texts, values
 from tests.support.examples import few
 from vox_mesh.errors import BadManifest
-from vox_mesh.model import yaml_text
-from vox_mesh.model.manifest import Manifest, parse_manifests
-from vox_mesh.model.yaml_text import read_documents
+from vox_mesh.model.documents import yaml_reader as yaml_text
+from vox_mesh.model.documents.yaml_reader import read_documents
+from vox_mesh.model.jobs.manifest import Manifest, parse_manifests
 
 
 def outcome(text: str | bytes) -> Manifest | str | None:

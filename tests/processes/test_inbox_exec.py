@@ -22,7 +22,7 @@ from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
 from vox_mesh.jobs.process_group import members
-from vox_mesh.model.messages import Message
+from vox_mesh.model.messages.records import Message
 
 _FAMILY: Final = FAMILY[-1]
 _LEASE_S: Final = 1.5

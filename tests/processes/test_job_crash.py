@@ -16,9 +16,9 @@ from tests.support.job_runs import Works, works
 from tests.support.lengths import SOAK, only_at_full_length
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
-from vox_mesh.model.chain import Entry
-from vox_mesh.model.jobs import COMPLETE, EXPIRE
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.records import COMPLETE, EXPIRE
+from vox_mesh.model.oplog.chain import Entry
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_500 if SOAK else 180)]
 

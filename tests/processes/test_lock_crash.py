@@ -15,7 +15,7 @@ from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh import Settings
 from vox_mesh.errors import StoreClosed
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.locks import milliseconds_at
+from vox_mesh.model.locks.records import milliseconds_at
 
 _IN_TIME_MS = 100
 _ALIVE_MS = 2_000  # for so long a waiter is believed in after it was last heard of

@@ -20,7 +20,7 @@ from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings
 from vox_mesh.coordination.key_file import new_key
-from vox_mesh.model.keys import SigningKey
+from vox_mesh.model.base.keys import SigningKey
 
 _WORK: Final = ("--handlers", "my_handlers:handlers")
 _ALL: Final = 10**6

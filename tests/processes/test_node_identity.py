@@ -25,7 +25,7 @@ from vox_mesh import Settings, open_store
 from vox_mesh.coordination.nodes import Node
 from vox_mesh.errors import KeyRefused, MeshError, NodeInUse, SlotInUse
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.liveness import DEAD_AFTER_TICKS, State
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, State
 from vox_mesh.store.slots import slot_folder
 
 _PROCESSES = 5

@@ -23,7 +23,7 @@ from tools.sqld import Server
 from vox_mesh import Job, Manifest, Mesh, Settings
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.process_group import members
-from vox_mesh.model.liveness import State
+from vox_mesh.model.nodes.liveness import State
 
 _ECHO: Final = "example.echo"
 _HANDLERS: Final = ("--handlers", "my_handlers:handlers")

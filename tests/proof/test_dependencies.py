@@ -8,7 +8,7 @@ from proof.checkers.dependencies import DEPENDENCY_CHECKS
 from tests.proof.story import Story, faults
 from vox_mesh.coordination.deferral import Standing
 from vox_mesh.coordination.kinds import APPLY, DROP
-from vox_mesh.model.canonical import canonical
+from vox_mesh.model.base.canonical import canonical
 
 
 class _Log:

@@ -33,8 +33,8 @@ def test_its_place_is_there(plant: Plant) -> None:
     [
         Sql("locks", "take_one", "no such words", ""),
         Sql("locks", "no_such_statement", "x", ""),
-        Code("vox_mesh.model.liveness:missed_ticks", "no such words", ""),
-        Code("vox_mesh.model.liveness:no_such_function", "x", ""),
+        Code("vox_mesh.model.nodes.liveness:missed_ticks", "no such words", ""),
+        Code("vox_mesh.model.nodes.liveness:no_such_function", "x", ""),
     ],
 )
 def test_a_place_that_is_gone_is_told(change: Sql | Code) -> None:

@@ -10,7 +10,7 @@ from proof.monitor import Monitor
 from proof.reading import Row
 from proof.workloads.oplog import LAST
 from tests.proof.story import Story, faults
-from vox_mesh.model.chain import NO_HASH, hash_of
+from vox_mesh.model.oplog.chain import NO_HASH, hash_of
 
 
 def _chain(length: int) -> list[Row]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.hlc import Hlc
+from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.claims import MAX_NOTES, MAX_WAITS, ClaimState, StatusClaim
 
 _HLC = str(Hlc(1_800_000_000_000, 7, "a"))

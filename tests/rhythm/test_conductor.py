@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.rhythm.orchestra import Orchestra, Player, orchestra
-from vox_mesh.model.canonical import canonical
+from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.frames import Source
 from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vox_mesh.coordination.kinds import TEMPO_DECISION
-from vox_mesh.model.canonical import canonical, parse
-from vox_mesh.model.chain import NO_HASH, Entry
+from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.oplog.chain import NO_HASH, Entry
 from vox_mesh.model.rhythm.control import (
     ControlState,
     Decision,

@@ -15,8 +15,8 @@ from tests.support.clocks import Clock
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.coordination.kinds import TEMPO_DECISION
 from vox_mesh.errors import StaleFence, Unreachable
-from vox_mesh.model.canonical import parse
-from vox_mesh.model.chain import Entry
+from vox_mesh.model.base.canonical import parse
+from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.model.rhythm.control import Decision, state_after
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport, Figures, Source, Standing

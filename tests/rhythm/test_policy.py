@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vox_mesh.errors import BadPolicy
-from vox_mesh.model.canonical import canonical, parse
+from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.rhythm.policy import PHASES, TempoPolicy, parse_policy, policy_hash
 from vox_mesh.model.rhythm.tempo import FASTEST_BPM, SLOWEST_BPM, Tempo
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vox_mesh.errors import BadScore, BadValue
-from vox_mesh.model.canonical import canonical, parse
+from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.rhythm.policy import PHASES
 from vox_mesh.model.rhythm.score import Score, Span, parse_score
 

@@ -15,7 +15,7 @@ from tests.support.clocks import Clock
 from tests.support.grounds import BAR_MS, BEAT_MS, BEGIN_MS, Hand, Player, player
 from tests.support.messaging import Crowd
 from vox_mesh.errors import BadValue, DatabaseFault, StaleIncarnation, Unreachable
-from vox_mesh.model.hlc import Hlc
+from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.claims import StatusClaim
 from vox_mesh.rhythm import status
 from vox_mesh.store.batch import Batch

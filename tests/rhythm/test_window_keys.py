@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vox_mesh.model.canonical import canonical
+from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.model.rhythm.window_keys import LONGEST_WINDOW_MS, MARK, RELAY, Fault, check, issue
 

@@ -20,7 +20,7 @@ from tests.support.examples import column, few
 from tests.support.gate import GatedEngine
 from vox_mesh import Outcome, Script, Statement, Store
 from vox_mesh.errors import CircuitOpen, MeshError, NoAnswer, OutcomeUnknown, SpoolFull, Unreachable
-from vox_mesh.model.homes import Home
+from vox_mesh.model.base.homes import Home
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.breaker import Breaker
 from vox_mesh.store.memory import MemoryEngine

@@ -26,7 +26,7 @@ from vox_mesh import (
     open_store,
 )
 from vox_mesh.errors import BadStatement, ConstraintFailed, Refused, StoreClosed
-from vox_mesh.model.homes import Driver, Home
+from vox_mesh.model.base.homes import Driver, Home
 from vox_mesh.store import Value, new_key
 from vox_mesh.store.schema import VERSION
 

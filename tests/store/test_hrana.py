@@ -27,7 +27,7 @@ from vox_mesh.errors import (
     Unreachable,
     UpgradeRefused,
 )
-from vox_mesh.model.homes import Driver, Home
+from vox_mesh.model.base.homes import Driver, Home
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.hrana.http import HttpEngine
 from vox_mesh.store.hrana.ws import WsEngine

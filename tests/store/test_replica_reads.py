@@ -21,7 +21,7 @@ from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Rows, Script, Statement, Store, open_store
 from vox_mesh.errors import DatabaseUnavailable, MeshError, StoreClosed
-from vox_mesh.model.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.store import Value
 from vox_mesh.store.reader import Reader
 from vox_mesh.store.replica.mark import replica_path

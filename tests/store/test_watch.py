@@ -18,7 +18,7 @@ from tools.homes import MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, MESH_REPLICA, HomeC
 from tools.sqld import Server
 from vox_mesh import Rows, Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import BadStatement, StoreClosed
-from vox_mesh.model.homes import Home
+from vox_mesh.model.base.homes import Home
 from vox_mesh.store.changes import Change, Changes
 from vox_mesh.store.memory import MemoryEngine
 from vox_mesh.store.request import Tenant

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.support.rivals import MEMORIES, at, overtaken
 from tests.support.staging import brought
 from vox_mesh import ConflictRecorded, DeferToAgent
-from vox_mesh.model.jobs import JobState
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
 

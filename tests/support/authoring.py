@@ -17,9 +17,9 @@ from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.coordination.presence import Activity, Presence
 from vox_mesh.coordination.witness import SharedPlace, StoreWitness
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.chain import Entry
-from vox_mesh.model.homes import Home
-from vox_mesh.model.store_memory import StoreMemory
+from vox_mesh.model.base.homes import Home
+from vox_mesh.model.nodes.store_memory import StoreMemory
+from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.node import MeshNode
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.batch import Batch

@@ -20,8 +20,8 @@ from vox_mesh import MeshError, Script, Store
 from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.errors import StaleIncarnation
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.canonical import canonical
-from vox_mesh.model.chain import Entry
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import Op, Statement, new_key
 

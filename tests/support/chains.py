@@ -10,11 +10,11 @@ import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from proof.op_hash import op_hash
-from vox_mesh.model.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, signed_text
-from vox_mesh.model.hlc import HybridClock
-from vox_mesh.model.keys import SigningKey
-from vox_mesh.model.ulid import encode
-from vox_mesh.model.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
+from vox_mesh.model.base.hlc import HybridClock
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.base.ulid import encode
+from vox_mesh.model.oplog.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, signed_text
+from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
 
 REPOSITORY: Final = "default"
 _START_MS: Final = 1_800_000_000_000

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vox_mesh.model.jobs import JobState
+from vox_mesh.model.jobs.records import JobState
 
 _PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "jobs.md"
 _DIAGRAM: Final = re.compile(r"^```mermaid\nstateDiagram-v2\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from vox_mesh import Mesh, MeshError, Script, Settings, Statement
 from vox_mesh.errors import LockHeld
-from vox_mesh.model.locks import Lock
+from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
 
 PATIENCE_S: Final = 20.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from vox_mesh.model.jobs import ENDS, HELD, JobState
+from vox_mesh.model.jobs.records import ENDS, HELD, JobState
 
 PENDING, CLAIMED, RUNNING, SUCCEEDED, FAILED, ABORTED = JobState
 

@@ -17,9 +17,20 @@ from tests.support.jobs import Job as Task
 from tests.support.processes import Writer
 from vox_mesh import Mesh, Settings
 from vox_mesh.jobs.rebuild import Rebuild
-from vox_mesh.model.chain import Entry
-from vox_mesh.model.jobs import ABORT, CLAIM, COMPLETE, ENDS, EXPIRE, JOB_OPS, SCHEDULE, START, YIELD, Job
-from vox_mesh.model.proof import Proof, faults_of
+from vox_mesh.model.jobs.proof import Proof, faults_of
+from vox_mesh.model.jobs.records import (
+    ABORT,
+    CLAIM,
+    COMPLETE,
+    ENDS,
+    EXPIRE,
+    JOB_OPS,
+    SCHEDULE,
+    START,
+    YIELD,
+    Job,
+)
+from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.node import MeshNode
 
 PATIENCE_S: Final = 120.0

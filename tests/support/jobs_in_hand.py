@@ -11,8 +11,8 @@ from tests.support.messaging import write
 from vox_mesh import Mesh, Outcome
 from vox_mesh.jobs.jobs import Reference
 from vox_mesh.jobs.roster import json
-from vox_mesh.model.chain import Entry
-from vox_mesh.model.jobs import CLAIM, COMPLETE, Job
+from vox_mesh.model.jobs.records import CLAIM, COMPLETE, Job
+from vox_mesh.model.oplog.chain import Entry
 
 LEASE_MS: Final = 60_000
 _PAGE: Final = 10_000

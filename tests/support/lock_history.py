@@ -17,7 +17,7 @@ from proof.checkers.lock_model import Kind, Operation, lock_fault
 from proof.history import Step
 from vox_mesh import Mesh, MeshError, Script, Statement, Store
 from vox_mesh.errors import LockHeld, StaleFence
-from vox_mesh.model.locks import Lock
+from vox_mesh.model.locks.records import Lock
 from vox_mesh.store.script import new_key
 
 WRITES: Final = "seq INTEGER PRIMARY KEY AUTOINCREMENT, lock_key, token, id"

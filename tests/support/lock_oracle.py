@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from vox_mesh.model.patterns import overlap
+from vox_mesh.model.locks.patterns import overlap
 
 
 @dataclass(eq=False)

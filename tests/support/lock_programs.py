@@ -19,7 +19,7 @@ from typing import Any, Final
 from tests.support.jobs import report
 from tests.support.lock_history import Recorder, roam
 from vox_mesh import Mesh
-from vox_mesh.model.locks import Lock
+from vox_mesh.model.locks.records import Lock
 
 Facts = dict[str, Any]
 

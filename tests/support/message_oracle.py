@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vox_mesh.model.messages import Message, MessageState
+from vox_mesh.model.messages.records import Message, MessageState
 
 Maker = tuple[str, int]
 """A node, and which of its incarnations."""

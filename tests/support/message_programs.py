@@ -22,8 +22,8 @@ from tests.support.lock_programs import orders
 from vox_mesh import Mesh
 from vox_mesh.errors import NotHolder
 from vox_mesh.messages import consumer
-from vox_mesh.model.messages import Message, MessageState
-from vox_mesh.model.ulid import derived
+from vox_mesh.model.base.ulid import derived
+from vox_mesh.model.messages.records import Message, MessageState
 from vox_mesh.node import MeshNode
 
 Facts = dict[str, Any]

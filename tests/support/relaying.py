@@ -22,8 +22,8 @@ from vox_mesh.http.relay_keys import RelayKeys
 from vox_mesh.http.service import Service
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.reception import Reception
-from vox_mesh.model.keys import SigningKey
-from vox_mesh.model.messages import Message
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.messages.records import Message
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
 

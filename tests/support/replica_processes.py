@@ -15,7 +15,7 @@ from tests.support.processes import Writer
 from tools.homes import HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, open_store
-from vox_mesh.model.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.store.replica.mark import Record, read_record, replica_path
 
 PUSHED: Final = HomeCase(Home.MESH, Driver.WS, ReplicaChoice.PUSHED)

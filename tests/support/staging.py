@@ -15,8 +15,8 @@ from tools.homes import MEMORY, MESH
 from vox_mesh.errors import Refused
 from vox_mesh.jobs.moves import Item
 from vox_mesh.jobs.rebuild import Rebuild
-from vox_mesh.model.jobs import Job, JobState
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import Outcome, Script, new_key
 

@@ -15,11 +15,11 @@ from vox_mesh.coordination.author import Author
 from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.coordination.identity import COMMANDS, Identity
 from vox_mesh.errors import Refused
-from vox_mesh.model.canonical import canonical
-from vox_mesh.model.chain import NO_HASH, SEAL, Entry, Sealing, signed_text
-from vox_mesh.model.hlc import Hlc
-from vox_mesh.model.homes import Home
-from vox_mesh.model.keys import SigningKey
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Entry, Sealing, signed_text
 from vox_mesh.node import MeshNode
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store import Value, new_key

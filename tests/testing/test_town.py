@@ -14,7 +14,7 @@ import pytest
 
 from vox_mesh import JobContext, MeshError
 from vox_mesh.errors import BadValue, LockHeld, LockLost, NotKnown, StaleFence
-from vox_mesh.model.liveness import State
+from vox_mesh.model.nodes.liveness import State
 from vox_mesh.node import MeshNode
 from vox_mesh.store.memory import MemoryEngine, SharedMemory
 from vox_mesh.store.script import Statement

@@ -14,10 +14,10 @@ from tools.demo.cast import CAST, CHANGELOG, NOTES, PLAN, ROUTES, VICTIM, manife
 from tools.demo.stage import Event, Stage
 from vox_mesh import Conflict, Job, JobState, Mesh, Message
 from vox_mesh.coordination.kinds import RESOLVE
-from vox_mesh.model.chain import Entry
-from vox_mesh.model.jobs import CLAIM, COMPLETE
-from vox_mesh.model.messages import MessageState
-from vox_mesh.model.verification import ChainReport
+from vox_mesh.model.jobs.records import CLAIM, COMPLETE
+from vox_mesh.model.messages.records import MessageState
+from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.verification import ChainReport
 
 _MOST: Final = 10_000
 

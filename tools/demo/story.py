@@ -24,8 +24,8 @@ from tools.demo.players import Failed, Troupe
 from tools.demo.stage import Event, Stage
 from tools.demo.view import View
 from vox_mesh import Mesh, Message, Take
-from vox_mesh.model.jobs import ENDS
-from vox_mesh.model.messages import MessageState
+from vox_mesh.model.jobs.records import ENDS
+from vox_mesh.model.messages.records import MessageState
 
 _ENOUGH: Final = 20
 """So many jobs have ended before somebody is killed."""

@@ -16,7 +16,7 @@ from vox_mesh.cli.signals import run_until_signalled
 from vox_mesh.cli.start import start
 from vox_mesh.errors import MeshError
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.locks import milliseconds_at
+from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.rhythm.frames import Source
 from vox_mesh.settings import Settings
 from vox_mesh.views.rhythm import BeatView, beat_of

@@ -13,8 +13,8 @@ from vox_mesh.cli.options import TakesCommand
 from vox_mesh.cli.output import Record, json_option, show_one, show_several
 from vox_mesh.errors import BadManifest, BadValue
 from vox_mesh.jobs.crons import CronJob
-from vox_mesh.model.cron import iso
-from vox_mesh.model.manifest import EXEC
+from vox_mesh.model.jobs.cron import iso
+from vox_mesh.model.jobs.manifest import EXEC
 from vox_mesh.views.crons import CronView, RemovedCronView
 
 

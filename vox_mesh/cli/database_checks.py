@@ -11,8 +11,8 @@ from vox_mesh.cli.db_migrate import NOT_REPAIRABLE, REPAIRABLE
 from vox_mesh.cli.start import opened_engine
 from vox_mesh.coordination.clock import MAX_STEP_MS
 from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
-from vox_mesh.model.homes import Home, ReplicaChoice
-from vox_mesh.model.locks import iso_of
+from vox_mesh.model.base.homes import Home, ReplicaChoice
+from vox_mesh.model.locks.records import iso_of
 from vox_mesh.opening import primary_log
 from vox_mesh.store import probe
 from vox_mesh.store.file import FileEngine

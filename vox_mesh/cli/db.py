@@ -19,7 +19,7 @@ from vox_mesh.cli.start import opened_engine, start, start_shared
 from vox_mesh.coordination.kinds import RESTORE
 from vox_mesh.errors import DatabaseUnavailable, MeshError, SchemaDiffers
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.homes import Home
+from vox_mesh.model.base.homes import Home
 from vox_mesh.opening import Role, open_store
 from vox_mesh.settings import Settings
 from vox_mesh.store.backup import back_up

@@ -11,7 +11,7 @@ import orjson
 
 from vox_mesh.cli.output import json_option, show_lines, show_one, table
 from vox_mesh.cli.start import opened_engine, start_shared
-from vox_mesh.model.locks import iso_of
+from vox_mesh.model.locks.records import iso_of
 from vox_mesh.settings import Settings
 from vox_mesh.store.engine import Ask
 from vox_mesh.store.lost import LostRow, lost_rows

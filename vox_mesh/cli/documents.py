@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import click
 
 from vox_mesh.errors import BadDocument, BadValue
-from vox_mesh.model.documents import MAX_BYTES
+from vox_mesh.model.documents.documents import MAX_BYTES
 
 _STDIN: Final = "-"
 

@@ -17,7 +17,7 @@ from vox_mesh.cli.signals import run_until_signalled
 from vox_mesh.cli.start import start_shared
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.claims import LEASE_S
-from vox_mesh.model.messages import Message
+from vox_mesh.model.messages.records import Message
 from vox_mesh.settings import Settings
 
 _WAYS: Final = ("--peek", "--ack", "--claim", "--exec")

@@ -20,7 +20,7 @@ from vox_mesh.coordination.log_context import of_message
 from vox_mesh.errors import AWAY, MeshError, NotHolder
 from vox_mesh.jobs.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.messages import Message
+from vox_mesh.model.messages.records import Message
 from vox_mesh.settings import Settings
 from vox_mesh.store.thread import to_the_end
 

@@ -23,8 +23,8 @@ from vox_mesh.errors import BadManifest
 from vox_mesh.jobs.batches import found, listed, named
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.jobs import Job, JobState
-from vox_mesh.model.proof import iso_time
+from vox_mesh.model.jobs.proof import iso_time
+from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.views.jobs import CountView, JobView, job_counts, whole_job
 
 _STATES: Final = [state.value for state in JobState]

@@ -17,7 +17,7 @@ from vox_mesh.jobs import batches
 from vox_mesh.jobs.batches import OPEN, RETRIED, Choice, found
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.jobs import Job, JobState
+from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.views.jobs import AbortedView, JobView, RetriedView
 
 

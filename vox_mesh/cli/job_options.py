@@ -9,7 +9,7 @@ import orjson
 
 from vox_mesh.cli.documents import read_file
 from vox_mesh.cli.options import Function, seconds
-from vox_mesh.model.manifest import Manifest, parse_manifests
+from vox_mesh.model.jobs.manifest import Manifest, parse_manifests
 
 _TIMEOUT: Final = "1h"
 

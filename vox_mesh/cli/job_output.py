@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from vox_mesh.cli.output import Record, fields, printable, show_one, show_several
 from vox_mesh.jobs.jobs import Scheduled
-from vox_mesh.model.jobs import Job
-from vox_mesh.model.proof import iso_time
+from vox_mesh.model.jobs.proof import iso_time
+from vox_mesh.model.jobs.records import Job
 from vox_mesh.views.jobs import JobView, ScheduledView, WholeJobView
 
 _SHORT_ID: Final = 12

@@ -12,8 +12,8 @@ from vox_mesh.cli.exits import ExitCode
 from vox_mesh.cli.job_choice import job_argument
 from vox_mesh.cli.output import Record, fields, json_option, printable, show_lines, show_one
 from vox_mesh.errors import BadValue, ExportRefused
-from vox_mesh.model.keys import is_public_key
-from vox_mesh.model.proof import check_bundle
+from vox_mesh.model.base.keys import is_public_key
+from vox_mesh.model.jobs.proof import check_bundle
 from vox_mesh.views.proofs import bundled, verified
 
 _FILE = click.Path(path_type=Path)

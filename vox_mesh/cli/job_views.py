@@ -18,7 +18,7 @@ from vox_mesh.cli.output import json_option, printable, show_lines, show_next, s
 from vox_mesh.jobs.batches import listed, named
 from vox_mesh.jobs.notes import Piece
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.jobs import Job, JobState
+from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.views.job_graph import MOST, Graph, GraphView, around, of_open
 from vox_mesh.views.jobs import PieceView, ready_jobs
 from vox_mesh.views.proofs import rebuilt

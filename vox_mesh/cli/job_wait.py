@@ -12,7 +12,7 @@ from vox_mesh.cli.progress import ProgressBar
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.jobs.batches import found
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.jobs import Job, JobState
+from vox_mesh.model.jobs.records import Job, JobState
 
 _AGAIN_S: Final = 1.0
 _CALM_S: Final = 0.05

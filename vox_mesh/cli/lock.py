@@ -16,7 +16,7 @@ from vox_mesh.cli.output import Record, json_option, show_lines, show_next, show
 from vox_mesh.cli.start import start_shared
 from vox_mesh.errors import LockHeld
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.locks import Holder, Lock
+from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.settings import Settings
 from vox_mesh.views.locks import HoldView, LockView, held_under, let_go, lock_desk
 

@@ -17,7 +17,7 @@ from vox_mesh.cli.terminal import Terminal
 from vox_mesh.errors import LockLost, MeshError
 from vox_mesh.jobs.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.locks import Lock
+from vox_mesh.model.locks.records import Lock
 from vox_mesh.settings import Settings
 from vox_mesh.views.locks import lock_desk
 

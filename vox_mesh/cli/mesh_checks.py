@@ -9,9 +9,9 @@ import httpx
 
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
 from vox_mesh.coordination.identity import machine_id
-from vox_mesh.model.addresses import host_of, is_loopback
-from vox_mesh.model.jobs import JobState, matches
-from vox_mesh.model.liveness import State
+from vox_mesh.model.base.addresses import host_of, is_loopback
+from vox_mesh.model.jobs.records import JobState, matches
+from vox_mesh.model.nodes.liveness import State
 from vox_mesh.settings import Settings
 from vox_mesh.views.nodes import NodeView
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from vox_mesh.cli.output import Record, fields, printable, show_lines, show_next, show_one, table
 from vox_mesh.errors import MeshError
-from vox_mesh.model.messages import Message
+from vox_mesh.model.messages.records import Message
 from vox_mesh.planes import Planes
 from vox_mesh.views.messages import MessageView
 

@@ -12,7 +12,7 @@ from vox_mesh.cli.message_output import records, short_line, show_message
 from vox_mesh.cli.options import Function, seconds
 from vox_mesh.cli.output import Record, json_option, show_several
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.messages import Message, MessageState
+from vox_mesh.model.messages.records import Message, MessageState
 from vox_mesh.views.messages import ThreadView, found, held
 
 _LIMIT: Final = 100

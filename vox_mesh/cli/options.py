@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from vox_mesh.errors import BadSettings
-from vox_mesh.model.durations import milliseconds
+from vox_mesh.model.base.durations import milliseconds
 from vox_mesh.settings import Settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])

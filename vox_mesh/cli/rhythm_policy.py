@@ -12,7 +12,7 @@ from vox_mesh.cli.exits import ExitCode
 from vox_mesh.cli.output import Record, json_option, show_one
 from vox_mesh.errors import BadPolicy
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.locks import iso_of
+from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.views.tempo import PoliciesView, PolicyView, policies_of
 

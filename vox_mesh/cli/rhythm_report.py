@@ -10,7 +10,7 @@ import click
 from vox_mesh.cli.beside import run_beside
 from vox_mesh.cli.output import Record, json_option, printable, show_lines, show_several, table
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.locks import iso_of
+from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.reports import BarReport
 

@@ -19,7 +19,8 @@ from vox_mesh.cli.start import start_shared
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, OutcomeUnknown
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.bus import DEFAULT_PRIORITY, DEFAULT_TYPE
-from vox_mesh.model.messages import (
+from vox_mesh.model.base.ulid import is_ulid
+from vox_mesh.model.messages.records import (
     EVERYONE,
     MAX_ATTEMPTS,
     MAX_PAYLOAD_BYTES,
@@ -27,7 +28,6 @@ from vox_mesh.model.messages import (
     MessageState,
     checked_trace,
 )
-from vox_mesh.model.ulid import is_ulid
 from vox_mesh.settings import Settings
 from vox_mesh.store.script import new_key
 

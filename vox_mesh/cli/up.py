@@ -15,7 +15,7 @@ from vox_mesh.cli.options import grace_option, handlers_option
 from vox_mesh.jobs.exec_policy import ExecPolicy
 from vox_mesh.jobs.handlers import HandlerSet
 from vox_mesh.jobs.loading import load_handlers
-from vox_mesh.model.homes import Home
+from vox_mesh.model.base.homes import Home
 from vox_mesh.settings import EXAMPLES, Settings, load_settings, variable_of
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.jobs.exec_policy import ExecPolicy
 from vox_mesh.jobs.loading import load_handlers
 from vox_mesh.jobs.worker import MAX_CONCURRENCY
-from vox_mesh.model.jobs import EXEC
+from vox_mesh.model.jobs.records import EXEC
 
 _LEAVING_S: Final = 8.0
 """How long commands that are stopped, and what is to be said of all, may take after the grace."""

@@ -28,10 +28,10 @@ from vox_mesh.errors import (
     StaleIncarnation,
     refused,
 )
-from vox_mesh.model import chain
-from vox_mesh.model.chain import NO_HASH, SEAL, Sealing
-from vox_mesh.model.keys import is_signed
-from vox_mesh.model.store_memory import INCARNATIONS_RAISED_BY, Epoch, StoreMemory
+from vox_mesh.model.base.keys import is_signed
+from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY, Epoch, StoreMemory
+from vox_mesh.model.oplog import chain
+from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Sealing
 from vox_mesh.store.frame import CONDITION_VALUES, NO_FRAME, Frame
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant, Verdict, answered_rows, by_key

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vox_mesh.errors import BadValue, ClockOff, DatabaseClockJumped
-from vox_mesh.model.clock_steps import Step
-from vox_mesh.model.hlc import Hlc, HybridClock
+from vox_mesh.model.base.hlc import Hlc, HybridClock
+from vox_mesh.model.nodes.clock_steps import Step
 
 if TYPE_CHECKING:
     from vox_mesh.store.memory import SharedHome

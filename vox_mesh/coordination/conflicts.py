@@ -24,9 +24,9 @@ from vox_mesh.errors import (
     RowMoved,
     TooLarge,
 )
-from vox_mesh.model.canonical import canonical
-from vox_mesh.model.merge import Columns, differing, three_way
-from vox_mesh.model.row_text import encoded, row_of, row_text, shown
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.row_json import encoded, row_of, row_text, shown
+from vox_mesh.model.occ.merge import Columns, differing, three_way
 from vox_mesh.store.script import Op, Script, Statement, guard
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

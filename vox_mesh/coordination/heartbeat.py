@@ -13,7 +13,7 @@ from vox_mesh.coordination.oplog import Heads, OpLog
 from vox_mesh.coordination.presence import Presence
 from vox_mesh.coordination.witness import StoreWitness
 from vox_mesh.errors import DatabaseFault, MeshError, OutcomeUnknown
-from vox_mesh.model.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.store.script import Outcome, Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.chain import ANCHOR, SEAL
-from vox_mesh.model.jobs import JOB_OPS
-from vox_mesh.model.store_memory import ROLLED_BACK
-from vox_mesh.model.verification import DESIGNATE, INITIALISE, OWNER_ONLY, REKEY, ROUTE
+from vox_mesh.model.jobs.records import JOB_OPS
+from vox_mesh.model.nodes.store_memory import ROLLED_BACK
+from vox_mesh.model.oplog.chain import ANCHOR, SEAL
+from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, OWNER_ONLY, REKEY, ROUTE
 from vox_mesh.store.script import Statement
 
 RESTORE: Final = "RestoreBackup"

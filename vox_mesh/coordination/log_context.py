@@ -15,10 +15,10 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any
 from weakref import ref
 
-from vox_mesh.model.jobs import Job
-from vox_mesh.model.locks import Lock
-from vox_mesh.model.messages import Message
-from vox_mesh.model.traces import Trace
+from vox_mesh.model.base.traces import Trace
+from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.locks.records import Lock
+from vox_mesh.model.messages.records import Message
 
 _Fields = Mapping[str, Any]
 

@@ -39,8 +39,8 @@ from vox_mesh.coordination.strategies import (
 )
 from vox_mesh.coordination.versions import Versions
 from vox_mesh.errors import BadValue, Contended, OutcomeUnknown
-from vox_mesh.model.merge import Columns, differing, three_way
-from vox_mesh.model.ulid import derived, is_ulid
+from vox_mesh.model.base.ulid import derived, is_ulid
+from vox_mesh.model.occ.merge import Columns, differing, three_way
 from vox_mesh.store.script import Answer, Script, Statement, new_key
 
 T = TypeVar("T")

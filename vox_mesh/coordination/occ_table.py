@@ -14,8 +14,8 @@ from itertools import groupby
 from typing import Any, Final
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.merge import Columns
-from vox_mesh.model.row_text import row_text
+from vox_mesh.model.base.row_json import row_text
+from vox_mesh.model.occ.merge import Columns
 from vox_mesh.store.script import Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

@@ -16,11 +16,11 @@ from vox_mesh.coordination.pace import Pace
 from vox_mesh.coordination.pages import Pages
 from vox_mesh.coordination.roles import Owner, Roles
 from vox_mesh.errors import AWAY, BadValue, DatabaseUnavailable
-from vox_mesh.model.canonical import JsonObject, canonical, parse
-from vox_mesh.model.chain import ANCHOR, SEAL, Entry
-from vox_mesh.model.store_memory import ROLLED_BACK
-from vox_mesh.model.ulid import is_ulid
-from vox_mesh.model.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
+from vox_mesh.model.base.canonical import JsonObject, canonical, parse
+from vox_mesh.model.base.ulid import is_ulid
+from vox_mesh.model.nodes.store_memory import ROLLED_BACK
+from vox_mesh.model.oplog.chain import ANCHOR, SEAL, Entry
+from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

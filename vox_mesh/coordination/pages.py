@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from vox_mesh.errors import TooLarge
-from vox_mesh.model.chain import Entry
+from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
 from vox_mesh.store.values import Value

@@ -18,11 +18,11 @@ from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.coordination.nodes import Node, Nodes
 from vox_mesh.coordination.pages import Pages
 from vox_mesh.errors import BadValue, NotKnown
-from vox_mesh.model.canonical import canonical, parse
-from vox_mesh.model.jobs import checked_pattern
-from vox_mesh.model.keys import is_public_key
-from vox_mesh.model.liveness import State
-from vox_mesh.model.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, Witness
+from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.base.keys import is_public_key
+from vox_mesh.model.jobs.records import checked_pattern
+from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, Witness
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

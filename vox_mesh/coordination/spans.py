@@ -34,9 +34,9 @@ from opentelemetry.trace import (
     use_span,
 )
 
-from vox_mesh.model.jobs import JobState
-from vox_mesh.model.messages import Message
-from vox_mesh.model.traces import Trace
+from vox_mesh.model.base.traces import Trace
+from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.messages.records import Message
 
 MAX_SPANS: Final = 100
 """So many jobs of one call have a span of their own."""

@@ -10,8 +10,8 @@ from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.nodes import Nodes
 from vox_mesh.coordination.occ_table import WRITTEN_AT, Place, Tables
 from vox_mesh.errors import BadStatement, BadValue
-from vox_mesh.model.hlc import Hlc
-from vox_mesh.model.merge import Columns
+from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.occ.merge import Columns
 from vox_mesh.store.script import Outcome, Script
 from vox_mesh.store.store import Store
 

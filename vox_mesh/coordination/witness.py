@@ -9,7 +9,7 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from vox_mesh.model.store_memory import Epoch, StoreMemory
+from vox_mesh.model.nodes.store_memory import Epoch, StoreMemory
 
 _log = logging.getLogger(__name__)
 

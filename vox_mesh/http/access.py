@@ -15,8 +15,8 @@ from aiohttp import web
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay_keys import RelayKeys
 from vox_mesh.messages.sparing import Sparing
-from vox_mesh.model.addresses import is_loopback
-from vox_mesh.model.recent import Recent
+from vox_mesh.model.base.addresses import is_loopback
+from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.rhythm.window_keys import MARK, Fault
 
 _log = logging.getLogger(__name__)

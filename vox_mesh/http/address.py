@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from vox_mesh.errors import BadSettings
-from vox_mesh.model.addresses import is_loopback
+from vox_mesh.model.base.addresses import is_loopback
 
 _log = logging.getLogger(__name__)
 

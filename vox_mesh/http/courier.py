@@ -15,7 +15,7 @@ from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.http.deliver import FROM, NODE, PATH, STORED, wire
 from vox_mesh.http.relay_keys import RelayKeys
 from vox_mesh.messages.whereabouts import Peer
-from vox_mesh.model.messages import Message
+from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.window_keys import MARK
 
 if TYPE_CHECKING:  # loaded with the first message that is brought: it is much, and many nodes bring none

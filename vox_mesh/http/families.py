@@ -27,9 +27,9 @@ from vox_mesh.http.rhythm_families import rhythm_families
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.worker import Worker
 from vox_mesh.messages.bus import Bus
-from vox_mesh.model.jobs import JobState
-from vox_mesh.model.liveness import State
-from vox_mesh.model.tally import OTHER, QUICK_S, Spread
+from vox_mesh.model.base.histogram import OTHER, QUICK_S, Spread
+from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.nodes.liveness import State
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.store.replica.replica import ReplicaStatus
 from vox_mesh.store.replica.replica import State as ReplicaState

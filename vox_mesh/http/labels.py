@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from vox_mesh.model.tally import OTHER
+from vox_mesh.model.base.histogram import OTHER
 
 _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 

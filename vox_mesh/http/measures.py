@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from vox_mesh.model.tally import Spread
+from vox_mesh.model.base.histogram import Spread
 
 
 def gauge(name: str, told: str, value: float | None) -> Metric:

@@ -8,7 +8,7 @@ from vox_mesh.coordination import tracing
 from vox_mesh.coordination.log_context import of_trace, telling
 from vox_mesh.http.labels import Label
 from vox_mesh.http.problems import Handler
-from vox_mesh.model.traces import Trace
+from vox_mesh.model.base.traces import Trace
 
 
 @web.middleware

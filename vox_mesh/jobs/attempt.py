@@ -19,8 +19,8 @@ from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.exec_policy import ExecPolicy
 from vox_mesh.jobs.finishing import Ended
 from vox_mesh.jobs.handlers import Function, Handler
-from vox_mesh.model.canonical import canonical
-from vox_mesh.model.jobs import JobState
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.jobs.records import JobState
 from vox_mesh.store.background import is_cancelled
 from vox_mesh.store.thread import SerialThread
 

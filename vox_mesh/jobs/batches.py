@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue, IllegalTransition, StaleClaim, TooLarge
 from vox_mesh.jobs.jobs import MAX_AT_ONCE, Jobs, Scheduled
-from vox_mesh.model.jobs import ENDS, Job, JobState
+from vox_mesh.model.jobs.records import ENDS, Job, JobState
 
 OPEN: Final = tuple(state for state in JobState if state not in ENDS)
 """The states of jobs that are still to be done."""

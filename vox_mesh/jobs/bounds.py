@@ -14,7 +14,7 @@ from vox_mesh.errors import MeshError, OverBudget, PhaseOverrun
 from vox_mesh.jobs.finishing import Ended
 from vox_mesh.jobs.metering import Meter, Share, Shares
 from vox_mesh.jobs.process_group import ProcessGroup
-from vox_mesh.model.jobs import JobState
+from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, capped, verdict
 from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.score import DEFER, Score

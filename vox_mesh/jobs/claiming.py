@@ -13,9 +13,9 @@ from vox_mesh.errors import MeshError, Refused
 from vox_mesh.jobs.choosing import Chooser
 from vox_mesh.jobs.moves import Moves
 from vox_mesh.jobs.roster import Claimable
-from vox_mesh.model.jobs import Job, JobState
-from vox_mesh.model.recent import Recent
-from vox_mesh.model.tokens import next_token
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.locks.tokens import next_token
 from vox_mesh.store.request import Verdict
 from vox_mesh.store.store import Store
 

@@ -13,9 +13,9 @@ from vox_mesh.errors import BadValue
 from vox_mesh.jobs.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.moves import SQL
 from vox_mesh.jobs.notes import Notebook
-from vox_mesh.model.canonical import canonical
-from vox_mesh.model.inference import SNAPSHOT, inference_snapshot
-from vox_mesh.model.jobs import Job
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.jobs.inference import SNAPSHOT, inference_snapshot
+from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.store.script import Statement, guard
 from vox_mesh.store.store import Store

@@ -22,9 +22,9 @@ from vox_mesh.errors import (
     Refused,
 )
 from vox_mesh.jobs.jobs import Jobs
-from vox_mesh.model.canonical import canonical
-from vox_mesh.model.cron import Cron, iso
-from vox_mesh.model.manifest import Manifest
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.jobs.cron import Cron, iso
+from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.store.script import Answer, Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

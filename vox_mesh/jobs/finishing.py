@@ -22,9 +22,9 @@ from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Over
 from vox_mesh.jobs.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.moves import NOT_ALL, Item, Moves
 from vox_mesh.jobs.roster import Roster
-from vox_mesh.model.canonical import embedded
-from vox_mesh.model.jobs import Job, JobState, backoff_ms
-from vox_mesh.model.proof import BLAKE3, Envelope, Runner, prove_and_tell, tellable
+from vox_mesh.model.base.canonical import embedded
+from vox_mesh.model.jobs.proof import BLAKE3, Envelope, Runner, prove_and_tell, tellable
+from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
 from vox_mesh.store.script import Script
 from vox_mesh.store.store import Store
 

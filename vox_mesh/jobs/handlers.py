@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.jobs import EXEC, checked_pattern, matches, most_specific
-from vox_mesh.model.recent import Recent
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.jobs.records import EXEC, checked_pattern, matches, most_specific
 
 if TYPE_CHECKING:
     from vox_mesh.jobs.context import JobContext

@@ -24,9 +24,16 @@ from vox_mesh.errors import (
 from vox_mesh.jobs.moves import Item, Moves
 from vox_mesh.jobs.notes import Notes
 from vox_mesh.jobs.roster import Roster
-from vox_mesh.model.canonical import canonical, embedded, text_id
-from vox_mesh.model.jobs import DEFAULT_ATTEMPTS, DEFAULT_BACKOFF_MS, DEFAULT_PRIORITY, GONE_WRONG, HELD, Job
-from vox_mesh.model.manifest import After, Manifest, ordered, outside
+from vox_mesh.model.base.canonical import canonical, embedded, text_id
+from vox_mesh.model.jobs.manifest import After, Manifest, ordered, outside
+from vox_mesh.model.jobs.records import (
+    DEFAULT_ATTEMPTS,
+    DEFAULT_BACKOFF_MS,
+    DEFAULT_PRIORITY,
+    GONE_WRONG,
+    HELD,
+    Job,
+)
 from vox_mesh.model.rhythm.boundaries import Until
 from vox_mesh.store.endings import Endings
 from vox_mesh.store.script import Script, new_key

@@ -11,9 +11,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.jobs.moves import SQL as JOBS
 from vox_mesh.jobs.roster import KindRules, Roster
-from vox_mesh.model.flaws import shown
-from vox_mesh.model.manifest import Manifest
-from vox_mesh.model.manifest_fields import Kind
+from vox_mesh.model.documents.validation import shown
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.manifest_fields import Kind
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

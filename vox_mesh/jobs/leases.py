@@ -13,7 +13,7 @@ import orjson
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.jobs.moves import Moves
 from vox_mesh.jobs.roster import Roster
-from vox_mesh.model.jobs import Job
+from vox_mesh.model.jobs.records import Job
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import orjson
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError, StaleClaim
 from vox_mesh.jobs.roster import Roster
-from vox_mesh.model.canonical import canonical
-from vox_mesh.model.jobs import Job
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.jobs.records import Job
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.coordination.oplog import OpLog
 from vox_mesh.errors import ArtifactMissing, BadValue, MeshError, NotKnown
 from vox_mesh.jobs.artifacts import MAX_INLINE, Artifacts
-from vox_mesh.model.canonical import canonical, content_id, parse
-from vox_mesh.model.chain import Entry
-from vox_mesh.model.jobs import COMPLETE, Job
-from vox_mesh.model.proof import Output, Proof, bundle, faults_of
-from vox_mesh.model.shapes import has_keys, short
-from vox_mesh.model.verification import key_at
+from vox_mesh.model.base.canonical import canonical, content_id, parse
+from vox_mesh.model.documents.json_shapes import has_keys, short
+from vox_mesh.model.jobs.proof import Output, Proof, bundle, faults_of
+from vox_mesh.model.jobs.records import COMPLETE, Job
+from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.verification import key_at
 
 MAX_BODIES: Final = 16 * 2**20
 """So many bytes of contents go into a bundle; of others, it has the hash."""

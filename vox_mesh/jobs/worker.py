@@ -34,7 +34,7 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.leases import Leases
 from vox_mesh.jobs.places import Places
 from vox_mesh.jobs.worker_stats import WorkerStats
-from vox_mesh.model.jobs import DEFAULT_LEASE_MS, EXEC, Job, JobState
+from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, EXEC, Job, JobState
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)

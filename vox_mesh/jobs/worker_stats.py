@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vox_mesh.model.tally import LONG_S, Spread
+from vox_mesh.model.base.histogram import LONG_S, Spread
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Final, Protocol
 
 from vox_mesh.messages.holds import Holds
-from vox_mesh.model.messages import Message, in_turn
-from vox_mesh.model.recent import Recent
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.messages.records import Message, in_turn
 
 MAX_KEPT: Final = 1_024
 _MAX_KEPT_BYTES: Final = 16 * 2**20

@@ -33,8 +33,8 @@ from vox_mesh.messages.senders import Senders
 from vox_mesh.messages.signing import Signing
 from vox_mesh.messages.wakeups import Wakeups
 from vox_mesh.messages.whereabouts import Whereabouts
-from vox_mesh.model.liveness import DEAD_AFTER_TICKS
-from vox_mesh.model.messages import (
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.messages.records import (
     EVERYONE,
     MAX_ATTEMPTS,
     MAX_PAYLOAD_BYTES,
@@ -50,7 +50,7 @@ from vox_mesh.model.messages import (
     inbox_names,
     payload_of,
 )
-from vox_mesh.model.recent import Recent
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.store.script import Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
 

@@ -26,9 +26,9 @@ from vox_mesh.messages.scripts import (
     sql,
 )
 from vox_mesh.messages.senders import Senders
-from vox_mesh.model.durations import checked_seconds
-from vox_mesh.model.messages import Message, in_turn
-from vox_mesh.model.tally import LONG_S, Spread
+from vox_mesh.model.base.durations import checked_seconds
+from vox_mesh.model.base.histogram import LONG_S, Spread
+from vox_mesh.model.messages.records import Message, in_turn
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
 from vox_mesh.store.values import Rows

@@ -13,7 +13,7 @@ from vox_mesh.errors import AWAY, MeshError, StoreClosed
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.claims import MAX_CLAIMED, ON_ARRIVAL, Claims, firsts_of_pairs, is_brought
 from vox_mesh.messages.inbox_leases import InboxLeases
-from vox_mesh.model.messages import Message
+from vox_mesh.model.messages.records import Message
 from vox_mesh.store.store import Store
 from vox_mesh.store.thread import to_the_end
 

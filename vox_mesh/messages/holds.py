@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from vox_mesh.model.messages import Message
+from vox_mesh.model.messages.records import Message
 
 
 @dataclass(slots=True)

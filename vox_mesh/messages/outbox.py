@@ -15,8 +15,8 @@ from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.sparing import Sparing
 from vox_mesh.messages.whereabouts import Peer, Whereabouts
-from vox_mesh.model.messages import UNKNOWN, Message
-from vox_mesh.model.recent import Recent
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.messages.records import UNKNOWN, Message
 from vox_mesh.store.background import BackgroundFaults
 
 _log = logging.getLogger(__name__)

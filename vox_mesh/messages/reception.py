@@ -22,9 +22,10 @@ from vox_mesh.errors import (
 from vox_mesh.messages.bus import Bus
 from vox_mesh.messages.scripts import json, sql, taken
 from vox_mesh.messages.sparing import Sparing
-from vox_mesh.model.canonical import is_canonical
-from vox_mesh.model.hlc import MAX_AHEAD_MS, Hlc
-from vox_mesh.model.messages import (
+from vox_mesh.model.base.canonical import is_canonical
+from vox_mesh.model.base.hlc import MAX_AHEAD_MS, Hlc
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.messages.records import (
     MAX_PAYLOAD_BYTES,
     Message,
     checked_agent,
@@ -34,7 +35,6 @@ from vox_mesh.model.messages import (
     checked_trace,
     checked_word,
 )
-from vox_mesh.model.recent import Recent
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)

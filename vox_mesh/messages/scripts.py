@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from vox_mesh.errors import MessageTaken, NotHolder
-from vox_mesh.model.messages import WIRE_FIELDS, Message
+from vox_mesh.model.messages.records import WIRE_FIELDS, Message
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement
 from vox_mesh.store.statements import named
 

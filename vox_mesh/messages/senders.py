@@ -11,10 +11,10 @@ from typing import Final
 from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.messages.scripts import sql
 from vox_mesh.messages.sparing import Sparing
-from vox_mesh.model.keys import is_signed
-from vox_mesh.model.messages import Message, signed_root
-from vox_mesh.model.recent import Recent
-from vox_mesh.model.together import parted
+from vox_mesh.model.base.batch_signature import parted
+from vox_mesh.model.base.keys import is_signed
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.messages.records import Message, signed_root
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vox_mesh.model.keys import SigningKey
-from vox_mesh.model.messages import Message, signed_root
-from vox_mesh.model.together import MOST, grown, joined
+from vox_mesh.model.base.batch_signature import MOST, grown, joined
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.messages.records import Message, signed_root
 
 Unsigned = tuple[Message, asyncio.Future[str]]
 

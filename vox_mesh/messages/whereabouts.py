@@ -9,10 +9,10 @@ from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.identity import machine_id
 from vox_mesh.errors import MeshError
 from vox_mesh.messages.scripts import sql
-from vox_mesh.model.addresses import host_of, is_loopback
-from vox_mesh.model.liveness import State, state_of
-from vox_mesh.model.messages import Message
-from vox_mesh.model.recent import Recent
+from vox_mesh.model.base.addresses import host_of, is_loopback
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.messages.records import Message
+from vox_mesh.model.nodes.liveness import State, state_of
 from vox_mesh.store.store import Store
 
 _FRESH_S: Final = 1.0

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import BadSettings, BadValue, MeshError, NotKnown
-from vox_mesh.model.canonical import canonical
+from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, checked_subject, verdict
 from vox_mesh.model.rhythm.costs import Rates, Resources, parse_rates
 from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.model.canonical import canonical, parse
+from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.rhythm.cutoff import answer_of
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.sheet import WRITE_S, Sheet

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from vox_mesh.coordination.kinds import TEMPO_DECISION
 from vox_mesh.coordination.leadership import Leadership
 from vox_mesh.errors import Refused
-from vox_mesh.model.canonical import JsonObject, canonical, parse
-from vox_mesh.model.chain import Entry as LogEntry
+from vox_mesh.model.base.canonical import JsonObject, canonical, parse
+from vox_mesh.model.oplog.chain import Entry as LogEntry
 from vox_mesh.model.rhythm import control
 from vox_mesh.model.rhythm.control import ControlState, Decision, Divergence, Readings
 from vox_mesh.model.rhythm.plan import PlanEntry

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from vox_mesh.coordination.kinds import END_PHRASE
-from vox_mesh.model.canonical import canonical
+from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.claims import MAX_NOTES
 from vox_mesh.model.rhythm.ends import PhraseEnd
 from vox_mesh.rhythm.sheet import WRITE_S, Parts

@@ -16,7 +16,7 @@ from vox_mesh.messages.bus import Bus
 from vox_mesh.messages.claims import is_brought
 from vox_mesh.messages.scripts import json
 from vox_mesh.messages.scripts import sql as of_messages
-from vox_mesh.model.messages import MESH_AGENT, ROLE, Message
+from vox_mesh.model.messages.records import MESH_AGENT, ROLE, Message
 from vox_mesh.model.rhythm.promises import (
     HelpPromise,
     HelpState,

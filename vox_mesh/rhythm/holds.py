@@ -10,7 +10,7 @@ from typing import Final
 from vox_mesh.coordination.locks.locks import Locks
 from vox_mesh.coordination.locks.request import MIN_TTL_S
 from vox_mesh.errors import BadValue, MeshError
-from vox_mesh.model.locks import Lock, milliseconds_at
+from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.model.rhythm.boundaries import Until, end_of
 from vox_mesh.rhythm.ground import Ground
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from vox_mesh.errors import BadValue, MeshError, PhaseOverrun, PhraseDeferred
-from vox_mesh.model.messages import Message
+from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome

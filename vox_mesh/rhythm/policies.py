@@ -9,8 +9,8 @@ from typing import Final
 
 from vox_mesh.coordination.kinds import SET_TEMPO
 from vox_mesh.errors import BadValue, Contended, Refused
-from vox_mesh.model.canonical import canonical, parse
-from vox_mesh.model.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Tempo

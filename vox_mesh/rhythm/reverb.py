@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import MeshError, Refused
-from vox_mesh.model.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.reports import BarReport, Figures, Source, Standing, stretches
 from vox_mesh.model.rhythm.tempo import Window

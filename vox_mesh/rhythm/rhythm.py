@@ -12,7 +12,7 @@ from vox_mesh.coordination.leadership import Leader, Leadership
 from vox_mesh.coordination.locks.locks import Locks
 from vox_mesh.errors import BadSettings
 from vox_mesh.messages.bus import Bus
-from vox_mesh.model.hlc import Hlc
+from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.frames import BeatFrame, Stamp
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy

@@ -17,7 +17,7 @@ from vox_mesh.errors import (
     StaleIncarnation,
     StoreClosed,
 )
-from vox_mesh.model.hlc import Hlc
+from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.claims import ClaimState, StatusClaim
 from vox_mesh.model.rhythm.tempo import Beat
 from vox_mesh.rhythm.ground import Ground

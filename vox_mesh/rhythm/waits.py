@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any, Final, TypeVar
 
 from vox_mesh.errors import BadValue, MeshError, ThreadClosed, WaitExhausted
-from vox_mesh.model.messages import Message
+from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.promises import HelpState, HelpThread
 from vox_mesh.rhythm.course import Course
 from vox_mesh.rhythm.cutoff import Cutoff, answer_of, either, put_away

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from typing import Protocol
 
-from vox_mesh.model.keys import SigningKey
-from vox_mesh.model.store_memory import StoreMemory
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.nodes.store_memory import StoreMemory
 from vox_mesh.store import sqlite
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.changes import Changes

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.ulid import UlidSource, is_ulid
+from vox_mesh.model.base.ulid import UlidSource, is_ulid
 from vox_mesh.store.values import NO_ROWS, Rows, Value, check_values
 
 MAX_ANSWER_COLUMNS: Final = 12

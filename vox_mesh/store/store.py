@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from vox_mesh.errors import BadValue, DatabaseBusy, DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
-from vox_mesh.model.homes import Home
+from vox_mesh.model.base.homes import Home
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.batch import Batch, BatchResult

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vox_mesh.errors import MeshError, NoAnswer, Refused, ServerFull, Unreachable
-from vox_mesh.model.tally import FEW, Counts, Spread
+from vox_mesh.model.base.histogram import FEW, Counts, Spread
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, Engine, EngineFacts

@@ -51,15 +51,17 @@ from vox_mesh.messages.claims import ClaimStats
 from vox_mesh.messages.letters import Thread
 from vox_mesh.messages.outbox import Outbox, Route
 from vox_mesh.messages.whereabouts import Peer
-from vox_mesh.model.canonical import JsonObject
-from vox_mesh.model.chain import Entry
-from vox_mesh.model.health import Vitals
-from vox_mesh.model.homes import Home
-from vox_mesh.model.jobs import Job, JobState
-from vox_mesh.model.locks import Holder, Lock
-from vox_mesh.model.manifest import Manifest
-from vox_mesh.model.merge import Columns
-from vox_mesh.model.messages import Message
+from vox_mesh.model.base.canonical import JsonObject
+from vox_mesh.model.base.health_check import Vitals
+from vox_mesh.model.base.histogram import Spread
+from vox_mesh.model.base.homes import Home
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.locks.records import Holder, Lock
+from vox_mesh.model.messages.records import Message
+from vox_mesh.model.occ.merge import Columns
+from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.verification import ChainReport, Key
 from vox_mesh.model.rhythm.boundaries import Until
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import ClaimState, StatusClaim
@@ -72,8 +74,6 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import HelpPromise, HelpState, HelpThread
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import Beat, Timeline
-from vox_mesh.model.tally import Spread
-from vox_mesh.model.verification import ChainReport, Key
 from vox_mesh.rhythm.budgets import BudgetStanding, SetBudget, Spending
 from vox_mesh.rhythm.cutoff import Cutoff
 from vox_mesh.rhythm.ground import Ground

@@ -11,9 +11,9 @@ from vox_mesh.cli.output import fields, printable, table
 from vox_mesh.coordination.conflicts import Conflict
 from vox_mesh.coordination.occ_table import WRITTEN_AT
 from vox_mesh.errors import NotKnown
-from vox_mesh.model.merge import Columns
-from vox_mesh.model.proof import iso_time
-from vox_mesh.model.row_text import shown
+from vox_mesh.model.base.row_json import shown
+from vox_mesh.model.jobs.proof import iso_time
+from vox_mesh.model.occ.merge import Columns
 from vox_mesh.planes import Planes
 from vox_mesh.views.nodes import NodeView
 from vox_mesh.views.overview import ConflictLine, JobLine, KindLine, LockLine, MessageLine, WaiterLine

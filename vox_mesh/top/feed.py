@@ -9,7 +9,7 @@ from typing import Final
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.homes import Home
+from vox_mesh.model.base.homes import Home
 from vox_mesh.settings import Settings
 from vox_mesh.views.overview import Lookout, Overview
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.cli.output import printable
-from vox_mesh.model.jobs import JobState
-from vox_mesh.model.liveness import State
+from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.nodes.liveness import State
 from vox_mesh.views.nodes import NodeView
 from vox_mesh.views.overview import (
     ConflictLine,

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from vox_mesh.coordination.conflicts import Conflict
-from vox_mesh.model.row_text import shown
+from vox_mesh.model.base.row_json import shown
 
 SIDES: Final = ("base", "left", "right")
 

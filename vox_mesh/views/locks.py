@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vox_mesh.coordination.locks.locks import Locks
 from vox_mesh.errors import BadValue, NotKnown, StaleFence
-from vox_mesh.model.locks import Holder, Lock
+from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.planes import Planes
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.jobs.verify import Verifier
-from vox_mesh.model.proof import trailers
+from vox_mesh.model.jobs.proof import trailers
 from vox_mesh.planes import Planes
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.locks import iso_of
+from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.claims import StatusClaim
 from vox_mesh.model.rhythm.frames import BeatFrame
 from vox_mesh.model.rhythm.plan import LEAD_BARS

@@ -26,7 +26,7 @@ from tests.support.holding import (
 from vox_mesh import Mesh, MeshError, Settings
 from vox_mesh.coordination.locks.request import FILE_TTL_S, MAX_TTL_S, MIN_TTL_S, TASK_TTL_S
 from vox_mesh.errors import BadValue, LockHeld, NoAnswer, StaleFence
-from vox_mesh.model.locks import Lock, milliseconds_at
+from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.node import MeshNode
 
 _ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")

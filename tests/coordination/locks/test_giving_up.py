@@ -22,7 +22,7 @@ from tests.support.holding import (
 )
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import NoAnswer
-from vox_mesh.model.locks import Lock
+from vox_mesh.model.locks.records import Lock
 
 
 async def _waiting(mesh: Mesh, key: str) -> asyncio.Task[Lock]:

@@ -28,7 +28,7 @@ from tools.sqld import Server
 from vox_mesh import Mesh, Settings
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import LockLost, Unreachable
-from vox_mesh.model.locks import Lock
+from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
 
 _SHORT_S = 0.3

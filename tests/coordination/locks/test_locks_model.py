@@ -26,8 +26,8 @@ from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh.coordination.locks import queue, request
 from vox_mesh.errors import LockHeld, StaleFence
-from vox_mesh.model.locks import Lock
-from vox_mesh.model.patterns import overlap
+from vox_mesh.model.locks.patterns import overlap
+from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
 
 T = TypeVar("T")

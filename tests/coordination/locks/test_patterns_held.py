@@ -15,8 +15,8 @@ from tests.support.holding import expire, held_keys, is_free, keys_in, nodes, re
 from vox_mesh import Settings
 from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import LockHeld
-from vox_mesh.model.locks import Lock
-from vox_mesh.model.patterns import overlap
+from vox_mesh.model.locks.patterns import overlap
+from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
 
 _KEYS = [

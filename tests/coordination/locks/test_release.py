@@ -9,7 +9,7 @@ import pytest
 from tests.support.authoring import Scene, assert_sound
 from tests.support.holding import expire, is_held, refused
 from vox_mesh.errors import NoAnswer, NotKnown, StaleFence
-from vox_mesh.model.locks import Lock
+from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
 
 

@@ -18,7 +18,7 @@ from tests.support.holding import (
     until_waiting,
 )
 from vox_mesh.errors import LockHeld, LockLost, NoAnswer, StaleFence
-from vox_mesh.model.locks import Lock
+from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
 
 

@@ -10,7 +10,7 @@ from tests.support.authoring import Scene, scene
 from tests.support.holding import expire, expire_all, nodes
 from vox_mesh import Mesh, Settings
 from vox_mesh.errors import NoAnswer
-from vox_mesh.model.locks import Lock
+from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
 from vox_mesh.store.backup import back_up
 from vox_mesh.store.memory import MemoryEngine

@@ -24,7 +24,7 @@ from tests.support.holding import (
 )
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import LockHeld, StoreClosed
-from vox_mesh.model.locks import Lock, milliseconds_at
+from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.node import MeshNode
 
 

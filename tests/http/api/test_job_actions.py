@@ -10,7 +10,7 @@ import pytest
 from tests.support.relaying import assert_problem
 from tests.support.serving import Served
 from tests.support.staging import brought, schedule
-from vox_mesh.model.jobs import ENDS, Job, JobState
+from vox_mesh.model.jobs.records import ENDS, Job, JobState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -18,10 +18,10 @@ from tests.support.staging import end, start
 from tests.support.town import Town
 from tools.homes import MESH
 from tools.sqld import Server
-from vox_mesh.model.canonical import content_id
-from vox_mesh.model.jobs import JobState
-from vox_mesh.model.manifest import Manifest
-from vox_mesh.model.proof import check_bundle
+from vox_mesh.model.base.canonical import content_id
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.proof import check_bundle
+from vox_mesh.model.jobs.records import JobState
 from vox_mesh.store.script import new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

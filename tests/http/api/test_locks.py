@@ -12,7 +12,7 @@ import pytest
 from tests.support.printing import printed, timeless
 from tests.support.relaying import PATIENCE_S, assert_problem
 from tests.support.serving import Served
-from vox_mesh.model.locks import milliseconds_at
+from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.store.script import new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -14,7 +14,7 @@ from tests.support.serving import Served, serving_api
 from tests.support.staging import brought
 from tests.support.town import Town
 from tools.homes import FILE
-from vox_mesh.model.jobs import JobState
+from vox_mesh.model.jobs.records import JobState
 
 _CRON = {"expression": "@daily", "manifest": {"kind": "test.report"}}
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from vox_mesh.model.locks import Holder
-from vox_mesh.model.pattern_index import PatternIndex
-from vox_mesh.model.patterns import FILE, is_pattern
+from vox_mesh.model.locks.pattern_index import PatternIndex
+from vox_mesh.model.locks.patterns import FILE, is_pattern
+from vox_mesh.model.locks.records import Holder
 
 # No key and no path holds this character: only a wildcard can match it, as only one can match `*` or `?`.
 _AS_IT_STANDS: Final = str.maketrans("*?", "\0\0")

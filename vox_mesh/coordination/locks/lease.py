@@ -10,7 +10,7 @@ from typing import Final
 
 from vox_mesh.coordination.log_context import of_lock
 from vox_mesh.errors import LockLost, StaleFence
-from vox_mesh.model.locks import Lock
+from vox_mesh.model.locks.records import Lock
 
 _log = logging.getLogger(__name__)
 

@@ -30,12 +30,12 @@ from vox_mesh.coordination.locks.request import (
 )
 from vox_mesh.coordination.locks.watching import watched
 from vox_mesh.errors import BadValue, LockHeld, MeshError, NotKnown, Overloaded, Refused, StaleFence
-from vox_mesh.model.canonical import canonical
-from vox_mesh.model.durations import checked_seconds
-from vox_mesh.model.locks import Holder, Lock
-from vox_mesh.model.pattern_index import PatternIndex
-from vox_mesh.model.patterns import normalised
-from vox_mesh.model.tally import QUICK_S, Spread
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.durations import checked_seconds
+from vox_mesh.model.base.histogram import QUICK_S, Spread
+from vox_mesh.model.locks.pattern_index import PatternIndex
+from vox_mesh.model.locks.patterns import normalised
+from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.store.request import Verdict
 from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement
 from vox_mesh.store.statements import named

@@ -15,8 +15,8 @@ from typing import Final
 
 import orjson
 
-from vox_mesh.model.pattern_index import PatternIndex
-from vox_mesh.model.patterns import FILE, is_pattern
+from vox_mesh.model.locks.pattern_index import PatternIndex
+from vox_mesh.model.locks.patterns import FILE, is_pattern
 from vox_mesh.store.script import Answer, Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

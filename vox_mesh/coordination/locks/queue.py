@@ -19,7 +19,7 @@ from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.coordination.locks.request import ALIVE, LockRequest, json
 from vox_mesh.coordination.log_context import apart
 from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
-from vox_mesh.model.locks import Lock, milliseconds_at
+from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.store.script import Answer, Script
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from vox_mesh.errors import DatabaseUnavailable
-from vox_mesh.model.locks import Holder
+from vox_mesh.model.locks.records import Holder
 from vox_mesh.store.store import Store
 
 _LOOK_S: Final = 1.0

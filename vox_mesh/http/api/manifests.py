@@ -10,9 +10,9 @@ from pydantic_core import CoreSchema
 
 from vox_mesh.http.api.bounds_schema import BUDGET, SCORE
 from vox_mesh.jobs.jobs import MAX_AT_ONCE
-from vox_mesh.model.jobs import EXEC
-from vox_mesh.model.manifest import Manifest, manifests_at
-from vox_mesh.model.manifest_fields import MAX_AFTER
+from vox_mesh.model.jobs.manifest import Manifest, manifests_at
+from vox_mesh.model.jobs.manifest_fields import MAX_AFTER
+from vox_mesh.model.jobs.records import EXEC
 
 _TEXT: Final = {"type": "string", "pattern": r"^[^\x00]*$"}
 _JOB: Final = {"type": "string", "pattern": "^([0-9a-f]{6,64}|[0-7][0-9A-HJKMNP-TV-Z]{25})$"}

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, TypeVar, get_type_hints
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from vox_mesh.http.access import Scope
-from vox_mesh.model.durations import milliseconds
+from vox_mesh.model.base.durations import milliseconds
 from vox_mesh.planes import Planes
 
 Work = Callable[..., Coroutine[Any, Any, Any]]

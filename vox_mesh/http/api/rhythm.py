@@ -9,7 +9,7 @@ from pydantic import Field
 
 from vox_mesh.http.api.operations import Asked, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
-from vox_mesh.model.documents import MAX_BYTES
+from vox_mesh.model.documents.documents import MAX_BYTES
 from vox_mesh.model.rhythm.claims import MAX_NOTES, MAX_TASK, MAX_WAITS, StatusClaim
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.promises import HelpState

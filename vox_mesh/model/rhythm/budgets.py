@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 from pydantic import AfterValidator, BaseModel, Field, PlainValidator, StringConstraints, model_validator
 
 from vox_mesh.errors import BadBudget, BadValue
-from vox_mesh.model.flaws import flaw, made, read_model, shown
+from vox_mesh.model.documents.validation import flaw, made, read_model, shown
 from vox_mesh.model.rhythm.costs import CLASSED, PRIMITIVES, Amount, Resources
 from vox_mesh.model.rhythm.policy import PHASES, STRICT
 from vox_mesh.model.rhythm.tempo import Timeline

@@ -9,10 +9,10 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.documents import is_unicode
-from vox_mesh.model.hlc import Hlc
+from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.documents.documents import is_unicode
+from vox_mesh.model.documents.json_shapes import Fields, is_count, is_word, shape_faults, short
 from vox_mesh.model.rhythm.tempo import LONGEST_BAR
-from vox_mesh.model.shapes import Fields, is_count, is_word, shape_faults, short
 
 MAX_NOTES: Final = 1_000
 MAX_TASK: Final = 1_000

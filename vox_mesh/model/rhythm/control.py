@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple, Self
 
 from vox_mesh.errors import MeshError
-from vox_mesh.model.canonical import JsonObject, canonical, parse
-from vox_mesh.model.chain import Entry
+from vox_mesh.model.base.canonical import JsonObject, canonical, parse
+from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import MINUTE_MS, Tempo
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, Field
 
 from vox_mesh.errors import BadBudget, BadValue
-from vox_mesh.model.flaws import read_model
+from vox_mesh.model.documents.validation import read_model
 from vox_mesh.model.rhythm.policy import STRICT
 
 MOST: Final = 1e12

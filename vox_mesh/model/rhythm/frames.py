@@ -8,10 +8,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.locks import iso_of, milliseconds_at
+from vox_mesh.model.documents.json_shapes import is_time, short
+from vox_mesh.model.locks.records import iso_of, milliseconds_at
 from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.tempo import Beat
-from vox_mesh.model.shapes import is_time, short
 
 
 class Source(StrEnum):

@@ -21,9 +21,9 @@ from pydantic import (
 )
 
 from vox_mesh.errors import BadPolicy
-from vox_mesh.model.canonical import canonical
-from vox_mesh.model.documents import Path
-from vox_mesh.model.flaws import flaw, made, named, read_model, shown
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.documents.documents import Path
+from vox_mesh.model.documents.validation import flaw, made, named, read_model, shown
 from vox_mesh.model.rhythm.tempo import FASTEST_BPM, LONGEST_BAR, SLOWEST_BPM, Tempo
 
 PHASES: Final = ("plan", "work", "review")

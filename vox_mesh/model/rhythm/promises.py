@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.shapes import short
-from vox_mesh.model.ulid import is_ulid
+from vox_mesh.model.base.ulid import is_ulid
+from vox_mesh.model.documents.json_shapes import short
 
 THREAD: Final = "hmmm://thread/"
 """What the address of a thread begins with."""

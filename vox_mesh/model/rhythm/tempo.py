@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import content_id
+from vox_mesh.model.base.canonical import content_id
 
 MINUTE_MS: Final = 60_000
 SLOWEST_BPM: Final = 1 / 60

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from vox_mesh.model.canonical import canonical
+from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.tempo import LONGEST_BAR, MINUTE_MS, SLOWEST_BPM, Window
 
 RELAY: Final = "relay"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vox_mesh.errors import DriverMissing, ReplicaOff, SyncRefused
-from vox_mesh.model.homes import ReplicaChoice
-from vox_mesh.model.tally import Counts
+from vox_mesh.model.base.histogram import Counts
+from vox_mesh.model.base.homes import ReplicaChoice
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.engine import Ask

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import aiohttp
 
 from vox_mesh.errors import NoAnswer, SyncRefused, Unauthorized, Unreachable
-from vox_mesh.model.tally import Counts
+from vox_mesh.model.base.histogram import Counts
 from vox_mesh.store.replica import wire
 from vox_mesh.store.replica.interruptions import NeedsSnapshot, NoSnapshot, SessionOver
 from vox_mesh.store.replica.wire import Frame, Hello, Trailers

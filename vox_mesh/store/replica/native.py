@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vox_mesh.errors import DriverMissing, NoAnswer, SyncRefused, Unauthorized, Unreachable
-from vox_mesh.model.tally import Counts
+from vox_mesh.model.base.histogram import Counts
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.changes import Changes
 from vox_mesh.store.reader import QUICK_S, SLOW_S, Reader, TooLong

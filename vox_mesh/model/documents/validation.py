@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from vox_mesh.errors import BadDocument
-from vox_mesh.model.documents import Document, Fault, Path, field_text
+from vox_mesh.model.documents.documents import Document, Fault, Path, field_text
 
 Flaw = tuple[Path, str]
 """Where something is wrong, and what."""
@@ -151,7 +151,7 @@ def read_model(
     model: type[AnyModel], text: str | bytes, name: str, *, called: str, bad: type[BadDocument]
 ) -> AnyModel:
     """What a text of YAML or JSON says, or `bad` with all that is wrong with it, each with its line."""
-    from vox_mesh.model.yaml_text import read_documents  # a parser is not for everyone to load
+    from vox_mesh.model.documents.yaml_reader import read_documents  # a parser is not for everyone to load
 
     documents = read_documents(text, name)
     if not documents:

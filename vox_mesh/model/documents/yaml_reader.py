@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 import yaml
 
-from vox_mesh.model.documents import MAX_BYTES, Document, Fault, Lines, is_unicode
+from vox_mesh.model.documents.documents import MAX_BYTES, Document, Fault, Lines, is_unicode
 
 MAX_DEPTH: Final = 128
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from vox_mesh.model.patterns import FILE, is_pattern, overlap
+from vox_mesh.model.locks.patterns import FILE, is_pattern, overlap
 
 _FEW: Final = 8
 """So many patterns are looked at one by one."""

@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import PydanticCustomError
 
 from vox_mesh.errors import BadManifest, BadValue
-from vox_mesh.model import manifest_fields
-from vox_mesh.model.canonical import content_id, parse
-from vox_mesh.model.documents import Document, Fault, Lines, Path, field_text
-from vox_mesh.model.flaws import Flaw, faults_of, flaws_of, in_words, named, nulls, shortened
-from vox_mesh.model.manifest_fields import EPOCH, MILLISECOND, After, When
+from vox_mesh.model.base.canonical import content_id, parse
+from vox_mesh.model.documents.documents import Document, Fault, Lines, Path, field_text
+from vox_mesh.model.documents.validation import Flaw, faults_of, flaws_of, in_words, named, nulls, shortened
+from vox_mesh.model.jobs import manifest_fields
+from vox_mesh.model.jobs.manifest_fields import EPOCH, MILLISECOND, After, When
 from vox_mesh.model.rhythm.boundaries import Until
 
 __all__ = [
@@ -238,7 +238,7 @@ def _flaws(error: ValidationError, fields: Mapping[str, Any]) -> list[Flaw]:
 
 def parse_manifests(text: str | bytes, name: str = "manifest") -> list[Manifest]:
     """The manifests in a text of YAML or JSON; `BadManifest` has the faults of all, each with its line."""
-    from vox_mesh.model.yaml_text import read_documents  # a parser is not for everyone to load
+    from vox_mesh.model.documents.yaml_reader import read_documents  # a parser is not for everyone to load
 
     manifests: list[Manifest] = []
     faults: list[Fault] = []

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import parse
+from vox_mesh.model.base.canonical import parse
 
 SCHEDULE: Final = "ScheduleJob"
 CLAIM: Final = "ClaimWork"

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple, Self
 import orjson
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import canonical
-from vox_mesh.model.ulid import is_ulid
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.ulid import is_ulid
 
 MAX_PAYLOAD_BYTES: Final = 256 * 1024
 MAX_NAME: Final = 128

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import is_canonical, parse
-from vox_mesh.model.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, signed_text
-from vox_mesh.model.hlc import clock_part
-from vox_mesh.model.keys import is_signed
-from vox_mesh.model.ulid import is_ulid
+from vox_mesh.model.base.canonical import is_canonical, parse
+from vox_mesh.model.base.hlc import clock_part
+from vox_mesh.model.base.keys import is_signed
+from vox_mesh.model.base.ulid import is_ulid
+from vox_mesh.model.oplog.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, signed_text
 
 INITIALISE: Final = "InitialiseMesh"
 DESIGNATE: Final = "DesignateCoordinator"

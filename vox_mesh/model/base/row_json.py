@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import canonical
+from vox_mesh.model.base.canonical import canonical
 
 _EXACT_LIMIT: Final = 2**53
 _BYTES: Final = "$base64"

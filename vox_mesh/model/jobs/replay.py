@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import canonical, parse
-from vox_mesh.model.chain import Entry
-from vox_mesh.model.jobs import (
+from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.jobs.records import (
     ABORT,
     CLAIM,
     COMPLETE,
@@ -27,7 +26,8 @@ from vox_mesh.model.jobs import (
     Job,
     JobState,
 )
-from vox_mesh.model.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
+from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
+from vox_mesh.model.oplog.chain import Entry
 
 COLUMNS: Final = Job._fields[1:]
 """What follows from the log; the rowid does not, but for its order."""

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.model.canonical import canonical
+from vox_mesh.model.base.canonical import canonical
 
 NO_HASH: Final = "0" * 64
 """What the first entry of a chain holds in place of a hash before it."""

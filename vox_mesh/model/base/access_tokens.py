@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from vox_mesh.model.keys import SigningKey
+from vox_mesh.model.base.keys import SigningKey
 
 _HEAD: Final = {"alg": "EdDSA", "typ": "JWT"}
 # What stands before the 32 bytes of an Ed25519 key where its kind has to be told (RFC 8410).

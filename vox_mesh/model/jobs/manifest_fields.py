@@ -19,12 +19,12 @@ from pydantic import (
 )
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.canonical import canonical, parse
-from vox_mesh.model.documents import Path, is_unicode
-from vox_mesh.model.durations import milliseconds
-from vox_mesh.model.flaws import flaw, flaws_of, named, shown
+from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.base.durations import milliseconds
+from vox_mesh.model.base.ulid import is_ulid
+from vox_mesh.model.documents.documents import Path, is_unicode
+from vox_mesh.model.documents.validation import flaw, flaws_of, named, shown
 from vox_mesh.model.rhythm.boundaries import Until
-from vox_mesh.model.ulid import is_ulid
 
 MAX_JSON_BYTES: Final = 256 * 1024
 MAX_JSON_DEPTH: Final = 64

@@ -1,0 +1,1 @@
+"""Values that every noun uses: identifiers, times, keys, canonical text."""

@@ -1,0 +1,1 @@
+"""Documents that people write: YAML, JSON and their validation."""

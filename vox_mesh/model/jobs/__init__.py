@@ -1,0 +1,1 @@
+"""Jobs: states, manifests, retries, proof and the choice of a node."""

@@ -1,0 +1,1 @@
+"""Locks: records, tokens and patterns of keys."""

@@ -1,0 +1,1 @@
+"""Messages: records and states."""

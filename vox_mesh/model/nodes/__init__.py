@@ -1,0 +1,1 @@
+"""Nodes: liveness, steps of the clock, what a node remembers of the store."""

@@ -1,0 +1,1 @@
+"""Optimistic concurrency control: merging of values."""

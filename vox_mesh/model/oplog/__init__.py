@@ -1,0 +1,1 @@
+"""The op log: its chain and its verification."""
