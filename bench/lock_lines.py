@@ -28,7 +28,7 @@ from bench.measure import Call, alternate, blocking_median_us, median_us, rate
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings, run
-from vox_mesh.coordination.locks.guarding import obstacles
+from vox_mesh.locks.path_guard import obstacles
 from vox_mesh.model.locks.records import Holder
 from vox_mesh.node import MeshNode
 

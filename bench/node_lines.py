@@ -12,11 +12,11 @@ from bench.measure import alternate, median_us
 from tools.homes import MESH, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Statement
-from vox_mesh.coordination.clock import Surroundings
-from vox_mesh.coordination.identity import passing_identity
-from vox_mesh.coordination.presence import Activity, Presence
+from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.model.base.homes import ReplicaChoice
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.identity import passing_identity
 
 _NODES: Final = 1_000
 _AT_ONCE: Final = 250

@@ -23,8 +23,8 @@ from bench.ground import Ground, writing
 from bench.measure import Call, alternate, peak_bytes, rate
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Mesh, OpKind, Script, Statement
-from vox_mesh.coordination.export import export_log, verify_export
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.export import export_log, verify_export
 from vox_mesh.store.script import new_key
 from vox_mesh.store.statements import ddl
 

@@ -18,10 +18,10 @@ from bench.measure import p99, rate
 from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh
-from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Metronome, Tempo, Timeline
+from vox_mesh.nodes.clock import MeshClock, Surroundings
 from vox_mesh.rhythm.ground import Ground as Footing
 from vox_mesh.rhythm.pulse import Pulse
 from vox_mesh.rhythm.reverb import Reverb

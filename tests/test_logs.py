@@ -17,8 +17,8 @@ from tools.fork_server import Program
 from tools.forked import Process
 from tools.homes import MEMORY
 from vox_mesh import Job, Mesh
-from vox_mesh.coordination.log_context import apart, log_fields, of_job, telling
 from vox_mesh.http.tracing import traced
+from vox_mesh.observability.log_context import apart, log_fields, of_job, telling
 
 _PATIENCE_S: Final = 60.0
 _TRACE: Final = f"00-{'ab' * 16}-{'cd' * 8}-01"

@@ -239,7 +239,7 @@ sys.meta_path.insert(0, Missing())
 from vox_mesh import Mesh, load_settings
 from vox_mesh.cli.logs import set_up_logs
 from vox_mesh.cli.traces import set_up_traces, shut_down
-from vox_mesh.coordination import tracing
+from vox_mesh.observability import tracing
 
 async def main():
     settings = load_settings()
@@ -396,7 +396,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 from vox_mesh import Mesh, load_settings
 from vox_mesh.cli.logs import set_up_logs
-from vox_mesh.coordination import tracing
+from vox_mesh.observability import tracing
 from vox_mesh.errors import BadValue
 
 faulty = ""

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from vox_mesh import JobContext, Mesh, load_settings
-from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.op_kinds import OpKind
 
 _TEMPO: Final = "cluster_id: stored\ninitial_bpm: 600\nbar_len_beats: 8\nphases: [plan, work, review]\n"
 _SCORE: Final = "score: {phases: {plan: 2, work: 4, review: 2}, wait_budget: {help: 2}}"

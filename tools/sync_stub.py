@@ -35,7 +35,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
-from vox_mesh.coordination.clock import Surroundings
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.settings import Settings
 '''
 _OURS: Final = {

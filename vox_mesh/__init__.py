@@ -6,19 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from vox_mesh.coordination.conflicts import Conflict, Take
-    from vox_mesh.coordination.kinds import OpKind
-    from vox_mesh.coordination.strategies import (
-        ConflictRecorded,
-        DeferToAgent,
-        Manual,
-        Merge,
-        Merged,
-        Skipped,
-        TakeLeft,
-        TakeRight,
-        Written,
-    )
     from vox_mesh.errors import MeshError
     from vox_mesh.jobs.attempt import GiveBack, GiveUp
     from vox_mesh.jobs.context import JobContext
@@ -29,7 +16,20 @@ if TYPE_CHECKING:
     from vox_mesh.model.jobs.manifest import Manifest
     from vox_mesh.model.jobs.records import Job, JobState
     from vox_mesh.model.messages.records import Message
+    from vox_mesh.occ.conflicts import Conflict, Take
+    from vox_mesh.occ.strategies import (
+        ConflictRecorded,
+        DeferToAgent,
+        Manual,
+        Merge,
+        Merged,
+        Skipped,
+        TakeLeft,
+        TakeRight,
+        Written,
+    )
     from vox_mesh.opening import Role, open_store
+    from vox_mesh.oplog.op_kinds import OpKind
     from vox_mesh.settings import Settings, load_settings
     from vox_mesh.store import Answer, Change, Op, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
 
@@ -79,9 +79,9 @@ __all__ = [
 
 # Loaded when first asked for: a command, or the completion of one, does not pay for what it does not use.
 _MODULES: Final = {
-    "vox_mesh.coordination.conflicts": ("Conflict", "Take"),
-    "vox_mesh.coordination.kinds": ("OpKind",),
-    "vox_mesh.coordination.strategies": (
+    "vox_mesh.occ.conflicts": ("Conflict", "Take"),
+    "vox_mesh.oplog.op_kinds": ("OpKind",),
+    "vox_mesh.occ.strategies": (
         "ConflictRecorded",
         "DeferToAgent",
         "Manual",

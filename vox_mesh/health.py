@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock
-from vox_mesh.coordination.heartbeat import Heartbeat
+from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.jobs.worker import Worker
 from vox_mesh.model.base.health_check import Check, Vitals
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.frames import Source
+from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock
+from vox_mesh.oplog.author import Author
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.settings import Settings
 from vox_mesh.store.replica.replica import State as ReplicaState

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.identity import Identity, command_identity, passing_identity
 from vox_mesh.errors import MeshError, ScriptFailed
 from vox_mesh.jobs.artifacts import Artifacts
 from vox_mesh.model.base.homes import Home
+from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.identity import Identity, command_identity, passing_identity
 from vox_mesh.opening import Role, open_store_of, tenant_of
+from vox_mesh.oplog.author import Author
 from vox_mesh.planes import Planes
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.settings import Settings, load_settings

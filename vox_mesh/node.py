@@ -8,17 +8,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.heartbeat import Heartbeat
-from vox_mesh.coordination.identity import (
-    node_identity,
-    passing_identity,
-    place_of,
-)
-from vox_mesh.coordination.log_context import telling
-from vox_mesh.coordination.presence import Activity, Presence
-from vox_mesh.coordination.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
 from vox_mesh.errors import (
     AWAY,
     DatabaseUnavailable,
@@ -28,6 +17,8 @@ from vox_mesh.errors import (
     StoreClosed,
 )
 from vox_mesh.health import Health
+from vox_mesh.heartbeat.heartbeat import Heartbeat
+from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.jobs.artifacts import Artifacts
 from vox_mesh.jobs.bounds import Bounds
 from vox_mesh.jobs.choosing import Chooser
@@ -40,7 +31,16 @@ from vox_mesh.jobs.worker import Worker
 from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
 from vox_mesh.messages.keeper import Keeper
 from vox_mesh.model.base.homes import Home
+from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.identity import (
+    node_identity,
+    passing_identity,
+    place_of,
+)
+from vox_mesh.observability.log_context import telling
 from vox_mesh.opening import Role, open_store_of, slot_of, target_of, tenant_of
+from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
 from vox_mesh.rhythm.conductor import Conductor
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.settings import Settings

@@ -6,25 +6,25 @@ import logging
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.conflicts import Conflict, Conflicts
-from vox_mesh.coordination.deferral import Deferral
-from vox_mesh.coordination.features import Features
-from vox_mesh.coordination.identity import Identity
-from vox_mesh.coordination.kinds import Kinds
-from vox_mesh.coordination.locks.locks import Locks
-from vox_mesh.coordination.nodes import Nodes
-from vox_mesh.coordination.occ import Occ
-from vox_mesh.coordination.oplog import OpLog
-from vox_mesh.coordination.roles import Roles
-from vox_mesh.coordination.versions import Versions
 from vox_mesh.errors import MeshError
 from vox_mesh.jobs.artifacts import Artifacts
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.kinds import JobKinds
+from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.bus import Bus
+from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.features import Features
+from vox_mesh.nodes.identity import Identity
+from vox_mesh.nodes.nodes import Nodes
+from vox_mesh.occ.conflicts import Conflict, Conflicts
+from vox_mesh.occ.occ import Occ
+from vox_mesh.occ.versions import Versions
+from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.op_kinds import Kinds
+from vox_mesh.oplog.oplog import OpLog
+from vox_mesh.oplog.pending_ops import Deferral
+from vox_mesh.oplog.roles import Roles
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store.store import Store
 

@@ -32,8 +32,8 @@ from proof.outside import FolderOutside
 from proof.plot import OPTIONAL_WORKLOADS, WORKLOADS
 from proof.scene import Scene, Workload
 from vox_mesh import Mesh, MeshError, load_settings, opening, run
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 
 _LAST_DEEDS_S: Final = 60.0
 """What is under way when all is over has deadlines of its own, and those are shorter."""

@@ -11,8 +11,8 @@ import orjson
 from proof.history import History
 from proof.reading import Row, finals
 from proof.verdicts import Check
-from vox_mesh.coordination.deferral import Standing
-from vox_mesh.coordination.kinds import APPLY, DROP
+from vox_mesh.oplog.op_kinds import APPLY, DROP
+from vox_mesh.oplog.pending_ops import Standing
 
 _ON_NOTHING: Final = "[]"
 _OF_OTHERS: Final = (APPLY, DROP)

@@ -46,9 +46,7 @@ LOCK_PLANTS: Final = (
         "renewed-by-anyone",
         "a hold that was lost is renewed",
         (
-            Code(
-                "vox_mesh.coordination.locks.request:held_guard", "refusal=StaleFence.code)", "refusal=None)"
-            ),
+            Code("vox_mesh.locks.scripts:held_guard", "refusal=StaleFence.code)", "refusal=None)"),
             Sql("locks", "refuse_unless_held", "json_array_length(?3) <> (", "0 > ("),
         ),
         ("locks-linearizable", "outside-takes-no-older", "tokens-rise"),
@@ -74,14 +72,14 @@ LOCK_PLANTS: Final = (
     Plant(
         "version-not-checked",
         "an optimistic write does not look whether the row has moved",
-        (Code("vox_mesh.coordination.occ_table:Place.put", "AND {WRITTEN_AT} IS ?", "AND ? IS NOT 0"),),
+        (Code("vox_mesh.occ.tables:Place.put", "AND {WRITTEN_AT} IS ?", "AND ? IS NOT 0"),),
         ("counters-linearizable", "no-lost-update"),
         ("counters",),
     ),
     Plant(
         "contention-told-as-written",
         "a write that found the row moved says that it was made",
-        (Code("vox_mesh.coordination.occ:Occ._send", "if changed else None", "or None"),),
+        (Code("vox_mesh.occ.occ:Occ._send", "if changed else None", "or None"),),
         ("counters-linearizable", "no-lost-update"),
         ("counters",),
     ),

@@ -12,7 +12,7 @@ LOG_PLANTS: Final = (
         "an entry is linked to the one before the last",
         (
             Code(
-                "vox_mesh.coordination.author:Author._entries",
+                "vox_mesh.oplog.author:Author._entries",
                 "        prev = own\n",
                 "        prev = own if len(entries) != 2 else prev\n",
             ),
@@ -32,7 +32,7 @@ LOG_PLANTS: Final = (
         "of entries that are written together the last is not",
         (
             Code(
-                "vox_mesh.coordination.author:Author._entries",
+                "vox_mesh.oplog.author:Author._entries",
                 "for script in _in_order(scripts):",
                 "for script in list(_in_order(scripts))[: max(1, len(scripts) - 1)]:",
             ),
@@ -61,7 +61,7 @@ LOG_PLANTS: Final = (
         "an op is applied though what it depends on is not there",
         (
             Code(
-                "vox_mesh.coordination.deferral:Deferral.standing_of",
+                "vox_mesh.oplog.pending_ops:Deferral.standing_of",
                 'return Standing.APPLIED if found <= {"applied"} else Standing.DEFERRED',
                 "return Standing.APPLIED",
             ),
@@ -87,7 +87,7 @@ LOG_PLANTS: Final = (
         "the silence of others is counted by this machine's clock",
         (
             Code(
-                "vox_mesh.coordination.clock:MeshClock.now_ms",
+                "vox_mesh.nodes.clock:MeshClock.now_ms",
                 "if self._ahead_ms is None:",
                 "if True:",
             ),

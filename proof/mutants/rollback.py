@@ -28,12 +28,12 @@ ROLLBACK_PLANTS: Final = (
         "a node takes a database that went back in time for the one that it knows",
         (
             Code(
-                "vox_mesh.coordination.rollback:Rollback.is_behind",
+                "vox_mesh.oplog.rollback:Rollback.is_behind",
                 "return is_fenced or rollback_evidence(memory, state) is not None",
                 "return False",
             ),
             Code(
-                "vox_mesh.coordination.rollback:Rollback.fence_if_behind",
+                "vox_mesh.oplog.rollback:Rollback.fence_if_behind",
                 "evidence = rollback_evidence(memory, state)",
                 "evidence = None",
             ),
@@ -47,7 +47,7 @@ ROLLBACK_PLANTS: Final = (
         "a node follows the database's clock wherever it is set",
         (
             Code(
-                "vox_mesh.coordination.clock:MeshClock._is_step",
+                "vox_mesh.nodes.clock:MeshClock._is_step",
                 "return low_ms > most or high_ms < -most",
                 "return False",
             ),

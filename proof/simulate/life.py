@@ -17,11 +17,11 @@ from proof.simulate.fate import Clock
 from proof.simulate.lines import Database, Way
 from proof.simulate.loop import House, SimulatedLoop
 from proof.simulate.relay import TIMEOUT_S, Counter, Courier, outbox_of
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import MeshError
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.ulid import UlidSource
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store.script import keys_from
 from vox_mesh.testing.town import TownSettings
 

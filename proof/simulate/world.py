@@ -23,8 +23,8 @@ from proof.simulate.lines import FAIR, Database, Weather
 from proof.simulate.loop import House, new_loop
 from proof.simulate.relay import Counter
 from proof.workloads.consumers import CONSUMERS
-from vox_mesh.coordination.clock import MAX_STEP_MS
 from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.nodes.clock import MAX_STEP_MS
 from vox_mesh.store.breaker import REST_S
 from vox_mesh.store.memory import SharedMemory
 from vox_mesh.store.schema import ensure_schema

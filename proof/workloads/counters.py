@@ -11,8 +11,8 @@ from typing import Any, Final
 from proof.history import Doing
 from proof.scene import Part, Scene
 from vox_mesh import Manual, Merge, Merged, MeshError, TakeLeft, TakeRight, Written
-from vox_mesh.coordination.strategies import Result, Strategy
 from vox_mesh.errors import OutcomeUnknown
+from vox_mesh.occ.strategies import Result, Strategy
 
 TABLE: Final = "memories"
 KEY: Final = "memory_key"

@@ -16,8 +16,8 @@ from typing import Any, Final
 from tests.cli.conftest import Vox, running_node
 from tools.forked import Process
 from tools.sqld import Server, free_port
-from vox_mesh.coordination.identity import passing_identity
-from vox_mesh.coordination.nodes import Node
+from vox_mesh.nodes.identity import passing_identity
+from vox_mesh.nodes.nodes import Node
 
 _SHARED_COMMANDS: Final = (
     *("nodes", "nodes watch", "nodes rekey n", "roles show", "roles designate-coordinator n"),

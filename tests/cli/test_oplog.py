@@ -13,8 +13,8 @@ import pytest
 from tests.cli.conftest import RunningNode, Vox, running_node
 from tests.cli.test_nodes import interrupted, line_of
 from tools.sqld import Server
-from vox_mesh.coordination.kinds import RESTORE
 from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.oplog.op_kinds import RESTORE
 
 _ABSENT = "01" + "0" * 24
 

@@ -16,9 +16,9 @@ from tests.support.tampering import NOTE, Scene, open_scene
 from tests.support.town import DERIVED, SHARED_HOMES, Town
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Settings
-from vox_mesh.coordination.export import Exported
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.export import Exported
 from vox_mesh.store import new_key
 
 _NEVER_S = 3_600.0

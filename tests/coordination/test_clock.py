@@ -16,13 +16,13 @@ from tests.support.authoring import NOTE, assert_sound, noted, own_chain, scene
 from tests.support.clocks import Clock
 from tests.support.examples import many
 from vox_mesh import Script, Settings, Statement
-from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock, Surroundings
 from vox_mesh.errors import ClockOff
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS, Hlc
 from vox_mesh.model.nodes.liveness import State
 from vox_mesh.model.oplog.chain import SEAL
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock, Surroundings
 from vox_mesh.store.script import new_key
 from vox_mesh.store.statements import named
 

@@ -8,10 +8,10 @@ import pytest
 
 from tools.homes import FILE
 from vox_mesh import Mesh, Settings
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import ClockOff, Refused
 from vox_mesh.model.oplog.chain import SEAL
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 
 
 @pytest.mark.parametrize("off_s", [-3_600, 3_600])

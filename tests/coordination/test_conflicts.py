@@ -16,12 +16,12 @@ from tests.support.rivals import MEMORIES, at, delete, overtaken, row
 from tests.support.tables import make_table
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Conflict, ConflictRecorded, Manual, Mesh, Take, Written
-from vox_mesh.coordination import conflicts
-from vox_mesh.coordination.clock import Surroundings
-from vox_mesh.coordination.conflicts import GONE
 from vox_mesh.errors import AlreadyResolved, BadValue, ClockOff, MergeClash, NotKnown, RowMoved
 from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.occ import conflicts
+from vox_mesh.occ.conflicts import GONE
 
 _RESOLVE: Final = "ResolveConflict"
 _SOON_S: Final = 30.0

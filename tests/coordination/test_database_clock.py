@@ -16,12 +16,12 @@ from tests.support.stepped_databases import BOTH, HOUR_S, SteppedDatabase, clock
 from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Script, Statement, load_settings
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import ClockOff, DatabaseClockJumped, LockHeld
 from vox_mesh.jobs.claiming import Claiming
 from vox_mesh.mesh import Mesh as CommandMesh
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.memory import SharedMemory
 from vox_mesh.store.statements import RAW_MS

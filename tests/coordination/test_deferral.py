@@ -15,12 +15,12 @@ from tests.support.authoring import NOTE, NOTE_KIND, assert_sound, noted, scene
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Rows, Script, Statement, guard
-from vox_mesh.coordination.clock import Surroundings
-from vox_mesh.coordination.deferral import Waiting
-from vox_mesh.coordination.kinds import APPLY, DROP, Authored, OpKind
 from vox_mesh.errors import BadValue, CircuitOpen, NotKnown, Refused
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.oplog.op_kinds import APPLY, DROP, Authored, OpKind
+from vox_mesh.oplog.pending_ops import Waiting
 from vox_mesh.store.file import FileEngine
 from vox_mesh.store.script import new_key
 

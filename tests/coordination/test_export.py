@@ -16,13 +16,13 @@ from tests.support.lengths import EVERY_HOME, SOAK
 from tools.homes import FILE, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh
-from vox_mesh.coordination.export import record_of, verify_export
-from vox_mesh.coordination.identity import passing_identity
 from vox_mesh.errors import ExportRefused
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Entry, Sealing, hash_of, signed_text
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.identity import passing_identity
+from vox_mesh.oplog.export import record_of, verify_export
 from vox_mesh.store.script import new_key
 
 
@@ -86,7 +86,7 @@ async def test_an_export_that_fails_leaves_no_file(
     def full(*_: object) -> int:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("vox_mesh.coordination.export.publish", full)
+    monkeypatch.setattr("vox_mesh.oplog.export.publish", full)
     with pytest.raises(ExportRefused, match="No space left"):
         await exported(anchored, tmp_path / "log.jsonl")
     assert names_in(tmp_path) == []

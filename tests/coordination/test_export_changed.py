@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 from tests.support.exports import exported, problems
-from vox_mesh.coordination.export import verify_export
 from vox_mesh.errors import BadSettings, ExportRefused
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.export import verify_export
 from vox_mesh.store.script import Script, Statement, new_key
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.support.clocks import Clock
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 from vox_mesh import Mesh, Settings, Statement
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store.schema import VERSION
 from vox_mesh.store.script import Script
 from vox_mesh.store.statements import named

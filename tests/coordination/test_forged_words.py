@@ -11,13 +11,13 @@ from tests.support.tables import make_table
 from tests.support.tampering import NOTE, Intruder, hashed, stranger
 from tests.support.town import DERIVED, LATER, Town, come_and_go, faults
 from vox_mesh import Mesh, OpKind, Statement
-from vox_mesh.coordination.identity import COMMANDS
-from vox_mesh.coordination.kinds import Authored
 from vox_mesh.errors import ChainBroken, Refused
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.model.oplog.verification import DESIGNATE, ROUTE
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.identity import COMMANDS
+from vox_mesh.oplog.op_kinds import Authored
 from vox_mesh.store import new_key
 
 # --- what others pretend --------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.model.test_patterns import matcher
 from tests.support.examples import many
-from vox_mesh.coordination.locks.guarding import obstacles
+from vox_mesh.locks.path_guard import obstacles
 from vox_mesh.model.locks.records import Holder
 
 names = st.text("ab*?", min_size=1, max_size=4)

@@ -18,15 +18,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.support.programs import program
 from tools.homes import FILE
 from vox_mesh import Mesh
-from vox_mesh.coordination.identity import (
+from vox_mesh.errors import BadSettings
+from vox_mesh.model.base.keys import is_public_key, is_signed
+from vox_mesh.nodes.identity import (
     Identity,
     command_identity,
     node_identity,
     passing_identity,
     place_of,
 )
-from vox_mesh.errors import BadSettings
-from vox_mesh.model.base.keys import is_public_key, is_signed
 from vox_mesh.store.slots import take_slot
 
 _KEY = "key.pem"
@@ -37,7 +37,7 @@ _PROCESSES = 4
 _WHO = """
 import sys
 from pathlib import Path
-from vox_mesh.coordination.identity import node_identity
+from vox_mesh.nodes.identity import node_identity
 print("ready", flush=True)
 sys.stdin.read()
 identity = node_identity(Path(sys.argv[1]), None)

@@ -8,9 +8,9 @@ import pytest
 
 from tools.homes import FILE
 from vox_mesh import Settings
-from vox_mesh.coordination.identity import passing_identity
 from vox_mesh.errors import KeyRefused, Refused
 from vox_mesh.mesh import Mesh
+from vox_mesh.nodes.identity import passing_identity
 from vox_mesh.store.script import new_key
 
 

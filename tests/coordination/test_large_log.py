@@ -10,10 +10,10 @@ import pytest
 
 from tools.homes import MEMORY, MESH
 from tools.sqld import Server
-from vox_mesh.coordination.export import export_log, verify_export
-from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.export import export_log, verify_export
+from vox_mesh.oplog.op_kinds import OpKind
 
 _COUNT = 120
 _MANY = 1_000

@@ -15,9 +15,6 @@ from tests.support.leftovers import assert_nothing_left, descriptors
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings, Store
-from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.identity import place_of
-from vox_mesh.coordination.presence import Activity, Presence
 from vox_mesh.errors import (
     BadSettings,
     DatabaseUnavailable,
@@ -28,9 +25,12 @@ from vox_mesh.errors import (
     SlotInUse,
     StaleIncarnation,
 )
+from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.model.base.homes import Home
 from vox_mesh.model.nodes.liveness import State
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.identity import place_of
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.slots import take_slot
 

@@ -9,9 +9,9 @@ import pytest
 from tests.support.tampering import NOTE, stranger
 from tests.support.town import Town, assert_whole, come_and_go
 from vox_mesh import Mesh
-from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.errors import KeyRefused, NotKnown, Refused, StaleIncarnation
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.identity import COMMANDS
 
 
 async def test_a_node_with_a_new_key_waits_for_the_owner_to_accept_it(town: Town, owner: MeshNode) -> None:

@@ -19,16 +19,16 @@ from pydantic import SecretStr
 from tests.support.clocks import Clock
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Mesh, Settings
-from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.heartbeat import Heartbeat
-from vox_mesh.coordination.identity import machine_id, passing_identity
-from vox_mesh.coordination.nodes import STALE_MS, Node
-from vox_mesh.coordination.presence import Activity, Presence
 from vox_mesh.errors import MeshError
+from vox_mesh.heartbeat.heartbeat import Heartbeat
+from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.model.base.homes import Home
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, State, missed_ticks, state_of
 from vox_mesh.model.oplog.chain import ANCHOR
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.identity import machine_id, passing_identity
+from vox_mesh.nodes.nodes import STALE_MS, Node
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.statements import named
 

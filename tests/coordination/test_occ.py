@@ -28,10 +28,10 @@ from vox_mesh import (
     TakeRight,
     Written,
 )
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import ClockOff, ConstraintFailed, Contended
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 
 _WRITERS: Final = 16
 

@@ -16,7 +16,6 @@ from tests.support.lengths import SOAK, in_soak
 from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import Answer, Outcome, Script, Statement, guard
-from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.errors import (
     ChainBroken,
     CircuitOpen,
@@ -30,6 +29,7 @@ from vox_mesh.errors import (
 )
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.store.breaker import Breaker
 from vox_mesh.store.file import FileEngine
 from vox_mesh.store.script import Op, new_key

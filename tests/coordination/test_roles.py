@@ -10,12 +10,12 @@ import pytest
 from tests.support.tampering import NOTE, Intruder, stranger
 from tests.support.town import DERIVED, Town, assert_whole, faults
 from vox_mesh import Mesh, Op, Script
-from vox_mesh.coordination.clock import Surroundings
-from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.errors import Refused
 from vox_mesh.model.nodes.liveness import State
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE
 from vox_mesh.node import MeshNode, open_node
+from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.identity import COMMANDS
 
 # --- the owner ------------------------------------------------------------------------------------
 

@@ -12,12 +12,12 @@ import pytest
 from tests.support.authoring import NOTE, NOTE_KIND, Scene, assert_sound, noted, own_chain, scene
 from tests.support.clocks import Clock
 from vox_mesh import Outcome, Script, Settings, Statement, guard
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import DatabaseUnavailable, OutcomeUnknown, Refused, Unreachable
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.homes import Home
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL, Entry
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store.batch import Batch
 
 CLOSED = guard("0", refusal="closed")

@@ -21,9 +21,9 @@ from tests.deploy.test_containers import compose, control_address
 from tests.support.scraping import Scrape
 from tools.homes import FILE
 from vox_mesh import Mesh
-from vox_mesh.coordination.census import MAX_MESSAGES
 from vox_mesh.http.rhythm_families import ALARMS
 from vox_mesh.model.nodes.liveness import State, state_of
+from vox_mesh.nodes.census import MAX_MESSAGES
 
 _ALERTS: Final = DEPLOY / "prometheus" / "alerts.yaml"
 _PROMETHEUS: Final = DEPLOY / "prometheus" / "prometheus.yaml"

@@ -27,7 +27,6 @@ from tests.support.relaying import (
     serving,
 )
 from tests.support.town import Town
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import DatabaseUnavailable, RelayFailed
 from vox_mesh.http.courier import HttpCourier
 from vox_mesh.http.deliver import PATH, wire
@@ -38,6 +37,7 @@ from vox_mesh.messages.whereabouts import Peer
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline
 from vox_mesh.model.rhythm.window_keys import MARK, RELAY, check, issue
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 
 on_module_loop = pytest.mark.asyncio(loop_scope="module")
 

@@ -15,7 +15,6 @@ from tests.support.jobs_in_hand import accepted, claim, claim_seen, complete, fo
 from tests.support.messaging import Crowd
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Op, Script, guard, open_store
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import IllegalTransition, Refused, StaleIncarnation, StoreClosed, Unreachable
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Scheduled
@@ -24,6 +23,7 @@ from vox_mesh.jobs.moves import SQL
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import ABORT, EXPIRE
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store import new_key
 
 _PATIENCE_S = 30.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vox_mesh.coordination.presence import Activity
+from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.handlers import HandlerSet
 from vox_mesh.jobs.places import Places

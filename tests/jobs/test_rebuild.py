@@ -12,7 +12,6 @@ from tests.support.authoring import Scene
 from tests.support.messaging import Crowd, write
 from tests.support.staging import LEASE_MS, claim, end, held, lapse, new_item, row_of, schedule, start
 from vox_mesh import MeshError
-from vox_mesh.coordination.pages import Pages
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs import rebuild as of_rebuild
 from vox_mesh.jobs.rebuild import Difference, Rebuild
@@ -20,6 +19,7 @@ from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.jobs.replay import COLUMNS, Replay
 from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.pages import Pages
 
 _OF_JOB = "scope_id = ?1 AND repository_id = ?2 AND job_id = ?3"
 _OTHER: dict[str, Any] = {

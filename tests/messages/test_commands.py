@@ -11,10 +11,10 @@ from tests.support.messaging import bodies, found
 from tests.support.town import Town, assert_whole
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh import Mesh, load_settings
-from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.errors import KeyRefused
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.messages.records import MessageState
+from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.store import new_key
 
 

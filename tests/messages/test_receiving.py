@@ -22,10 +22,10 @@ from tests.support.messaging import (
     take,
 )
 from vox_mesh import Message
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import NotHolder, StoreClosed
 from vox_mesh.messages.consumer import Consumer
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 
 _LEASE_S = 100.0
 

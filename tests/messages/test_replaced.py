@@ -10,8 +10,8 @@ import pytest
 
 from tests.support import virtual_time
 from vox_mesh import Mesh
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import NoAnswer, OutcomeUnknown, StaleIncarnation
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store import new_key
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.memory import SharedMemory

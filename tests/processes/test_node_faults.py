@@ -19,8 +19,8 @@ from tests.support.node_runs import Machines, UpNode, diagnosed, machines, node_
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings
-from vox_mesh.coordination.key_file import new_key
 from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.nodes.key_file import new_key
 
 _WORK: Final = ("--handlers", "my_handlers:handlers")
 _ALL: Final = 10**6

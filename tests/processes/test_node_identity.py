@@ -22,10 +22,10 @@ from tests.support.writers import COLUMNS
 from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, open_store
-from vox_mesh.coordination.nodes import Node
 from vox_mesh.errors import KeyRefused, MeshError, NodeInUse, SlotInUse
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, State
+from vox_mesh.nodes.nodes import Node
 from vox_mesh.store.slots import slot_folder
 
 _PROCESSES = 5

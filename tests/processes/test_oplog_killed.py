@@ -21,9 +21,9 @@ from tests.support.writers import COLUMNS
 from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, open_store
-from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.errors import DatabaseBusy, OutcomeUnknown
 from vox_mesh.mesh import Mesh
+from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.store.slots import spools
 from vox_mesh.store.spool import status_of
 

@@ -11,8 +11,8 @@ from tests.support.node_runs import PATIENCE_S, UpNode, machines, node_settings,
 from tools.homes import MESH, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh
-from vox_mesh.coordination.nodes import Node
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
+from vox_mesh.nodes.nodes import Node
 
 
 def _copy(server: Server, to: Path) -> None:

@@ -19,8 +19,8 @@ from proof.scene import Pace, Scene, Workload
 from proof.workloads.beats import tempo_of
 from tests.support import virtual_time
 from vox_mesh import Mesh
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import NodeInUse
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.memory import SharedMemory
 from vox_mesh.store.script import Statement

@@ -6,9 +6,9 @@ from typing import Any
 
 from proof.checkers.dependencies import DEPENDENCY_CHECKS
 from tests.proof.story import Story, faults
-from vox_mesh.coordination.deferral import Standing
-from vox_mesh.coordination.kinds import APPLY, DROP
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.oplog.op_kinds import APPLY, DROP
+from vox_mesh.oplog.pending_ops import Standing
 
 
 class _Log:

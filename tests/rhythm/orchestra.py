@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from vox_mesh import Mesh
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import CircuitOpen, MeshError, NodeInUse
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.memory import SharedMemory
 from vox_mesh.store.script import Statement

@@ -12,8 +12,6 @@ import pytest
 
 from tests.support.authoring import Scene, scene
 from tests.support.clocks import Clock
-from vox_mesh.coordination.clock import Surroundings
-from vox_mesh.coordination.kinds import TEMPO_DECISION
 from vox_mesh.errors import StaleFence, Unreachable
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.oplog.chain import Entry
@@ -22,6 +20,8 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport, Figures, Source, Standing
 from vox_mesh.model.rhythm.tempo import MINUTE_MS
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.oplog.op_kinds import TEMPO_DECISION
 from vox_mesh.store.breaker import Breaker
 from vox_mesh.store.memory import SharedMemory
 

@@ -15,12 +15,12 @@ from tests.support.messaging import PATIENCE_S, crowd_on, database_ms
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Message, Statement
-from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.errors import BadValue, MessageTaken, NotHelper, NotKnown, ThreadClosed
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import THREAD, HelpPromise, HelpState, HelpThread, thread_of, verdict
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import MeshClock, Surroundings
 from vox_mesh.rhythm import help as helping
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.help import ANSWER, EXPIRED, PROMISE, REQUEST, WITHDRAWN, Help

@@ -14,9 +14,9 @@ from proof.chaos.disk import Disk
 from tools.homes import MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Statement
-from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import DatabaseFault, OutcomeUnknown
 from vox_mesh.model.nodes.liveness import State
+from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.opening import open_engine
 from vox_mesh.store.probe import try_to_write
 

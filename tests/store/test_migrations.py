@@ -14,9 +14,9 @@ from tests.support.stored import STORED, load_stored, stored_file
 from tools.homes import FILE, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeCase
 from tools.sqld import Server
 from vox_mesh import JobContext, Mesh, Settings, Statement
-from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.errors import DatabaseFault, LockHeld, SchemaDiffers
 from vox_mesh.opening import open_engine
+from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.store import schema, shape
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Ask, Engine

@@ -10,17 +10,17 @@ from typing import Final
 from tests.support.combining import LONG_S, at_once
 from tests.support.gate import GatedEngine
 from vox_mesh import Settings, load_settings
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.identity import Identity, passing_identity
-from vox_mesh.coordination.kinds import OpKind
-from vox_mesh.coordination.presence import Activity, Presence
-from vox_mesh.coordination.witness import SharedPlace, StoreWitness
+from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.homes import Home
 from vox_mesh.model.nodes.store_memory import StoreMemory
 from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.identity import Identity, passing_identity
+from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.op_kinds import OpKind
+from vox_mesh.oplog.witness import SharedPlace, StoreWitness
 from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.breaker import Breaker

@@ -17,12 +17,12 @@ from tests.support.jobs import Job, do_job, report, stop_asked
 from tests.support.tally import applied
 from tests.support.writers import pair
 from vox_mesh import MeshError, Script, Store
-from vox_mesh.coordination.kinds import OpKind
 from vox_mesh.errors import StaleIncarnation
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.store.script import Op, Statement, new_key
 
 NOTE: Final = OpKind("test.note", appendable=True)

@@ -11,9 +11,9 @@ import pytest
 
 from tools.homes import FILE
 from vox_mesh import Mesh, OpKind
-from vox_mesh.coordination.export import Exported, export_log, verify_export
 from vox_mesh.errors import Refused
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.export import Exported, export_log, verify_export
 from vox_mesh.store.script import new_key
 
 _NOTE: Final = OpKind("note")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from vox_mesh.coordination.clock import MeshClock, Surroundings
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import MeshClock, Surroundings
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.reverb import Reverb
 from vox_mesh.rhythm.status import StatusDesk

@@ -15,8 +15,8 @@ from tests.support.town import Town
 from tools.homes import MEMORY, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Message, Script, Statement
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store import Value, new_key
 from vox_mesh.store.statements import named
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vox_mesh import Mesh, Script, Statement, Written
-from vox_mesh.coordination.occ_table import Place
+from vox_mesh.occ.tables import Place
 
 MEMORIES: Final = "memories"
 

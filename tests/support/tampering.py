@@ -11,9 +11,6 @@ import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vox_mesh import Answer, Mesh, Op, OpKind, Rows, Script, Settings, Statement, Store, guard
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.identity import COMMANDS, Identity
 from vox_mesh.errors import Refused
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.hlc import Hlc
@@ -21,6 +18,9 @@ from vox_mesh.model.base.homes import Home
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Entry, Sealing, signed_text
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.identity import COMMANDS, Identity
+from vox_mesh.oplog.author import Author
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store import Value, new_key
 from vox_mesh.store.request import Tenant

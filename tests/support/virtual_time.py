@@ -10,7 +10,7 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from vox_mesh.coordination.clock import Surroundings
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store.memory import SharedMemory
 
 T = TypeVar("T")

@@ -13,11 +13,11 @@ import orjson
 from tools.demo.cast import CAST, CHANGELOG, NOTES, PLAN, ROUTES, VICTIM, manifests
 from tools.demo.stage import Event, Stage
 from vox_mesh import Conflict, Job, JobState, Mesh, Message
-from vox_mesh.coordination.kinds import RESOLVE
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE
 from vox_mesh.model.messages.records import MessageState
 from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.model.oplog.verification import ChainReport
+from vox_mesh.oplog.op_kinds import RESOLVE
 
 _MOST: Final = 10_000
 

@@ -22,11 +22,11 @@ from vox_mesh.cli.output import (
     table,
 )
 from vox_mesh.cli.start import start_shared
-from vox_mesh.coordination.conflicts import Conflict, Resolution, Take
 from vox_mesh.errors import BadValue
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.row_json import decoded, shown
 from vox_mesh.model.occ.merge import Change, Columns, change_of
+from vox_mesh.occ.conflicts import Conflict, Resolution, Take
 from vox_mesh.settings import Settings
 from vox_mesh.views.conflicts import SIDES, ConflictView
 

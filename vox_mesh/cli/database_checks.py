@@ -9,10 +9,10 @@ from typing import Final
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
 from vox_mesh.cli.db_migrate import NOT_REPAIRABLE, REPAIRABLE
 from vox_mesh.cli.start import opened_engine
-from vox_mesh.coordination.clock import MAX_STEP_MS
 from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
 from vox_mesh.model.base.homes import Home, ReplicaChoice
 from vox_mesh.model.locks.records import iso_of
+from vox_mesh.nodes.clock import MAX_STEP_MS
 from vox_mesh.opening import primary_log
 from vox_mesh.store import probe
 from vox_mesh.store.file import FileEngine

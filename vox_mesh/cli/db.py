@@ -16,11 +16,11 @@ from vox_mesh.cli.output import json_option, show_lines, show_one
 from vox_mesh.cli.progress import ProgressBar
 from vox_mesh.cli.replicas import replica_reports, sync_replica
 from vox_mesh.cli.start import opened_engine, start, start_shared
-from vox_mesh.coordination.kinds import RESTORE
 from vox_mesh.errors import DatabaseUnavailable, MeshError, SchemaDiffers
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.homes import Home
 from vox_mesh.opening import Role, open_store
+from vox_mesh.oplog.op_kinds import RESTORE
 from vox_mesh.settings import Settings
 from vox_mesh.store.backup import back_up
 from vox_mesh.store.probe import all_spools, row_counts

@@ -16,8 +16,8 @@ from vox_mesh.cli.exits import ExitCode, exit_code_of
 from vox_mesh.cli.git import WorkTree
 from vox_mesh.cli.output import Record, json_option, show_one, show_several
 from vox_mesh.cli.start import start_shared
-from vox_mesh.coordination.locks.guarding import Obstacle, obstacles
 from vox_mesh.errors import BadSettings, MeshError
+from vox_mesh.locks.path_guard import Obstacle, obstacles
 from vox_mesh.mesh import Mesh
 from vox_mesh.settings import Settings
 

@@ -14,8 +14,8 @@ from typing import Final
 from dotenv import dotenv_values
 
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
-from vox_mesh.coordination.identity import kept_identity
 from vox_mesh.model.base.homes import Home
+from vox_mesh.nodes.identity import kept_identity
 from vox_mesh.settings import EXAMPLES, Settings
 from vox_mesh.store.file import refuse_unless_ours
 from vox_mesh.store.probe import all_spools

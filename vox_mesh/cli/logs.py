@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from vox_mesh.coordination.log_context import log_fields
+from vox_mesh.observability.log_context import log_fields
 
 _log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Final
 import httpx
 
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
-from vox_mesh.coordination.identity import machine_id
 from vox_mesh.model.base.addresses import host_of, is_loopback
 from vox_mesh.model.jobs.records import JobState, matches
 from vox_mesh.model.nodes.liveness import State
+from vox_mesh.nodes.identity import machine_id
 from vox_mesh.settings import Settings
 from vox_mesh.views.nodes import NodeView
 

@@ -12,9 +12,9 @@ import click
 
 from vox_mesh.cli.output import Record, json_option, show_lines, show_next, show_one, show_several, table
 from vox_mesh.cli.start import start_shared
-from vox_mesh.coordination.nodes import STALE_MS, Node
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.nodes.liveness import State
+from vox_mesh.nodes.nodes import STALE_MS, Node
 from vox_mesh.settings import Settings
 from vox_mesh.views import roles
 from vox_mesh.views.nodes import NodeView, kinds_of, with_roles

@@ -13,11 +13,11 @@ import click
 from vox_mesh.cli.exits import ExitCode
 from vox_mesh.cli.output import Record, json_option, show_lines, show_next, show_one, show_several, table
 from vox_mesh.cli.start import start_shared
-from vox_mesh.coordination.export import export_log, verify_export
 from vox_mesh.errors import NotKnown
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.model.oplog.verification import ChainReport
+from vox_mesh.oplog.export import export_log, verify_export
 from vox_mesh.settings import Settings
 from vox_mesh.views.oplog import StandingView, stamped_record, standing_of
 

@@ -15,10 +15,10 @@ import click
 from vox_mesh.cli.options import seconds
 from vox_mesh.cli.output import json_option, show_one
 from vox_mesh.cli.start import start
-from vox_mesh.coordination.key_file import kept_key
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.access_tokens import access_token, public_pem
 from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.nodes.key_file import kept_key
 from vox_mesh.store.folders import make_private, publish
 
 _KEY_FILE: Final = "sqld.pem"

@@ -7,7 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
-from vox_mesh.coordination import tracing
+from vox_mesh.observability import tracing
 from vox_mesh.settings import Settings
 
 if TYPE_CHECKING:

@@ -14,22 +14,22 @@ from prometheus_client.core import (
     Metric,
 )
 
-from vox_mesh.coordination.census import Census
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.deferral import Deferral
-from vox_mesh.coordination.identity import Identity
-from vox_mesh.coordination.locks.locks import Locks
-from vox_mesh.coordination.occ import Occ
-from vox_mesh.coordination.oplog import OpLog
 from vox_mesh.errors import StaleFence
 from vox_mesh.http.measures import as_label, counter, counters, gauge, histogram, states
 from vox_mesh.http.rhythm_families import rhythm_families
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.worker import Worker
+from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.bus import Bus
 from vox_mesh.model.base.histogram import OTHER, QUICK_S, Spread
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.nodes.liveness import State
+from vox_mesh.nodes.census import Census
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.identity import Identity
+from vox_mesh.occ.occ import Occ
+from vox_mesh.oplog.oplog import OpLog
+from vox_mesh.oplog.pending_ops import Deferral
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.store.replica.replica import ReplicaStatus
 from vox_mesh.store.replica.replica import State as ReplicaState

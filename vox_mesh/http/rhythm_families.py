@@ -8,10 +8,10 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from vox_mesh.coordination.census import Census
 from vox_mesh.http.measures import counter, counters, gauge, histogram
 from vox_mesh.model.rhythm.frames import Source
 from vox_mesh.model.rhythm.reports import BarReport
+from vox_mesh.nodes.census import Census
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.views.rhythm import report_of
 

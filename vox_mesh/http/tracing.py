@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from vox_mesh.coordination import tracing
-from vox_mesh.coordination.log_context import of_trace, telling
 from vox_mesh.http.labels import Label
 from vox_mesh.http.problems import Handler
 from vox_mesh.model.base.traces import Trace
+from vox_mesh.observability import tracing
+from vox_mesh.observability.log_context import of_trace, telling
 
 
 @web.middleware

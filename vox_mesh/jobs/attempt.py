@@ -10,8 +10,6 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
-from vox_mesh.coordination import tracing
-from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import MeshError
 from vox_mesh.jobs.artifacts import Artifacts
 from vox_mesh.jobs.command import Command, run_command
@@ -21,6 +19,8 @@ from vox_mesh.jobs.finishing import Ended
 from vox_mesh.jobs.handlers import Function, Handler
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import JobState
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.observability import tracing
 from vox_mesh.store.background import is_cancelled
 from vox_mesh.store.thread import SerialThread
 

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.nodes import Node, Nodes
-from vox_mesh.coordination.roles import Roles
 from vox_mesh.jobs.roster import Claimable, KindRules, Roster, Situation
 from vox_mesh.model.jobs.records import EXEC, matches, most_specific
 from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms
 from vox_mesh.model.nodes.liveness import State
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.nodes import Node, Nodes
+from vox_mesh.oplog.roles import Roles
 
 _FRESH_S: Final = 0.5  # nodes come and go more slowly than jobs
 _SURPRISED_S: Final = 0.05

@@ -7,8 +7,6 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from vox_mesh.coordination import tracing
-from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.jobs.choosing import Chooser
 from vox_mesh.jobs.moves import Moves
@@ -16,6 +14,8 @@ from vox_mesh.jobs.roster import Claimable
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.locks.tokens import next_token
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.observability import tracing
 from vox_mesh.store.request import Verdict
 from vox_mesh.store.store import Store
 

@@ -8,7 +8,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.moves import SQL
@@ -17,6 +16,7 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.inference import SNAPSHOT, inference_snapshot
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Statement, guard
 from vox_mesh.store.store import Store
 

@@ -10,8 +10,6 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.coordination import tracing
-from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import (
     BadManifest,
     BadValue,
@@ -25,6 +23,8 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.cron import Cron, iso
 from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.observability import tracing
 from vox_mesh.store.script import Answer, Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

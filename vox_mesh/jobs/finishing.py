@@ -14,10 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from blake3 import blake3
 
-from vox_mesh.coordination import tracing
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.log_context import apart, of_job
 from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, Refused, StaleClaim
 from vox_mesh.jobs.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.moves import NOT_ALL, Item, Moves
@@ -25,6 +21,10 @@ from vox_mesh.jobs.roster import Roster
 from vox_mesh.model.base.canonical import embedded
 from vox_mesh.model.jobs.proof import BLAKE3, Envelope, Runner, prove_and_tell, tellable
 from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.observability import tracing
+from vox_mesh.observability.log_context import apart, of_job
+from vox_mesh.oplog.author import Author
 from vox_mesh.store.script import Script
 from vox_mesh.store.store import Store
 

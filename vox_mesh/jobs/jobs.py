@@ -10,10 +10,6 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.coordination import tracing
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.nodes import Nodes
 from vox_mesh.errors import (
     BadValue,
     DatabaseUnavailable,
@@ -35,6 +31,10 @@ from vox_mesh.model.jobs.records import (
     Job,
 )
 from vox_mesh.model.rhythm.boundaries import Until
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.nodes import Nodes
+from vox_mesh.observability import tracing
+from vox_mesh.oplog.author import Author
 from vox_mesh.store.endings import Endings
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from vox_mesh.coordination.presence import Activity
+from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.handlers import Handler, HandlerSet
 from vox_mesh.jobs.roster import Claimable
 

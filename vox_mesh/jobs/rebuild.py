@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.coordination.pace import Pace
-from vox_mesh.coordination.pages import Pages
 from vox_mesh.errors import BadValue, TooLarge
 from vox_mesh.model.jobs.replay import COLUMNS, Finding, Replay, Row
 from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.oplog.pace import Pace
+from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.coordination.oplog import OpLog
 from vox_mesh.errors import ArtifactMissing, BadValue, MeshError, NotKnown
 from vox_mesh.jobs.artifacts import MAX_INLINE, Artifacts
 from vox_mesh.model.base.canonical import canonical, content_id, parse
@@ -16,6 +15,7 @@ from vox_mesh.model.jobs.proof import Output, Proof, bundle, faults_of
 from vox_mesh.model.jobs.records import COMPLETE, Job
 from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.model.oplog.verification import key_at
+from vox_mesh.oplog.oplog import OpLog
 
 MAX_BODIES: Final = 16 * 2**20
 """So many bytes of contents go into a bundle; of others, it has the hash."""

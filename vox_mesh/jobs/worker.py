@@ -11,8 +11,6 @@ from typing import Any, Final
 
 import orjson
 
-from vox_mesh.coordination.log_context import job_context, of_job
-from vox_mesh.coordination.presence import Presence
 from vox_mesh.errors import (
     AWAY,
     BadValue,
@@ -21,6 +19,7 @@ from vox_mesh.errors import (
     StaleIncarnation,
     StoreClosed,
 )
+from vox_mesh.heartbeat.presence import Presence
 from vox_mesh.jobs.artifacts import Artifacts
 from vox_mesh.jobs.attempt import Work, attempt, executed, handled
 from vox_mesh.jobs.bounds import Bounds
@@ -35,6 +34,7 @@ from vox_mesh.jobs.leases import Leases
 from vox_mesh.jobs.places import Places
 from vox_mesh.jobs.worker_stats import WorkerStats
 from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, EXEC, Job, JobState
+from vox_mesh.observability.log_context import job_context, of_job
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)

@@ -8,11 +8,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from vox_mesh.coordination import tracing
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.identity import key_refused
-from vox_mesh.coordination.log_context import of_message
 from vox_mesh.errors import BadValue, MeshError, MessageTaken, Refused
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.claims import (
@@ -51,6 +46,11 @@ from vox_mesh.model.messages.records import (
     payload_of,
 )
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
+from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.identity import key_refused
+from vox_mesh.observability import tracing
+from vox_mesh.observability.log_context import of_message
+from vox_mesh.oplog.author import Author
 from vox_mesh.store.script import Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
 

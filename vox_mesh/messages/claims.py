@@ -8,9 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from vox_mesh.coordination import tracing
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import BadValue, MeshError, NotHolder, Refused, Unreachable
 from vox_mesh.messages.scripts import (
     ack_on_arrival_script,
@@ -29,6 +26,9 @@ from vox_mesh.messages.senders import Senders
 from vox_mesh.model.base.durations import checked_seconds
 from vox_mesh.model.base.histogram import LONG_S, Spread
 from vox_mesh.model.messages.records import Message, in_turn
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.observability import tracing
+from vox_mesh.oplog.author import Author
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
 from vox_mesh.store.values import Rows

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import AWAY, MeshError, StoreClosed
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.claims import MAX_CLAIMED, ON_ARRIVAL, Claims, firsts_of_pairs, is_brought
 from vox_mesh.messages.inbox_leases import InboxLeases
 from vox_mesh.model.messages.records import Message
+from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.store import Store
 from vox_mesh.store.thread import to_the_end
 

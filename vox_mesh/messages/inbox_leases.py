@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
-from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import DatabaseUnavailable, MeshError
 from vox_mesh.messages.scripts import json, lease_script, sql
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
+from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 

@@ -6,12 +6,12 @@ import logging
 from contextlib import suppress
 from typing import Any, Final
 
-from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.errors import DatabaseUnavailable, MessageTaken
 from vox_mesh.messages.bus import Bus
 from vox_mesh.messages.scripts import json, sql
 from vox_mesh.model.base.ulid import derived
 from vox_mesh.model.messages.records import MESH_AGENT, Message
+from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Answer, Script, Statement
 from vox_mesh.store.store import Store
 

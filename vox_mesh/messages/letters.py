@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.nodes import ask_time
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, Refused
 from vox_mesh.messages.scripts import json, sql
 from vox_mesh.model.messages.records import Message
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.nodes import ask_time
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 

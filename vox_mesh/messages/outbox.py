@@ -10,13 +10,13 @@ from typing import Final, NamedTuple, Protocol
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from vox_mesh.coordination.log_context import apart
 from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.sparing import Sparing
 from vox_mesh.messages.whereabouts import Peer, Whereabouts
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import UNKNOWN, Message
+from vox_mesh.observability.log_context import apart
 from vox_mesh.store.background import BackgroundFaults
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,6 @@ from typing import Final, cast
 
 import orjson
 
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.errors import (
     BadValue,
     DatabaseUnavailable,
@@ -35,6 +33,8 @@ from vox_mesh.model.messages.records import (
     checked_trace,
     checked_word,
 )
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)

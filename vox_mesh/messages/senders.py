@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from vox_mesh.coordination.identity import COMMANDS
 from vox_mesh.messages.scripts import sql
 from vox_mesh.messages.sparing import Sparing
 from vox_mesh.model.base.batch_signature import parted
 from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import Message, signed_root
+from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Final, Protocol
 
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.log_context import apart
 from vox_mesh.errors import StaleIncarnation, StoreClosed
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.observability.log_context import apart
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.identity import machine_id
 from vox_mesh.errors import MeshError
 from vox_mesh.messages.scripts import sql
 from vox_mesh.model.base.addresses import host_of, is_loopback
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.nodes.liveness import State, state_of
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.identity import machine_id
 from vox_mesh.store.store import Store
 
 _FRESH_S: Final = 1.0

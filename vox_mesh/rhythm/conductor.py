@@ -11,12 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from vox_mesh.coordination.leadership import Leadership
-from vox_mesh.coordination.nodes import Nodes
 from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
+from vox_mesh.locks.leadership import Leadership
 from vox_mesh.model.rhythm.frames import Source
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry, median
 from vox_mesh.model.rhythm.tempo import Window
+from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.rhythm.controller import TempoController
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.help import Help

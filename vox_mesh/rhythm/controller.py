@@ -6,15 +6,15 @@ import logging
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from vox_mesh.coordination.kinds import TEMPO_DECISION
-from vox_mesh.coordination.leadership import Leadership
 from vox_mesh.errors import Refused
+from vox_mesh.locks.leadership import Leadership
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.oplog.chain import Entry as LogEntry
 from vox_mesh.model.rhythm import control
 from vox_mesh.model.rhythm.control import ControlState, Decision, Divergence, Readings
 from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.reports import BarReport
+from vox_mesh.oplog.op_kinds import TEMPO_DECISION
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.policies import OVERTAKEN, Policies
 from vox_mesh.store.script import Op, Script

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from vox_mesh.coordination.kinds import END_PHRASE
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.claims import MAX_NOTES
 from vox_mesh.model.rhythm.ends import PhraseEnd
+from vox_mesh.oplog.op_kinds import END_PHRASE
 from vox_mesh.rhythm.sheet import WRITE_S, Parts
 from vox_mesh.store.script import Op, Script, Statement
 

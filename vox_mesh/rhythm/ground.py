@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Beat, Timeline
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.author import Author
 from vox_mesh.rhythm.times import Times
 from vox_mesh.store.store import Store
 

@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, fields
 from typing import Final
 
-from vox_mesh.coordination.locks.locks import Locks
-from vox_mesh.coordination.locks.request import MIN_TTL_S
 from vox_mesh.errors import BadValue, MeshError
+from vox_mesh.locks.locks import Locks
+from vox_mesh.locks.scripts import MIN_TTL_S
 from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.model.rhythm.boundaries import Until, end_of
 from vox_mesh.rhythm.ground import Ground

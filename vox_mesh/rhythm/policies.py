@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from vox_mesh.coordination.kinds import SET_TEMPO
 from vox_mesh.errors import BadValue, Contended, Refused
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Tempo
+from vox_mesh.oplog.op_kinds import SET_TEMPO
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.store.script import Op, Script, Statement, new_key
 from vox_mesh.store.statements import named

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from vox_mesh.coordination.log_context import apart
 from vox_mesh.model.base.histogram import Spread
 from vox_mesh.model.rhythm.frames import BeatFrame, Source
 from vox_mesh.model.rhythm.tempo import Beat, Metronome
+from vox_mesh.observability.log_context import apart
 from vox_mesh.rhythm.ground import Ground
 
 _log = logging.getLogger(__name__)

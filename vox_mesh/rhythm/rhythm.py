@@ -6,17 +6,17 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.leadership import Leader, Leadership
-from vox_mesh.coordination.locks.locks import Locks
 from vox_mesh.errors import BadSettings
+from vox_mesh.locks.leadership import Leader, Leadership
+from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.bus import Bus
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.frames import BeatFrame, Stamp
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.tempo import Timeline, window_id
+from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.oplog.author import Author
 from vox_mesh.rhythm.budgets import Budgets, read_rates
 from vox_mesh.rhythm.controller import TempoController
 from vox_mesh.rhythm.files import RhythmFiles

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from vox_mesh.coordination.clock import MeshClock
+from vox_mesh.nodes.clock import MeshClock
 
 _LONGEST_S: Final = 60.0
 """After so long the clock is looked at again: the database's may have been set."""

@@ -19,23 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from vox_mesh.base_errors import MeshError
-from vox_mesh.coordination.author import Joined
-from vox_mesh.coordination.clock import MeshClock, Surroundings
-from vox_mesh.coordination.conflicts import Conflict, Page, Resolution, Take
-from vox_mesh.coordination.database_clock import ConfirmedStep
-from vox_mesh.coordination.deferral import Standing, Waiting
-from vox_mesh.coordination.identity import Identity
-from vox_mesh.coordination.kinds import OpKind
-from vox_mesh.coordination.leadership import Leader
-from vox_mesh.coordination.locks.lease import Renew
-from vox_mesh.coordination.nodes import Node
-from vox_mesh.coordination.occ import Notify
-from vox_mesh.coordination.occ_table import Place
-from vox_mesh.coordination.oplog import Heads, Moment
-from vox_mesh.coordination.presence import Activity
-from vox_mesh.coordination.roles import Coordinator, KeyRequest, Owner
-from vox_mesh.coordination.strategies import Result, Strategy, Written
 from vox_mesh.health import Health
+from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.artifacts import Artifact, ArtifactSink
 from vox_mesh.jobs.crons import CronJob
 from vox_mesh.jobs.handlers import F, HandlerSet
@@ -45,6 +30,8 @@ from vox_mesh.jobs.moves import Moves
 from vox_mesh.jobs.notes import Note, Piece
 from vox_mesh.jobs.roster import Claimable, KindRules, Predecessor, Situation
 from vox_mesh.jobs.worker_stats import WorkerStats
+from vox_mesh.locks.leadership import Leader
+from vox_mesh.locks.renewal import Renew
 from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.bus import Beside
 from vox_mesh.messages.claims import ClaimStats
@@ -74,6 +61,19 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import HelpPromise, HelpState, HelpThread
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import Beat, Timeline
+from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.database_clock import ConfirmedStep
+from vox_mesh.nodes.identity import Identity
+from vox_mesh.nodes.nodes import Node
+from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
+from vox_mesh.occ.occ import Notify
+from vox_mesh.occ.strategies import Result, Strategy, Written
+from vox_mesh.occ.tables import Place
+from vox_mesh.oplog.author import Joined
+from vox_mesh.oplog.op_kinds import OpKind
+from vox_mesh.oplog.oplog import Heads, Moment
+from vox_mesh.oplog.pending_ops import Standing, Waiting
+from vox_mesh.oplog.roles import Coordinator, KeyRequest, Owner
 from vox_mesh.rhythm.budgets import BudgetStanding, SetBudget, Spending
 from vox_mesh.rhythm.cutoff import Cutoff
 from vox_mesh.rhythm.ground import Ground

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from typing import Any
 
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.mesh import Mesh as AsyncMesh
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.settings import Settings
 from vox_mesh.sync.blocking import Block
 from vox_mesh.sync.loop_thread import LoopThread

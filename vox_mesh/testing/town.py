@@ -15,11 +15,11 @@ from typing import Any, Final, Self
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base import durations
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.settings import Settings
 from vox_mesh.store.memory import SharedMemory
 from vox_mesh.store.thread import to_the_end

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from vox_mesh.cli.output import fields, printable, table
-from vox_mesh.coordination.conflicts import Conflict
-from vox_mesh.coordination.occ_table import WRITTEN_AT
 from vox_mesh.errors import NotKnown
 from vox_mesh.model.base.row_json import shown
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.occ.merge import Columns
+from vox_mesh.occ.conflicts import Conflict
+from vox_mesh.occ.tables import WRITTEN_AT
 from vox_mesh.planes import Planes
 from vox_mesh.views.nodes import NodeView
 from vox_mesh.views.overview import ConflictLine, JobLine, KindLine, LockLine, MessageLine, WaiterLine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from vox_mesh.coordination.conflicts import Conflict
 from vox_mesh.model.base.row_json import shown
+from vox_mesh.occ.conflicts import Conflict
 
 SIDES: Final = ("base", "left", "right")
 

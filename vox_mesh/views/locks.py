@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vox_mesh.coordination.locks.locks import Locks
 from vox_mesh.errors import BadValue, NotKnown, StaleFence
+from vox_mesh.locks.locks import Locks
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.planes import Planes
 

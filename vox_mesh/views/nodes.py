@@ -7,7 +7,7 @@ from typing import Final
 
 import orjson
 
-from vox_mesh.coordination.nodes import Node
+from vox_mesh.nodes.nodes import Node
 from vox_mesh.planes import Planes
 
 _OWNER: Final = "owner"

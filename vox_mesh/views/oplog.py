@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vox_mesh.coordination.deferral import Waiting
-from vox_mesh.coordination.export import record_of
-from vox_mesh.coordination.kinds import END_PHRASE, RESOLVE, SET_TEMPO, TEMPO_DECISION
 from vox_mesh.model.jobs.records import JOB_OPS
 from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainReport
+from vox_mesh.oplog.export import record_of
+from vox_mesh.oplog.op_kinds import END_PHRASE, RESOLVE, SET_TEMPO, TEMPO_DECISION
+from vox_mesh.oplog.pending_ops import Waiting
 from vox_mesh.planes import Planes
 from vox_mesh.views.rhythm import stamped
 

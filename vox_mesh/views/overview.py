@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import orjson
 
-from vox_mesh.coordination.locks.request import OWN
-from vox_mesh.coordination.nodes import Node
 from vox_mesh.errors import NoAnswer
+from vox_mesh.locks.scripts import OWN
 from vox_mesh.model.jobs.records import HELD, JobState
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.nodes.liveness import State
 from vox_mesh.model.rhythm.reports import BarReport
+from vox_mesh.nodes.nodes import Node
 from vox_mesh.planes import Planes
 from vox_mesh.rhythm.rhythm import OFFICE
 from vox_mesh.store.statements import named

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from vox_mesh.coordination.roles import Coordinator, Owner
 from vox_mesh.errors import NotKnown, Refused
+from vox_mesh.oplog.roles import Coordinator, Owner
 from vox_mesh.planes import Planes
 
 

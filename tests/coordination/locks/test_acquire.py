@@ -24,8 +24,8 @@ from tests.support.holding import (
     until_waiting,
 )
 from vox_mesh import Mesh, MeshError, Settings
-from vox_mesh.coordination.locks.request import FILE_TTL_S, MAX_TTL_S, MIN_TTL_S, TASK_TTL_S
 from vox_mesh.errors import BadValue, LockHeld, NoAnswer, StaleFence
+from vox_mesh.locks.scripts import FILE_TTL_S, MAX_TTL_S, MIN_TTL_S, TASK_TTL_S
 from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.node import MeshNode
 

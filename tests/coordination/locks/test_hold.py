@@ -26,10 +26,10 @@ from tests.support.holding import (
 from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import LockLost, Unreachable
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 
 _SHORT_S = 0.3
 

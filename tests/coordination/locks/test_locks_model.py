@@ -24,8 +24,9 @@ from tests.support.lock_oracle import Claim, Oracle
 from tests.support.walks import walk
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
-from vox_mesh.coordination.locks import queue, request
 from vox_mesh.errors import LockHeld, StaleFence
+from vox_mesh.locks import scripts as request
+from vox_mesh.locks import wait_queue as queue
 from vox_mesh.model.locks.patterns import overlap
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode

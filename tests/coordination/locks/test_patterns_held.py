@@ -13,11 +13,11 @@ from tests.support.authoring import Scene
 from tests.support.clocks import Clock
 from tests.support.holding import expire, held_keys, is_free, keys_in, nodes, refused, rows_of
 from vox_mesh import Settings
-from vox_mesh.coordination.clock import Surroundings
 from vox_mesh.errors import LockHeld
 from vox_mesh.model.locks.patterns import overlap
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
 
 _KEYS = [
     "file:src/a",

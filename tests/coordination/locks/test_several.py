@@ -10,8 +10,8 @@ import pytest
 from tests.support.authoring import Scene
 from tests.support.holding import expire, held_keys, is_free, keys_in, refused
 from vox_mesh import Settings
-from vox_mesh.coordination.locks.request import MAX_KEYS
 from vox_mesh.errors import BadValue
+from vox_mesh.locks.scripts import MAX_KEYS
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
 

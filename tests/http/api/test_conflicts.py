@@ -13,8 +13,8 @@ from tests.support.relaying import assert_problem
 from tests.support.rivals import MEMORIES, at, row
 from tests.support.serving import Served
 from vox_mesh import Written
-from vox_mesh.coordination.conflicts import Take
 from vox_mesh.http.api.conflicts import Resolving
+from vox_mesh.occ.conflicts import Take
 from vox_mesh.store.script import new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

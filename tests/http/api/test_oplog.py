@@ -16,9 +16,9 @@ from tests.support.exports import AWKWARD, exported, fill
 from tests.support.printing import commands_of, printed
 from tests.support.relaying import TOKEN, Wire, assert_problem, until
 from tests.support.serving import READ_TOKEN, Served
-from vox_mesh.coordination.export import verify_export
-from vox_mesh.coordination.oplog import OpLog
 from vox_mesh.errors import DatabaseUnavailable
+from vox_mesh.oplog.export import verify_export
+from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.store.script import new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

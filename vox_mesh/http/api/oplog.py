@@ -6,10 +6,10 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from vox_mesh.coordination.export import Export
 from vox_mesh.errors import NotKnown
 from vox_mesh.http.api.operations import Asked, JsonLines, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.oplog.export import Export
 from vox_mesh.planes import Planes
 from vox_mesh.views.oplog import ChainView, EntryView, StandingView, standing_of
 

@@ -11,18 +11,18 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.identity import COMMANDS
-from vox_mesh.coordination.kinds import OpKind
-from vox_mesh.coordination.nodes import Node, Nodes
-from vox_mesh.coordination.pages import Pages
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.jobs.records import checked_pattern
 from vox_mesh.model.nodes.liveness import State
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, Witness
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.identity import COMMANDS
+from vox_mesh.nodes.nodes import Node, Nodes
+from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.op_kinds import OpKind
+from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

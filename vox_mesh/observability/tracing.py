@@ -16,7 +16,7 @@ from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.messages.records import Message
 
 if TYPE_CHECKING:
-    from vox_mesh.coordination.spans import Spans
+    from vox_mesh.observability.spans import Spans
 
 _API: Final = "opentelemetry.trace"
 _NOTHING: Final[AbstractContextManager[None]] = nullcontext()
@@ -43,7 +43,7 @@ def _find_listener() -> Spans | None:
     global _spans, _look_at
     _look_at = time.monotonic() + _AGAIN_S  # to ask takes longer than all else here
     try:
-        from vox_mesh.coordination import spans
+        from vox_mesh.observability import spans
     except Exception:  # another thread is just loading it, or it is only there in part
         return None
     _spans = spans.listening()

@@ -21,9 +21,11 @@ from tenacity import (
     stop_after_delay,
 )
 
-from vox_mesh.coordination.conflicts import Conflict, Conflicts
-from vox_mesh.coordination.occ_table import WRITTEN_AT, Place
-from vox_mesh.coordination.strategies import (
+from vox_mesh.errors import BadValue, Contended, OutcomeUnknown
+from vox_mesh.model.base.ulid import derived, is_ulid
+from vox_mesh.model.occ.merge import Columns, differing, three_way
+from vox_mesh.occ.conflicts import Conflict, Conflicts
+from vox_mesh.occ.strategies import (
     ConflictRecorded,
     DeferToAgent,
     Manual,
@@ -37,10 +39,8 @@ from vox_mesh.coordination.strategies import (
     Written,
     check_strategy,
 )
-from vox_mesh.coordination.versions import Versions
-from vox_mesh.errors import BadValue, Contended, OutcomeUnknown
-from vox_mesh.model.base.ulid import derived, is_ulid
-from vox_mesh.model.occ.merge import Columns, differing, three_way
+from vox_mesh.occ.tables import WRITTEN_AT, Place
+from vox_mesh.occ.versions import Versions
 from vox_mesh.store.script import Answer, Script, Statement, new_key
 
 T = TypeVar("T")

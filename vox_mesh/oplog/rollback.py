@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, Protocol, TypeVar
 
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.identity import Identity
-from vox_mesh.coordination.witness import StoreWitness
 from vox_mesh.errors import ConstraintFailed, KeyRefused, Overloaded, Refused
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, Epoch, StoreMemory, StoreState, rollback_evidence
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.identity import Identity
+from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant
 from vox_mesh.store.script import Op, Script, Statement, new_key

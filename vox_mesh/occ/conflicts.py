@@ -11,9 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.coordination.kinds import RESOLVE
-from vox_mesh.coordination.occ_table import WRITTEN_AT, Place
-from vox_mesh.coordination.versions import Versions, writer_of
 from vox_mesh.errors import (
     AlreadyResolved,
     BadValue,
@@ -27,6 +24,9 @@ from vox_mesh.errors import (
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.row_json import encoded, row_of, row_text, shown
 from vox_mesh.model.occ.merge import Columns, differing, three_way
+from vox_mesh.occ.tables import WRITTEN_AT, Place
+from vox_mesh.occ.versions import Versions, writer_of
+from vox_mesh.oplog.op_kinds import RESOLVE
 from vox_mesh.store.script import Op, Script, Statement, guard
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

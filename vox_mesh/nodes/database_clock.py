@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.coordination.clock import MAX_STEP_MS, MeshClock
 from vox_mesh.model.nodes.clock_steps import Decision, Judgement, Step, Witness, is_followed, judge
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
+from vox_mesh.nodes.clock import MAX_STEP_MS, MeshClock
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.script import Answer, Script, Statement
 from vox_mesh.store.statements import named

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.locks.locks import Locks
-from vox_mesh.coordination.locks.request import OWN
 from vox_mesh.errors import LockHeld, MeshError, StaleFence
+from vox_mesh.locks.locks import Locks
+from vox_mesh.locks.scripts import OWN
 from vox_mesh.model.locks.records import Lock, iso_of
+from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

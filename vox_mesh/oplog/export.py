@@ -16,12 +16,12 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.coordination.oplog import OpLog
-from vox_mesh.coordination.roles import Owner
 from vox_mesh.errors import BadSettings, BadValue, ExportRefused
 from vox_mesh.model.base.canonical import canonical, is_canonical, parse
 from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
+from vox_mesh.oplog.oplog import OpLog
+from vox_mesh.oplog.roles import Owner
 from vox_mesh.store.folders import publish
 from vox_mesh.store.script import new_key
 

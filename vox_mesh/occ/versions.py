@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.nodes import Nodes
-from vox_mesh.coordination.occ_table import WRITTEN_AT, Place, Tables
 from vox_mesh.errors import BadStatement, BadValue
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.occ.merge import Columns
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.nodes import Nodes
+from vox_mesh.occ.tables import WRITTEN_AT, Place, Tables
+from vox_mesh.oplog.author import Author
 from vox_mesh.store.script import Outcome, Script
 from vox_mesh.store.store import Store
 

@@ -13,11 +13,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.database_clock import DatabaseClock, Observer
-from vox_mesh.coordination.identity import Identity, key_refused
-from vox_mesh.coordination.rollback import Rollback
-from vox_mesh.coordination.witness import StoreWitness
 from vox_mesh.errors import (
     ChainBroken,
     ConstraintFailed,
@@ -32,6 +27,11 @@ from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY, Epoch, StoreMemory
 from vox_mesh.model.oplog import chain
 from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Sealing
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.database_clock import DatabaseClock, Observer
+from vox_mesh.nodes.identity import Identity, key_refused
+from vox_mesh.oplog.rollback import Rollback
+from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.frame import CONDITION_VALUES, NO_FRAME, Frame
 from vox_mesh.store.journal import Desk
 from vox_mesh.store.request import Tenant, Verdict, answered_rows, by_key

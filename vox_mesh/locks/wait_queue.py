@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.locks.request import ALIVE, LockRequest, json
-from vox_mesh.coordination.log_context import apart
 from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
+from vox_mesh.locks.scripts import ALIVE, LockRequest, json
 from vox_mesh.model.locks.records import Lock, milliseconds_at
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.observability.log_context import apart
 from vox_mesh.store.script import Answer, Script
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

@@ -7,20 +7,20 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.coordination.author import Author
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.database_clock import ConfirmedStep
-from vox_mesh.coordination.deferral import Deferral, Standing, no_such_op
-from vox_mesh.coordination.kinds import CLOCK_STEPPED, Authored, Kinds, OpKind
-from vox_mesh.coordination.pace import Pace
-from vox_mesh.coordination.pages import Pages
-from vox_mesh.coordination.roles import Owner, Roles
 from vox_mesh.errors import AWAY, BadValue, DatabaseUnavailable
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL, Entry
 from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.database_clock import ConfirmedStep
+from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, Authored, Kinds, OpKind
+from vox_mesh.oplog.pace import Pace
+from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.pending_ops import Deferral, Standing, no_such_op
+from vox_mesh.oplog.roles import Owner, Roles
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

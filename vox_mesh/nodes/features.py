@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from vox_mesh.coordination.nodes import STALE_MS, Nodes
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
+from vox_mesh.nodes.nodes import STALE_MS, Nodes
 from vox_mesh.store.schema import VERSION
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

@@ -8,12 +8,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.kinds import BREAK
-from vox_mesh.coordination.locks.lease import Lease, Renew, leased
-from vox_mesh.coordination.locks.patterns import PATTERNS_CHANGED, Patterns
-from vox_mesh.coordination.locks.queue import LockQueue, Waiter
-from vox_mesh.coordination.locks.request import (
+from vox_mesh.errors import BadValue, LockHeld, MeshError, NotKnown, Overloaded, Refused, StaleFence
+from vox_mesh.locks.pattern_registry import PATTERNS_CHANGED, Patterns
+from vox_mesh.locks.renewal import Lease, Renew, leased
+from vox_mesh.locks.scripts import (
     MAX_TTL_S,
     OWN,
     LockRequest,
@@ -28,14 +26,16 @@ from vox_mesh.coordination.locks.request import (
     renew_script,
     short_release,
 )
-from vox_mesh.coordination.locks.watching import watched
-from vox_mesh.errors import BadValue, LockHeld, MeshError, NotKnown, Overloaded, Refused, StaleFence
+from vox_mesh.locks.wait_queue import LockQueue, Waiter
+from vox_mesh.locks.watch import watched
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import checked_seconds
 from vox_mesh.model.base.histogram import QUICK_S, Spread
 from vox_mesh.model.locks.pattern_index import PatternIndex
 from vox_mesh.model.locks.patterns import normalised
 from vox_mesh.model.locks.records import Holder, Lock
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.op_kinds import BREAK
 from vox_mesh.store.request import Verdict
 from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement
 from vox_mesh.store.statements import named

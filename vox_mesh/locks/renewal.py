@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from vox_mesh.coordination.log_context import of_lock
 from vox_mesh.errors import LockLost, StaleFence
 from vox_mesh.model.locks.records import Lock
+from vox_mesh.observability.log_context import of_lock
 
 _log = logging.getLogger(__name__)
 

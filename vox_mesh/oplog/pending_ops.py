@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.kinds import APPLY, DROP, Authored, Kinds
-from vox_mesh.coordination.pages import Pages
 from vox_mesh.errors import NotKnown, Refused, ScriptFailed
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.ulid import derived
 from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.model.oplog.verification import Key, is_authentic
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.op_kinds import APPLY, DROP, Authored, Kinds
+from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.script import Op, Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

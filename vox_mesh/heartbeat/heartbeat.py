@@ -6,14 +6,14 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from vox_mesh.coordination.clock import MAX_DISTANCE_MS, MeshClock, Surroundings
-from vox_mesh.coordination.database_clock import DatabaseClock
-from vox_mesh.coordination.nodes import Nodes
-from vox_mesh.coordination.oplog import Heads, OpLog
-from vox_mesh.coordination.presence import Presence
-from vox_mesh.coordination.witness import StoreWitness
 from vox_mesh.errors import DatabaseFault, MeshError, OutcomeUnknown
+from vox_mesh.heartbeat.presence import Presence
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
+from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock, Surroundings
+from vox_mesh.nodes.database_clock import DatabaseClock
+from vox_mesh.nodes.nodes import Nodes
+from vox_mesh.oplog.oplog import Heads, OpLog
+from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.script import Outcome, Script, Statement
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store

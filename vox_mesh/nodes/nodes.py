@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.coordination.clock import MeshClock
-from vox_mesh.coordination.database_clock import FIRST_LOOK, hear_first
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.model.nodes.liveness import State, missed_ticks, state_of
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.database_clock import FIRST_LOOK, hear_first
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
 from vox_mesh.store.values import Rows

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from vox_mesh.coordination.clock import MeshClock
 from vox_mesh.model.base.histogram import OTHER
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.nodes.liveness import State, missed_ticks, state_of
+from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
 

@@ -60,7 +60,7 @@ def kept_identity(folder: Path) -> Identity | None:
 
 def passing_identity(node_id: str, keys: dict[str, SigningKey] | None = None) -> Identity:
     """An identity that ends with the process, or with the keys that it is kept among."""
-    from vox_mesh.coordination.key_file import new_key
+    from vox_mesh.nodes.key_file import new_key
 
     keys = {} if keys is None else keys
     if node_id not in keys:
@@ -69,7 +69,7 @@ def passing_identity(node_id: str, keys: dict[str, SigningKey] | None = None) ->
 
 
 def _kept(folder: Path, node_id: str | None) -> tuple[str, SigningKey]:
-    from vox_mesh.coordination.key_file import kept_key  # a command that only looks needs no key
+    from vox_mesh.nodes.key_file import kept_key  # a command that only looks needs no key
 
     try:
         make_private(folder)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vox_mesh.coordination.occ_table import WRITTEN_AT
 from vox_mesh.errors import BadValue
+from vox_mesh.occ.tables import WRITTEN_AT
 
 # --- what to do about a conflict -----------------------------------------------------------------
 

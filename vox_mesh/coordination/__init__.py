@@ -1,1 +1,0 @@
-"""Coordination: nodes and their log. It knows nothing of HTTP or the terminal."""

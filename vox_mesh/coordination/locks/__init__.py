@@ -1,1 +1,0 @@
-"""Locks: leases on keys, with a token that fences whoever has lost one."""

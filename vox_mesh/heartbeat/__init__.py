@@ -1,0 +1,1 @@
+"""Heartbeats: a node's own, and what they say about the others."""

@@ -1,0 +1,1 @@
+"""Locks with fencing tokens, leases and a queue of waiters."""

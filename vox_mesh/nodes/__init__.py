@@ -1,0 +1,1 @@
+"""Nodes: identity, membership and the clock of the mesh."""

@@ -1,0 +1,1 @@
+"""The context of log lines, traces and spans."""

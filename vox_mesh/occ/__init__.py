@@ -1,0 +1,1 @@
+"""Optimistic concurrency control: versions, conflicts and their resolution."""

@@ -1,0 +1,1 @@
+"""The op log: signed, chained entries, written together with what they record."""
