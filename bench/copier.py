@@ -12,8 +12,6 @@ from time import perf_counter
 
 import orjson
 
-import vox_mesh.store.hrana.ws  # here, or the time and the memory that loading them takes would be counted
-import vox_mesh.store.replica.choice  # noqa: F401
 from bench.companion import add_primary, node_settings
 from bench.measure import peak_bytes
 from vox_mesh import Settings, open_store, run

@@ -7,8 +7,8 @@ from typing import Final
 
 from vox_mesh import Script, Statement
 from vox_mesh.node import MeshNode
+from vox_mesh.store.rows import Value
 from vox_mesh.store.script import new_key
-from vox_mesh.store.values import Value
 
 _AT_ONCE: Final = 20_000
 _WAIT_S: Final = 120.0

@@ -25,8 +25,8 @@ from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Mesh, OpKind, Script, Statement
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.export import export_log, verify_export
+from vox_mesh.store.schema.statements import ddl
 from vox_mesh.store.script import new_key
-from vox_mesh.store.statements import ddl
 
 _CALLERS: Final = 64
 _NOTE: Final = "bench.note"

@@ -15,7 +15,7 @@ import orjson
 from bench.workload import CREATE, FIRST, INSERT, SELECT, VALUES
 from tools.sqld import Server
 from vox_mesh.store.replica import wire
-from vox_mesh.store.values import Value
+from vox_mesh.store.rows import Value
 
 _PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
 _STREAM: Final = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from vox_mesh import Script, Shape, Statement, Store
-from vox_mesh.store.values import Value
+from vox_mesh.store.rows import Value
 
 CREATE: Final = "CREATE TABLE IF NOT EXISTS bench_rows (id INTEGER PRIMARY KEY, a, b)"
 INSERT: Final = "INSERT INTO bench_rows (a, b) VALUES (?, ?)"

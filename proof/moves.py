@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proof import tables
-from vox_mesh.store.statements import NOW_MS
+from vox_mesh.store.schema.statements import NOW_MS
 
 
 @dataclass(frozen=True, slots=True)

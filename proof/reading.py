@@ -11,7 +11,7 @@ from proof.history import History, Recorder
 from proof.moves import WITNESSES
 from vox_mesh.errors import MeshError
 from vox_mesh.model.oplog.chain import Entry
-from vox_mesh.store.statements import NOW_MS
+from vox_mesh.store.schema.statements import NOW_MS
 
 Ask = Callable[[str], Awaitable[list[dict[str, Any]]]]
 """Runs one SELECT at the database."""

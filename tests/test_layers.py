@@ -110,7 +110,7 @@ def test_a_face_knows_no_sql() -> None:
     ("code", "layers"),
     [
         ("import vox_mesh", {""}),
-        ("import vox_mesh.store.file as f", {"store"}),
+        ("import vox_mesh.store.engines.file as f", {"store"}),
         ("from vox_mesh import Store", {""}),
         ("from vox_mesh import store", {"store"}),
         ("def f():\n    from vox_mesh.cli.app import run", {"cli"}),

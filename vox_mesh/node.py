@@ -44,9 +44,9 @@ from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreW
 from vox_mesh.rhythm.conductor import Conductor
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.settings import Settings
+from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
-from vox_mesh.store.thread import to_the_end
 from vox_mesh.supervisor import Supervisor
 
 if TYPE_CHECKING:

@@ -14,21 +14,21 @@ from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
 from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.settings import Settings
-from vox_mesh.store.agent_queue import AgentQueue
-from vox_mesh.store.breaker import Breaker
-from vox_mesh.store.changes import Changes
 from vox_mesh.store.engine import Ask, Engine, Note, unnoted
-from vox_mesh.store.journal import Journal
-from vox_mesh.store.listening import Listener, WalListener
 from vox_mesh.store.replica.floor import Floor
 from vox_mesh.store.replica.mark import replica_path
 from vox_mesh.store.replica.replica import Replica
-from vox_mesh.store.request import Tenant
 from vox_mesh.store.script import new_key
 from vox_mesh.store.slots import Slot, take_slot
-from vox_mesh.store.spool import Spool
+from vox_mesh.store.spool.agent_queue import AgentQueue
+from vox_mesh.store.spool.spool import Spool
+from vox_mesh.store.stats import Traffic
 from vox_mesh.store.store import Store
-from vox_mesh.store.traffic import Traffic
+from vox_mesh.store.watch.changes import Changes
+from vox_mesh.store.watch.listening import Listener, WalListener
+from vox_mesh.store.write.breaker import Breaker
+from vox_mesh.store.write.journal import Journal
+from vox_mesh.store.write.request import Tenant
 
 if TYPE_CHECKING:
     from vox_mesh.store.replica.log import PrimaryLog
@@ -138,7 +138,7 @@ def _listener(settings: Settings, engine: Engine, changes: Changes) -> Listener 
     """What tells of other processes' commits on the file home; in memory there are no others."""
     if settings.home is not Home.FILE:
         return None
-    from vox_mesh.store.file import FileEngine
+    from vox_mesh.store.engines.file import FileEngine
 
     assert isinstance(engine, FileEngine)
     wal = Path(f"{settings.file_path.resolve()}-wal")  # it lies beside the file itself, not beside a link
@@ -161,7 +161,7 @@ def open_slot_replica(
     traffic: Traffic | None = None,
 ) -> Replica:
     """Open a slot's copy of the primary, or raise why there can be none."""
-    from vox_mesh.store.replica.choice import Origin, open_replica
+    from vox_mesh.runtime.open_replica import Origin, open_replica
 
     traffic = Traffic() if traffic is None else traffic
     origin = Origin(
@@ -205,28 +205,28 @@ async def open_engine(settings: Settings, note: Note = unnoted) -> Engine:
     """Open what lies below the store: for work on the database as a whole, such as backup and restore."""
     # Imported where they are needed: a command on the file home never loads the network.
     if settings.home is Home.MEMORY:
-        from vox_mesh.store.memory import MemoryEngine
+        from vox_mesh.store.engines.memory import MemoryEngine
 
         return MemoryEngine()
     if settings.home is Home.FILE:
-        from vox_mesh.store.file import FileEngine
+        from vox_mesh.store.engines.file import FileEngine
 
         return await FileEngine.open(settings.file_path)
     arguments = settings.endpoint, _token(settings), settings.db_request_timeout, note
     match settings.db_driver:
         case Driver.WS:
-            from vox_mesh.store.hrana.ws import WsEngine
+            from vox_mesh.store.engines.hrana.ws import WsEngine
 
             return WsEngine(*arguments)
         case Driver.HTTP:
-            from vox_mesh.store.hrana.http import HttpEngine
+            from vox_mesh.store.engines.hrana.http import HttpEngine
 
             return HttpEngine(*arguments)
         case Driver.LIBSQL_CLIENT:
-            from vox_mesh.store.libsql_client import LibsqlClientEngine
+            from vox_mesh.contrib.libsql_client import LibsqlClientEngine
 
             return LibsqlClientEngine(*arguments)
         case Driver.AUTO:
-            from vox_mesh.store.hrana.auto import AutoEngine
+            from vox_mesh.store.engines.hrana.auto import AutoEngine
 
             return AutoEngine(*arguments)

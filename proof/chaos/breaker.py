@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from proof.chaos.schedule import PACE
-from vox_mesh.store.breaker import Breaker
+from vox_mesh.store.write.breaker import Breaker
 
 _TRIED: Final = "half-open"
 

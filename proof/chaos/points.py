@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from proof.history import Recorder
 from proof.outside import Outside
-from vox_mesh.store import sqlite
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.file import FileEngine
+from vox_mesh.store.engines import sqlite
+from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.replica.mark import Mark
-from vox_mesh.store.spool import Spool
+from vox_mesh.store.spool.spool import Spool
+from vox_mesh.store.stats import CountedEngine
 from vox_mesh.store.store import Store
-from vox_mesh.store.traffic import CountedEngine
 
 
 class Point(StrEnum):

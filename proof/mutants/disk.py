@@ -39,14 +39,14 @@ DISK_PLANTS: Final = (
     Plant(
         "spool-loses-some",
         "of what the spool is to keep the last is not written",
-        (Code("vox_mesh.store.spool:Spool.keep", 'VALUES (?)", lines)', 'VALUES (?)", lines[:-1])'),),
+        (Code("vox_mesh.store.spool.spool:Spool.keep", 'VALUES (?)", lines)', 'VALUES (?)", lines[:-1])'),),
         ("chains-complete", "messages-acked"),
         stage=Stage.SERVER,
     ),
     Plant(
         "spool-renames",
         "what comes out of the spool has another key than it went in with",
-        (Code("vox_mesh.store.spool:decode", 'key = record["key"]', 'key = record["key"][:-1] + "0"'),),
+        (Code("vox_mesh.store.spool.spool:decode", 'key = record["key"]', 'key = record["key"][:-1] + "0"'),),
         ("chains-complete", "messages-acked", "messages-once"),
         stage=Stage.SERVER,
     ),

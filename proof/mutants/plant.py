@@ -12,7 +12,7 @@ from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
-from vox_mesh.store import statements
+from vox_mesh.store.schema import statements
 from vox_mesh.store.script import Shape
 
 

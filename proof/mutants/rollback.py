@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from proof.mutants.plant import Code, Plant, Sql
-from vox_mesh.store.statements import NOW_MS
+from vox_mesh.store.schema.statements import NOW_MS
 
 _NOW: Final = f"({NOW_MS} << 10)"
 _FAULTS: Final = ("rollback",)

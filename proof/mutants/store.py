@@ -6,7 +6,7 @@ from typing import Final
 
 from proof.mutants.plant import Code, Plant
 
-_REQUEST: Final = "vox_mesh.store.request"
+_REQUEST: Final = "vox_mesh.store.write.request"
 
 STORE_PLANTS: Final = (
     Plant(
@@ -21,7 +21,7 @@ STORE_PLANTS: Final = (
         "what may have been applied is told as not applied",
         (
             Code(
-                "vox_mesh.store.combiner:_unknown",
+                "vox_mesh.store.write.combiner:_unknown",
                 "return unknown",
                 "return Unreachable(reason)",
             ),
@@ -34,7 +34,7 @@ STORE_PLANTS: Final = (
         "callers are told that it is done when the request is sent",
         (
             Code(
-                "vox_mesh.store.sender:Sender._carry",
+                "vox_mesh.store.write.dispatcher:Sender._carry",
                 "            flight.fault = fault\n            if",
                 "            flight.fault = fault\n"
                 "            return [Outcome(each.key) for entry in flight.entries for each in entry.scripts]"
@@ -63,7 +63,7 @@ STORE_PLANTS: Final = (
         "when the circuit has rested, any number of calls are let through at once",
         (
             Code(
-                "vox_mesh.store.breaker:Breaker.refuses",
+                "vox_mesh.store.write.breaker:Breaker.refuses",
                 "return self._probing or not self._storage.is_rested",
                 "return not self._storage.is_rested",
             ),
@@ -76,12 +76,12 @@ STORE_PLANTS: Final = (
         "the key of a script is forgotten when it was answered, though it may come again",
         (
             Code(
-                "vox_mesh.store.combiner:Combiner._settle",
+                "vox_mesh.store.write.combiner:Combiner._settle",
                 "if script.leaves_key and not script.may_come_again:",
                 "if script.leaves_key:",
             ),
             Code(
-                "vox_mesh.store.ledger:Ledger._due_count",
+                "vox_mesh.store.write.idempotency_keys:Ledger._due_count",
                 "surplus = len(answered) - _KEPT_KEYS",
                 "return len(answered)",
             ),

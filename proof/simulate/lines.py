@@ -16,11 +16,11 @@ from vox_mesh.errors import MeshError, NoAnswer, Unreachable
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.nodes.store_memory import StoreMemory
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.changes import Changes
 from vox_mesh.store.engine import Ask, EngineFacts
-from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.engines.memory import SharedMemory
+from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
-from vox_mesh.store.values import Rows
+from vox_mesh.store.watch.changes import Changes
 
 T = TypeVar("T")
 

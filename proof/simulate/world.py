@@ -25,10 +25,10 @@ from proof.simulate.relay import Counter
 from proof.workloads.consumers import CONSUMERS
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.nodes.clock import MAX_STEP_MS
-from vox_mesh.store.breaker import REST_S
-from vox_mesh.store.memory import SharedMemory
-from vox_mesh.store.schema import ensure_schema
+from vox_mesh.store.engines.memory import SharedMemory
+from vox_mesh.store.schema.schema import ensure_schema
 from vox_mesh.store.script import Statement
+from vox_mesh.store.write.breaker import REST_S
 
 PLAYERS: Final = ("ada", "bob", "cleo", "dan", "eve")
 _AFTER_S: Final = 10.0

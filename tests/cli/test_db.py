@@ -11,10 +11,10 @@ import pytest
 
 from tests.cli.conftest import Vox
 from tools.sqld import Server
-from vox_mesh.store.schema import VERSION
+from vox_mesh.store.schema.schema import VERSION
+from vox_mesh.store.schema.tables import mesh_tables
 from vox_mesh.store.script import Script, Statement
-from vox_mesh.store.spool import Spool
-from vox_mesh.store.tables import mesh_tables
+from vox_mesh.store.spool.spool import Spool
 
 
 def test_init_creates_the_schema_and_then_finds_it(shared: Vox) -> None:

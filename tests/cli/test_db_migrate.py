@@ -15,8 +15,8 @@ from tests.support.stored import load_stored, stored_file
 from tools.sqld import Server
 from vox_mesh import load_settings
 from vox_mesh.opening import open_engine
-from vox_mesh.store.migrations import migrations
-from vox_mesh.store.schema import VERSION
+from vox_mesh.store.schema.migrations import migrations
+from vox_mesh.store.schema.schema import VERSION
 
 _PENDING = [{"migration": f"{each.number:04d}_{each.name}"} for each in migrations()]
 _DATABASE = ".vox/cache/db/local.db"

@@ -12,7 +12,7 @@ from tools.sqld import Server, free_port
 from vox_mesh.cli.checks import State
 from vox_mesh.cli.database_checks import judge_clock
 from vox_mesh.store.script import Script, Statement
-from vox_mesh.store.spool import Spool
+from vox_mesh.store.spool.spool import Spool
 
 
 def _by_check(ended: Ended) -> dict[str, dict[str, Any]]:

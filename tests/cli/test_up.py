@@ -95,7 +95,7 @@ def test_on_a_signal_it_gives_back_what_it_has_in_hand(folder: Vox, number: sign
         ("vox_mesh.settings", signal.SIGTERM),
         ("uvloop", signal.SIGINT),
         ("vox_mesh.cli.node_run", signal.SIGTERM),
-        ("vox_mesh.store.file", signal.SIGINT),
+        ("vox_mesh.store.engines.file", signal.SIGINT),
     ],
 )
 def test_a_signal_while_it_starts_ends_it_with_0_and_no_traceback(

@@ -23,8 +23,8 @@ from vox_mesh.model.nodes.liveness import State
 from vox_mesh.model.oplog.chain import SEAL
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock, Surroundings
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import new_key
-from vox_mesh.store.statements import named
 
 NOW: Final = named("nodes")["now"]
 HOUR_MS: Final = 3_600_000

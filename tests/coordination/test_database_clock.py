@@ -23,8 +23,8 @@ from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store.batch import Batch
-from vox_mesh.store.memory import SharedMemory
-from vox_mesh.store.statements import RAW_MS
+from vox_mesh.store.engines.memory import SharedMemory
+from vox_mesh.store.schema.statements import RAW_MS
 
 TTL_S: Final = 60.0
 _ROUNDS: Final = 10

@@ -21,7 +21,7 @@ from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.oplog.op_kinds import APPLY, DROP, Authored, OpKind
 from vox_mesh.oplog.pending_ops import Waiting
-from vox_mesh.store.file import FileEngine
+from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.script import new_key
 
 ADD: Final = "add"

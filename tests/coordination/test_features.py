@@ -12,9 +12,9 @@ from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 from vox_mesh import Mesh, Settings, Statement
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Surroundings
-from vox_mesh.store.schema import VERSION
+from vox_mesh.store.schema.schema import VERSION
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script
-from vox_mesh.store.statements import named
 
 _OLD = VERSION - 1
 _KEPT_S = 5.0

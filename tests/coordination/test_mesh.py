@@ -31,8 +31,8 @@ from vox_mesh.model.nodes.liveness import State
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import MeshClock, Surroundings
 from vox_mesh.nodes.identity import place_of
-from vox_mesh.store.journal import Desk
 from vox_mesh.store.slots import take_slot
+from vox_mesh.store.write.journal import Desk
 
 _PATIENCE_S: Final = 30.0
 _SLOW: Final = "1h"

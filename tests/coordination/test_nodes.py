@@ -29,8 +29,8 @@ from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import MeshClock, Surroundings
 from vox_mesh.nodes.identity import machine_id, passing_identity
 from vox_mesh.nodes.nodes import STALE_MS, Node
-from vox_mesh.store.journal import Desk
-from vox_mesh.store.statements import named
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.write.journal import Desk
 
 _PATIENCE_S: Final = 30.0
 _TICK_MS: Final = 3_600_000

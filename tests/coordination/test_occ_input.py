@@ -14,8 +14,8 @@ from tools.homes import MEMORY
 from vox_mesh import DeferToAgent, Merge, Mesh, Script, Statement, TakeRight, Written
 from vox_mesh.errors import BadStatement, BadValue
 from vox_mesh.node import MeshNode
-from vox_mesh.store.statements import ddl
-from vox_mesh.store.tables import mesh_tables
+from vox_mesh.store.schema.statements import ddl
+from vox_mesh.store.schema.tables import mesh_tables
 
 _EVIL = 'x"; DROP TABLE memories; --'
 

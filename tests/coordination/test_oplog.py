@@ -30,9 +30,9 @@ from vox_mesh.errors import (
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.op_kinds import OpKind
-from vox_mesh.store.breaker import Breaker
-from vox_mesh.store.file import FileEngine
+from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.script import Op, new_key
+from vox_mesh.store.write.breaker import Breaker
 
 SHORT_S: Final = 0.05
 CLOSED: Final = guard("0", refusal="closed")

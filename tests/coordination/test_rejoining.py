@@ -10,8 +10,8 @@ from tests.support.authoring import noted, scene
 from vox_mesh.errors import NoAnswer, NodeInUse, StaleIncarnation
 from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.memory import MemoryEngine
-from vox_mesh.store.statements import named
+from vox_mesh.store.engines.memory import MemoryEngine
+from vox_mesh.store.schema.statements import named
 
 _REGISTRATION = named("nodes")["raise_incarnation"]
 

@@ -20,7 +20,7 @@ from vox_mesh.errors import LockLost, OutcomeUnknown, StaleFence, StaleIncarnati
 from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY, ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.opening import open_engine
 from vox_mesh.store.batch import Batch
-from vox_mesh.store.schema import VERSION
+from vox_mesh.store.schema.schema import VERSION
 
 _NEVER_S = "1h"
 

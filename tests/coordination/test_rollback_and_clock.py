@@ -11,7 +11,7 @@ from tests.support.authoring import NOTE, Scene, assert_sound, scene
 from tests.support.stepped_databases import HOUR_S, SteppedDatabase, in_memory
 from vox_mesh.errors import DatabaseClockJumped, StaleFence
 from vox_mesh.node import MeshNode
-from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.engines.memory import SharedMemory
 
 _ROUNDS = 10
 

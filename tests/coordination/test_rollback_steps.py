@@ -18,7 +18,7 @@ from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.node import MeshNode
-from vox_mesh.store.memory import MemoryEngine
+from vox_mesh.store.engines.memory import MemoryEngine
 
 
 class Volume:

@@ -32,7 +32,7 @@ from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.reports import PROMISES, BarReport, Source
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.node import MeshNode
-from vox_mesh.store.statements import named
+from vox_mesh.store.schema.statements import named
 
 _OF_MESH: Final = "WHERE scope_id = ?1 AND repository_id = ?2"
 _COUNT: Final = "vox_{}_seconds_count"

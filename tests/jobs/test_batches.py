@@ -24,8 +24,8 @@ from tests.support.staging import (
 from vox_mesh.errors import ScriptFailed, StaleClaim
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.node import MeshNode
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, new_key
-from vox_mesh.store.statements import named
 
 __all__ = ["pair"]
 

@@ -18,7 +18,7 @@ from vox_mesh.messages.arrivals import MAX_KEPT, Arrivals
 from vox_mesh.messages.claims import is_brought
 from vox_mesh.model.messages.records import MessageState
 from vox_mesh.node import MeshNode
-from vox_mesh.store.breaker import Breaker
+from vox_mesh.store.write.breaker import Breaker
 
 _TRIES = 10_000
 

@@ -14,7 +14,7 @@ from vox_mesh.errors import NoAnswer, OutcomeUnknown, StaleIncarnation
 from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store import new_key
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.testing.town import TownSettings
 
 

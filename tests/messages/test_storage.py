@@ -9,10 +9,10 @@ from tests.support.messaging import bodies
 from tools.homes import FILE
 from vox_mesh import Mesh, Settings
 from vox_mesh.opening import open_engine
-from vox_mesh.store.backup import back_up
+from vox_mesh.runtime.restore import BackupFile, restore
 from vox_mesh.store.batch import Batch
-from vox_mesh.store.restore import BackupFile, restore
-from vox_mesh.store.schema import VERSION
+from vox_mesh.store.schema.backup import back_up
+from vox_mesh.store.schema.schema import VERSION
 
 _TIMEOUT_S = 30.0
 _TABLES = ("a2a_messages", "a2a_inboxes")

@@ -25,7 +25,7 @@ from vox_mesh.errors import DatabaseBusy, OutcomeUnknown
 from vox_mesh.mesh import Mesh
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.store.slots import spools
-from vox_mesh.store.spool import status_of
+from vox_mesh.store.spool.spool import status_of
 
 _KILLS = 100 if lengths.SOAK else 3
 _OUTAGES = 20 if lengths.SOAK else 2

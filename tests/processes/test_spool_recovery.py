@@ -20,7 +20,7 @@ from tools.sqld import Server
 from vox_mesh import Role, Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import CircuitOpen, OutcomeUnknown, SpoolFull, Unreachable
 from vox_mesh.store.slots import spools
-from vox_mesh.store.spool import status_of
+from vox_mesh.store.spool.spool import status_of
 
 _AT_ONCE_S = 2.0  # far below any deadline or pause between attempts
 

@@ -18,8 +18,8 @@ from tests.support.tables import make_table
 from tests.support.writers import COLUMNS
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Settings, Store, open_store, opening
-from vox_mesh.store.inotify import Inotify
-from vox_mesh.store.listening import Events, NoEvents, WalListener
+from vox_mesh.store.watch.inotify import Inotify
+from vox_mesh.store.watch.listening import Events, NoEvents, WalListener
 
 _PATIENCE_S: Final = 30.0
 _ROWS: Final = 200

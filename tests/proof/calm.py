@@ -22,7 +22,7 @@ from vox_mesh import Mesh
 from vox_mesh.errors import NodeInUse
 from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store.batch import Batch
-from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.script import Statement
 from vox_mesh.testing.town import TownSettings
 

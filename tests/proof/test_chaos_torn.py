@@ -11,7 +11,7 @@ import pytest
 from proof.chaos.disk import Disk
 from proof.chaos.torn import tear_replica, tear_spools
 from vox_mesh import Script, Statement
-from vox_mesh.store.spool import Spool
+from vox_mesh.store.spool.spool import Spool
 
 _LARGE = 10**6
 

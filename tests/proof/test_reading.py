@@ -17,8 +17,8 @@ from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh
 from vox_mesh.errors import DatabaseFault
+from vox_mesh.store.schema.statements import ddl
 from vox_mesh.store.script import Script, Statement
-from vox_mesh.store.statements import ddl
 
 
 def _asking(connection: sqlite3.Connection) -> reading.Ask:

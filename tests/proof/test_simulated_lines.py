@@ -13,7 +13,7 @@ from proof.simulate.lines import FAIR, Database, Line, Weather
 from proof.simulate.loop import House, SimulatedLoop, new_loop
 from vox_mesh.errors import BadStatement, NoAnswer, Unreachable
 from vox_mesh.store.batch import Batch
-from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.script import Statement
 
 _TIMEOUT_S = 3.0

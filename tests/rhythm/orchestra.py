@@ -13,9 +13,9 @@ from vox_mesh.errors import CircuitOpen, MeshError, NodeInUse
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.engines.memory import SharedMemory
+from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
-from vox_mesh.store.values import Rows
 from vox_mesh.testing.town import TownSettings
 
 START_MS = 1_800_000_000_000

@@ -22,8 +22,8 @@ from vox_mesh.model.rhythm.tempo import MINUTE_MS
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.oplog.op_kinds import TEMPO_DECISION
-from vox_mesh.store.breaker import Breaker
-from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.engines.memory import SharedMemory
+from vox_mesh.store.write.breaker import Breaker
 
 NOON_S: Final = 1_800_000_000.0
 TTL_S: Final = 100.0

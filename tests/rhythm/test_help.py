@@ -25,7 +25,7 @@ from vox_mesh.rhythm import help as helping
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.help import ANSWER, EXPIRED, PROMISE, REQUEST, WITHDRAWN, Help
 from vox_mesh.rhythm.times import Times
-from vox_mesh.store.statements import named
+from vox_mesh.store.schema.statements import named
 from vox_mesh.testing import Town
 
 BPM: Final = 12.0

@@ -19,7 +19,7 @@ from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.claims import StatusClaim
 from vox_mesh.rhythm import status
 from vox_mesh.store.batch import Batch
-from vox_mesh.store.breaker import Breaker
+from vox_mesh.store.write.breaker import Breaker
 
 _PATIENCE_S = 30.0
 _REST_S = 10.0

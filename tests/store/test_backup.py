@@ -18,12 +18,12 @@ from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import BackupRefused, DatabaseUnavailable, NoAnswer
 from vox_mesh.opening import Role, open_engine
-from vox_mesh.store.backup import back_up
+from vox_mesh.runtime.restore import BackupFile, Restored, restore
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, Engine
-from vox_mesh.store.restore import BackupFile, Restored, restore
-from vox_mesh.store.schema import VERSION, ensure_schema
-from vox_mesh.store.values import Rows
+from vox_mesh.store.rows import Rows
+from vox_mesh.store.schema.backup import back_up
+from vox_mesh.store.schema.schema import VERSION, ensure_schema
 
 _FENCES: Final = "INSERT INTO lock_generations (scope_id, repository_id, generation)"
 _RAISED = 2**32

@@ -23,7 +23,7 @@ from vox_mesh.errors import (
     Unauthorized,
     Unreachable,
 )
-from vox_mesh.store.breaker import Breaker
+from vox_mesh.store.write.breaker import Breaker
 
 FAULTS: list[MeshError] = [Unreachable("x"), NoAnswer("x"), DatabaseFault("x"), ServerFull("x")]
 ANSWERS: list[MeshError] = [

@@ -20,8 +20,8 @@ from vox_mesh.errors import (
     Unauthorized,
     Unreachable,
 )
-from vox_mesh.store.breaker import Breaker
-from vox_mesh.store.carrier import Carrier, backoff_s
+from vox_mesh.store.write.breaker import Breaker
+from vox_mesh.store.write.retry import Carrier, backoff_s
 
 
 class Pauses:

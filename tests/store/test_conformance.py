@@ -28,7 +28,7 @@ from vox_mesh import (
 from vox_mesh.errors import BadStatement, ConstraintFailed, Refused, StoreClosed
 from vox_mesh.model.base.homes import Driver, Home
 from vox_mesh.store import Value, new_key
-from vox_mesh.store.schema import VERSION
+from vox_mesh.store.schema.schema import VERSION
 
 
 def insert(table: str, number: int | None, a: Value = None, *, key: str | None = None) -> Script:

@@ -17,8 +17,8 @@ from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Role, Script, Statement, Store, load_settings, open_store
 from vox_mesh.errors import ConstraintFailed, DatabaseFault, WrongHome
-from vox_mesh.store.file import FileEngine
-from vox_mesh.store.thread import HeadStart
+from vox_mesh.store.engines.file import FileEngine
+from vox_mesh.store.engines.thread import HeadStart
 
 HOLD_WRITE_LOCK = """
 import sqlite3, sys
@@ -32,7 +32,7 @@ connection.execute("ROLLBACK")
 HOLD_TURN = """
 import sys
 from pathlib import Path
-from vox_mesh.store.file import Turn
+from vox_mesh.store.engines.file import Turn
 with Turn(Path(sys.argv[1] + ".turn")):
     print("held", flush=True)
     sys.stdin.read()

@@ -10,8 +10,11 @@ import pytest
 from tests.support.tables import make_table
 from vox_mesh import Outcome, Script, Statement, Store, guard
 from vox_mesh.errors import Refused
-from vox_mesh.store.frame import Frame, Unbound
-from vox_mesh.store.request import (
+from vox_mesh.store.rows import Value
+from vox_mesh.store.script import Op, Shape, new_key
+from vox_mesh.store.spool.spool import Spool, decode, encode
+from vox_mesh.store.write.envelope import Frame, Unbound
+from vox_mesh.store.write.request import (
     Forgetting,
     IsolatedRequest,
     OptimisticRequest,
@@ -19,9 +22,6 @@ from vox_mesh.store.request import (
     RolledBack,
     Verdict,
 )
-from vox_mesh.store.script import Op, Shape, new_key
-from vox_mesh.store.spool import Spool, decode, encode
-from vox_mesh.store.values import Value
 
 WAYS: Final = pytest.mark.parametrize("way", [OptimisticRequest, IsolatedRequest])
 REFUSE: Final = Statement("INSERT INTO refusals (reason) VALUES ('refused')")

@@ -18,7 +18,7 @@ from vox_mesh.errors import DatabaseFault, OutcomeUnknown
 from vox_mesh.model.nodes.liveness import State
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.opening import open_engine
-from vox_mesh.store.probe import try_to_write
+from vox_mesh.store.schema.probe import try_to_write
 
 _PATIENCE_S: Final = 60.0
 _HOUR_S: Final = 3_600

@@ -29,8 +29,8 @@ from vox_mesh.errors import (
 )
 from vox_mesh.model.base.homes import Driver, Home
 from vox_mesh.store.engine import Engine
-from vox_mesh.store.hrana.http import HttpEngine
-from vox_mesh.store.hrana.ws import WsEngine
+from vox_mesh.store.engines.hrana.http import HttpEngine
+from vox_mesh.store.engines.hrana.ws import WsEngine
 
 AUTO = HomeCase(Home.MESH, Driver.AUTO)
 WAYS = [MESH, MESH_HTTP, MESH_LIBSQL_CLIENT]

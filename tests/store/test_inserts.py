@@ -12,9 +12,9 @@ from tests.support.examples import column
 from tests.support.tables import make_table
 from vox_mesh import Answer, Outcome, Script, Statement, Store
 from vox_mesh.errors import BadStatement, ConstraintFailed
-from vox_mesh.store.inserts import insert_of, merged
-from vox_mesh.store.request import NOTHING, OptimisticRequest, Tenant
-from vox_mesh.store.values import Value
+from vox_mesh.store.rows import Value
+from vox_mesh.store.write.insert_merging import insert_of, merged
+from vox_mesh.store.write.request import NOTHING, OptimisticRequest, Tenant
 
 _PLAIN = "INSERT INTO notes (a, b) VALUES (?, ?)"
 _TENANT = Tenant("scope", "repository", "writer")

@@ -9,7 +9,7 @@ import pytest
 
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import open_store
-from vox_mesh.store.statements import named
+from vox_mesh.store.schema.statements import named
 
 NOUNS = ("jobs", "job_notes", "job_kinds", "crons", "artifacts")
 LARGE = "jobs|j|h|r|job_predecessors|d|agent_oplog|o|job_logs|job_notes|job_claims|job_artifacts"

@@ -9,7 +9,7 @@ from tests.support.clocks import Clock
 from tests.support.combining import adding, combining, outcome
 from tests.support.examples import many
 from vox_mesh import Script, Statement
-from vox_mesh.store.ledger import Ledger
+from vox_mesh.store.write.idempotency_keys import Ledger
 
 
 def keys(start: int, count: int) -> list[str]:

@@ -14,13 +14,13 @@ import pytest
 
 from tests.support.leftovers import descriptors
 from vox_mesh.errors import DatabaseFault, Unreachable
-from vox_mesh.store import listening
 from vox_mesh.store.batch import Batch
-from vox_mesh.store.changes import Changes
-from vox_mesh.store.file import FileEngine
-from vox_mesh.store.inotify import Inotify
-from vox_mesh.store.listening import Events, Listener, NoEvents, Pulse, WalListener
+from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.watch import listening
+from vox_mesh.store.watch.changes import Changes
+from vox_mesh.store.watch.inotify import Inotify
+from vox_mesh.store.watch.listening import Events, Listener, NoEvents, Pulse, WalListener
 
 _PATIENCE_S: Final = 10.0
 _SILENCE_S: Final = 0.05

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from vox_mesh.errors import DatabaseFault
-from vox_mesh.store.lost import lost_rows
-from vox_mesh.store.memory import MemoryEngine
-from vox_mesh.store.schema import ensure_schema
+from vox_mesh.store.engines.memory import MemoryEngine
+from vox_mesh.store.schema.lost import lost_rows
+from vox_mesh.store.schema.schema import ensure_schema
 
 _MESH = ("one", "default")
 

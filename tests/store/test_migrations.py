@@ -17,14 +17,14 @@ from vox_mesh import JobContext, Mesh, Settings, Statement
 from vox_mesh.errors import DatabaseFault, LockHeld, SchemaDiffers
 from vox_mesh.opening import open_engine
 from vox_mesh.oplog.op_kinds import OpKind
-from vox_mesh.store import schema, shape
+from vox_mesh.runtime.restore import BackupFile, restore
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Ask, Engine
-from vox_mesh.store.memory import MemoryEngine
-from vox_mesh.store.migrations import migrations, parse
-from vox_mesh.store.restore import BackupFile, restore
-from vox_mesh.store.schema import VERSION, ensure_schema
-from vox_mesh.store.shape import (
+from vox_mesh.store.engines.memory import MemoryEngine
+from vox_mesh.store.schema import schema, shape
+from vox_mesh.store.schema.migrations import migrations, parse
+from vox_mesh.store.schema.schema import VERSION, ensure_schema
+from vox_mesh.store.schema.shape import (
     Definitions,
     SchemaDifference,
     definitions_at,
@@ -32,8 +32,8 @@ from vox_mesh.store.shape import (
     differences_at,
     expected,
 )
-from vox_mesh.store.statements import ddl
-from vox_mesh.store.tables import quoted, tables_at
+from vox_mesh.store.schema.statements import ddl
+from vox_mesh.store.schema.tables import quoted, tables_at
 
 _DEADLINE_S: Final = 60.0
 _NO_LONGER: Final = "lock_fences"  # its tokens are in `lock_generations`
@@ -229,7 +229,7 @@ async def test_of_many_that_come_at_once_one_migrates_and_all_go_on(
     engines = [await open_engine(settings) for _ in range(8)]
     try:
         await load_stored(engines[0], "v7_early")
-        with caplog.at_level(logging.INFO, "vox_mesh.store.schema"):
+        with caplog.at_level(logging.INFO, "vox_mesh.store.schema.schema"):
             assert await asyncio.gather(*map(ensure_schema, engines)) == [VERSION] * 8
         migrated = [
             record.getMessage() for record in caplog.records if "schema migrated" in record.getMessage()

@@ -14,9 +14,9 @@ from tests.support.gateways import gateway
 from tools.homes import HomeCase
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
+from vox_mesh.contrib.native import COMMAND, Source, Syncing
 from vox_mesh.errors import ReplicaOff, Unreachable
 from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
-from vox_mesh.store.replica.native import COMMAND, Source, Syncing
 from vox_mesh.store.replica.replica import State
 
 _HAS_PACKAGE: Final = importlib.util.find_spec("libsql") is not None

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from vox_mesh import Rows, Statement
-from vox_mesh.store.reader import LoopTurn, Reader, TooLong
+from vox_mesh.store.engines.reader import LoopTurn, Reader, TooLong
 
 LONG_S = 60.0
 """A limit that no test reaches."""

@@ -17,7 +17,7 @@ from tools.homes import MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.store.replica.replica import State
-from vox_mesh.store.schema import VERSION
+from vox_mesh.store.schema.schema import VERSION
 
 _PAGES: Final = 5_000
 _MANY_ROWS: Final = (

@@ -23,7 +23,7 @@ from vox_mesh import Rows, Script, Statement, Store, open_store
 from vox_mesh.errors import DatabaseUnavailable, MeshError, StoreClosed
 from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.store import Value
-from vox_mesh.store.reader import Reader
+from vox_mesh.store.engines.reader import Reader
 from vox_mesh.store.replica.mark import replica_path
 from vox_mesh.store.replica.replica import State
 

@@ -16,9 +16,9 @@ from vox_mesh.model.base.homes import Home
 from vox_mesh.opening import open_engine
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Engine
-from vox_mesh.store.memory import MemoryEngine
-from vox_mesh.store.request import Tenant
-from vox_mesh.store.schema import VERSION, ensure_schema
+from vox_mesh.store.engines.memory import MemoryEngine
+from vox_mesh.store.schema.schema import VERSION, ensure_schema
+from vox_mesh.store.write.request import Tenant
 
 
 @pytest.fixture(params=["memory", "file", "mesh"])

@@ -13,7 +13,7 @@ from tests.support.examples import exactly, many, values
 from vox_mesh import Script, Shape, Statement
 from vox_mesh.errors import MeshError, SpoolFull
 from vox_mesh.store import Item, new_key
-from vox_mesh.store.spool import Spool, decode, encode, status_of
+from vox_mesh.store.spool.spool import Spool, decode, encode, status_of
 
 NOTE = Shape(name="test.spool.note", statements=("SELECT 1",))
 

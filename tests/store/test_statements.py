@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vox_mesh.store.statements import ddl, named
+from vox_mesh.store.schema.statements import ddl, named
 
 SQL = Path(__file__).resolve().parents[2] / "sql"
 NOUNS = sorted(path.stem for path in SQL.glob("*.sql") if path.stem != "coordination")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from vox_mesh.store.thread import HeadStart, SerialThread
+from vox_mesh.store.engines.thread import HeadStart, SerialThread
 
 _LONG_S = 30.0
 

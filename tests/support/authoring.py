@@ -21,15 +21,15 @@ from vox_mesh.nodes.identity import Identity, passing_identity
 from vox_mesh.oplog.author import Author
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.witness import SharedPlace, StoreWitness
-from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.batch import Batch
-from vox_mesh.store.breaker import Breaker
 from vox_mesh.store.engine import Engine
-from vox_mesh.store.memory import MemoryEngine
-from vox_mesh.store.request import Tenant
+from vox_mesh.store.engines.memory import MemoryEngine
 from vox_mesh.store.script import Op, Script, Statement
-from vox_mesh.store.spool import Spool
+from vox_mesh.store.spool.agent_queue import AgentQueue
+from vox_mesh.store.spool.spool import Spool
 from vox_mesh.store.store import Store
+from vox_mesh.store.write.breaker import Breaker
+from vox_mesh.store.write.request import Tenant
 
 NOTE: Final = "note"
 NOTE_KIND: Final = OpKind(NOTE, appendable=True)

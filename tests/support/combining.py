@@ -11,15 +11,15 @@ from typing import Any
 
 from tests.support.gate import GatedEngine
 from vox_mesh import Answer, Outcome, Script, Statement
-from vox_mesh.store.carrier import Carrier
-from vox_mesh.store.combiner import Combiner
 from vox_mesh.store.engine import Engine
-from vox_mesh.store.file import FileEngine
-from vox_mesh.store.ledger import Ledger
-from vox_mesh.store.memory import MemoryEngine
-from vox_mesh.store.request import Tenant, Verdict
-from vox_mesh.store.schema import ensure_schema
-from vox_mesh.store.sender import Sender
+from vox_mesh.store.engines.file import FileEngine
+from vox_mesh.store.engines.memory import MemoryEngine
+from vox_mesh.store.schema.schema import ensure_schema
+from vox_mesh.store.write.combiner import Combiner
+from vox_mesh.store.write.dispatcher import Sender
+from vox_mesh.store.write.idempotency_keys import Ledger
+from vox_mesh.store.write.request import Tenant, Verdict
+from vox_mesh.store.write.retry import Carrier
 
 LONG_S = 30.0
 """A deadline that no test waits for."""

@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager
 from vox_mesh.errors import DatabaseFault, DatabaseUnavailable
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, Engine, EngineFacts
+from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
-from vox_mesh.store.values import Rows
 
 
 class GatedEngine:

@@ -18,7 +18,7 @@ from vox_mesh import Mesh, Message, Script, Statement
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store import Value, new_key
-from vox_mesh.store.statements import named
+from vox_mesh.store.schema.statements import named
 
 PATIENCE_S: Final = 30.0
 _LONG_AGO: Final = 1

@@ -14,7 +14,7 @@ from vox_mesh import Mesh, Settings
 from vox_mesh.model.rhythm.score import Score
 from vox_mesh.node import MeshNode
 from vox_mesh.rhythm.phrase import Phrase
-from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.engines.memory import SharedMemory
 
 BEAT_MS = 5_000
 """At the built-in tempo."""

@@ -16,7 +16,7 @@ from tools.sqld import Server
 from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.opening import open_engine
 from vox_mesh.store.engine import Engine
-from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.engines.memory import SharedMemory
 
 HOUR_S: Final = 3_600.0
 

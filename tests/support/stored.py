@@ -13,7 +13,7 @@ from typing import Final
 
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Engine
-from vox_mesh.store.statements import split
+from vox_mesh.store.schema.statements import split
 
 _FOLDER: Final = Path(__file__).parent.parent / "store" / "schemas"
 STORED: Final = sorted(path.stem for path in _FOLDER.glob("*.sql"))

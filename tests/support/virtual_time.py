@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from vox_mesh.nodes.clock import Surroundings
-from vox_mesh.store.memory import SharedMemory
+from vox_mesh.store.engines.memory import SharedMemory
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from vox_mesh import JobContext, MeshError
 from vox_mesh.errors import BadValue, LockHeld, LockLost, NotKnown, StaleFence
 from vox_mesh.model.nodes.liveness import State
 from vox_mesh.node import MeshNode
-from vox_mesh.store.memory import MemoryEngine, SharedMemory
+from vox_mesh.store.engines.memory import MemoryEngine, SharedMemory
 from vox_mesh.store.script import Statement
 from vox_mesh.testing import Town
 

@@ -20,7 +20,7 @@ from tools.demo.summary import point_around, summarise
 from tools.demo.view import view_of
 from vox_mesh import Mesh, MeshError
 from vox_mesh.opening import open_engine
-from vox_mesh.store.backup import back_up
+from vox_mesh.store.schema.backup import back_up
 
 _DEADLINE_S: Final = 90.0
 

@@ -9,18 +9,18 @@ from typing import Final
 from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
 from vox_mesh.cli.db_migrate import NOT_REPAIRABLE, REPAIRABLE
 from vox_mesh.cli.start import opened_engine
+from vox_mesh.contrib.native import require_package
 from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
 from vox_mesh.model.base.homes import Home, ReplicaChoice
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.nodes.clock import MAX_STEP_MS
 from vox_mesh.opening import primary_log
-from vox_mesh.store import probe
-from vox_mesh.store.file import FileEngine
-from vox_mesh.store.repair import RepairPlan, repair_plan
-from vox_mesh.store.replica.native import require_package
-from vox_mesh.store.schema import VERSION, versions_at
+from vox_mesh.store.engines.file import FileEngine
+from vox_mesh.store.schema import probe
+from vox_mesh.store.schema.repair import RepairPlan, repair_plan
+from vox_mesh.store.schema.schema import VERSION, versions_at
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement
-from vox_mesh.store.statements import named
 
 _ROUNDS: Final = 5
 _FAR_MS: Final = 1_000

@@ -21,13 +21,13 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.homes import Home
 from vox_mesh.opening import Role, open_store
 from vox_mesh.oplog.op_kinds import RESTORE
+from vox_mesh.runtime.restore import BackupFile
+from vox_mesh.runtime.restore import restore as restore_backup
 from vox_mesh.settings import Settings
-from vox_mesh.store.backup import back_up
-from vox_mesh.store.probe import all_spools, row_counts
-from vox_mesh.store.restore import BackupFile
-from vox_mesh.store.restore import restore as restore_backup
-from vox_mesh.store.schema import VERSION, ensure_schema, versions_at
-from vox_mesh.store.shape import differences_at
+from vox_mesh.store.schema.backup import back_up
+from vox_mesh.store.schema.probe import all_spools, row_counts
+from vox_mesh.store.schema.schema import VERSION, ensure_schema, versions_at
+from vox_mesh.store.schema.shape import differences_at
 
 _FILE = click.argument("file", type=click.Path(path_type=Path))
 

@@ -14,12 +14,12 @@ from vox_mesh.cli.start import opened_engine, start_shared
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.settings import Settings
 from vox_mesh.store.engine import Ask
-from vox_mesh.store.lost import LostRow, lost_rows
 from vox_mesh.store.replica.overtaken import overtaken_copies
-from vox_mesh.store.schema import ensure_schema
+from vox_mesh.store.rows import Row
+from vox_mesh.store.schema.lost import LostRow, lost_rows
+from vox_mesh.store.schema.schema import ensure_schema
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement
-from vox_mesh.store.statements import named
-from vox_mesh.store.values import Row
 
 _EPOCHS: Final = named("rollback")["epochs"]
 _MOST: Final = 10_000

@@ -11,12 +11,12 @@ from vox_mesh.cli.output import json_option, show_one, show_several
 from vox_mesh.cli.start import opened_engine, start_shared
 from vox_mesh.errors import BadSettings
 from vox_mesh.settings import Settings
-from vox_mesh.store.migrations import migrations
-from vox_mesh.store.rehearsal import PlannedStatement, rehearse
-from vox_mesh.store.repair import RepairPlan, repair, repair_plan
-from vox_mesh.store.schema import VERSION, applied_at, refuse_if_different, versions_at
-from vox_mesh.store.schema import migrate as apply_migrations
-from vox_mesh.store.shape import SchemaDifference
+from vox_mesh.store.schema.migrations import migrations
+from vox_mesh.store.schema.rehearsal import PlannedStatement, rehearse
+from vox_mesh.store.schema.repair import RepairPlan, repair, repair_plan
+from vox_mesh.store.schema.schema import VERSION, applied_at, refuse_if_different, versions_at
+from vox_mesh.store.schema.schema import migrate as apply_migrations
+from vox_mesh.store.schema.shape import SchemaDifference
 
 REPAIRABLE: Final = "run `vox-mesh db migrate`"
 NOT_REPAIRABLE: Final = "restore a backup, or bring the table to its shape by hand"

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from vox_mesh.errors import AWAY
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message, inbox_names
-from vox_mesh.store.thread import to_the_end
+from vox_mesh.store.engines.thread import to_the_end
 
 AT_A_LOOK: Final = 100
 _AGAIN_S: Final = 1.0

@@ -22,7 +22,7 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message
 from vox_mesh.observability.log_context import of_message
 from vox_mesh.settings import Settings
-from vox_mesh.store.thread import to_the_end
+from vox_mesh.store.engines.thread import to_the_end
 
 _log = logging.getLogger(__name__)
 

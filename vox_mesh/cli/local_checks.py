@@ -17,10 +17,10 @@ from vox_mesh.cli.checks import Check, Finding, Patient, fail, ok, warn
 from vox_mesh.model.base.homes import Home
 from vox_mesh.nodes.identity import kept_identity
 from vox_mesh.settings import EXAMPLES, Settings
-from vox_mesh.store.file import refuse_unless_ours
-from vox_mesh.store.probe import all_spools
+from vox_mesh.store.engines.file import refuse_unless_ours
 from vox_mesh.store.replica.mark import mark_of
 from vox_mesh.store.replica.report import replicas_beside
+from vox_mesh.store.schema.probe import all_spools
 from vox_mesh.store.slots import slots, spools
 
 _OTHER_VARIABLES: Final = frozenset({"VOX_DEBUG", "VOX_GUARD"})

@@ -19,7 +19,7 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.access_tokens import access_token, public_pem
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.nodes.key_file import kept_key
-from vox_mesh.store.folders import make_private, publish
+from vox_mesh.store.files import make_private, publish
 
 _KEY_FILE: Final = "sqld.pem"
 _RANDOM_BYTES: Final = 32

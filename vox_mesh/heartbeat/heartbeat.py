@@ -14,8 +14,8 @@ from vox_mesh.nodes.database_clock import DatabaseClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.oplog.oplog import Heads, OpLog
 from vox_mesh.oplog.witness import StoreWitness
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Outcome, Script, Statement
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)

@@ -19,11 +19,11 @@ from vox_mesh.model.nodes.store_memory import Epoch
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock
 from vox_mesh.nodes.identity import Identity, key_refused, machine_id
 from vox_mesh.oplog.author import Joined
-from vox_mesh.store.journal import Desk
-from vox_mesh.store.request import Tenant
-from vox_mesh.store.schema import VERSION
+from vox_mesh.store.schema.schema import VERSION
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement, new_key
-from vox_mesh.store.statements import named
+from vox_mesh.store.write.journal import Desk
+from vox_mesh.store.write.request import Tenant
 
 _SQL: Final = named("nodes")
 _CLOCK: Final = named("database_clock")

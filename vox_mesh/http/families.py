@@ -33,7 +33,7 @@ from vox_mesh.oplog.pending_ops import Deferral
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.store.replica.replica import ReplicaStatus
 from vox_mesh.store.replica.replica import State as ReplicaState
-from vox_mesh.store.spool import SpoolStatus
+from vox_mesh.store.spool.spool import SpoolStatus
 from vox_mesh.store.store import Store
 
 MAX_KINDS: Final = 50

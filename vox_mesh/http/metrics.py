@@ -19,7 +19,7 @@ from vox_mesh.http.labels import Label
 from vox_mesh.http.problems import Handler
 from vox_mesh.http.rhythm_families import MAX_SUBJECTS
 from vox_mesh.nodes.census import Census, take_census
-from vox_mesh.store.spool import SpoolStatus
+from vox_mesh.store.spool.spool import SpoolStatus
 
 PATH: Final = "/metrics"
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4

@@ -16,10 +16,10 @@ from blake3 import blake3
 from vox_mesh.errors import ArtifactDamaged, ArtifactMissing, BadValue
 from vox_mesh.jobs.shelves import PIECE, Draft, Shelves
 from vox_mesh.model.jobs.proof import BLAKE3, Output, base64_content, base64_of, hash_of, output_faults
+from vox_mesh.store.rows import Row
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Row
 
 MAX_INLINE: Final = 16 * 1024
 """What is no larger is kept in the database."""

@@ -22,7 +22,7 @@ from vox_mesh.model.jobs.records import JobState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.store.background import is_cancelled
-from vox_mesh.store.thread import SerialThread
+from vox_mesh.store.engines.thread import SerialThread
 
 _RESULT: Final = "result"
 _JSON: Final = "application/json"

@@ -20,8 +20,8 @@ from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.score import DEFER, Score
 from vox_mesh.rhythm.budgets import Budgets, BudgetStanding
 from vox_mesh.rhythm.ground import Ground
+from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import Script, new_key
-from vox_mesh.store.thread import to_the_end
 
 if TYPE_CHECKING:
     from vox_mesh.jobs.attempt import Work

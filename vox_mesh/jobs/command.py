@@ -17,7 +17,7 @@ from typing import Final, Literal, Protocol
 
 from vox_mesh.jobs.exec_policy import SEARCH_PATH, ExecPolicy, find_program
 from vox_mesh.jobs.process_group import GRACE_S, ProcessGroup, Start
-from vox_mesh.store.thread import SerialThread, to_the_end
+from vox_mesh.store.engines.thread import SerialThread, to_the_end
 
 StreamName = Literal["stdout", "stderr"]
 OnOutput = Callable[[StreamName, bytes], None]

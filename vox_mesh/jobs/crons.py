@@ -25,8 +25,8 @@ from vox_mesh.model.jobs.cron import Cron, iso
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)

@@ -35,9 +35,9 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
 from vox_mesh.oplog.author import Author
-from vox_mesh.store.endings import Endings
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
+from vox_mesh.store.watch.endings import Endings
 
 MAX_AT_ONCE: Final = 500
 """So many jobs go into one op."""

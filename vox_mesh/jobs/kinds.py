@@ -14,8 +14,8 @@ from vox_mesh.jobs.roster import KindRules, Roster
 from vox_mesh.model.documents.validation import shown
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.manifest_fields import Kind
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
 
 MAX_RATE_MS: Final = 30 * 86_400_000

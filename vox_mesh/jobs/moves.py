@@ -14,10 +14,10 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, JobState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.author import Author
+from vox_mesh.store.rows import Value
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Value
 
 SQL: Final = named("jobs")
 

@@ -14,10 +14,10 @@ from vox_mesh.errors import DatabaseUnavailable, MeshError, StaleClaim
 from vox_mesh.jobs.roster import Roster
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import Job
+from vox_mesh.store.rows import Value
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Value
 
 _log = logging.getLogger(__name__)
 

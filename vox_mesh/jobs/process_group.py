@@ -23,7 +23,7 @@ from pathlib import Path
 from resource import struct_rusage
 from typing import Final, Protocol
 
-from vox_mesh.store.thread import SerialThread, to_the_end
+from vox_mesh.store.engines.thread import SerialThread, to_the_end
 
 GRACE_S: Final = 5.0
 """How long the processes of a group may take to end after SIGTERM, before they are killed."""

@@ -13,10 +13,10 @@ from vox_mesh.model.jobs.replay import COLUMNS, Finding, Replay, Row
 from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.oplog.pace import Pace
 from vox_mesh.oplog.pages import Pages
+from vox_mesh.store.rows import Rows
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Rows
 
 _SQL: Final = named("rebuild")
 _PAGE: Final = 500

@@ -13,8 +13,8 @@ from vox_mesh.jobs.moves import SQL
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import GONE_WRONG, Job, JobState
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Rows, Value
 
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 _BEGINNING: Final = re.compile(r"[0-9a-f]{6,64}")

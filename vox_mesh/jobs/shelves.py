@@ -16,7 +16,7 @@ from blake3 import blake3
 from vox_mesh.errors import ArtifactDamaged, ArtifactNotKept, BadValue
 from vox_mesh.model.documents.json_shapes import HASH, is_hash, short
 from vox_mesh.model.jobs.proof import BLAKE3, hash_of
-from vox_mesh.store.folders import keep_names, make_private, publish
+from vox_mesh.store.files import keep_names, make_private, publish
 
 PIECE: Final = 2**20
 """How many bytes of a file are in memory at a time."""

@@ -12,8 +12,8 @@ from vox_mesh.locks.locks import Locks
 from vox_mesh.locks.scripts import OWN
 from vox_mesh.model.locks.records import Lock, iso_of
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)

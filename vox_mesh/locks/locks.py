@@ -36,11 +36,11 @@ from vox_mesh.model.locks.patterns import normalised
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.op_kinds import BREAK
-from vox_mesh.store.request import Verdict
+from vox_mesh.store.rows import Row
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Row
+from vox_mesh.store.write.request import Verdict
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ import orjson
 
 from vox_mesh.model.locks.pattern_index import PatternIndex
 from vox_mesh.model.locks.patterns import FILE, is_pattern
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
 
 _SQL: Final = named("locks")

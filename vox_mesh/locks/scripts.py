@@ -18,9 +18,9 @@ from vox_mesh.errors import BadValue, LockHeld, StaleFence
 from vox_mesh.model.base.durations import checked_seconds
 from vox_mesh.model.locks.patterns import FILE, normalised
 from vox_mesh.model.locks.records import Holder, Lock, milliseconds_at
+from vox_mesh.store.rows import Value
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Item, Outcome, Script, Shape, Statement, new_key
-from vox_mesh.store.statements import named
-from vox_mesh.store.values import Value
 
 Mesh = tuple[str, str]
 """The scope and the repository that the keys belong to."""

@@ -20,8 +20,8 @@ from vox_mesh.locks.scripts import ALIVE, LockRequest, json
 from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability.log_context import apart
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)

@@ -29,9 +29,9 @@ from vox_mesh.model.messages.records import Message, in_turn
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.oplog.author import Author
+from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Rows
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from vox_mesh.messages.claims import MAX_CLAIMED, ON_ARRIVAL, Claims, firsts_of_
 from vox_mesh.messages.inbox_leases import InboxLeases
 from vox_mesh.model.messages.records import Message
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.store import Store
-from vox_mesh.store.thread import to_the_end
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from vox_mesh.messages.consumer import Consumer
 from vox_mesh.messages.inbox_leases import InboxLeases
 from vox_mesh.model.messages.records import Message
 from vox_mesh.observability.log_context import done_with
-from vox_mesh.store.thread import to_the_end
+from vox_mesh.store.engines.thread import to_the_end
 
 _RETRY_S = 1.0
 

@@ -9,8 +9,8 @@ import orjson
 
 from vox_mesh.errors import MessageTaken, NotHolder
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement
-from vox_mesh.store.statements import named
 
 Mesh = tuple[str, str]
 """The scope and the repository that the messages belong to."""

@@ -11,7 +11,7 @@ from vox_mesh.model.base.histogram import OTHER
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.nodes.liveness import State, missed_ticks, state_of
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.store.statements import named
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
 
 MAX_MESSAGES: Final = 100_000

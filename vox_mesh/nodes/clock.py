@@ -20,7 +20,7 @@ from vox_mesh.model.base.hlc import Hlc, HybridClock
 from vox_mesh.model.nodes.clock_steps import Step
 
 if TYPE_CHECKING:
-    from vox_mesh.store.memory import SharedHome
+    from vox_mesh.store.engines.memory import SharedHome
 
 _log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.model.nodes.clock_steps import Decision, Judgement, Step, Witness, is_followed, judge
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import MAX_STEP_MS, MeshClock
-from vox_mesh.store.journal import Desk
+from vox_mesh.store.rows import Row
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement
-from vox_mesh.store.statements import named
-from vox_mesh.store.values import Row
+from vox_mesh.store.write.journal import Desk
 
 _log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.nodes import STALE_MS, Nodes
-from vox_mesh.store.schema import VERSION
-from vox_mesh.store.statements import named
+from vox_mesh.store.schema.schema import VERSION
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
 
 _SQL: Final = named("nodes")

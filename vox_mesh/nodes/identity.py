@@ -15,7 +15,7 @@ from typing import Final
 
 from vox_mesh.errors import BadSettings, KeyRefused
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.store.folders import kept_once, make_private
+from vox_mesh.store.files import kept_once, make_private
 from vox_mesh.store.slots import ID_FILE
 
 COMMANDS: Final = "/cli"

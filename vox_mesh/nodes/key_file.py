@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.store.folders import kept_once
+from vox_mesh.store.files import kept_once
 
 _LOST: Final = "put the key back, or move the file away and have the owner run `vox-mesh nodes rekey`"
 

@@ -13,9 +13,9 @@ from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.model.nodes.liveness import State, missed_ticks, state_of
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import FIRST_LOOK, hear_first
-from vox_mesh.store.statements import named
+from vox_mesh.store.rows import Rows
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Rows
 
 STALE_MS: Final = 60_000
 """How long a node may have been silent and still count as live."""

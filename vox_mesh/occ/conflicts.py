@@ -27,10 +27,10 @@ from vox_mesh.model.occ.merge import Columns, differing, three_way
 from vox_mesh.occ.tables import WRITTEN_AT, Place
 from vox_mesh.occ.versions import Versions, writer_of
 from vox_mesh.oplog.op_kinds import RESOLVE
+from vox_mesh.store.rows import Row
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement, guard
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Row
 
 GONE: Final = "gone"
 """In the place of a version: there is no row."""

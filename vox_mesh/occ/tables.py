@@ -16,11 +16,11 @@ from typing import Any, Final
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.row_json import row_text
 from vox_mesh.model.occ.merge import Columns
+from vox_mesh.store.rows import Value
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.schema.tables import mesh_tables
 from vox_mesh.store.script import Statement
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.tables import mesh_tables
-from vox_mesh.store.values import Value
 
 WRITTEN_AT: Final = "written_at"
 """The column that says which version of a row this is."""

@@ -32,12 +32,12 @@ from vox_mesh.nodes.database_clock import DatabaseClock, Observer
 from vox_mesh.nodes.identity import Identity, key_refused
 from vox_mesh.oplog.rollback import Rollback
 from vox_mesh.oplog.witness import StoreWitness
-from vox_mesh.store.frame import CONDITION_VALUES, NO_FRAME, Frame
-from vox_mesh.store.journal import Desk
-from vox_mesh.store.request import Tenant, Verdict, answered_rows, by_key
+from vox_mesh.store.rows import Row, Value
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement
-from vox_mesh.store.statements import named
-from vox_mesh.store.values import Row, Value
+from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_FRAME, Frame
+from vox_mesh.store.write.journal import Desk
+from vox_mesh.store.write.request import Tenant, Verdict, answered_rows, by_key
 
 _log = logging.getLogger(__name__)
 

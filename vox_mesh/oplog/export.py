@@ -22,7 +22,7 @@ from vox_mesh.model.oplog.chain import Entry
 from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
 from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.oplog.roles import Owner
-from vox_mesh.store.folders import publish
+from vox_mesh.store.files import publish
 from vox_mesh.store.script import new_key
 
 _FORMAT: Final = "vox-mesh oplog"

@@ -21,10 +21,10 @@ from vox_mesh.oplog.pace import Pace
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.oplog.pending_ops import Deferral, Standing, no_such_op
 from vox_mesh.oplog.roles import Owner, Roles
+from vox_mesh.store.rows import Rows, Value
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Rows, Value
 
 _SQL: Final = named("oplog")
 _AGAIN_S: Final = 1.0

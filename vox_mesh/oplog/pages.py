@@ -7,9 +7,9 @@ from typing import Final
 
 from vox_mesh.errors import TooLarge
 from vox_mesh.model.oplog.chain import Entry
-from vox_mesh.store.statements import named
+from vox_mesh.store.rows import Value
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Value
 
 MOST: Final = 1_000
 """Entries in a page, at the most."""

@@ -18,10 +18,10 @@ from vox_mesh.model.oplog.verification import Key, is_authentic
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.op_kinds import APPLY, DROP, Authored, Kinds
 from vox_mesh.oplog.pages import Pages
+from vox_mesh.store.rows import Row, Rows, Value
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Row, Rows, Value
 
 _log = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ from vox_mesh.nodes.nodes import Node, Nodes
 from vox_mesh.oplog.author import Author
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.pages import Pages
+from vox_mesh.store.rows import Rows, Value
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
-from vox_mesh.store.statements import named
 from vox_mesh.store.store import Store
-from vox_mesh.store.values import Rows, Value
 
 _SQL: Final = named("roles")
 _NODES: Final = named("nodes")

@@ -17,10 +17,10 @@ from vox_mesh.model.nodes.store_memory import ROLLED_BACK, Epoch, StoreMemory, S
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.witness import StoreWitness
-from vox_mesh.store.journal import Desk
-from vox_mesh.store.request import Tenant
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement, new_key
-from vox_mesh.store.statements import named
+from vox_mesh.store.write.journal import Desk
+from vox_mesh.store.write.request import Tenant
 
 _log = logging.getLogger(__name__)
 

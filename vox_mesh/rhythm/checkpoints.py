@@ -10,8 +10,8 @@ from vox_mesh.rhythm.cutoff import answer_of
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.sheet import WRITE_S, Sheet
 from vox_mesh.rhythm.voice import Voice
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
-from vox_mesh.store.statements import named
 
 _log = logging.getLogger(__name__)
 

@@ -26,9 +26,9 @@ from vox_mesh.model.rhythm.promises import (
     verdict,
 )
 from vox_mesh.rhythm.ground import Ground
+from vox_mesh.store.rows import Value
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
-from vox_mesh.store.statements import named
-from vox_mesh.store.values import Value
 
 _log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from vox_mesh.rhythm.sheet import Parts, Place, Sheet
 from vox_mesh.rhythm.times import Times
 from vox_mesh.rhythm.voice import PLAN, REVIEW, WORK, Voice
 from vox_mesh.rhythm.waits import HELP, Waits
+from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import new_key
-from vox_mesh.store.thread import to_the_end
 
 _log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from vox_mesh.model.rhythm.watch import Watch
 from vox_mesh.rhythm.ground import Ground
 from vox_mesh.rhythm.policies import nothing_else
 from vox_mesh.rhythm.tally import Tally
+from vox_mesh.store.rows import Row
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement
-from vox_mesh.store.statements import named
-from vox_mesh.store.values import Row
 
 _log = logging.getLogger(__name__)
 

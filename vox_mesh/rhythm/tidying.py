@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from vox_mesh.rhythm.ground import Ground
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement
-from vox_mesh.store.statements import named
 
 _DAY_MS: Final = 86_400_000
 KEPT_MS: Final = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from vox_mesh.store.changes import Change
+from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.script import Answer, Item, Op, Outcome, Script, Shape, Statement, guard, new_key
 from vox_mesh.store.store import Store, StoreStatus
-from vox_mesh.store.values import Row, Rows, Value
+from vox_mesh.store.watch.changes import Change
 
 __all__ = [
     "Answer",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
-from vox_mesh.store.values import Value
+from vox_mesh.store.rows import Value
 
 StepEnd = bool | None
 """What became of a step: done, failed, or (`None`) skipped."""

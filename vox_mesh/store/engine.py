@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
-from vox_mesh.store.values import Rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.ulid import UlidSource, is_ulid
-from vox_mesh.store.values import NO_ROWS, Rows, Value, check_values
+from vox_mesh.store.rows import NO_ROWS, Rows, Value, check_values
 
 MAX_ANSWER_COLUMNS: Final = 12
 MAX_SCRIPT_BYTES: Final = 8 * 2**20

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from vox_mesh.errors import BadSettings, SlotInUse
-from vox_mesh.store.folders import make_private
+from vox_mesh.store.files import make_private
 from vox_mesh.store.script import new_key
 
 ID_FILE: Final = "id"

@@ -14,29 +14,29 @@ from typing import Final, Self
 
 from vox_mesh.errors import BadValue, DatabaseBusy, DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
 from vox_mesh.model.base.homes import Home
-from vox_mesh.store.agent_queue import AgentQueue
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.breaker import Breaker
-from vox_mesh.store.carrier import Carrier
-from vox_mesh.store.changes import Change, Changes
-from vox_mesh.store.combiner import Combiner
 from vox_mesh.store.engine import Engine, EngineFacts
-from vox_mesh.store.journal import Desk, Journal
-from vox_mesh.store.ledger import Ledger
-from vox_mesh.store.listening import Listener, Pulse
+from vox_mesh.store.engines.thread import to_the_end
+from vox_mesh.store.engines.wal import WalStatus, WalWatch
 from vox_mesh.store.replica.floor import Floor
 from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus, State
-from vox_mesh.store.request import Tenant, Verdict
-from vox_mesh.store.schema import ensure_schema, versions_at
+from vox_mesh.store.rows import Rows, Value
+from vox_mesh.store.schema.schema import ensure_schema, versions_at
 from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement
-from vox_mesh.store.sender import Sender
 from vox_mesh.store.slots import Slot
-from vox_mesh.store.spool import SpoolStatus
-from vox_mesh.store.thread import to_the_end
-from vox_mesh.store.traffic import PING, CountedEngine, Traffic
-from vox_mesh.store.values import Rows, Value
-from vox_mesh.store.wal import WalStatus, WalWatch
+from vox_mesh.store.spool.agent_queue import AgentQueue
+from vox_mesh.store.spool.spool import SpoolStatus
+from vox_mesh.store.stats import PING, CountedEngine, Traffic
+from vox_mesh.store.watch.changes import Change, Changes
+from vox_mesh.store.watch.listening import Listener, Pulse
+from vox_mesh.store.write.breaker import Breaker
+from vox_mesh.store.write.combiner import Combiner
+from vox_mesh.store.write.dispatcher import Sender
+from vox_mesh.store.write.idempotency_keys import Ledger
+from vox_mesh.store.write.journal import Desk, Journal
+from vox_mesh.store.write.request import Tenant, Verdict
+from vox_mesh.store.write.retry import Carrier
 
 _CLOSE_S: Final = 5.0
 _AGAIN_S: Final = 1.0

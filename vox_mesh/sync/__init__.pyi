@@ -84,16 +84,16 @@ from vox_mesh.rhythm.phrases import AnyBudget, AnyScore
 from vox_mesh.rhythm.sheet import Fallbacks, Start, State
 from vox_mesh.rhythm.tally import Tally
 from vox_mesh.settings import Settings
-from vox_mesh.store.changes import Change
-from vox_mesh.store.journal import Desk
+from vox_mesh.store.engines.wal import WalStatus
 from vox_mesh.store.replica.replica import Progress, ReplicaStatus
-from vox_mesh.store.request import Tenant, Verdict
+from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.script import Outcome, Script, Statement
-from vox_mesh.store.spool import SpoolStatus
+from vox_mesh.store.spool.spool import SpoolStatus
+from vox_mesh.store.stats import Traffic
 from vox_mesh.store.store import StoreStatus
-from vox_mesh.store.traffic import Traffic
-from vox_mesh.store.values import Rows, Value
-from vox_mesh.store.wal import WalStatus
+from vox_mesh.store.watch.changes import Change
+from vox_mesh.store.write.journal import Desk
+from vox_mesh.store.write.request import Tenant, Verdict
 from vox_mesh.supervisor import Run
 
 def opened(manager: Callable[[], AbstractAsyncContextManager[Any]]) -> AbstractContextManager[Any]: ...

@@ -21,8 +21,8 @@ from vox_mesh.model.base import durations
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.settings import Settings
-from vox_mesh.store.memory import SharedMemory
-from vox_mesh.store.thread import to_the_end
+from vox_mesh.store.engines.memory import SharedMemory
+from vox_mesh.store.engines.thread import to_the_end
 
 _DEFAULT_NAME: Final = "local"
 

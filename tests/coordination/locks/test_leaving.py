@@ -11,8 +11,8 @@ from tests.support.authoring import Scene
 from tests.support.holding import PATIENCE_S, held_keys, is_held, keys_in, nodes, settled, until_waiting
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import LockLost, NoAnswer, StaleIncarnation, StoreClosed
-from vox_mesh.store.request import Verdict
-from vox_mesh.store.statements import named
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.write.request import Verdict
 
 
 @pytest.mark.parametrize("is_node", [True, False], ids=["a node", "a command"])

@@ -12,9 +12,9 @@ from vox_mesh import Mesh, Settings
 from vox_mesh.errors import NoAnswer
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
-from vox_mesh.store.backup import back_up
-from vox_mesh.store.memory import MemoryEngine
-from vox_mesh.store.restore import BackupFile, restore
+from vox_mesh.runtime.restore import BackupFile, restore
+from vox_mesh.store.engines.memory import MemoryEngine
+from vox_mesh.store.schema.backup import back_up
 
 
 async def test_the_token_of_a_key_rises_through_release_expiry_sweep_break_and_restart(

@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from tools.sqld import Server, free_port
 from vox_mesh import Statement
 from vox_mesh.errors import MeshError, NoAnswer, SyncRefused, Unauthorized, Unreachable
-from vox_mesh.store.hrana.http import HttpEngine
+from vox_mesh.store.engines.hrana.http import HttpEngine
 from vox_mesh.store.replica.interruptions import Interrupted, NeedsSnapshot, NoSnapshot, SessionOver
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.wire import Frame

@@ -9,7 +9,7 @@ from vox_mesh.http.api.operations import Operations
 from vox_mesh.planes import Planes
 from vox_mesh.store.engine import EngineFacts
 from vox_mesh.store.replica.replica import ReplicaStatus
-from vox_mesh.store.spool import SpoolStatus
+from vox_mesh.store.spool.spool import SpoolStatus
 from vox_mesh.views.overview import Overview, overview
 
 DATABASE: Final = Operations("database")

@@ -15,14 +15,14 @@ from typing import ClassVar, Final, NamedTuple
 
 from vox_mesh.errors import DatabaseUnavailable, ReplicaOff, SyncRefused, Unauthorized, Unreachable
 from vox_mesh.store.background import BackgroundFaults
-from vox_mesh.store.carrier import backoff_s
-from vox_mesh.store.changes import Changes
 from vox_mesh.store.replica.floor import Floor
 from vox_mesh.store.replica.interruptions import Interrupted, Restarted
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.replica import Progress, ReplicaStatus, State
+from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
-from vox_mesh.store.values import Rows
+from vox_mesh.store.watch.changes import Changes
+from vox_mesh.store.write.retry import backoff_s
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import orjson
 
 from vox_mesh.errors import ReplicaOff
-from vox_mesh.store.folders import make_private
+from vox_mesh.store.files import make_private
 
 SUFFIX: Final = ".mark"
 _SIZE: Final = 2_048

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from vox_mesh.store.engine import Ask
+from vox_mesh.store.rows import Value
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement
-from vox_mesh.store.statements import named
-from vox_mesh.store.values import Value
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from typing import Final
 
 from vox_mesh.errors import NoAnswer, SyncRefused
 from vox_mesh.store.background import BackgroundFaults
-from vox_mesh.store.changes import Changes
 from vox_mesh.store.replica.copy import Copy
 from vox_mesh.store.replica.floor import Floor
 from vox_mesh.store.replica.following import Following, Held
@@ -19,8 +18,9 @@ from vox_mesh.store.replica.interruptions import NeedsSnapshot, NoSnapshot, Rest
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.wire import Hello
+from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
-from vox_mesh.store.values import Rows
+from vox_mesh.store.watch.changes import Changes
 
 _log = logging.getLogger(__name__)
 

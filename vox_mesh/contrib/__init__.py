@@ -1,0 +1,1 @@
+"""Optional engines: `libsql-client`, and the replica of the native libSQL library."""

@@ -1,0 +1,1 @@
+"""What turns a store into a running node: services, supervision, health."""

@@ -1,0 +1,164 @@
+"""Choosing the replica: the pushed one, or where the primary refuses that, the native one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vox_mesh.contrib.native import NativeReplica, Source, require_package
+from vox_mesh.errors import DriverMissing, ReplicaOff, SyncRefused
+from vox_mesh.model.base.histogram import Counts
+from vox_mesh.model.base.homes import ReplicaChoice
+from vox_mesh.store.background import BackgroundFaults
+from vox_mesh.store.engine import Ask
+from vox_mesh.store.replica.copy import Copy
+from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.replica.log import PrimaryLog
+from vox_mesh.store.replica.mark import Mark
+from vox_mesh.store.replica.overtaken import OvertakenCopies
+from vox_mesh.store.replica.pushed import PushedReplica
+from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
+from vox_mesh.store.rows import Rows
+from vox_mesh.store.script import Statement
+from vox_mesh.store.watch.changes import Changes
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a replica is of, where it lies, and what it must not fall behind."""
+
+    path: Path
+    endpoint: str
+    token: str | None
+    timeout: float
+    floor: Floor
+    changes: Changes
+    max_stale_s: float
+    requests: Counts
+    faults: BackgroundFaults
+    ask: Ask
+    """Asks the primary, to see whether it has lost what the replica has."""
+
+
+def open_replica(choice: ReplicaChoice, origin: Origin) -> Replica:
+    """Open the replica that is chosen, or raise why it can't be had."""
+    try:
+        match choice:
+            case ReplicaChoice.OFF:
+                raise ReplicaOff("VOX_DB_REPLICA is off", hint="for example VOX_DB_REPLICA=auto")
+            case ReplicaChoice.NATIVE:
+                return _native(origin)
+            case ReplicaChoice.PUSHED:
+                return _pushed(origin, lambda refusal: None)
+            case ReplicaChoice.AUTO:
+                return AutoReplica(lambda refused: _pushed(origin, refused), lambda: _native(origin))
+    except OSError as error:
+        raise ReplicaOff(
+            f"{origin.path} can't be opened: {error.strerror}",
+            hint="check VOX_DB_PATH and the folder's permissions",
+        ) from None
+
+
+def _pushed(origin: Origin, refused: Callable[[SyncRefused], None]) -> Replica:
+    mark = Mark.take(origin.path, PushedReplica.driver, origin.endpoint)
+    try:
+        copy = Copy(origin.path, mark, OvertakenCopies(origin.path, origin.ask))
+    except OSError:
+        mark.release()
+        raise
+    return PushedReplica(
+        copy,
+        mark,
+        PrimaryLog(origin.endpoint, origin.token, origin.timeout, origin.requests),
+        origin.floor,
+        origin.changes,
+        max_stale_s=origin.max_stale_s,
+        refused=refused,
+        faults=origin.faults,
+    )
+
+
+def _native(origin: Origin) -> Replica:
+    require_package()
+    return NativeReplica(
+        Source(origin.path, origin.endpoint, origin.token, origin.timeout),
+        Mark.take(origin.path, NativeReplica.driver, origin.endpoint),
+        origin.floor,
+        origin.changes,
+        max_stale_s=origin.max_stale_s,
+        refused=lambda refusal: None,
+        faults=origin.faults,
+        requests=origin.requests,
+    )
+
+
+class AutoReplica:
+    """Begins with the pushed one, and stays with it unless the primary does not push."""
+
+    def __init__(
+        self, pushed: Callable[[Callable[[SyncRefused], None]], Replica], native: Callable[[], Replica]
+    ) -> None:
+        self._native = native
+        self._changing_over: asyncio.Task[None] | None = None
+        self._chosen = pushed(self._refused)
+
+    def _refused(self, _: SyncRefused) -> None:
+        self._changing_over = asyncio.create_task(self._change_over())
+
+    async def _change_over(self) -> None:
+        try:
+            await self._chosen.close()  # they would share a file
+            self._chosen = self._native()
+        except (DriverMissing, ReplicaOff) as error:
+            _log.warning("there is no other replica: %s", error.line)
+        except Exception as error:
+            _log.warning("there is no other replica: %s", error)
+
+    @property
+    def is_in_touch(self) -> bool:
+        """Whether the primary answered when it was last asked."""
+        return self._chosen.is_in_touch
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether commits come by themselves."""
+        return self._chosen.is_pushed
+
+    def answer_now(self, statement: Statement) -> Rows | None:
+        """Answer a query, if the chosen one can without waiting."""
+        return self._chosen.answer_now(statement)
+
+    async def answer(self, statement: Statement) -> Rows | None:
+        """Answer a query, if the chosen one can."""
+        return await self._chosen.answer(statement)
+
+    def written(self, asked_at: float | None) -> None:
+        """The primary has answered a write, or not."""
+        self._chosen.written(asked_at)
+
+    async def caught_up(self, progress: Progress, patience_s: float) -> None:
+        """Wait until the chosen one holds all that was committed before now."""
+        first = self._chosen
+        try:
+            await first.caught_up(progress, patience_s)
+        except ReplicaOff:
+            if self._changing_over is not None:
+                await asyncio.wait([self._changing_over])
+            if self._chosen is first:
+                raise
+            await self._chosen.caught_up(progress, patience_s)
+
+    def status(self) -> ReplicaStatus:
+        """How the chosen one stands."""
+        return self._chosen.status()
+
+    async def close(self) -> None:
+        """Close the chosen one."""
+        if self._changing_over is not None:
+            await asyncio.wait([self._changing_over])
+        await self._chosen.close()

@@ -1,0 +1,362 @@
+"""Restore: a backup into an empty database of any home.
+
+The rows come in parts, each a transaction of its own, since no server takes all of them in one. The table
+`unfinished_restore` says how many are in and from which file; it is created with the first transaction and
+dropped with the last, which also raises the counters. In between `mesh_schema` holds a version that no code
+is new enough for, so whoever opens the database is refused. An interrupted restore is therefore never
+mistaken for a complete one, and restoring the same file again goes on where it was cut off: a part that was
+applied is refused when it is sent again, also when two restores of one file run side by side.
+
+A backup of an earlier schema version is copied and migrated first, and restored from the copy. Triggers are
+absent until the end: the rows come with all that triggers have made of them before.
+
+The keys of scripts (`script_results`, `script_answers`) are restored too. A spool outlives the database: it
+may hold a script that was applied, though its answer was lost, before the backup was taken. Without its key
+the replay would apply it a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from vox_mesh.errors import BackupRefused, BadStatement, DatabaseBusy, MeshError
+from vox_mesh.store.batch import Batch, StepError
+from vox_mesh.store.engine import Engine
+from vox_mesh.store.engines import sqlite
+from vox_mesh.store.engines.file import FileEngine
+from vox_mesh.store.engines.thread import SerialThread
+from vox_mesh.store.rows import Row, Rows, Value
+from vox_mesh.store.schema.backup import weight_of
+from vox_mesh.store.schema.schema import UNFINISHED, VERSION, ensure_schema, migrate
+from vox_mesh.store.schema.shape import expected
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.schema.tables import SQL as TABLES
+from vox_mesh.store.schema.tables import Table, mesh_tables, quoted, tables_at, tables_in
+from vox_mesh.store.script import Statement, new_key
+from vox_mesh.store.write.retry import Carrier
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_SQL: Final = named("restore")
+_SCHEMA: Final = named("schema")
+_OWN: Final = frozenset({"mesh_schema", "database_clock", "clock_witnesses"})  # every database has its own
+_PART_BYTES: Final = 2**19
+_PART_VALUES: Final = 8_000  # SQLite takes up to 32,766 values in a statement
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A finished restore, and how many counters it raised by 2^32."""
+
+    tables: int
+    rows: int
+    fences_raised: int
+    incarnations_raised: int
+
+
+class BackupFile:
+    """A backup, checked, with its rows in an order that is the same each time it is read."""
+
+    def __init__(self, path: Path, fingerprint: str | None = None) -> None:
+        self.path = path
+        if not path.is_file():
+            raise BackupRefused(f"{path} is not a file", hint="name a file that `vox-mesh db backup` wrote")
+        try:
+            self.fingerprint = _fingerprint(path) if fingerprint is None else fingerprint
+            self._connection = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise BackupRefused(f"{path} can't be read: {error}", hint="check the file") from None
+        try:
+            self.version = self._check(path)
+            self.tables = [table for table in tables_in(self._connection) if table.name not in _OWN]
+            self.counts = {table.name: self._count(table) for table in self.tables}
+            self.definitions = self._ask(TABLES["definitions"])
+            self.sequences = self._ask(TABLES["sequences"]) if self._ask(TABLES["has_sequences"]) else []
+        except BaseException:
+            self._connection.close()
+            raise
+        self._place: tuple[Table, int] | None = None
+        self._cursor: sqlite3.Cursor | None = None
+
+    def _check(self, path: Path) -> int:
+        hint = "name a file that `vox-mesh db backup` wrote"
+        try:
+            if not self._connection.execute(_SCHEMA["is_there"]).fetchone():
+                raise BackupRefused(f"{path} is a SQLite database, but no mesh", hint=hint)
+            found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            version = self._connection.execute(_SCHEMA["versions"]).fetchone()[0]
+        except sqlite3.Error as error:
+            raise BackupRefused(f"{path} can't be read as a database: {error}", hint=hint) from None
+        if found != "ok":
+            raise BackupRefused(f"{path} is damaged: {found}", hint="take another backup")
+        if version is None or version > VERSION:
+            raise BackupRefused(
+                f"{path} has schema version {version}; this code knows up to {VERSION}",
+                hint="upgrade vox-mesh on this machine",
+            )
+        return int(version)
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the whole file."""
+        try:
+            with closing(sqlite3.connect(path)) as copy:
+                self._connection.backup(copy)
+        except sqlite3.Error as error:
+            fault = f"{path} can't be written: {error}"
+            raise BackupRefused(fault, hint="set TMPDIR to a folder with more room") from None
+
+    @property
+    def total(self) -> int:
+        """How many rows there are to restore."""
+        return sum(self.counts.values())
+
+    def part(self, done: int) -> tuple[Table, list[tuple[Value, ...]]]:
+        """The next rows, all of one table, after so many were done."""
+        place = self._locate(done)
+        table, offset = place
+        if place != self._place or self._cursor is None:
+            query = f"{table.rows} ORDER BY {table.order} LIMIT -1 OFFSET ?"
+            self._cursor = self._connection.execute(query, (offset,))
+        rows: list[tuple[Value, ...]] = []
+        weight = 0
+        while weight < _PART_BYTES and (len(rows) + 1) * len(table.columns) <= _PART_VALUES:
+            row = self._cursor.fetchone()
+            if row is None:
+                break
+            rows.append(row)
+            weight += weight_of(row)
+        self._place = table, offset + len(rows)
+        return table, rows
+
+    def _locate(self, done: int) -> tuple[Table, int]:
+        for table in self.tables:
+            if done < self.counts[table.name]:
+                return table, done
+            done -= self.counts[table.name]
+        raise IndexError("there are no more rows")
+
+    def _count(self, table: Table) -> int:
+        count: int = self._connection.execute(f"SELECT count(*) FROM {table.quoted}").fetchone()[0]
+        return count
+
+    def _ask(self, sql: str) -> list[Row]:
+        return list(sqlite.query(self._connection, Statement(sql)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+
+async def restore(engine: Engine, backup: BackupFile, *, timeout: float) -> Restored:
+    """Copy a backup into an empty database and raise every fence counter and incarnation by 2^32.
+
+    `timeout` bounds each request, not the whole.
+    """
+    disk = SerialThread("vox-mesh-restore")
+    try:
+        async with _migrated(backup, disk) as current:
+            await _Restore(engine, current, disk, timeout).run()
+            result = Restored(
+                tables=len(current.tables),
+                rows=current.total,
+                fences_raised=current.counts.get("lock_generations", 0),
+                incarnations_raised=current.counts.get("node_incarnations", 0),
+            )
+    finally:
+        await disk.stop()
+    _log.warning(
+        "restored %s: raised %d fence counters and %d incarnations by 2^32",
+        backup.path,
+        result.fences_raised,
+        result.incarnations_raised,
+    )
+    return result
+
+
+@asynccontextmanager
+async def _migrated(backup: BackupFile, disk: SerialThread) -> AsyncIterator[BackupFile]:
+    """Yield the backup or, if it is of an earlier schema version, a migrated copy, deleted afterwards."""
+    if backup.version == VERSION:
+        yield backup
+        return
+    with tempfile.TemporaryDirectory(prefix="vox-mesh-restore-") as folder:
+        path = Path(folder) / "backup.db"
+        await disk.do(lambda: backup.copy_to(path))
+        copy = await FileEngine.open(path)
+        try:
+            await migrate(copy)
+        finally:
+            await copy.close()
+        with await disk.do(lambda: BackupFile(path, backup.fingerprint)) as migrated:
+            yield migrated
+
+
+class _Restore:
+    def __init__(self, engine: Engine, backup: BackupFile, disk: SerialThread, timeout: float) -> None:
+        self._engine = engine
+        self._backup = backup
+        self._disk = disk
+        self._timeout = timeout
+        self._carrier = Carrier(None)
+        found = {(row["type"], row["name"]): row["sql"] for row in backup.definitions}
+        self._definitions = {**found, **expected()}
+
+    async def run(self) -> None:
+        """Begin, or go on where another restore of this file was cut off, and end."""
+        done = await self._rows_done()
+        if done is None:
+            done = await self._begin()
+        while done is not None and done < self._backup.total:
+            done = await self._add_part(done)
+        if done is not None:
+            await self._end()
+
+    async def _begin(self) -> int:
+        await self._carried(lambda: ensure_schema(self._engine))
+        there = await self._carried(lambda: tables_at(self._engine.query))
+        names = {table.name for table in there}
+        ours = {table.name for table in (*mesh_tables(), *self._backup.tables)} - _OWN
+        watched = [table for table in there if table.name in ours]
+        await self._refuse_if_in_use(watched)
+        batch = Batch()
+        for table in watched:
+            batch.add(f"INSERT INTO refusals SELECT 'refused' WHERE EXISTS (SELECT 1 FROM {table.quoted})")
+        for row in self._backup.definitions:
+            if row["type"] == "table" and row["name"] not in names:
+                batch.add(row["sql"])
+        for kind, name in self._definitions:
+            if kind == "trigger":
+                batch.add(f"DROP TRIGGER IF EXISTS {quoted(name)}")
+        batch.add(_SQL["create_progress"])
+        batch.add(_SQL["begin"], (self._backup.fingerprint,))
+        batch.add(_SQL["bar"], (UNFINISHED,))
+        error = await self._apply(batch)
+        done = await self._rows_done()
+        if done is None:
+            raise _stopped(error)
+        return done
+
+    async def _refuse_if_in_use(self, tables: list[Table]) -> None:
+        found: list[str] = []
+        for table in tables:
+            count = (await self._ask(f"SELECT count(*) FROM {table.quoted}")).value
+            if count:
+                found.append(f"{count} in {table.name}")
+        if found:
+            raise BackupRefused(
+                f"the database is in use: it has rows ({', '.join(found)})",
+                hint="restore into an empty database",
+            )
+
+    async def _add_part(self, done: int) -> int | None:
+        table, rows = await self._disk.do(lambda: self._backup.part(done))
+        batch = Batch()
+        batch.add(_SQL["refuse_unless_at"], (self._backup.fingerprint, done))
+        batch.add(table.insert(len(rows)), [value for row in rows for value in row])
+        batch.add(_SQL["advance"], (len(rows),))
+        error = await self._apply(batch)
+        if error is None:
+            return done + len(rows)
+        # It was applied though its answer was lost, or another restore of this file was faster.
+        now_done = await self._rows_done()
+        if now_done == done:
+            raise _stopped(error)
+        return now_done
+
+    async def _end(self) -> None:
+        backup = self._backup
+        there = {row["name"] for row in await self._ask(TABLES["definitions"])}
+        batch = Batch()
+        batch.add(_SQL["refuse_unless_at"], (backup.fingerprint, backup.total))
+        for table in backup.tables:
+            # A process that was there before the restore began may have written beside it.
+            batch.add(
+                f"INSERT INTO refusals SELECT 'refused' WHERE (SELECT count(*) FROM {table.quoted}) <> ?",
+                (backup.counts[table.name],),
+            )
+        for (kind, name), sql in self._definitions.items():
+            if kind != "table" and name not in there:
+                batch.add(sql)
+        for name, last in backup.sequences:
+            batch.add(TABLES["forget_sequence"], (name,))
+            batch.add(TABLES["set_sequence"], (name, last))
+        for step in ("raise_fences", "raise_tokens", "forget_shares", "raise_incarnations"):
+            batch.add(_SQL[step])
+        batch.add(_SQL["begin_epochs"], (new_key(),))
+        batch.add(_SQL["unbar"], (UNFINISHED,))
+        batch.add(_SQL["end"])
+        error = await self._apply(batch)
+        if error is not None and await self._rows_done() is not None:
+            raise _stopped(error)
+
+    async def _rows_done(self) -> int | None:
+        """How many rows of this file are in; `None` when no restore is under way."""
+        if not await self._ask(_SQL["is_unfinished"]):
+            return None
+        try:
+            row = (await self._ask(_SQL["progress"]))[0]
+        except BadStatement:
+            if await self._ask(_SQL["is_unfinished"]):
+                raise
+            return None  # another restore of this file came to its end just now
+        if row["fingerprint"] != self._backup.fingerprint:
+            raise BackupRefused(
+                "the database holds a part of another backup: its restore was not finished",
+                hint="restore that file again, or use an empty database",
+            )
+        done: int = row["rows_done"]
+        return done
+
+    async def _apply(self, batch: Batch) -> StepError | None:
+        """Run the batch, again after a passing fault; what kept it from taking effect, if anything did."""
+        batch.seal()
+
+        async def attempt() -> StepError | None:
+            result = await self._engine.run(batch)
+            error = result.error
+            if error is not None and error.is_busy:
+                raise DatabaseBusy(f"the database is busy: {error.message}")
+            return None if result.committed else error or StepError("", "the transaction was cut short")
+
+        return await self._carried(attempt)
+
+    async def _ask(self, sql: str) -> Rows:
+        return await self._carried(lambda: self._engine.query(Statement(sql)))
+
+    async def _carried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        return await self._carrier.carry(attempt, lambda: loop.time() < deadline)
+
+
+def _stopped(error: StepError | None) -> MeshError:
+    reason = "something else wrote into the database"
+    if error is not None and not error.is_constraint:
+        reason = error.message
+    return BackupRefused(
+        f"the restore stopped: {reason}",
+        hint="stop whatever else uses the database and restore into an empty one",
+    )
+
+
+def _fingerprint(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

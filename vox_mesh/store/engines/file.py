@@ -1,0 +1,291 @@
+"""The file home: one SQLite file, shared by the processes of one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from pathlib import Path
+from typing import Final
+
+from vox_mesh.errors import DatabaseBusy, DatabaseFault, WrongHome
+from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.engine import Ask, EngineFacts
+from vox_mesh.store.engines import sqlite
+from vox_mesh.store.engines.reader import QUICK_S, LoopTurn, Reader, TooLong
+from vox_mesh.store.engines.thread import HeadStart, SerialThread
+from vox_mesh.store.engines.wal import WalStatus, WalWatch
+from vox_mesh.store.files import make_private
+from vox_mesh.store.replica.mark import mark_of
+from vox_mesh.store.rows import Rows
+from vox_mesh.store.script import Statement
+
+_REPLICA_NAME: Final = re.compile(r".+\.replica-[^/]+")
+_BUSY_TIMEOUT_S: Final = 5.0
+_OPEN_S: Final = 10.0
+_MANY: Final = 8  # scripts whose callers, and the next to come, keep the loop busy while these are written
+_HEAD_START_S: Final = 0.001
+_PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
+_DATA_VERSION: Final = Statement("PRAGMA data_version")
+_SQLITE_MAGIC: Final = b"SQLite format 3\x00"
+
+_looking: Final = threading.Lock()
+"""For looking into a file before it is opened, and for opening it first."""
+
+
+def refuse_unless_ours(path: Path) -> None:
+    """Raise `WrongHome` for a replica, and for what is no database at all.
+
+    Not in a process that has the file open: closing it here would end the locks that SQLite holds on it for
+    the whole process, and whoever else closes the file would take its log away with it.
+    """
+    _refuse_replica(path)
+    if path.exists() and path.stat().st_size > 0:
+        with path.open("rb") as file:
+            if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
+                raise _no_database(path)
+
+
+def _refuse_replica(path: Path) -> None:
+    if mark_of(path).exists() or _REPLICA_NAME.fullmatch(path.name):
+        raise WrongHome(
+            f"{path} is a replica of another database",
+            hint="set VOX_DB_PATH to another file, or VOX_DB_URL to the replica's primary",
+        )
+    if path.is_dir():
+        raise WrongHome(f"{path} is a folder", hint="set VOX_DB_PATH to a file")
+
+
+def _no_database(path: Path) -> WrongHome:
+    return WrongHome(f"{path} is not a SQLite database", hint="set VOX_DB_PATH to another file")
+
+
+class Turn:
+    """The queue of writing processes: an OS lock taken before each transaction.
+
+    SQLite's own waiting sleeps and is not fair; the kernel's is neither. The lock goes with the process
+    that holds it, however it ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def take_if_free(self) -> bool:
+        """Take the turn unless somebody else has it; whether it is ours. It can be entered then as ever."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def __enter__(self) -> None:
+        """Wait for the turn."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        """Pass it on."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Leave the queue."""
+        os.close(self._descriptor)
+
+
+_Opened = tuple[Turn, sqlite3.Connection, sqlite3.Connection]
+
+
+class FileEngine:
+    """A thread that writes and one that reads, each with a connection of its own.
+
+    What is quickly read is read without a thread, on a connection that waits for nobody. Another one only
+    ever tells whether others have committed: that is in memory that all processes share.
+    """
+
+    max_scripts = 256
+
+    def __init__(
+        self,
+        path: Path,
+        writer: SerialThread,
+        turn: Turn,
+        writing: sqlite3.Connection,
+        reading: sqlite3.Connection,
+    ) -> None:
+        self._path = path
+        self._turn = turn
+        self._writing = writing
+        self._reading = reading
+        self._writer = writer
+        self._reader = SerialThread("vox-mesh-reader")
+        self._quick = Reader(path, "mode=ro", is_original=True)
+        self._loop_turn = LoopTurn()
+        self._watching: sqlite3.Connection | None = None
+        self.wal = WalWatch(Path(f"{path.resolve()}-wal"))
+        """What becomes of the write-ahead log."""
+
+    @classmethod
+    async def open(cls, path: Path) -> FileEngine:
+        """Open the database file, or create it, readable by its owner alone."""
+        _refuse_replica(path)
+        with _looking:
+            if not _turn_of(path).exists():  # nobody has it open
+                refuse_unless_ours(path)
+        writer = SerialThread("vox-mesh-writer")
+        opened: list[_Opened] = []
+        try:
+            async with asyncio.timeout(_OPEN_S):
+                await writer.do(lambda: opened.append(_open_file(path)))
+        except BaseException as error:
+            writer.do(lambda: _close(opened))  # it may yet be opened, when nobody waits for it any more
+            await writer.stop(timeout=0.0)
+            raise _not_opened(path, error) from None
+        return cls(path, writer, *opened[0])
+
+    async def run(self, batch: Batch) -> BatchResult:
+        """Run the batch's transaction when this process's turn has come."""
+        if batch.scripts < _MANY:
+            return await self._writer.do(lambda: self._write(batch))
+        start = HeadStart()
+        doing = self._writer.do(lambda: self._write_ahead(batch, start))
+        start.give(_HEAD_START_S)
+        return await doing
+
+    def _write(self, batch: Batch, before_last: Callable[[], None] | None = None) -> BatchResult:
+        with self._turn:
+            if self._writer.is_given_up:  # while it waited for the turn: it must not happen any more
+                raise asyncio.CancelledError
+            result = sqlite.walk(self._writing, batch, before_last)
+        self.wal.look_now_and_then(self._writing)
+        return result
+
+    def _write_ahead(self, batch: Batch, start: HeadStart) -> BatchResult:
+        """The same, telling the loop when it may go on: with the last statement, mostly the longest."""
+        try:
+            if not self._turn.take_if_free():
+                start.off()
+            return self._write(batch, before_last=start.off)
+        finally:
+            start.off()
+
+    async def query(self, statement: Statement) -> Rows:
+        """Answer a query: here and now if that takes but a moment, else by the thread that reads."""
+        quick = self._quick
+        if self._loop_turn.has_time and not quick.is_long(statement):
+            with suppress(TooLong):
+                if (rows := quick.quickly(statement, QUICK_S)) is not None:
+                    return rows
+        return await self._reader.do(lambda: self._query(statement))
+
+    def _query(self, statement: Statement) -> Rows:
+        began = time.perf_counter()
+        rows = sqlite.query(self._reading, statement)
+        self._quick.took(statement, time.perf_counter() - began)
+        return rows
+
+    async def data_version(self) -> int:
+        """A number that changes with every commit of another connection, in this process or any other."""
+        if self._watching is None:
+            self._watching = await self._reader.do(lambda: _open_watching(self._path))
+        version: int = sqlite.query(self._watching, _DATA_VERSION).value
+        return version
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Ask]:
+        """Several queries of one moment, in a read transaction of their own."""
+        connection = await self._reader.do(lambda: _open_reading(self._path))
+
+        async def ask(statement: Statement) -> Rows:
+            return await self._reader.do(lambda: sqlite.query(connection, statement))
+
+        try:
+            await ask(Statement("BEGIN"))
+            yield ask
+        finally:
+            await self._reader.do(connection.close)
+
+    async def wal_status(self) -> WalStatus:
+        """Checkpoint as far as readers allow, and return how the write-ahead log stands."""
+        return await self._reader.do(lambda: self.wal.look(self._reading))
+
+    async def facts(self) -> EngineFacts:
+        """Which way the database is reached."""
+        return EngineFacts("sqlite", str(self._path), f"SQLite {sqlite3.sqlite_version}")
+
+    async def close(self) -> None:
+        """End the threads and close the file."""
+        self._quick.forget()
+        # What a thread still works with stays open, and ends with the process.
+        if await self._reader.stop():
+            if self._watching is not None:
+                self._watching.close()
+            self._reading.close()
+        if await self._writer.stop():
+            self._writing.close()
+            self._turn.close()
+
+
+def _not_opened(path: Path, error: BaseException) -> BaseException:
+    if isinstance(error, TimeoutError):
+        return DatabaseBusy(
+            f"another process has kept {path} from being opened for {_OPEN_S:g} s",
+            hint="is a process that writes to it stopped or hanging?",
+        )
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+        return _no_database(path)
+    if isinstance(error, OSError | sqlite3.Error):
+        return DatabaseFault(
+            f"{path} can't be opened: {error}", hint="check VOX_DB_PATH and the folder's permissions"
+        )
+    return error
+
+
+def _turn_of(path: Path) -> Path:
+    return Path(f"{path}.turn")
+
+
+def _open_file(path: Path) -> _Opened:
+    make_private(path.parent)
+    with ExitStack() as undoing:
+        with _looking:
+            turn = undoing.enter_context(closing(Turn(_turn_of(path))))
+        # Switching a new file to WAL needs it alone: processes that start together take turns at that too.
+        with turn:
+            with suppress(FileExistsError):  # and then it may not be opened here: SQLite's locks would end
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            writing = undoing.enter_context(closing(_connect(path)))
+            for pragma in _PRAGMAS:
+                writing.execute(f"PRAGMA {pragma}")
+        reading = _open_reading(path)
+        undoing.pop_all()
+    return turn, writing, reading
+
+
+def _open_reading(path: Path) -> sqlite3.Connection:
+    reading = _connect(path)
+    reading.execute("PRAGMA query_only = 1")
+    return reading
+
+
+def _open_watching(path: Path) -> sqlite3.Connection:
+    try:
+        watching = _connect(path, busy_timeout_s=0.0)
+        watching.execute(_DATA_VERSION.sql)  # what it must read from the disk for that, it has read then
+    except sqlite3.Error as error:
+        raise sqlite.query_error(sqlite.step_error(error)) from error
+    return watching
+
+
+def _connect(path: Path, busy_timeout_s: float = _BUSY_TIMEOUT_S) -> sqlite3.Connection:
+    return sqlite.connect(str(path), busy_timeout_s=busy_timeout_s)
+
+
+def _close(opened: Sequence[_Opened]) -> None:
+    for each in opened:
+        for part in each:
+            part.close()

@@ -1,0 +1,152 @@
+"""Hrana over HTTP: one request, one stream, closed with it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from vox_mesh.errors import BadStatement, MeshError, NoAnswer, Unreachable
+from vox_mesh.store.batch import Batch, BatchResult
+from vox_mesh.store.engine import Ask, EngineFacts, Note, unnoted
+from vox_mesh.store.engines.hrana import codec
+from vox_mesh.store.rows import Rows
+from vox_mesh.store.script import Statement
+
+_VERSIONS: Final = ("v3", "v2")
+_LATER: Final = frozenset({408, 425, 429})  # refused before it was looked at: to be tried again
+_CLOSE: Final = {"type": "close"}
+
+
+class HttpEngine:
+    """For servers without WebSocket, as Turso Cloud is."""
+
+    max_scripts = 256
+
+    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = unnoted) -> None:
+        self._endpoint = endpoint
+        self._note = note
+        self._headers = {"content-type": "application/json"}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
+        self._timeout = timeout
+        self._version: str | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def run(self, batch: Batch) -> BatchResult:
+        """Run the batch's transaction."""
+        return codec.decode_batch(await self._result({"type": "batch", "batch": codec.encode_batch(batch)}))
+
+    async def query(self, statement: Statement) -> Rows:
+        """Answer a query."""
+        return codec.decode_rows(await self._result(_execute(statement)))
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Ask]:
+        """Several queries of one moment, in a read transaction on a stream that stays open between them."""
+        baton: str | None = None
+
+        async def ask(statement: Statement) -> Rows:
+            nonlocal baton
+            answer = await self._exchange([_execute(statement)], baton)
+            baton = answer["baton"]
+            return codec.decode_rows(_first_response(answer)["result"])
+
+        try:
+            await ask(Statement("BEGIN"))
+            yield ask
+        finally:
+            if baton is not None:
+                with suppress(MeshError):
+                    await self._exchange([_CLOSE], baton)
+
+    async def _result(self, request: dict[str, Any]) -> dict[str, Any]:
+        result: dict[str, Any] = _first_response(await self._exchange([request, _CLOSE]))["result"]
+        self._note(codec.last_frame(result), 0)
+        return result
+
+    async def _exchange(self, requests: list[dict[str, Any]], baton: str | None = None) -> dict[str, Any]:
+        body = orjson.dumps({"baton": baton, "requests": requests})
+        for version in _VERSIONS if self._version is None else (self._version,):
+            status, answer = await self._post(f"{self._endpoint}/{version}/pipeline", body)
+            if status != 404:
+                self._version = version
+                return _pipeline(status, answer)
+        raise Unreachable(
+            f"{self._endpoint} is no libSQL server: it knows neither /v3/pipeline nor /v2/pipeline",
+            hint="check VOX_DB_URL",
+        )
+
+    async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        # Raw bytes of more than a megabyte make aiohttp warn; a file object is sent piece by piece.
+        data = body if len(body) < 2**20 else io.BytesIO(body)
+        try:
+            async with (
+                asyncio.timeout(self._timeout),
+                self._session.post(url, data=data, headers=self._headers, allow_redirects=False) as response,
+            ):
+                return response.status, await response.read()
+        except TimeoutError:
+            raise NoAnswer(f"the server did not answer within {self._timeout:g} s") from None
+        except aiohttp.ClientConnectorError as error:
+            raise Unreachable(f"{self._endpoint} can't be reached: {error}") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoAnswer(f"the connection to the server broke: {error}") from None
+
+    async def facts(self) -> EngineFacts:
+        """Which way the database is reached."""
+        version = await self.query(Statement("SELECT sqlite_version()"))
+        return EngineFacts(
+            f"hrana over HTTP (/{self._version})", self._endpoint, f"libSQL, SQLite {version.value}"
+        )
+
+    async def close(self) -> None:
+        """Close idle connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+def _execute(statement: Statement) -> dict[str, Any]:
+    return {"type": "execute", "stmt": codec.encode_statement(statement)}
+
+
+def _pipeline(status: int, body: bytes) -> dict[str, Any]:
+    """The answer to all requests."""
+    if status in (401, 403):
+        raise codec.unauthorized(_message(body))
+    if status >= 500:
+        raise NoAnswer(f"the server failed with status {status}: {_message(body)}")
+    if status < 400 and status != 200:
+        raise Unreachable(f"the server answered with status {status}", hint="check VOX_DB_URL")
+    if status in _LATER:
+        raise Unreachable(f"the server has no time for us, with status {status}: {_message(body)}")
+    if status != 200:
+        reason = f"the server refused the request with status {status}: {_message(body)}"
+        raise BadStatement(reason, statement=0)
+    return codec.parse(body)
+
+
+def _first_response(answer: dict[str, Any]) -> dict[str, Any]:
+    if not answer.get("results"):
+        raise NoAnswer("the server answered without a result")
+    result = answer["results"][0]
+    if result["type"] != "ok":
+        raise codec.request_error(result["error"])
+    response: dict[str, Any] = result["response"]
+    return response
+
+
+def _message(body: bytes) -> str:
+    """The server's reason, which may come as JSON or as plain text."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body[:200].decode(errors="replace").strip() or "no reason given"
+    return str(found.get("error") or found.get("message") or found) if isinstance(found, dict) else str(found)

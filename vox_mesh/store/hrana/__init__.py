@@ -1,1 +1,0 @@
-"""Hrana: the wire protocol of libSQL servers, over WebSocket and over HTTP."""

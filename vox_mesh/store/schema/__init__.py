@@ -1,0 +1,1 @@
+"""The schema: migrations, named statements, shape, backup and repair."""

@@ -1,0 +1,200 @@
+"""The schema: created or migrated by whichever process comes first, checked by every process.
+
+The lock is the database's own write transaction: a migration begins by checking that the recorded version is
+still the one it was planned for, and records the new version as its last step. Of several processes that try,
+one commits; the others find the new version and go on. Nothing is ever half applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from vox_mesh.errors import BackupRefused, DatabaseBusy, DatabaseFault, SchemaDiffers, SchemaTooNew
+from vox_mesh.store.batch import Batch, StepError
+from vox_mesh.store.engine import Ask, Engine
+from vox_mesh.store.rows import Value
+from vox_mesh.store.schema.migrations import Migration, migrations, newest_version, oldest_code
+from vox_mesh.store.schema.shape import SchemaDifference, differences_at
+from vox_mesh.store.schema.statements import ddl, named
+from vox_mesh.store.script import Statement
+
+VERSION: Final = newest_version()
+"""The version of `sql/coordination.sql`: the highest number in `sql/migrations/`."""
+
+UNFINISHED: Final = 2**31 - 1
+"""The version of a database while a restore into it is not finished: no code is new enough for it."""
+
+_log = logging.getLogger(__name__)
+
+_SQL: Final = named("schema")
+_TIMEOUT_S: Final = 30.0
+_ATTEMPTS: Final = 10
+_NAMED: Final = 3  # differences in an error
+_CREATED_FIRST: Final = ("CREATE TABLE IF NOT EXISTS mesh_schema ", "CREATE TABLE IF NOT EXISTS refusals ")
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPlan:
+    """What one migration does to a certain database, and what it takes for granted about it."""
+
+    migration: Migration
+    version: int
+    """The version that the database has before it."""
+    statements: tuple[str, ...]
+    found: tuple[bool, ...]
+    """Which of the migration's conditions hold."""
+
+
+async def ensure_schema(engine: Engine) -> int:
+    """Create the schema or bring it to this version, unless it is newer; return the version it has now.
+
+    Raises `SchemaTooNew` if this code can't work with the database, and `SchemaDiffers` if the database does
+    not have the shape that its version stands for.
+    """
+    version = await migrate(engine)
+    if version == VERSION:  # what a newer one looks like is not known here
+        found = await differences_at(engine.query)
+        if found:
+            version, _ = await versions_at(engine.query)  # it may have been migrated meanwhile
+        if version == VERSION:
+            refuse_if_different(found)
+    return version
+
+
+async def migrate(engine: Engine) -> int:
+    """Create the schema or apply all pending migrations; return the version it has now. It may be newer."""
+    version, needed = await versions_at(engine.query)
+    refuse_if_too_new(version, needed)
+    if version >= VERSION:
+        return version
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            return await _bring_up(engine, version)
+    except TimeoutError:
+        raise DatabaseBusy(
+            f"the schema was not migrated: the database was busy for {_TIMEOUT_S:g} s",
+            hint="check for a process that writes to the database and is stopped or hanging",
+        ) from None
+
+
+def refuse_if_too_new(version: int, needed: int) -> None:
+    """Raise `SchemaTooNew` if the database needs newer code than this."""
+    if needed > VERSION:
+        raise SchemaTooNew(
+            f"the database has schema version {version}, which needs code for version {needed}; "
+            f"this is version {VERSION}",
+            hint="upgrade vox-mesh on this machine",
+        )
+
+
+def refuse_if_different(found: list[SchemaDifference]) -> None:
+    """Raise `SchemaDiffers` on any difference; queries name indexes, so they fail without them too."""
+    if found:
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        raise SchemaDiffers(
+            f"the database has schema version {VERSION} but another shape: "
+            f"{'; '.join(map(str, found[:_NAMED]))}{more}",
+            differences=[str(each) for each in found],
+            hint="run `vox-mesh db migrate --status` to see all differences and what to do",
+        )
+
+
+async def versions_at(ask: Ask) -> tuple[int, int]:
+    """The schema's version and the oldest code that can work with it; zeros where there is none."""
+    if not await ask(Statement(_SQL["is_there"])):
+        return 0, 0
+    row = (await ask(Statement(_SQL["versions"])))[0]
+    if row["version"] == UNFINISHED:
+        raise BackupRefused(
+            "a restore into this database was begun and is not finished",
+            hint="run `vox-mesh db restore` with the same file again",
+        )
+    return row["version"] or 0, row["oldest_code"] or 0
+
+
+async def applied_at(ask: Ask) -> list[dict[str, Value]]:
+    """Return the version the database was created with, and each migration since, with the time."""
+    if not await ask(Statement(_SQL["is_there"])):
+        return []
+    return [dict(zip(row.columns, row, strict=True)) for row in await ask(Statement(_SQL["applied"]))]
+
+
+async def pending_plan(ask: Ask, version: int) -> MigrationPlan | None:
+    """Plan the next migration of a database of this version; none if there is no schema, or nothing to do."""
+    migration = next((each for each in migrations() if each.number > version), None)
+    if not version or migration is None:
+        return None
+    held = dict(zip(migration.conditions, await _evaluate(ask, migration.conditions), strict=True))
+    statements = tuple(
+        each.sql for each in migration.changes if each.condition is None or held[each.condition]
+    )
+    return MigrationPlan(migration, version, statements, tuple(held.values()))
+
+
+async def _evaluate(ask: Ask, conditions: tuple[str, ...]) -> list[bool]:
+    if not conditions:
+        return []
+    columns = ", ".join(f"({each}) IS TRUE" for each in conditions)
+    return [bool(value) for value in (await ask(Statement(f"SELECT {columns}")))[0]]
+
+
+async def _bring_up(engine: Engine, version: int) -> int:
+    """Create the schema or apply what is pending; another process may do it at the same time."""
+    for _ in range(_ATTEMPTS + len(migrations())):
+        plan = await pending_plan(engine.query, version)
+        is_done = await (_create(engine) if plan is None else apply_plan(engine, plan))
+        if is_done and plan is not None:
+            number, name = plan.migration.number, plan.migration.name
+            _log.info("schema migrated: from=%d to=%d migration=%s", version, number, name)
+        version, needed = await versions_at(engine.query)
+        refuse_if_too_new(version, needed)
+        if version >= VERSION:
+            return version
+    raise DatabaseBusy(
+        "the schema was not migrated: it kept changing", hint="run `vox-mesh db migrate --status`"
+    )
+
+
+async def apply_plan(engine: Engine, plan: MigrationPlan) -> bool:
+    """Apply a migration; return `False`, with nothing changed, if the database is not as planned any more."""
+    batch = Batch()
+    guards = [batch.add(_SQL["refuse_unless_version"], (plan.version,))]
+    if plan.found:
+        changed = " OR ".join(f"(({each}) IS TRUE) <> ?" for each in plan.migration.conditions)
+        found = [int(held) for held in plan.found]
+        guards.append(batch.add(f"INSERT INTO refusals (reason) SELECT 'refused' WHERE {changed}", found))
+    for statement in plan.statements:
+        batch.add(statement)
+    number = plan.migration.number
+    batch.add(_SQL["record_version"], (number, oldest_code(number)))
+    return await _run(engine, batch, guards, f"migration {number:04d} failed, nothing was changed")
+
+
+async def _create(engine: Engine) -> bool:
+    batch = Batch()
+    statements = sorted(ddl(), key=lambda sql: not sql.startswith(_CREATED_FIRST))
+    for statement in statements[: len(_CREATED_FIRST)]:
+        batch.add(statement)
+    guard = batch.add(_SQL["refuse_unless_version"], (None,))
+    for statement in statements[len(_CREATED_FIRST) :]:
+        batch.add(statement)
+    batch.add(_SQL["record_version"], (VERSION, oldest_code(VERSION)))
+    return await _run(engine, batch, [guard], "the schema can't be created")
+
+
+async def _run(engine: Engine, batch: Batch, guards: list[int], fault: str) -> bool:
+    result = await engine.run(batch.seal())
+    if result.committed:
+        return True
+    for guard in guards:
+        refused = result.steps[guard]
+        if isinstance(refused, StepError) and refused.is_constraint:
+            return False
+    error = result.error
+    message = error.message if error else "the transaction was cut short"
+    if error is not None and error.is_busy:
+        raise DatabaseBusy(f"the database is busy: {message}")
+    raise DatabaseFault(f"{fault}: {message}", hint="run `vox-mesh doctor`")

@@ -1,0 +1,137 @@
+"""The shape of a database: tables, columns, constraints, indexes, triggers and views, as the schema has them.
+
+All of it is read from the definitions that SQLite keeps, word by word, so that spaces, quotes and the order
+of columns make no difference. Anything else in the database belongs to its users and is not compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from vox_mesh.store.engine import Ask
+from vox_mesh.store.schema.statements import ddl
+from vox_mesh.store.schema.tables import SQL
+from vox_mesh.store.script import Statement
+
+_WORD: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[\w.]+|[^\s\w]")
+_CREATE: Final = re.compile(r"CREATE (UNIQUE )?(TABLE|INDEX|TRIGGER|VIEW) IF NOT EXISTS (\w+)")
+_CONSTRAINTS: Final = frozenset({"constraint", "primary", "unique", "check", "foreign"})
+
+Words = tuple[str, ...]
+Definitions = Mapping[tuple[str, str], str]
+"""The SQL of everything that has a definition, by type and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaDifference:
+    """Something that is not as the schema says."""
+
+    type: str
+    """table, column, constraint, index, trigger or view"""
+    name: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name} {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class _TableShape:
+    columns: Mapping[str, Words]
+    constraints: frozenset[Words]
+    options: Words
+
+
+async def differences_at(ask: Ask) -> list[SchemaDifference]:
+    """Compare a database that is asked with the schema of this code."""
+    return differences(expected(), await definitions_at(ask))
+
+
+async def definitions_at(ask: Ask) -> Definitions:
+    """Return the definitions in a database that is asked."""
+    return {(row["type"], row["name"]): row["sql"] for row in await ask(Statement(SQL["definitions"]))}
+
+
+@cache
+def expected() -> Definitions:
+    """Return the definitions of `sql/coordination.sql`, as SQLite keeps them."""
+    found: dict[tuple[str, str], str] = {}
+    for statement in ddl():
+        created = _CREATE.match(statement)
+        assert created is not None, statement
+        found[created[2].lower(), created[3]] = statement.replace(" IF NOT EXISTS", "", 1)
+    return found
+
+
+def differences(expected: Definitions, found: Definitions) -> list[SchemaDifference]:
+    """Return what is missing or defined otherwise."""
+    result: list[SchemaDifference] = []
+    for (kind, name), sql in expected.items():
+        actual = found.get((kind, name))
+        if actual is None:
+            result.append(SchemaDifference(kind, name, "is missing"))
+        elif actual == sql:  # by far the most
+            continue
+        elif kind == "table":
+            result += _table_differences(name, _table_shape(sql), _table_shape(actual))
+        elif _words(actual) != _words(sql):
+            result.append(SchemaDifference(kind, name, "has another definition"))
+    return result
+
+
+def _table_differences(name: str, expected: _TableShape, found: _TableShape) -> list[SchemaDifference]:
+    result: list[SchemaDifference] = []
+    for column, words in expected.columns.items():
+        actual = found.columns.get(column)
+        if actual is None:
+            result.append(SchemaDifference("column", f"{name}.{column}", "is missing"))
+        elif actual != words and not _has_only_a_default_more(actual, words):
+            problem = f"is {' '.join(actual[1:])!r}, expected {' '.join(words[1:])!r}"
+            result.append(SchemaDifference("column", f"{name}.{column}", problem))
+    for group, problem in (
+        (expected.constraints - found.constraints, "is missing"),
+        (found.constraints - expected.constraints, "is not expected"),
+    ):
+        result += [
+            SchemaDifference("constraint", f"{name} {' '.join(words)!r}", problem) for words in sorted(group)
+        ]
+    if expected.options != found.options:
+        problem = f"is {' '.join(found.options)!r}, expected {' '.join(expected.options)!r}"
+        result.append(SchemaDifference("table", name, problem))
+    return result
+
+
+def _has_only_a_default_more(actual: Words, expected: Words) -> bool:
+    """Return whether that is all: a column added to a table with rows needs a default."""
+    return actual[: len(expected)] == expected and actual[len(expected) : len(expected) + 1] == ("default",)
+
+
+def _table_shape(sql: str) -> _TableShape:
+    words = _words(sql)
+    parts: list[Words] = []
+    depth = 0
+    begin = end = words.index("(") + 1
+    for end, word in enumerate(words[begin:], begin):
+        if depth == 0 and word in (",", ")"):
+            parts.append(words[begin:end])
+            begin = end + 1
+            if word == ")":
+                break
+        depth += (word == "(") - (word == ")")
+    columns = {part[0]: part for part in parts if part[0] not in _CONSTRAINTS}
+    constraints = frozenset(part for part in parts if part[0] in _CONSTRAINTS)
+    return _TableShape(columns, constraints, words[end + 1 :])
+
+
+def _words(sql: str) -> Words:
+    return tuple(map(_word, _WORD.findall(sql)))
+
+
+def _word(word: str) -> str:
+    if word.startswith("'"):
+        return word
+    return word.strip('"').lower()

@@ -1,0 +1,70 @@
+"""The SQL files: the schema, and the named statements of each noun."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+RAW_MS: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+"""The database's clock, in milliseconds."""
+NOW_MS: Final = f"({RAW_MS} + coalesce((SELECT correction_ms FROM database_clock), 0))"
+"""The time of the mesh in milliseconds: the database's clock, with the correction that the nodes maintain."""
+_FORM: Final = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
+_MODIFIER: Final = "coalesce((SELECT modifier FROM database_clock), '+0 seconds')"
+_NOW_ISO: Final = f"(SELECT {_FORM}, {_MODIFIER}))"  # a query of its own is evaluated once in a statement
+_ISO_IN: Final = f"{_FORM}, {_MODIFIER}, "
+_NAME: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
+
+
+def folder() -> Path:
+    """Return the folder of the SQL files: in the package, or in a checkout beside it."""
+    package = Path(__file__).resolve().parents[2]
+    carried = package / "sql"
+    return carried if carried.is_dir() else package.parent / "sql"
+
+
+@cache
+def named(noun: str) -> Mapping[str, str]:
+    """The statements of `sql/<noun>.sql` by name. A part may be named in all that follows it."""
+    pieces = _NAME.split((folder() / f"{noun}.sql").read_text())[1:]
+    statements: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    for kind, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        whole = re.sub(r"\b[A-Z_]+\b", lambda word: parts.get(word[0], word[0]), bare(text))
+        (statements if kind == "name" else parts)[name] = whole
+    return statements
+
+
+@cache
+def ddl() -> tuple[str, ...]:
+    """The statements of `sql/coordination.sql`, in order."""
+    return tuple(map(bare, split((folder() / "coordination.sql").read_text())))
+
+
+def split(text: str) -> list[str]:
+    """Split a file into its statements, each with the comments above it."""
+    statements: list[str] = []
+    pending = ""
+    for line in text.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            statements.append(pending)
+            pending = ""
+    if bare(pending):
+        raise ValueError(f"a statement must end with a semicolon, got {bare(pending)}")
+    return statements
+
+
+def bare(text: str) -> str:
+    """The statement without comments and needless space.
+
+    `NOW_MS` is the time of the mesh in milliseconds, `NOW_ISO` the same as text, and `ISO_IN(x)` the time
+    after x, which is a modifier such as `+30.000 seconds`. `RAW_MS` is the database's own clock.
+    """
+    text = " ".join(re.sub(r"--[^\n]*", "", text).split()).rstrip(";")
+    text = text.replace("NOW_MS", NOW_MS).replace("RAW_MS", RAW_MS).replace("NOW_ISO", _NOW_ISO)
+    return text.replace("ISO_IN(", _ISO_IN)

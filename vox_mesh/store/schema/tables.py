@@ -1,0 +1,99 @@
+"""The tables of a database: what they are called, what they hold, and in which order their rows go."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Final
+
+from vox_mesh.store.engine import Ask
+from vox_mesh.store.engines import sqlite
+from vox_mesh.store.rows import Row, Rows, Value
+from vox_mesh.store.schema.statements import ddl, named
+from vox_mesh.store.script import Statement
+
+SQL: Final = named("tables")
+_ROWID_NAMES: Final = ("rowid", "_rowid_", "oid")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table. `columns` is all that must be copied, row ids included; `key` is a unique part of it."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+
+    @property
+    def quoted(self) -> str:
+        """The name as it is written in SQL."""
+        return quoted(self.name)
+
+    def page(self, after: Sequence[Value] | None, count: int) -> Statement:
+        """A query for the next rows in the order of the key, after the row given."""
+        if after is None:
+            return Statement(f"{self.rows} ORDER BY {self.order} LIMIT ?", (count,))
+        marks = ", ".join("?" * len(self.key))
+        last = (after[self.columns.index(name)] for name in self.key)
+        return Statement(
+            f"{self.rows} WHERE ({self.order}) > ({marks}) ORDER BY {self.order} LIMIT ?", (*last, count)
+        )
+
+    @property
+    def order(self) -> str:
+        """The key as it is written in SQL."""
+        return ", ".join(map(quoted, self.key))
+
+    @property
+    def rows(self) -> str:
+        """The beginning of a query for rows."""
+        return f"SELECT {', '.join(map(quoted, self.columns))} FROM {self.quoted}"
+
+    def insert(self, rows: int) -> str:
+        """A statement that adds so many rows."""
+        row = f"({', '.join('?' * len(self.columns))})"
+        columns = ", ".join(map(quoted, self.columns))
+        return f"INSERT INTO {self.quoted} ({columns}) VALUES {', '.join([row] * rows)}"
+
+
+def quoted(name: str) -> str:
+    """A name as it is written in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+async def tables_at(ask: Ask) -> list[Table]:
+    """The tables of a database that is asked."""
+    return _tables(await ask(Statement(SQL["columns"])))
+
+
+def tables_in(connection: sqlite3.Connection) -> list[Table]:
+    """The tables of a local database."""
+    return _tables(sqlite.query(connection, Statement(SQL["columns"])))
+
+
+@cache
+def mesh_tables() -> tuple[Table, ...]:
+    """The tables of `sql/coordination.sql`."""
+    with closing(sqlite.connect(":memory:")) as connection:
+        for statement in ddl():
+            connection.execute(statement)
+        return tuple(tables_in(connection))
+
+
+def _tables(rows: Rows) -> list[Table]:
+    by_table = groupby(rows, lambda row: str(row["table_name"]))
+    return [_table(name, list(columns)) for name, columns in by_table]
+
+
+def _table(name: str, rows: Sequence[Row]) -> Table:
+    columns = tuple(str(row["column_name"]) for row in rows)
+    if rows[0]["without_rowid"]:
+        keyed = sorted((row for row in rows if row["key_position"]), key=lambda row: int(row["key_position"]))
+        return Table(name, columns, tuple(str(row["column_name"]) for row in keyed))
+    taken = {column.lower() for column in columns}
+    rowid = next(each for each in _ROWID_NAMES if each not in taken)
+    return Table(name, (rowid, *columns), (rowid,))

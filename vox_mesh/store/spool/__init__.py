@@ -1,0 +1,1 @@
+"""The spool: writes kept on disk while the server is away."""

@@ -1,0 +1,184 @@
+"""The spool: appendable scripts on disk, in order, until the database has them."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from vox_mesh.errors import DatabaseFault, MeshError, SpoolFull
+from vox_mesh.store.engines import sqlite
+from vox_mesh.store.rows import Value
+from vox_mesh.store.script import Op, Script, Statement, shape_named
+
+_DDL: Final = """
+CREATE TABLE IF NOT EXISTS kept (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    script BLOB NOT NULL,
+    kept_at_ms INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
+);
+CREATE TABLE IF NOT EXISTS refused (
+    seq INTEGER PRIMARY KEY, script BLOB NOT NULL, reason TEXT NOT NULL
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolStatus:
+    """What waits in a spool. `refused` counts scripts that were replayed and that the database refused."""
+
+    depth: int
+    bytes: int
+    oldest_ms: int | None
+    refused: int
+
+
+class Spool:
+    """A small database of its own: what `keep` returned from survives the death of the process."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._connection = sqlite.connect(str(path), busy_timeout_s=5.0)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.executescript(_DDL)
+        self._bytes = _status(self._connection).bytes
+
+    def keep(self, scripts: Sequence[Script]) -> None:
+        """Write the scripts behind those that are there, all or none."""
+        lines = [(encode(script),) for script in scripts]
+        added = sum(len(line) for (line,) in lines)
+        if self._bytes + added > self._max_bytes:
+            raise SpoolFull(
+                f"the spool holds {self._bytes} of {self._max_bytes} bytes and has no room for {added} more",
+                hint="bring the database back, or raise VOX_SPOOL_MAX_BYTES",
+            )
+        with self._transaction():
+            self._connection.executemany("INSERT INTO kept (script) VALUES (?)", lines)
+        self._bytes += added
+
+    def first(self, count: int, max_bytes: int) -> list[tuple[int, Script]]:
+        """The oldest scripts with their numbers: at least one, and as many as fit."""
+        found: list[tuple[int, Script]] = []
+        size = 0
+        for seq, line in self._connection.execute(
+            "SELECT seq, script FROM kept ORDER BY seq LIMIT ?", (count,)
+        ):
+            size += len(line)
+            if found and size > max_bytes:
+                break
+            found.append((seq, decode(line)))
+        return found
+
+    def done(self, up_to: int, refused: Sequence[tuple[int, str]]) -> None:
+        """The database has answered for all scripts up to this number; these it refused, and why."""
+        with self._transaction():
+            for seq, reason in refused:
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO refused SELECT seq, script, ? FROM kept WHERE seq = ?",
+                    (reason, seq),
+                )
+            gone = self._connection.execute(
+                "SELECT coalesce(sum(length(script)), 0) FROM kept WHERE seq <= ?", (up_to,)
+            ).fetchone()
+            self._connection.execute("DELETE FROM kept WHERE seq <= ?", (up_to,))
+        self._bytes -= gone[0]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All of it or nothing, also when the disk is full."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                hint = "free some disk space"
+                raise SpoolFull(f"the spool can't be written: {error}", hint=hint) from None
+            raise
+
+    def status(self) -> SpoolStatus:
+        """What waits here."""
+        return _status(self._connection)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+
+def status_of(path: Path) -> SpoolStatus:
+    """What waits in a spool file, which another process may own."""
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(address, uri=True, timeout=5.0)) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'refused'").fetchone():
+                return SpoolStatus(0, 0, None, 0)  # its owner has only just begun to make it
+            return _status(connection)
+    except sqlite3.Error as error:
+        raise DatabaseFault(
+            f"the spool {path} can't be read: {error}", hint="if it is damaged, move it away"
+        ) from None
+
+
+def _status(connection: sqlite3.Connection) -> SpoolStatus:
+    depth, size, oldest = connection.execute(
+        "SELECT count(*), coalesce(sum(length(script)), 0), min(kept_at_ms) FROM kept"
+    ).fetchone()
+    refused = connection.execute("SELECT count(*) FROM refused").fetchone()[0]
+    return SpoolStatus(depth, size, oldest, refused)
+
+
+def encode(script: Script) -> bytes:
+    """A script as bytes that `decode` turns back into the same script, key included."""
+    record: dict[str, Any] = {"key": script.key}
+    if script.op is not None:
+        record["op"] = list(script.op)
+    if script.shape is not None:
+        record |= {"shape": script.shape.name, "item": dict(script.item)}
+    else:
+        record["statements"] = [
+            [each.sql, [_packed(value) for value in each.params], each.refusal] for each in script.statements
+        ]
+    return orjson.dumps(record)
+
+
+def decode(line: bytes) -> Script:
+    """The script that `encode` wrote."""
+    record = orjson.loads(line)
+    key = record["key"]
+    op = _op(*record["op"]) if "op" in record else None
+    if "shape" in record:
+        shape = shape_named(record["shape"])
+        if shape is None:
+            raise MeshError(
+                f"the spool holds a script of the unknown shape {record['shape']!r}",
+                hint="start the version of the program that wrote it",
+            )
+        return Script.of(shape, record["item"], key=key, appendable=True, op=op)
+    statements = [
+        Statement(sql, [_unpacked(value) for value in params], refusal=refusal)
+        for sql, params, refusal in record["statements"]
+    ]
+    return Script(*statements, key=key, appendable=True, op=op)
+
+
+def _op(kind: str, payload: str, deps: list[str], signed: bool, remark: str | None) -> Op:
+    return Op(kind, payload, tuple(deps), signed, remark)
+
+
+def _packed(value: Value) -> Any:
+    return [base64.b64encode(value).decode()] if isinstance(value, bytes) else value
+
+
+def _unpacked(value: Any) -> Value:
+    return base64.b64decode(value[0]) if isinstance(value, list) else value

@@ -1,0 +1,1 @@
+"""Watching a store for changes."""

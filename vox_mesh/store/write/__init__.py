@@ -1,0 +1,1 @@
+"""The write path: idempotent requests, group commit, retries, circuit breaker."""

@@ -1,0 +1,485 @@
+"""Requests: many scripts as one batch, and the batch's result as an outcome for each script.
+
+There are two ways to write a request. The *optimistic* one has no savepoints: it is the cheaper one, and
+if anything in it fails, all of it is rolled back and nothing has happened. The *isolated* one gives each
+script a savepoint of its own, so that a failing script leaves its neighbours alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Final, NamedTuple, Protocol
+
+import orjson
+
+from vox_mesh.errors import (
+    BadStatement,
+    ConstraintFailed,
+    DatabaseBusy,
+    DatabaseFault,
+    MeshError,
+    NoAnswer,
+    ScriptFailed,
+    refused,
+)
+from vox_mesh.store.batch import (
+    All,
+    AnyOf,
+    Batch,
+    BatchResult,
+    Condition,
+    Failed,
+    Not,
+    Ok,
+    Step,
+    StepError,
+    StepResult,
+    StepRows,
+)
+from vox_mesh.store.engine import Engine
+from vox_mesh.store.rows import NO_ROWS, Rows, Value
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.script import Outcome, Script, Shape, Statement
+from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_FRAME, Frame, Unbound
+from vox_mesh.store.write.insert_merging import insert_of, merged
+
+_SQL: Final = named("scripts")
+_ALONE: Final = ([0],)
+_NO_ROOM: Final = "make room on the disk of the database"
+
+Verdict = Outcome | MeshError
+"""What became of a script; an error that is no `ScriptFailed` says that it was not tried."""
+
+
+class Tenant(NamedTuple):
+    """Whose scripts these are: the mesh they belong to, and who writes them."""
+
+    scope_id: str
+    repository_id: str
+    writer: str
+
+
+class Forgetting(NamedTuple):
+    """Keys that need not be remembered any longer, and the age in seconds at which any of ours may go.
+
+    `with_rows` are those of the keys that had rows to answer with.
+    """
+
+    keys: Sequence[str] = ()
+    with_rows: Sequence[str] = ()
+    older_than_s: int | None = None
+
+
+NOTHING: Final = Forgetting()
+"""Nothing to forget."""
+
+
+class StorageFault(DatabaseFault):
+    """The disk of the database is full, or fails: nothing can be written for now."""
+
+
+class CommitFailed(DatabaseFault):
+    """The database failed when all was written. Its log may hold that, for whoever reads it anew to find."""
+
+
+class CommitNotStored(CommitFailed, StorageFault):
+    """The commit failed since the disk of the database is full, or fails."""
+
+
+class RolledBack(Exception):
+    """Something in an optimistic request failed, so nothing in it was applied.
+
+    `knew_keys`: it was known already, as if a copy of it had come before.
+    """
+
+    def __init__(self, *, knew_keys: bool = False) -> None:
+        super().__init__()
+        self.knew_keys = knew_keys
+
+
+class Request(Protocol):
+    """A batch and how to read its result. `verdicts` raises `Unbound` if the frame did not fit."""
+
+    batch: Batch
+
+    def verdicts(self, result: BatchResult) -> list[Verdict]:
+        """The outcome of each script, in order."""
+
+    def entries(self, result: BatchResult) -> Sequence[Sequence[Value]]:
+        """The rows that the frame's entries returned."""
+
+
+class _Framed:
+    """A batch that begins with a frame's preface and, after the scripts, has its entries."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._entries: int | None = None
+        self.batch = Batch()
+        if frame is not NO_FRAME:
+            for statement in frame.preface:
+                self.batch.add(statement.sql, statement.params)
+
+    def _add_entries(self, entries: Statement, after: Condition | None = None) -> None:
+        self._entries = self.batch.add(entries.sql, entries.params, after=after, wants_rows=True)
+
+    def entries(self, result: BatchResult) -> Sequence[Sequence[Value]]:
+        """The rows that the frame's entries returned."""
+        answered = None if self._entries is None else result.steps[self._entries]
+        return answered.rows if isinstance(answered, StepRows) else ()
+
+    def _raise_if_unbound(self, result: BatchResult) -> None:
+        if result.committed:
+            return
+        own = [*range(1, 1 + len(self._frame.preface))]
+        if self._entries is not None:
+            own.append(self._entries)
+        if any(isinstance(result.steps[step], StepError) for step in own):
+            raise Unbound(result.error.message if result.error else "")
+
+
+class OptimisticRequest(_Framed):
+    """All scripts in one go; raises `RolledBack` from `verdicts` if any of them failed."""
+
+    def __init__(
+        self, tenant: Tenant, scripts: Sequence[Script], forgetting: Forgetting, frame: Frame = NO_FRAME
+    ) -> None:
+        super().__init__(frame)
+        self._scripts = scripts
+        self._answers: list[tuple[int, list[int]]] = []  # (step, the scripts whose rows it returns)
+        batch = self.batch
+        batch.scripts = len(scripts)
+        _forget(batch, tenant, forgetting)
+        self._remembered = self._remember(tenant)
+        for run in _runs(scripts) if len(scripts) > 1 else _ALONE:
+            answer = _add_statements(batch, tenant, [scripts[index] for index in run])
+            if answer is not None:
+                self._answers.append((answer, run))
+        if frame.accepted is not None:
+            self._add_entries(frame.accepted)
+        batch.seal()
+
+    def _remember(self, tenant: Tenant) -> int | None:
+        """Remember the keys, and say in which step; an op is remembered by the log itself."""
+        scripts = self._scripts
+        if len(scripts) == 1:
+            (script,) = scripts
+            if not script.leaves_key:
+                return None
+            scope_id, repository_id, writer = tenant
+            return self.batch.add(_SQL["remember_key"], (scope_id, repository_id, script.key, writer))
+        # An op that is here twice would take effect twice.
+        is_doubled = len({script.key for script in scripts}) < len(scripts)
+        keys = [
+            script.key for script in scripts if script.leaves_key or (is_doubled and not script.repeatable)
+        ]
+        if not keys:
+            return None
+        return self.batch.add(_SQL["remember_keys"], (*tenant, orjson.dumps(keys).decode()))
+
+    def verdicts(self, result: BatchResult) -> list[Verdict]:
+        """The outcome of each script; nothing was applied if this raises."""
+        if not result.committed:
+            _raise_if_down(result)
+            self._raise_if_unbound(result)
+            step = self._remembered
+            raise RolledBack(knew_keys=step is not None and isinstance(result.steps[step], StepError))
+        scripts = self._scripts
+        verdicts: list[Verdict] = [Outcome(script.key) for script in scripts]
+        for step, run in self._answers:
+            answered = result.steps[step]
+            assert isinstance(answered, StepRows)
+            dealt = _dealt([scripts[index] for index in run], answered.rows)
+            for index, rows in zip(run, dealt, strict=True):
+                verdicts[index] = Outcome(scripts[index].key, rows)
+        return verdicts
+
+
+class LoneRequest:
+    """One repeatable script in one statement: it needs no transaction around it, nor a step for the guard.
+
+    If the guard does not hold, it does nothing and answers nothing.
+    """
+
+    def __init__(self, tenant: Tenant, script: Script, frame: Frame) -> None:
+        shape, condition = script.shape, frame.condition
+        assert shape is not None
+        assert shape.lone is not None
+        item = {**script.item, "key": script.key}
+        given = (None,) * CONDITION_VALUES if condition is None else condition.params
+        who, window = given[:CONDITION_VALUES], given[CONDITION_VALUES:]
+        values = (*tenant[:2], *who, *[item[name] for name in shape.lone_values], *window)
+        text = "true" if condition is None else condition.sql
+        sql = _guarded_sql(shape.lone, text, len(values) - 1)
+        self._script = script
+        self.batch = Batch.lone(sql, values)
+
+    def verdicts(self, result: BatchResult) -> list[Verdict]:
+        """The outcome of the script; nothing was applied if this raises."""
+        (answered,) = result.steps
+        if not isinstance(answered, StepRows):
+            _raise_if_down(result)
+            raise RolledBack
+        (rows,) = _dealt([self._script], answered.rows)
+        return [Outcome(self._script.key, rows)]
+
+    def entries(self, _: BatchResult) -> Sequence[Sequence[Value]]:
+        """It has none."""
+        return ()
+
+
+class IsolatedRequest(_Framed):
+    """Each script in a savepoint of its own, with its outcome or failure written beside its key.
+
+    What is answered is what was stored, so a script that ran before answers as it did then.
+    """
+
+    def __init__(
+        self, tenant: Tenant, scripts: Sequence[Script], forgetting: Forgetting, frame: Frame = NO_FRAME
+    ) -> None:
+        super().__init__(frame)
+        self._scripts = scripts
+        batch = self.batch
+        _forget(batch, tenant, forgetting)
+        self._taken: list[int] = []  # the step before each script's statements: it takes the key
+        self._ends: list[int] = []  # the step that keeps what the script did
+        closed: Condition = Ok(len(batch.steps) - 1)
+        for script in scripts:
+            closed = self._isolate(tenant, script, closed)
+        if (entries := frame.verdicts()) is not None:
+            self._add_entries(entries, after=closed)
+        keys = orjson.dumps([script.key for script in scripts]).decode()
+        recorded = closed if self._entries is None else Ok(self._entries)
+        batch.add(_SQL["outcomes_of"], (*tenant[:2], keys), after=recorded, wants_rows=True)
+        batch.add(_SQL["answers_of"], (*tenant[:2], keys), wants_rows=True)
+        batch.seal()
+
+    def _isolate(self, tenant: Tenant, script: Script, closed: Condition) -> Condition:
+        batch = self.batch
+        taken = opened = batch.add("SAVEPOINT script", after=closed)
+        if not script.repeatable:
+            taken = batch.add(_SQL["remember_key"], (*tenant[:2], script.key, tenant.writer))
+        self._taken.append(taken)
+        _add_statements(batch, tenant, [script])
+        last = len(batch.steps) - 1
+        kept = batch.add("RELEASE script")
+        self._ends.append(kept)
+        undone = batch.add("ROLLBACK TO script", after=All((Ok(opened), Not(Ok(kept)))))
+        for statement in range(0 if script.repeatable else last - taken):
+            batch.add(
+                _SQL["remember_failure"],
+                (*tenant[:2], script.key, tenant.writer, statement),
+                after=All((Failed(taken + 1 + statement), Ok(undone))),
+            )
+        dropped = batch.add("RELEASE script", after=Ok(undone))
+        return AnyOf((Ok(kept), Ok(dropped)))
+
+    def verdicts(self, result: BatchResult) -> list[Verdict]:
+        """The outcome of each script."""
+        _raise_if_down(result)
+        self._raise_if_unbound(result)
+        stored, answers = result.steps[-4], result.steps[-3]
+        if not result.committed or not isinstance(stored, StepRows) or not isinstance(answers, StepRows):
+            reason = result.error.message if result.error else "the transaction was cut short"
+            raise DatabaseFault(f"the database could not complete the request: {reason}")
+        failures = {row[0]: row[1] for row in stored.rows}
+        found = by_key(answers.rows)
+        verdicts: list[Verdict] = []
+        for script, taken, end in zip(self._scripts, self._taken, self._ends, strict=True):
+            if script.repeatable:
+                verdicts.append(_verdict_now(script, result.steps[taken + 1 : end]))
+                continue
+            if script.key not in failures:
+                raise NoAnswer("the database answered only in part")  # sent again, it answers in full
+            failed = failures[script.key]
+            if isinstance(failed, int):
+                error = result.steps[taken + 1 + failed]
+                verdicts.append(_failure(script, failed, error if isinstance(error, StepError) else None))
+            else:
+                repeated = isinstance(result.steps[taken], StepError)
+                verdicts.append(Outcome(script.key, answered_rows(script, found), repeated=repeated))
+        return verdicts
+
+
+def _verdict_now(script: Script, steps: Sequence[StepResult]) -> Verdict:
+    """What became of a repeatable script, by its own steps: nothing else is known of it."""
+    for statement, step in enumerate(steps):
+        if isinstance(step, StepError):
+            return _failure(script, statement, step)
+    answered = steps[-1]
+    if not script.has_answer or not isinstance(answered, StepRows):
+        return Outcome(script.key)
+    (rows,) = _dealt([script], answered.rows)
+    return Outcome(script.key, rows)
+
+
+async def apply_alone(engine: Engine, tenant: Tenant, script: Script) -> Outcome:
+    """Apply one script in a request of its own; for those who must not wait behind others."""
+    request = IsolatedRequest(tenant, [script], Forgetting())
+    (verdict,) = request.verdicts(await engine.run(request.batch))
+    if isinstance(verdict, MeshError):
+        raise verdict
+    return verdict
+
+
+def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
+    """Neighbours that can share statements: of one shape, each about another subject, or of one insert."""
+    run: list[int] = []
+    shared: Shape | str | None = None  # by those of the run
+    subjects: set[object] = set()
+    for index, script in enumerate(scripts):
+        shape = script.shape
+        own = insert_of(script) if shape is None else shape
+        subject = index if shape is None or shape.subject is None else shape.subject(script.item)
+        if run and (own != shared or subject in subjects):
+            yield run
+            run = []
+        if own is None:
+            if script.statements or script.answer is not None:  # otherwise it is nothing but an op
+                yield [index]
+            continue
+        if not run:
+            shared, subjects = own, set()
+        run.append(index)
+        subjects.add(subject)
+    if run:
+        yield run
+
+
+def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int | None:
+    """Add the statements of one script, or of a run; the step that answers, if any."""
+    script = run[0]
+    if script.shape is not None:
+        return _add_merged(batch, tenant, script.shape, run)
+    if len(run) > 1:
+        rows = [each.params for script in run for each in script.statements]
+        batch.steps += [Step(sql, values) for sql, values in merged(script.statements[0].sql, rows)]
+        return None
+    batch.steps += [Step(each.sql, each.params) for each in script.statements]
+    answer = script.answer
+    if answer is None:
+        return None
+    if script.repeatable:
+        return batch.add(answer.sql, answer.params, wants_rows=True)
+    sql = _answer_sql(answer.sql, len(answer.columns))
+    return batch.add(sql, (*answer.params, *tenant[:2], script.key), wants_rows=True)
+
+
+def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script]) -> int | None:
+    items = orjson.dumps([{**script.item, "key": script.key} for script in run]).decode()
+    values = (items, *tenant[:2]) if shape.repeatable else (items,)
+    for sql in shape.statements:
+        batch.add(sql, values)
+    if shape.answer is None:
+        return None
+    if shape.repeatable:
+        return batch.add(shape.answer, values, wants_rows=True)
+    sql = _merged_answer_sql(shape.answer, len(shape.columns))
+    return batch.add(sql, (items, *tenant[:2]), wants_rows=True)
+
+
+@cache
+def _guarded_sql(sql: str, condition: str, earliest: int) -> str:
+    """A lone statement that does nothing unless the condition holds.
+
+    `earliest` is the number of the parameter with the earliest time that the request expects.
+    """
+    timed = condition.replace("EARLIEST", f"?{earliest}").replace("LATEST", f"?{earliest + 1}")
+    return sql.replace("IS_CURRENT", timed)
+
+
+@cache
+def _answer_sql(query: str, width: int) -> str:
+    """The query wrapped so that its rows are kept under a script's key, and returned."""
+    columns = ", ".join(f"c{index}" for index in range(width))
+    return _keeping(query, columns, columns, "?, ?, ?")
+
+
+@cache
+def _merged_answer_sql(query: str, width: int) -> str:
+    """The same for a query whose rows begin with the key of the script that they belong to."""
+    columns = ", ".join(f"c{index}" for index in range(width))
+    return _keeping(query, f"script_key, {columns}", columns, "?2, ?3, script_key")
+
+
+def _keeping(query: str, answered: str, columns: str, owner: str) -> str:
+    return (
+        f"WITH answer ({answered}) AS ({query}) "
+        f"INSERT INTO script_answers (scope_id, repository_id, script_key, n, {columns}) "
+        f"SELECT {owner}, row_number() OVER (), {columns} FROM answer RETURNING script_key, n, {columns}"
+    )
+
+
+def _dealt(run: Sequence[Script], rows: Sequence[Sequence[Value]]) -> list[Rows]:
+    """What belongs to each script of a run, of the rows that all of it was answered with."""
+    script = run[0]
+    if not script.repeatable:
+        kept = by_key(sorted(rows, key=_number))
+        return [answered_rows(script, kept) for script in run]
+    columns, shape = script.columns, script.shape
+    if shape is None or shape.subject is None:
+        return [Rows(columns, rows)]
+    found = by_key(rows)
+    return [
+        Rows(columns, [row[1:] for row in found[subject]]) if subject in found else NO_ROWS
+        for subject in (shape.subject(script.item) for script in run)
+    ]
+
+
+def _number(row: Sequence[Value]) -> int:
+    number = row[1]
+    assert isinstance(number, int)
+    return number
+
+
+def by_key(rows: Sequence[Sequence[Value]]) -> dict[Hashable, list[Sequence[Value]]]:
+    """Answered rows by their script's key: never by position, which says nothing."""
+    found: dict[Hashable, list[Sequence[Value]]] = {}
+    for row in rows:
+        found.setdefault(row[0], []).append(row)
+    return found
+
+
+def answered_rows(script: Script, answers: Mapping[Hashable, list[Sequence[Value]]]) -> Rows:
+    """The script's rows among all that were answered."""
+    columns = script.columns
+    own = answers.get(script.key)
+    return Rows(columns, [row[2 : 2 + len(columns)] for row in own]) if own else NO_ROWS
+
+
+def _forget(batch: Batch, tenant: Tenant, forgetting: Forgetting) -> None:
+    if forgetting.with_rows:
+        batch.add(_SQL["forget_answers"], (*tenant[:2], orjson.dumps(forgetting.with_rows).decode()))
+    if forgetting.keys:
+        batch.add(_SQL["forget_keys"], (*tenant[:2], orjson.dumps(forgetting.keys).decode()))
+    if forgetting.older_than_s is not None:
+        batch.add(_SQL["forget_old_answers"], (*tenant, forgetting.older_than_s))
+        batch.add(_SQL["forget_old_keys"], (*tenant, forgetting.older_than_s))
+
+
+def _raise_if_down(result: BatchResult) -> None:
+    """Tell a database that can't be written to from a script that failed."""
+    if result.committed or (error := result.error) is None:
+        return
+    if any(isinstance(step, StepError) and step.is_busy for step in result.steps):
+        raise DatabaseBusy(f"the database is busy: {error.message}")
+    if (failed := result.commit_error) is not None and failed.is_fault:
+        reason = f"it could not be committed, and may yet be found applied: {failed.message}"
+        raise CommitNotStored(reason, hint=_NO_ROOM) if failed.is_storage else CommitFailed(reason)
+    if error.is_fault or (isinstance(result.steps[0], StepError) and len(result.steps) > 1):
+        reason = f"the database failed: {error.message}"
+        if error.is_storage:
+            raise StorageFault(reason, hint=_NO_ROOM)
+        raise DatabaseFault(reason, hint="run `vox-mesh doctor`")
+
+
+def _failure(script: Script, statement: int, error: StepError | None) -> ScriptFailed:
+    refusals = script.refusals
+    if statement in refusals and (error is None or error.is_constraint):
+        return refused(refusals[statement], statement=statement)
+    if error is None:
+        message = f"statement {statement} failed when this script was first sent; the details are gone"
+        return ConstraintFailed(message, statement=statement)
+    kind = ConstraintFailed if error.is_constraint else BadStatement
+    return kind(f"statement {statement} failed: {error.message}", statement=statement)
