@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tools.homes import FILE
 from vox_mesh import Manual, Mesh, Settings, Written
-from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.node import MeshNode
 from vox_mesh.top.app import TopApp
 from vox_mesh.top.feed import Feed

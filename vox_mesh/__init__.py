@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from vox_mesh.errors import MeshError
-    from vox_mesh.jobs.attempt import GiveBack, GiveUp
-    from vox_mesh.jobs.context import JobContext
-    from vox_mesh.jobs.handlers import HandlerSet
+    from vox_mesh.jobs.worker.attempt import GiveBack, GiveUp
+    from vox_mesh.jobs.worker.context import JobContext
+    from vox_mesh.jobs.worker.handlers import HandlerSet
     from vox_mesh.loop import run
     from vox_mesh.mesh import Mesh
     from vox_mesh.messages.outbox import Auto, Local, Remote
@@ -93,9 +93,9 @@ _MODULES: Final = {
         "Written",
     ),
     "vox_mesh.errors": ("MeshError",),
-    "vox_mesh.jobs.attempt": ("GiveBack", "GiveUp"),
-    "vox_mesh.jobs.context": ("JobContext",),
-    "vox_mesh.jobs.handlers": ("HandlerSet",),
+    "vox_mesh.jobs.worker.attempt": ("GiveBack", "GiveUp"),
+    "vox_mesh.jobs.worker.context": ("JobContext",),
+    "vox_mesh.jobs.worker.handlers": ("HandlerSet",),
     "vox_mesh.loop": ("run",),
     "vox_mesh.mesh": ("Mesh",),
     "vox_mesh.messages.outbox": ("Auto", "Local", "Remote"),

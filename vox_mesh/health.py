@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from vox_mesh.heartbeat.heartbeat import Heartbeat
-from vox_mesh.jobs.worker import Worker
+from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.model.base.health_check import Check, Vitals
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.frames import Source

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from vox_mesh.errors import MeshError, ScriptFailed
-from vox_mesh.jobs.artifacts import Artifacts
+from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.model.base.homes import Home
 from vox_mesh.nodes.clock import MeshClock, Surroundings
 from vox_mesh.nodes.identity import Identity, command_identity, passing_identity

@@ -19,15 +19,15 @@ from vox_mesh.errors import (
 from vox_mesh.health import Health
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
-from vox_mesh.jobs.artifacts import Artifacts
-from vox_mesh.jobs.bounds import Bounds
-from vox_mesh.jobs.choosing import Chooser
-from vox_mesh.jobs.claiming import Claiming
-from vox_mesh.jobs.exec_policy import ExecPolicy
-from vox_mesh.jobs.finishing import Finisher
-from vox_mesh.jobs.keeper import JobKeeper
-from vox_mesh.jobs.leases import Leases
-from vox_mesh.jobs.worker import Worker
+from vox_mesh.jobs.exec.policy import ExecPolicy
+from vox_mesh.jobs.maintenance import JobKeeper
+from vox_mesh.jobs.proof.artifacts import Artifacts
+from vox_mesh.jobs.worker.choosing import Chooser
+from vox_mesh.jobs.worker.claiming import Claiming
+from vox_mesh.jobs.worker.completing import Finisher
+from vox_mesh.jobs.worker.leases import Leases
+from vox_mesh.jobs.worker.limits import Bounds
+from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
 from vox_mesh.messages.keeper import Keeper
 from vox_mesh.model.base.homes import Home

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vox_mesh.errors import MeshError
-from vox_mesh.jobs.artifacts import Artifacts
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.kinds import JobKinds
+from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.bus import Bus
 from vox_mesh.nodes.clock import MeshClock, Surroundings

@@ -20,8 +20,8 @@ from tests.support.examples import few
 from tools.homes import MEMORY
 from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import ArtifactDamaged, ArtifactMissing, ArtifactNotKept, BadValue, NotKnown
-from vox_mesh.jobs.artifacts import MAX_INLINE, Artifact, Artifacts
-from vox_mesh.jobs.shelves import Shelves
+from vox_mesh.jobs.proof.artifacts import MAX_INLINE, Artifact, Artifacts
+from vox_mesh.jobs.proof.blob_files import Shelves
 from vox_mesh.model.jobs.proof import hash_of
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -312,7 +312,7 @@ async def test_a_body_too_large_for_its_reader_is_refused(artifacts: Artifacts) 
 _KEEPING: Final = """
 import sys
 from pathlib import Path
-from vox_mesh.jobs.artifacts import Artifacts
+from vox_mesh.jobs.proof.artifacts import Artifacts
 artifacts = Artifacts(None, Path(sys.argv[1]), lambda: "node-1")
 for turn in range(10):
     body = bytes(range(256)) * (1_024 + turn % 2)
@@ -325,7 +325,7 @@ print("done")
 _SWEEPING: Final = """
 import sys
 from pathlib import Path
-from vox_mesh.jobs.shelves import Shelves
+from vox_mesh.jobs.proof.blob_files import Shelves
 shelves = Shelves(Path(sys.argv[1]))
 print("sweeping", flush=True)
 while True:
@@ -336,7 +336,7 @@ while True:
 _HALF_WAY: Final = """
 import sys
 from pathlib import Path
-from vox_mesh.jobs.artifacts import Artifacts
+from vox_mesh.jobs.proof.artifacts import Artifacts
 sink = Artifacts(None, Path(sys.argv[1]), lambda: "node-1").sink("a", "b")
 sink.write(bytes(range(256)) * 1_024)
 print("written", flush=True)

@@ -21,8 +21,8 @@ from tools.forked import AsyncProcess
 from tools.homes import FILE, environment
 from vox_mesh import Mesh, Settings
 from vox_mesh.errors import BadManifest
-from vox_mesh.jobs.context import JobContext
-from vox_mesh.jobs.metering import Meter, Share, Shares
+from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.jobs.worker.metering import Meter, Share, Shares
 from vox_mesh.model.jobs.manifest import Manifest, parse_manifests
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.rhythm.budgets import Budget

@@ -20,9 +20,9 @@ import pytest
 from tests.support.leftovers import assert_nothing_left, descriptors
 from tests.support.lock_runs import FAMILY
 from vox_mesh.errors import BadSettings
-from vox_mesh.jobs.command import Command, CommandResult, run_command
-from vox_mesh.jobs.exec_policy import SEARCH_PATH, CommandRefused, ExecPolicy
-from vox_mesh.jobs.process_group import members
+from vox_mesh.jobs.exec.command import Command, CommandResult, run_command
+from vox_mesh.jobs.exec.policy import SEARCH_PATH, CommandRefused, ExecPolicy
+from vox_mesh.jobs.exec.process_group import members
 
 _PATIENCE_S: Final = 60.0
 _LOOK_S: Final = 0.01
@@ -43,8 +43,8 @@ print([number for number in range(1024) if is_open(number)], flush=True)
 """
 _PROGRAM: Final = """
 import asyncio, os, sys
-from vox_mesh.jobs.command import Command, run_command
-from vox_mesh.jobs.exec_policy import ExecPolicy
+from vox_mesh.jobs.exec.command import Command, run_command
+from vox_mesh.jobs.exec.policy import ExecPolicy
 command = Command(tuple(sys.argv[1:]), "id", "ulid", 1, 1)
 result = asyncio.run(run_command(command, policy=ExecPolicy(), on_output=lambda _, data: os.write(1, data)))
 print(result.line)

@@ -18,8 +18,8 @@ from tests.support.jobs_in_hand import lapse, ops
 from tests.support.messaging import PATIENCE_S
 from vox_mesh import Script, Statement
 from vox_mesh.errors import Refused, StaleClaim
-from vox_mesh.jobs.attempt import GiveBack, GiveUp
-from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.worker.attempt import GiveBack, GiveUp
+from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.inference import SNAPSHOT
 from vox_mesh.model.jobs.proof import MAX_ERROR, Proof, faults_of
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE, YIELD, Job

@@ -18,8 +18,8 @@ from vox_mesh import Op, Script, guard, open_store
 from vox_mesh.errors import IllegalTransition, Refused, StaleIncarnation, StoreClosed, Unreachable
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Scheduled
-from vox_mesh.jobs.keeper import REFUSED, JobKeeper
-from vox_mesh.jobs.moves import SQL
+from vox_mesh.jobs.maintenance import REFUSED, JobKeeper
+from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import ABORT, EXPIRE
 from vox_mesh.node import MeshNode

@@ -13,7 +13,7 @@ from tests.support.messaging import Crowd, write
 from vox_mesh.errors import BadValue, NotKnown, Refused
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.kinds import JobKinds
-from vox_mesh.jobs.roster import KindRules
+from vox_mesh.jobs.queries import KindRules
 from vox_mesh.model.jobs.records import CLAIM, JobState
 from vox_mesh.node import MeshNode
 

@@ -18,7 +18,7 @@ from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
 from vox_mesh.errors import CircuitOpen, Unreachable
-from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE, EXPIRE
 from vox_mesh.node import MeshNode
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from vox_mesh.heartbeat.presence import Activity
-from vox_mesh.jobs.context import JobContext
-from vox_mesh.jobs.handlers import HandlerSet
-from vox_mesh.jobs.places import Places
-from vox_mesh.jobs.roster import Claimable
+from vox_mesh.jobs.queries import Claimable
+from vox_mesh.jobs.worker.capacity import Places
+from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.jobs.worker.handlers import HandlerSet
 
 
 async def _nothing(context: JobContext) -> None:

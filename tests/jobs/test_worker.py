@@ -20,8 +20,8 @@ from tests.support.messaging import PATIENCE_S, Crowd, crowd_on
 from tools.homes import FILE, MESH_REPLICA
 from vox_mesh import Mesh
 from vox_mesh.errors import BadValue
-from vox_mesh.jobs.context import JobContext
-from vox_mesh.jobs.roster import Claimable
+from vox_mesh.jobs.queries import Claimable
+from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import CLAIM
 from vox_mesh.node import MeshNode

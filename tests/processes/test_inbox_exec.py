@@ -21,7 +21,7 @@ from tests.support.lock_runs import FAMILY, PATIENCE_S, command_run, stop
 from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
-from vox_mesh.jobs.process_group import members
+from vox_mesh.jobs.exec.process_group import members
 from vox_mesh.model.messages.records import Message
 
 _FAMILY: Final = FAMILY[-1]

@@ -23,7 +23,7 @@ from tests.support.lock_runs import FAMILY, KEY, PATIENCE_S, lock_run, stop
 from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
-from vox_mesh.jobs.process_group import GRACE_S, ProcessGroup, Start, members
+from vox_mesh.jobs.exec.process_group import GRACE_S, ProcessGroup, Start, members
 
 _TTL_S: Final = 1.5
 _SHORT: Final = ("--ttl", f"{_TTL_S * 1_000:.0f}ms")

@@ -21,8 +21,8 @@ from tests.support.lock_runs import PATIENCE_S, Run, command_run
 from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Job, Manifest, Mesh, Settings
+from vox_mesh.jobs.exec.process_group import members
 from vox_mesh.jobs.jobs import Scheduled
-from vox_mesh.jobs.process_group import members
 from vox_mesh.model.nodes.liveness import State
 
 _ECHO: Final = "example.echo"

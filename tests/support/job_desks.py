@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from tests.support.messaging import PATIENCE_S
-from vox_mesh.jobs.context import JobContext
 from vox_mesh.jobs.jobs import Scheduled
+from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.node import MeshNode

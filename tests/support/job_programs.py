@@ -17,7 +17,7 @@ from typing import Any
 from tests.support.jobs import report
 from tests.support.message_programs import Lines
 from vox_mesh import Mesh
-from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.worker.context import JobContext
 
 
 async def work(job: dict[str, Any]) -> None:

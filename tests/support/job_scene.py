@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 
 from tests.support.staging import held
 from vox_mesh import Mesh, load_settings
-from vox_mesh.jobs.attempt import GiveUp
-from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.worker.attempt import GiveUp
+from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.node import MeshNode
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import orjson
 from tests.support.messaging import write
 from vox_mesh import Mesh, Outcome
 from vox_mesh.jobs.jobs import Reference
-from vox_mesh.jobs.roster import json
+from vox_mesh.jobs.queries import json
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE, Job
 from vox_mesh.model.oplog.chain import Entry
 

@@ -16,7 +16,7 @@ from tools.fork_server import Program
 from tools.forked import AsyncProcess
 from tools.homes import environment
 from vox_mesh import Settings
-from vox_mesh.jobs.process_group import members
+from vox_mesh.jobs.exec.process_group import members
 
 KEY: Final = "task:build"
 PATIENCE_S: Final = 60.0

@@ -13,8 +13,8 @@ from tests.support.authoring import assert_sound
 from tests.support.messaging import crowd_on, write
 from tools.homes import MEMORY, MESH
 from vox_mesh.errors import Refused
-from vox_mesh.jobs.moves import Item
 from vox_mesh.jobs.rebuild import Rebuild
+from vox_mesh.jobs.transitions import Item
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.node import MeshNode

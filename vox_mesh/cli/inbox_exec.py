@@ -17,7 +17,7 @@ from vox_mesh.cli.message_output import records, text_of
 from vox_mesh.cli.output import Record
 from vox_mesh.cli.terminal import Terminal
 from vox_mesh.errors import AWAY, MeshError, NotHolder
-from vox_mesh.jobs.process_group import ProcessGroup, Start
+from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message
 from vox_mesh.observability.log_context import of_message

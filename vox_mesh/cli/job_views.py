@@ -16,7 +16,7 @@ from vox_mesh.cli.job_graph import dot, tree
 from vox_mesh.cli.job_output import show_jobs
 from vox_mesh.cli.output import json_option, printable, show_lines, show_next, show_one, show_several, table
 from vox_mesh.jobs.batches import listed, named
-from vox_mesh.jobs.notes import Piece
+from vox_mesh.jobs.progress import Piece
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.views.job_graph import MOST, Graph, GraphView, around, of_open

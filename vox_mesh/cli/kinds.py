@@ -11,7 +11,7 @@ from vox_mesh.cli.beside import run_beside
 from vox_mesh.cli.options import seconds
 from vox_mesh.cli.output import Record, json_option, show_one, show_several
 from vox_mesh.jobs.kinds import KEEP, JobKinds
-from vox_mesh.jobs.roster import KindRules
+from vox_mesh.jobs.queries import KindRules
 from vox_mesh.mesh import Mesh
 from vox_mesh.views.kinds import KindView, rules_of
 

@@ -15,7 +15,7 @@ from vox_mesh.cli.options import TakesCommand, Wanted, lock_options
 from vox_mesh.cli.start import start_shared
 from vox_mesh.cli.terminal import Terminal
 from vox_mesh.errors import LockLost, MeshError
-from vox_mesh.jobs.process_group import ProcessGroup, Start
+from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.settings import Settings

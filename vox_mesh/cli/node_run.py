@@ -11,7 +11,7 @@ from vox_mesh.cli.last_call import Watch
 from vox_mesh.cli.logs import name_node
 from vox_mesh.cli.systemd import ServiceManager
 from vox_mesh.cli.traces import set_up_traces, shut_down
-from vox_mesh.jobs.handlers import HandlerSet
+from vox_mesh.jobs.worker.handlers import HandlerSet
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
 from vox_mesh.settings import Settings

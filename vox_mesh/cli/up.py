@@ -12,9 +12,9 @@ from vox_mesh import loop
 from vox_mesh.cli.logs import set_up_logs
 from vox_mesh.cli.node_run import NodeRun, Work
 from vox_mesh.cli.options import grace_option, handlers_option
-from vox_mesh.jobs.exec_policy import ExecPolicy
-from vox_mesh.jobs.handlers import HandlerSet
-from vox_mesh.jobs.loading import load_handlers
+from vox_mesh.jobs.exec.policy import ExecPolicy
+from vox_mesh.jobs.worker.handler_loading import load_handlers
+from vox_mesh.jobs.worker.handlers import HandlerSet
 from vox_mesh.model.base.homes import Home
 from vox_mesh.settings import EXAMPLES, Settings, load_settings, variable_of
 

@@ -11,9 +11,9 @@ from vox_mesh.cli.node_run import NodeRun, Work
 from vox_mesh.cli.options import grace_option, handlers_option
 from vox_mesh.cli.start import start_shared
 from vox_mesh.errors import BadSettings
-from vox_mesh.jobs.exec_policy import ExecPolicy
-from vox_mesh.jobs.loading import load_handlers
-from vox_mesh.jobs.worker import MAX_CONCURRENCY
+from vox_mesh.jobs.exec.policy import ExecPolicy
+from vox_mesh.jobs.worker.handler_loading import load_handlers
+from vox_mesh.jobs.worker.worker import MAX_CONCURRENCY
 from vox_mesh.model.jobs.records import EXEC
 
 _LEAVING_S: Final = 8.0

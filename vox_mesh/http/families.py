@@ -18,7 +18,7 @@ from vox_mesh.errors import StaleFence
 from vox_mesh.http.measures import as_label, counter, counters, gauge, histogram, states
 from vox_mesh.http.rhythm_families import rhythm_families
 from vox_mesh.jobs.jobs import Jobs
-from vox_mesh.jobs.worker import Worker
+from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.bus import Bus
 from vox_mesh.model.base.histogram import OTHER, QUICK_S, Spread

@@ -17,9 +17,9 @@ from vox_mesh.errors import (
     OutcomeUnknown,
     Refused,
 )
-from vox_mesh.jobs.moves import Item, Moves
-from vox_mesh.jobs.notes import Notes
-from vox_mesh.jobs.roster import Roster
+from vox_mesh.jobs.progress import Notes
+from vox_mesh.jobs.queries import Roster
+from vox_mesh.jobs.transitions import Item, Moves
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
 from vox_mesh.model.jobs.manifest import After, Manifest, ordered, outside
 from vox_mesh.model.jobs.records import (

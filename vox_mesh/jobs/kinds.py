@@ -9,8 +9,8 @@ import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from vox_mesh.errors import BadValue, NotKnown
-from vox_mesh.jobs.moves import SQL as JOBS
-from vox_mesh.jobs.roster import KindRules, Roster
+from vox_mesh.jobs.queries import KindRules, Roster
+from vox_mesh.jobs.transitions import SQL as JOBS
 from vox_mesh.model.documents.validation import shown
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.manifest_fields import Kind

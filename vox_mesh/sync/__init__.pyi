@@ -21,15 +21,15 @@ from typing import Any
 from vox_mesh.base_errors import MeshError
 from vox_mesh.health import Health
 from vox_mesh.heartbeat.presence import Activity
-from vox_mesh.jobs.artifacts import Artifact, ArtifactSink
 from vox_mesh.jobs.crons import CronJob
-from vox_mesh.jobs.handlers import F, HandlerSet
 from vox_mesh.jobs.jobs import Reference, Scheduled
 from vox_mesh.jobs.kinds import Limit
-from vox_mesh.jobs.moves import Moves
-from vox_mesh.jobs.notes import Note, Piece
-from vox_mesh.jobs.roster import Claimable, KindRules, Predecessor, Situation
-from vox_mesh.jobs.worker_stats import WorkerStats
+from vox_mesh.jobs.progress import Note, Piece
+from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink
+from vox_mesh.jobs.queries import Claimable, KindRules, Predecessor, Situation
+from vox_mesh.jobs.transitions import Moves
+from vox_mesh.jobs.worker.handlers import F, HandlerSet
+from vox_mesh.jobs.worker.stats import WorkerStats
 from vox_mesh.locks.leadership import Leader
 from vox_mesh.locks.renewal import Renew
 from vox_mesh.messages.arrivals import Arrivals

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.jobs.batches import OPEN, found, listed
 from vox_mesh.jobs.jobs import MAX_AT_ONCE, Jobs
-from vox_mesh.jobs.roster import Predecessor
+from vox_mesh.jobs.queries import Predecessor
 
 MOST: Final = 5_000
 """So many jobs are followed."""

@@ -11,8 +11,8 @@ import orjson
 
 from vox_mesh.errors import NotKnown
 from vox_mesh.jobs.jobs import Scheduled
-from vox_mesh.jobs.notes import Note, Piece
-from vox_mesh.jobs.roster import Predecessor
+from vox_mesh.jobs.progress import Note, Piece
+from vox_mesh.jobs.queries import Predecessor
 from vox_mesh.model.jobs.records import Job, matches
 from vox_mesh.planes import Planes
 from vox_mesh.views.rhythm import stamped

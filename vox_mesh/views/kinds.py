@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vox_mesh.jobs.roster import KindRules
+from vox_mesh.jobs.queries import KindRules
 from vox_mesh.planes import Planes
 
 

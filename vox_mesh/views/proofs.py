@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.rebuild import Rebuild
-from vox_mesh.jobs.verify import Verifier
 from vox_mesh.model.jobs.proof import trailers
 from vox_mesh.planes import Planes
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vox_mesh.errors import NotKnown
-from vox_mesh.jobs.roster import Situation
+from vox_mesh.jobs.queries import Situation
 from vox_mesh.model.nodes.liveness import State
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.planes import Planes

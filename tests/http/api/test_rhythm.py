@@ -18,7 +18,7 @@ from tests.support.relaying import assert_problem
 from tests.support.serving import READ_TOKEN, Served, serving_api
 from tests.support.town import Town
 from tools.homes import FILE
-from vox_mesh.jobs.context import JobContext
+from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.rhythm.promises import HelpState
 from vox_mesh.node import MeshNode

@@ -15,8 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal, Protocol
 
-from vox_mesh.jobs.exec_policy import SEARCH_PATH, ExecPolicy, find_program
-from vox_mesh.jobs.process_group import GRACE_S, ProcessGroup, Start
+from vox_mesh.jobs.exec.policy import SEARCH_PATH, ExecPolicy, find_program
+from vox_mesh.jobs.exec.process_group import GRACE_S, ProcessGroup, Start
 from vox_mesh.store.engines.thread import SerialThread, to_the_end
 
 StreamName = Literal["stdout", "stderr"]

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 from blake3 import blake3
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, Refused, StaleClaim
-from vox_mesh.jobs.artifacts import Artifact, Artifacts
-from vox_mesh.jobs.moves import NOT_ALL, Item, Moves
-from vox_mesh.jobs.roster import Roster
+from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
+from vox_mesh.jobs.queries import Roster
+from vox_mesh.jobs.transitions import NOT_ALL, Item, Moves
 from vox_mesh.model.base.canonical import embedded
 from vox_mesh.model.jobs.proof import BLAKE3, Envelope, Runner, prove_and_tell, tellable
 from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
@@ -288,7 +288,7 @@ def _runner() -> Runner:
 @cache
 def _program() -> str:
     """The hash of the runner: of all its code."""
-    folder = Path(__file__).resolve().parent.parent
+    folder = Path(__file__).resolve().parents[2]
     whole = blake3()
     for path in sorted(folder.rglob("*.py")):
         whole.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import BadValue, NotKnown, TooLarge
-from vox_mesh.jobs.moves import SQL
+from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import GONE_WRONG, Job, JobState
 from vox_mesh.nodes.clock import MeshClock

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vox_mesh.errors import BadValue
-from vox_mesh.jobs.artifacts import Artifact, Artifacts
-from vox_mesh.jobs.moves import SQL
-from vox_mesh.jobs.notes import Notebook
+from vox_mesh.jobs.progress import Notebook
+from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
+from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.inference import SNAPSHOT, inference_snapshot
 from vox_mesh.model.jobs.records import Job
@@ -21,7 +21,7 @@ from vox_mesh.store.script import Statement, guard
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
-    from vox_mesh.jobs.bounds import Bound
+    from vox_mesh.jobs.worker.limits import Bound
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import MeshError, Refused
-from vox_mesh.jobs.choosing import Chooser
-from vox_mesh.jobs.moves import Moves
-from vox_mesh.jobs.roster import Claimable
+from vox_mesh.jobs.queries import Claimable
+from vox_mesh.jobs.transitions import Moves
+from vox_mesh.jobs.worker.choosing import Chooser
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.locks.tokens import next_token

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, Final
 
 from vox_mesh.errors import MeshError
-from vox_mesh.jobs.artifacts import Artifacts
-from vox_mesh.jobs.command import Command, run_command
-from vox_mesh.jobs.context import JobContext
-from vox_mesh.jobs.exec_policy import ExecPolicy
-from vox_mesh.jobs.finishing import Ended
-from vox_mesh.jobs.handlers import Function, Handler
+from vox_mesh.jobs.exec.command import Command, run_command
+from vox_mesh.jobs.exec.policy import ExecPolicy
+from vox_mesh.jobs.proof.artifacts import Artifacts
+from vox_mesh.jobs.worker.completing import Ended
+from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.jobs.worker.handlers import Function, Handler
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.nodes.clock import MeshClock

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from vox_mesh.heartbeat.presence import Activity
-from vox_mesh.jobs.handlers import Handler, HandlerSet
-from vox_mesh.jobs.roster import Claimable
+from vox_mesh.jobs.queries import Claimable
+from vox_mesh.jobs.worker.handlers import Handler, HandlerSet
 
 _MANY: Final = 2  # at least this part of all: a half
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from vox_mesh.jobs.roster import Claimable, KindRules, Roster, Situation
+from vox_mesh.jobs.queries import Claimable, KindRules, Roster, Situation
 from vox_mesh.model.jobs.records import EXEC, matches, most_specific
 from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms
 from vox_mesh.model.nodes.liveness import State

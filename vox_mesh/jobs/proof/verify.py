@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import ArtifactMissing, BadValue, MeshError, NotKnown
-from vox_mesh.jobs.artifacts import MAX_INLINE, Artifacts
+from vox_mesh.jobs.proof.artifacts import MAX_INLINE, Artifacts
 from vox_mesh.model.base.canonical import canonical, content_id, parse
 from vox_mesh.model.documents.json_shapes import has_keys, short
 from vox_mesh.model.jobs.proof import Output, Proof, bundle, faults_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vox_mesh.errors import BadSettings, MeshError
-from vox_mesh.jobs.handlers import HandlerSet
+from vox_mesh.jobs.worker.handlers import HandlerSet
 
 
 def load_handlers(names: Iterable[str]) -> HandlerSet:

@@ -11,8 +11,8 @@ from typing import Final
 import orjson
 
 from vox_mesh.errors import MeshError, Refused
-from vox_mesh.jobs.moves import Moves
-from vox_mesh.jobs.roster import Roster
+from vox_mesh.jobs.queries import Roster
+from vox_mesh.jobs.transitions import Moves
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.store.store import Store
 

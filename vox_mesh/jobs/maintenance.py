@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from vox_mesh.errors import DatabaseUnavailable, IllegalTransition, MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Jobs
-from vox_mesh.jobs.moves import SQL
+from vox_mesh.jobs.transitions import SQL
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.store import Store
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError, StaleClaim
-from vox_mesh.jobs.roster import Roster
+from vox_mesh.jobs.queries import Roster
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.store.rows import Value

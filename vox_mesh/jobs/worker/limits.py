@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vox_mesh.errors import MeshError, OverBudget, PhaseOverrun
-from vox_mesh.jobs.finishing import Ended
-from vox_mesh.jobs.metering import Meter, Share, Shares
-from vox_mesh.jobs.process_group import ProcessGroup
+from vox_mesh.jobs.exec.process_group import ProcessGroup
+from vox_mesh.jobs.worker.completing import Ended
+from vox_mesh.jobs.worker.metering import Meter, Share, Shares
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, capped, verdict
 from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
@@ -24,8 +24,8 @@ from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import Script, new_key
 
 if TYPE_CHECKING:
-    from vox_mesh.jobs.attempt import Work
-    from vox_mesh.jobs.context import JobContext
+    from vox_mesh.jobs.worker.attempt import Work
+    from vox_mesh.jobs.worker.context import JobContext
 
 _log = logging.getLogger(__name__)
 

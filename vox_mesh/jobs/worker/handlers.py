@@ -11,7 +11,7 @@ from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.records import EXEC, checked_pattern, matches, most_specific
 
 if TYPE_CHECKING:
-    from vox_mesh.jobs.context import JobContext
+    from vox_mesh.jobs.worker.context import JobContext
 
 Function = Callable[["JobContext"], Any]
 """A handler: it may be async, or not; then it runs in a thread. What it returns is the job's result."""

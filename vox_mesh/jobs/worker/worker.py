@@ -20,19 +20,19 @@ from vox_mesh.errors import (
     StoreClosed,
 )
 from vox_mesh.heartbeat.presence import Presence
-from vox_mesh.jobs.artifacts import Artifacts
-from vox_mesh.jobs.attempt import Work, attempt, executed, handled
-from vox_mesh.jobs.bounds import Bounds
-from vox_mesh.jobs.choosing import Chooser
-from vox_mesh.jobs.claiming import REST_S, Claimed, Claiming
-from vox_mesh.jobs.context import JobContext
-from vox_mesh.jobs.exec_policy import ExecPolicy
-from vox_mesh.jobs.finishing import Ended, Finisher
-from vox_mesh.jobs.handlers import F, Handler, HandlerSet
+from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.jobs import Jobs
-from vox_mesh.jobs.leases import Leases
-from vox_mesh.jobs.places import Places
-from vox_mesh.jobs.worker_stats import WorkerStats
+from vox_mesh.jobs.proof.artifacts import Artifacts
+from vox_mesh.jobs.worker.attempt import Work, attempt, executed, handled
+from vox_mesh.jobs.worker.capacity import Places
+from vox_mesh.jobs.worker.choosing import Chooser
+from vox_mesh.jobs.worker.claiming import REST_S, Claimed, Claiming
+from vox_mesh.jobs.worker.completing import Ended, Finisher
+from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.jobs.worker.handlers import F, Handler, HandlerSet
+from vox_mesh.jobs.worker.leases import Leases
+from vox_mesh.jobs.worker.limits import Bounds
+from vox_mesh.jobs.worker.stats import WorkerStats
 from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, EXEC, Job, JobState
 from vox_mesh.observability.log_context import job_context, of_job
 from vox_mesh.store.store import Store

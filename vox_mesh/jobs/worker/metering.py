@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from vox_mesh.errors import OverBudget
-from vox_mesh.jobs.process_group import ProcessGroup, group_of
+from vox_mesh.jobs.exec.process_group import ProcessGroup, group_of
 from vox_mesh.model.rhythm.budgets import Budget, Excess
 from vox_mesh.model.rhythm.costs import Resources
 

@@ -1,0 +1,1 @@
+"""Jobs that run a command in a process group of its own."""

@@ -1,0 +1,1 @@
+"""Proof of work done: artifacts, blobs and their verification."""

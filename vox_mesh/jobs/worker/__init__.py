@@ -1,0 +1,1 @@
+"""The worker: it claims jobs, runs their handlers and completes them."""
