@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vox_mesh.jobs.worker.handlers import HandlerSet
     from vox_mesh.loop import run
     from vox_mesh.mesh import Mesh
-    from vox_mesh.messages.outbox import Auto, Local, Remote
+    from vox_mesh.messages.relay_outbound import Auto, Local, Remote
     from vox_mesh.model.jobs.manifest import Manifest
     from vox_mesh.model.jobs.records import Job, JobState
     from vox_mesh.model.messages.records import Message
@@ -98,7 +98,7 @@ _MODULES: Final = {
     "vox_mesh.jobs.worker.handlers": ("HandlerSet",),
     "vox_mesh.loop": ("run",),
     "vox_mesh.mesh": ("Mesh",),
-    "vox_mesh.messages.outbox": ("Auto", "Local", "Remote"),
+    "vox_mesh.messages.relay_outbound": ("Auto", "Local", "Remote"),
     "vox_mesh.model.jobs.records": ("Job", "JobState"),
     "vox_mesh.model.jobs.manifest": ("Manifest",),
     "vox_mesh.model.messages.records": ("Message",),

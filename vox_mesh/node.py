@@ -29,7 +29,7 @@ from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import Bounds
 from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
-from vox_mesh.messages.keeper import Keeper
+from vox_mesh.messages.maintenance import Keeper
 from vox_mesh.model.base.homes import Home
 from vox_mesh.nodes.clock import MeshClock, Surroundings
 from vox_mesh.nodes.identity import (

@@ -34,7 +34,7 @@ from tools.sqld import Server
 from vox_mesh.http.body import MAX_BODY_BYTES
 from vox_mesh.http.deliver import MAX_MESSAGES, NODE, PATH, Limits, wire
 from vox_mesh.mesh import Mesh
-from vox_mesh.messages.reception import WINDOW_MS
+from vox_mesh.messages.relay_inbound import WINDOW_MS
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
 from vox_mesh.store.script import new_key

@@ -21,7 +21,7 @@ from vox_mesh.http.courier import HttpCourier
 from vox_mesh.http.deliver import wire
 from vox_mesh.http.front import relay_keys_of
 from vox_mesh.mesh import Mesh
-from vox_mesh.messages.whereabouts import Peer
+from vox_mesh.messages.directory import Peer
 
 _OTHER: Final = "another-token-that-nobody-may-read"
 

@@ -33,7 +33,7 @@ from vox_mesh.http.deliver import PATH, wire
 from vox_mesh.http.front import relay_keys_of
 from vox_mesh.http.relay_keys import RelayKeys
 from vox_mesh.mesh import Mesh
-from vox_mesh.messages.whereabouts import Peer
+from vox_mesh.messages.directory import Peer
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline
 from vox_mesh.model.rhythm.window_keys import MARK, RELAY, check, issue
 from vox_mesh.node import MeshNode

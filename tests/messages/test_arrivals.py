@@ -14,8 +14,8 @@ from tests.support.clocks import Clock
 from tests.support.messaging import PATIENCE_S, bodies, change, found, next_of, settled, take, write
 from vox_mesh import Message, Outcome, Script
 from vox_mesh.errors import DatabaseUnavailable, NotHolder, Unreachable
-from vox_mesh.messages.arrivals import MAX_KEPT, Arrivals
 from vox_mesh.messages.claims import is_brought
+from vox_mesh.messages.relay_buffer import MAX_KEPT, Arrivals
 from vox_mesh.model.messages.records import MessageState
 from vox_mesh.node import MeshNode
 from vox_mesh.store.write.breaker import Breaker

@@ -7,7 +7,7 @@ import asyncio
 from tests.support.authoring import Scene
 from tests.support.messaging import Crowd, bodies, change, found, ids
 from vox_mesh import Message
-from vox_mesh.messages.keeper import OVERDUE
+from vox_mesh.messages.maintenance import OVERDUE
 from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.node import MeshNode
 

@@ -21,7 +21,7 @@ from vox_mesh.http.deliver import FROM, NODE, PATH, STORED, Delivery, Limits, wi
 from vox_mesh.http.relay_keys import RelayKeys
 from vox_mesh.http.service import Service
 from vox_mesh.mesh import Mesh
-from vox_mesh.messages.reception import Reception
+from vox_mesh.messages.relay_inbound import Reception
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.messages.records import Message
 from vox_mesh.node import MeshNode

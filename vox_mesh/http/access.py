@@ -14,7 +14,7 @@ from aiohttp import web
 
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay_keys import RelayKeys
-from vox_mesh.messages.sparing import Sparing
+from vox_mesh.messages.log_throttle import Sparing
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.rhythm.window_keys import MARK, Fault

@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from vox_mesh.http.problems import Handler, Problem
-from vox_mesh.messages.sparing import Sparing
+from vox_mesh.messages.log_throttle import Sparing
 
 _log = logging.getLogger(__name__)
 

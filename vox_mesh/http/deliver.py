@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vox_mesh.http.access import Access, Rates, Scope
 from vox_mesh.http.body import READ_S, body_of
 from vox_mesh.http.problems import Problem
-from vox_mesh.messages.reception import Reception
+from vox_mesh.messages.relay_inbound import Reception
 from vox_mesh.model.base.batch_signature import MAX_LENGTH
 from vox_mesh.model.messages.records import MAX_NAME, MAX_PAYLOAD_BYTES, WIRE_FIELDS, Message
 

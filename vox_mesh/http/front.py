@@ -16,8 +16,8 @@ from vox_mesh.http.health import Checks, HealthPages
 from vox_mesh.http.metrics import Metrics
 from vox_mesh.http.relay_keys import RelayKeys
 from vox_mesh.http.service import Service
-from vox_mesh.messages.outbox import Outbox
-from vox_mesh.messages.reception import WINDOW_MS, Reception
+from vox_mesh.messages.relay_inbound import WINDOW_MS, Reception
+from vox_mesh.messages.relay_outbound import Outbox
 from vox_mesh.planes import Planes
 from vox_mesh.settings import Settings
 

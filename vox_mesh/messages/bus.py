@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Final
 
 from vox_mesh.errors import BadValue, MeshError, MessageTaken, Refused
-from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.claims import (
     LEASE_S,
     MAX_CLAIMED,
@@ -19,15 +18,16 @@ from vox_mesh.messages.claims import (
     firsts_of_pairs,
 )
 from vox_mesh.messages.consumer import POLL_S, Consumer
+from vox_mesh.messages.directory import Whereabouts
 from vox_mesh.messages.handling import Handling
 from vox_mesh.messages.inbox_leases import InboxLeases
-from vox_mesh.messages.letters import Letters
-from vox_mesh.messages.outbox import Auto, Outbox, Route
+from vox_mesh.messages.queries import Letters
+from vox_mesh.messages.relay_buffer import Arrivals
+from vox_mesh.messages.relay_outbound import Auto, Outbox, Route
 from vox_mesh.messages.scripts import announce_script, send_beside, send_plainly, send_script, sql, taken
-from vox_mesh.messages.senders import Senders
 from vox_mesh.messages.signing import Signing
+from vox_mesh.messages.verification import Senders
 from vox_mesh.messages.wakeups import Wakeups
-from vox_mesh.messages.whereabouts import Whereabouts
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import (
     EVERYONE,

@@ -22,7 +22,7 @@ from vox_mesh.messages.scripts import (
     renew_script,
     sql,
 )
-from vox_mesh.messages.senders import Senders
+from vox_mesh.messages.verification import Senders
 from vox_mesh.model.base.durations import checked_seconds
 from vox_mesh.model.base.histogram import LONG_S, Spread
 from vox_mesh.model.messages.records import Message, in_turn

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 
 from vox_mesh.errors import MeshError, NotHolder
-from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.claims import MIN_LEASE_S, Claims, firsts_of_pairs, is_brought
 from vox_mesh.messages.consumer import Consumer
 from vox_mesh.messages.inbox_leases import InboxLeases
+from vox_mesh.messages.relay_buffer import Arrivals
 from vox_mesh.model.messages.records import Message
 from vox_mesh.observability.log_context import done_with
 from vox_mesh.store.engines.thread import to_the_end

@@ -32,12 +32,12 @@ from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.worker.stats import WorkerStats
 from vox_mesh.locks.leadership import Leader
 from vox_mesh.locks.renewal import Renew
-from vox_mesh.messages.arrivals import Arrivals
 from vox_mesh.messages.bus import Beside
 from vox_mesh.messages.claims import ClaimStats
-from vox_mesh.messages.letters import Thread
-from vox_mesh.messages.outbox import Outbox, Route
-from vox_mesh.messages.whereabouts import Peer
+from vox_mesh.messages.directory import Peer
+from vox_mesh.messages.queries import Thread
+from vox_mesh.messages.relay_buffer import Arrivals
+from vox_mesh.messages.relay_outbound import Outbox, Route
 from vox_mesh.model.base.canonical import JsonObject
 from vox_mesh.model.base.health_check import Vitals
 from vox_mesh.model.base.histogram import Spread

@@ -14,7 +14,7 @@ from tests.support.serving import Served
 from vox_mesh import Message
 from vox_mesh.errors import TooLarge
 from vox_mesh.http.api import messages
-from vox_mesh.messages.letters import Letters
+from vox_mesh.messages.queries import Letters
 from vox_mesh.store.script import new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

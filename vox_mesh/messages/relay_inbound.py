@@ -18,8 +18,8 @@ from vox_mesh.errors import (
     StaleIncarnation,
 )
 from vox_mesh.messages.bus import Bus
+from vox_mesh.messages.log_throttle import Sparing
 from vox_mesh.messages.scripts import json, sql, taken
-from vox_mesh.messages.sparing import Sparing
 from vox_mesh.model.base.canonical import is_canonical
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS, Hlc
 from vox_mesh.model.base.recent import Recent

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple, Protocol
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from vox_mesh.errors import RelayFailed, RelayRefused
-from vox_mesh.messages.arrivals import Arrivals
-from vox_mesh.messages.sparing import Sparing
-from vox_mesh.messages.whereabouts import Peer, Whereabouts
+from vox_mesh.messages.directory import Peer, Whereabouts
+from vox_mesh.messages.log_throttle import Sparing
+from vox_mesh.messages.relay_buffer import Arrivals
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import UNKNOWN, Message
 from vox_mesh.observability.log_context import apart

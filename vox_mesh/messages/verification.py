@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from vox_mesh.messages.log_throttle import Sparing
 from vox_mesh.messages.scripts import sql
-from vox_mesh.messages.sparing import Sparing
 from vox_mesh.model.base.batch_signature import parted
 from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.base.recent import Recent
