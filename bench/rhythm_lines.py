@@ -22,11 +22,11 @@ from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Metronome, Tempo, Timeline
 from vox_mesh.nodes.clock import MeshClock, Surroundings
-from vox_mesh.rhythm.ground import Ground as Footing
-from vox_mesh.rhythm.pulse import Pulse
-from vox_mesh.rhythm.reverb import Reverb
-from vox_mesh.rhythm.status import StatusDesk
-from vox_mesh.rhythm.times import Times
+from vox_mesh.rhythm.context import Ground as Footing
+from vox_mesh.rhythm.reports.bar_reporter import Reverb
+from vox_mesh.rhythm.reports.status import StatusDesk
+from vox_mesh.rhythm.tempo.pulse import Pulse
+from vox_mesh.rhythm.tempo.times import Times
 
 _CLAIMS: Final = 10_000
 _STATES: Final = ("planning", "executing", "waiting", "review")

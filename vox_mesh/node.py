@@ -41,8 +41,8 @@ from vox_mesh.observability.log_context import telling
 from vox_mesh.opening import Role, open_store_of, slot_of, target_of, tenant_of
 from vox_mesh.oplog.author import Author
 from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
-from vox_mesh.rhythm.conductor import Conductor
 from vox_mesh.rhythm.files import RhythmFiles
+from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import new_key

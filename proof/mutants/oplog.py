@@ -113,7 +113,7 @@ LOG_PLANTS: Final = (
         "every beat is told twice",
         (
             Code(
-                "vox_mesh.rhythm.pulse:Pulse._beat",
+                "vox_mesh.rhythm.tempo.pulse:Pulse._beat",
                 "listener.tell(frame)",
                 "listener.tell(frame), listener.tell(frame)",
             ),
@@ -126,7 +126,7 @@ LOG_PLANTS: Final = (
         "beats that began while a process was away are left out, downbeats too",
         (
             Code(
-                "vox_mesh.rhythm.pulse:Pulse._beat",
+                "vox_mesh.rhythm.tempo.pulse:Pulse._beat",
                 "for beat in metronome.beats(ground.timeline, now_ms):",
                 "for beat in list(metronome.beats(ground.timeline, now_ms))[-1:]:",
             ),

@@ -21,7 +21,7 @@ from vox_mesh.model.rhythm.plan import Plan
 from vox_mesh.model.rhythm.score import WaitBudget
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline
 from vox_mesh.node import MeshNode
-from vox_mesh.rhythm.budgets import Budgets
+from vox_mesh.rhythm.budgets.budgets import Budgets
 from vox_mesh.store.script import Script, Statement, new_key
 
 SHARES = st.floats(0, 10, allow_nan=False)

@@ -21,10 +21,10 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import THREAD, HelpPromise, HelpState, HelpThread, thread_of, verdict
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import MeshClock, Surroundings
-from vox_mesh.rhythm import help as helping
-from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.help import ANSWER, EXPIRED, PROMISE, REQUEST, WITHDRAWN, Help
-from vox_mesh.rhythm.times import Times
+from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.help import help as helping
+from vox_mesh.rhythm.help.help import ANSWER, EXPIRED, PROMISE, REQUEST, WITHDRAWN, Help
+from vox_mesh.rhythm.tempo.times import Times
 from vox_mesh.store.schema.statements import named
 from vox_mesh.testing import Town
 

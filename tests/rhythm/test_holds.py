@@ -19,7 +19,7 @@ from vox_mesh.model.rhythm.boundaries import Until, end_of
 from vox_mesh.model.rhythm.policy import PHASES, TempoPolicy
 from vox_mesh.model.rhythm.tempo import Tempo
 from vox_mesh.node import MeshNode
-from vox_mesh.rhythm.holds import BeatLock
+from vox_mesh.rhythm.beat_locks import BeatLock
 from vox_mesh.testing import Town
 
 _PATIENCE_S: Final = 30.0

@@ -24,7 +24,7 @@ from vox_mesh.errors import (
     WaitExhausted,
 )
 from vox_mesh.model.rhythm.score import Score
-from vox_mesh.rhythm.phrase import Phrase
+from vox_mesh.rhythm.phrases.phrase import Phrase
 
 PATIENCE_S = 60.0
 FALLS_BACK = {"on_wait_exhausted": ["emit:needs-attention", "fallback:coarse-answer"]}

@@ -16,7 +16,7 @@ from vox_mesh.errors import (
     WaitExhausted,
 )
 from vox_mesh.model.rhythm.budgets import Budget
-from vox_mesh.rhythm.phrase import Phrase
+from vox_mesh.rhythm.phrases.phrase import Phrase
 
 # --- overruns and retries ----------------------------------------------------------------------------
 

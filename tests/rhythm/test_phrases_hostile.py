@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.phrase_stage import A_MS, BEAT_MS, STAYS, TASK, Stage, for_ever, played, score
 from vox_mesh.errors import DatabaseUnavailable, PhraseDeferred, WaitExhausted
-from vox_mesh.rhythm.phrase import Phrase
+from vox_mesh.rhythm.phrases.phrase import Phrase
 from vox_mesh.store.script import Script, Statement
 
 FALLS_BACK = {"on_wait_exhausted": ["emit:needs-attention", "fallback:coarse"]}

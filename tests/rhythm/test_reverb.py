@@ -14,8 +14,8 @@ from tests.support.messaging import Crowd, write
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport, Names
 from vox_mesh.model.rhythm.tempo import window_id
-from vox_mesh.rhythm import reverb
-from vox_mesh.rhythm.reverb import CLAIMS_KEPT_MS, QUIET_BARS, REPORTS_KEPT_MS
+from vox_mesh.rhythm.reports import bar_reporter as reverb
+from vox_mesh.rhythm.reports.bar_reporter import CLAIMS_KEPT_MS, QUIET_BARS, REPORTS_KEPT_MS
 
 _DAY_BARS = 86_400_000 // BAR_MS
 

@@ -10,8 +10,8 @@ from tests.support.grounds import Hand, Player, player
 from tests.support.messaging import Crowd
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import Names
-from vox_mesh.rhythm import reverb
-from vox_mesh.rhythm.reverb import ENDS_LATE_MS
+from vox_mesh.rhythm.reports import bar_reporter as reverb
+from vox_mesh.rhythm.reports.bar_reporter import ENDS_LATE_MS
 
 
 async def test_claims_that_come_late_amend_the_report_of_their_bar(crowd: Crowd, hand: Hand) -> None:

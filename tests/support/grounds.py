@@ -9,10 +9,10 @@ from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import MeshClock, Surroundings
-from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.reverb import Reverb
-from vox_mesh.rhythm.status import StatusDesk
-from vox_mesh.rhythm.times import Times
+from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.reports.bar_reporter import Reverb
+from vox_mesh.rhythm.reports.status import StatusDesk
+from vox_mesh.rhythm.tempo.times import Times
 
 BEAT_MS: Final = 5_000
 BAR_MS: Final = 8 * BEAT_MS

@@ -13,7 +13,7 @@ from tests.support.virtual_time import run, surroundings
 from vox_mesh import Mesh, Settings
 from vox_mesh.model.rhythm.score import Score
 from vox_mesh.node import MeshNode
-from vox_mesh.rhythm.phrase import Phrase
+from vox_mesh.rhythm.phrases.phrase import Phrase
 from vox_mesh.store.engines.memory import SharedMemory
 
 BEAT_MS = 5_000

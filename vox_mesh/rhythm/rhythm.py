@@ -17,18 +17,18 @@ from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.tempo import Timeline, window_id
 from vox_mesh.nodes.clock import MeshClock, Surroundings
 from vox_mesh.oplog.author import Author
-from vox_mesh.rhythm.budgets import Budgets, read_rates
-from vox_mesh.rhythm.controller import TempoController
+from vox_mesh.rhythm.beat_locks import BeatLocks
+from vox_mesh.rhythm.budgets.budgets import Budgets, read_rates
+from vox_mesh.rhythm.context import Ground
 from vox_mesh.rhythm.files import RhythmFiles
-from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.help import Help
-from vox_mesh.rhythm.holds import BeatLocks
-from vox_mesh.rhythm.phrases import Phrases
-from vox_mesh.rhythm.policies import Policies
-from vox_mesh.rhythm.pulse import Pulse
-from vox_mesh.rhythm.reverb import Reverb
-from vox_mesh.rhythm.status import StatusDesk
-from vox_mesh.rhythm.times import Times
+from vox_mesh.rhythm.help.help import Help
+from vox_mesh.rhythm.phrases.phrases import Phrases
+from vox_mesh.rhythm.reports.bar_reporter import Reverb
+from vox_mesh.rhythm.reports.status import StatusDesk
+from vox_mesh.rhythm.tempo.controller import TempoController
+from vox_mesh.rhythm.tempo.policies import Policies
+from vox_mesh.rhythm.tempo.pulse import Pulse
+from vox_mesh.rhythm.tempo.times import Times
 from vox_mesh.store.store import Store
 
 OFFICE: Final = "rhythm"

@@ -74,15 +74,15 @@ from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.oplog import Heads, Moment
 from vox_mesh.oplog.pending_ops import Standing, Waiting
 from vox_mesh.oplog.roles import Coordinator, KeyRequest, Owner
-from vox_mesh.rhythm.budgets import BudgetStanding, SetBudget, Spending
-from vox_mesh.rhythm.cutoff import Cutoff
-from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.help import AnyThread, HelpCounts
-from vox_mesh.rhythm.holds import BeatLock
-from vox_mesh.rhythm.phrase import T
-from vox_mesh.rhythm.phrases import AnyBudget, AnyScore
-from vox_mesh.rhythm.sheet import Fallbacks, Start, State
-from vox_mesh.rhythm.tally import Tally
+from vox_mesh.rhythm.beat_locks import BeatLock
+from vox_mesh.rhythm.budgets.budgets import BudgetStanding, SetBudget, Spending
+from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.help.help import AnyThread, HelpCounts
+from vox_mesh.rhythm.phrases.cutoff import Cutoff
+from vox_mesh.rhythm.phrases.phrase import T
+from vox_mesh.rhythm.phrases.phrases import AnyBudget, AnyScore
+from vox_mesh.rhythm.phrases.spec import Fallbacks, Start, State
+from vox_mesh.rhythm.reports.totals import Tally
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.wal import WalStatus
 from vox_mesh.store.replica.replica import Progress, ReplicaStatus

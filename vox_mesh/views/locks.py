@@ -12,7 +12,7 @@ from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.planes import Planes
 
 if TYPE_CHECKING:
-    from vox_mesh.rhythm.holds import BeatLocks
+    from vox_mesh.rhythm.beat_locks import BeatLocks
 
 
 @dataclass(frozen=True)

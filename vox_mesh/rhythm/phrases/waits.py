@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 from vox_mesh.errors import BadValue, MeshError, ThreadClosed, WaitExhausted
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.promises import HelpState, HelpThread
-from vox_mesh.rhythm.course import Course
-from vox_mesh.rhythm.cutoff import Cutoff, answer_of, either, put_away
-from vox_mesh.rhythm.sheet import WRITE_S, Parts, Sheet
-from vox_mesh.rhythm.voice import Voice
+from vox_mesh.rhythm.phrases.cutoff import Cutoff, answer_of, either, put_away
+from vox_mesh.rhythm.phrases.spec import WRITE_S, Parts, Sheet
+from vox_mesh.rhythm.phrases.status_reporter import Voice
+from vox_mesh.rhythm.phrases.timer import Course
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, capped, capped_waits
 from vox_mesh.model.rhythm.tempo import Timeline
-from vox_mesh.rhythm.budgets import Budgets, BudgetStanding
+from vox_mesh.rhythm.budgets.budgets import Budgets, BudgetStanding
 
 _NOTHING_NEW = (Verdict.NO_CLAIMS, Verdict.STOP)
 

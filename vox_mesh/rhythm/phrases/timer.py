@@ -8,10 +8,10 @@ from itertools import accumulate
 from typing import Final
 
 from vox_mesh.errors import BadValue, OverBudget
-from vox_mesh.rhythm.cutoff import Cutoff
-from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.sheet import Sheet
-from vox_mesh.rhythm.stopwatch import Stopwatch
+from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.phrases.cutoff import Cutoff
+from vox_mesh.rhythm.phrases.spec import Sheet
+from vox_mesh.rhythm.phrases.stopwatch import Stopwatch
 
 BETWEEN: Final = "between"
 """Where beats are counted that lie in no phase."""

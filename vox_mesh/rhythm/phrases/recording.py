@@ -9,7 +9,7 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.claims import MAX_NOTES
 from vox_mesh.model.rhythm.ends import PhraseEnd
 from vox_mesh.oplog.op_kinds import END_PHRASE
-from vox_mesh.rhythm.sheet import WRITE_S, Parts
+from vox_mesh.rhythm.phrases.spec import WRITE_S, Parts
 from vox_mesh.store.script import Op, Script, Statement
 
 _log = logging.getLogger(__name__)

@@ -12,14 +12,14 @@ from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import MAX_TASK
 from vox_mesh.model.rhythm.ends import PhraseOutcome
 from vox_mesh.model.rhythm.score import Score, ScoreFile, parse_score
-from vox_mesh.rhythm.allowance import Allowance
-from vox_mesh.rhythm.budgets import Budgets
-from vox_mesh.rhythm.checkpoints import Checkpoints
-from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.help import Help
-from vox_mesh.rhythm.phrase import Phrase
-from vox_mesh.rhythm.sheet import Fallbacks, Parts, Place, Sheet, Start, State
-from vox_mesh.rhythm.status import StatusDesk
+from vox_mesh.rhythm.budgets.allowance import Allowance
+from vox_mesh.rhythm.budgets.budgets import Budgets
+from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.help.help import Help
+from vox_mesh.rhythm.phrases.checkpoints import Checkpoints
+from vox_mesh.rhythm.phrases.phrase import Phrase
+from vox_mesh.rhythm.phrases.spec import Fallbacks, Parts, Place, Sheet, Start, State
+from vox_mesh.rhythm.reports.status import StatusDesk
 
 AnyScore = Score | ScoreFile | Path | str | None
 """A score, or the file that it is in, or the text of one; `None` is the built-in one."""

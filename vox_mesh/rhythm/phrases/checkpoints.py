@@ -6,10 +6,10 @@ import logging
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.rhythm.cutoff import answer_of
-from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.sheet import WRITE_S, Sheet
-from vox_mesh.rhythm.voice import Voice
+from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.phrases.cutoff import answer_of
+from vox_mesh.rhythm.phrases.spec import WRITE_S, Sheet
+from vox_mesh.rhythm.phrases.status_reporter import Voice
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
 

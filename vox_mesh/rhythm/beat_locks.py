@@ -12,7 +12,7 @@ from vox_mesh.locks.locks import Locks
 from vox_mesh.locks.scripts import MIN_TTL_S
 from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.model.rhythm.boundaries import Until, end_of
-from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.context import Ground
 
 _SHORTEST_MS: Final = round(MIN_TTL_S * 1_000)
 _SHORTEST_LEASE_MS: Final = 1_000

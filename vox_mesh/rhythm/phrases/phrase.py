@@ -15,15 +15,15 @@ from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.score import CHECKPOINT, DEFER
-from vox_mesh.rhythm.checkpoints import Checkpoints
-from vox_mesh.rhythm.course import BETWEEN, Course
-from vox_mesh.rhythm.cutoff import Cutoff, put_away
-from vox_mesh.rhythm.endings import note_of, why, write_end
-from vox_mesh.rhythm.phase import Phase
-from vox_mesh.rhythm.sheet import Parts, Place, Sheet
-from vox_mesh.rhythm.times import Times
-from vox_mesh.rhythm.voice import PLAN, REVIEW, WORK, Voice
-from vox_mesh.rhythm.waits import HELP, Waits
+from vox_mesh.rhythm.phrases.checkpoints import Checkpoints
+from vox_mesh.rhythm.phrases.cutoff import Cutoff, put_away
+from vox_mesh.rhythm.phrases.phase import Phase
+from vox_mesh.rhythm.phrases.recording import note_of, why, write_end
+from vox_mesh.rhythm.phrases.spec import Parts, Place, Sheet
+from vox_mesh.rhythm.phrases.status_reporter import PLAN, REVIEW, WORK, Voice
+from vox_mesh.rhythm.phrases.timer import BETWEEN, Course
+from vox_mesh.rhythm.phrases.waits import HELP, Waits
+from vox_mesh.rhythm.tempo.times import Times
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import new_key
 

@@ -12,7 +12,7 @@ from vox_mesh.model.base.histogram import Spread
 from vox_mesh.model.rhythm.frames import BeatFrame, Source
 from vox_mesh.model.rhythm.tempo import Beat, Metronome
 from vox_mesh.observability.log_context import apart
-from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.context import Ground
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from vox_mesh.model.rhythm.control import ControlState, Decision, Divergence, Re
 from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.oplog.op_kinds import TEMPO_DECISION
-from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.policies import OVERTAKEN, Policies
+from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.tempo.policies import OVERTAKEN, Policies
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.context import Ground
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement
 

@@ -14,7 +14,7 @@ from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Tempo
 from vox_mesh.oplog.op_kinds import SET_TEMPO
-from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.context import Ground
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement, new_key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.context import Ground
 
 
 class Stopwatch:

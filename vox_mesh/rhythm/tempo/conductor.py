@@ -17,13 +17,13 @@ from vox_mesh.model.rhythm.frames import Source
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry, median
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.nodes.nodes import Nodes
-from vox_mesh.rhythm.controller import TempoController
-from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.help import Help
-from vox_mesh.rhythm.policies import Policies
-from vox_mesh.rhythm.pulse import Pulse
-from vox_mesh.rhythm.reverb import Reverb
-from vox_mesh.rhythm.tidying import Tidying
+from vox_mesh.rhythm.cleanup import Tidying
+from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.help.help import Help
+from vox_mesh.rhythm.reports.bar_reporter import Reverb
+from vox_mesh.rhythm.tempo.controller import TempoController
+from vox_mesh.rhythm.tempo.policies import Policies
+from vox_mesh.rhythm.tempo.pulse import Pulse
 
 _log = logging.getLogger(__name__)
 

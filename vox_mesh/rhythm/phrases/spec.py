@@ -9,11 +9,11 @@ from typing import Any, Final, Literal
 
 from vox_mesh.messages.bus import Bus
 from vox_mesh.model.rhythm.score import Score
-from vox_mesh.rhythm.allowance import Allowance
-from vox_mesh.rhythm.budgets import Budgets
-from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.help import Help
-from vox_mesh.rhythm.status import StatusDesk
+from vox_mesh.rhythm.budgets.allowance import Allowance
+from vox_mesh.rhythm.budgets.budgets import Budgets
+from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.help.help import Help
+from vox_mesh.rhythm.reports.status import StatusDesk
 
 WRITE_S: Final = 3.0
 """Whatever a phrase writes, it waits no longer for it."""

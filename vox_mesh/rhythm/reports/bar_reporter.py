@@ -17,9 +17,9 @@ from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.reports import BarReport, Figures, Source, Standing, stretches
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.model.rhythm.watch import Watch
-from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.policies import nothing_else
-from vox_mesh.rhythm.tally import Tally
+from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.reports.totals import Tally
+from vox_mesh.rhythm.tempo.policies import nothing_else
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
-from vox_mesh.rhythm.ground import Ground
-from vox_mesh.rhythm.times import Times
+from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.tempo.times import Times
 
 _LAST_WORDS_MS: Final = 500
 """What was cancelled has so long to put its things away, or half a beat; then it is left to itself."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from vox_mesh.rhythm.cutoff import Cutoff
+from vox_mesh.rhythm.phrases.cutoff import Cutoff
 
 if TYPE_CHECKING:
-    from vox_mesh.rhythm.phrase import Phrase
+    from vox_mesh.rhythm.phrases.phrase import Phrase
 
 
 class Phase:

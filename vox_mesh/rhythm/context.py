@@ -9,7 +9,7 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Beat, Timeline
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.author import Author
-from vox_mesh.rhythm.times import Times
+from vox_mesh.rhythm.tempo.times import Times
 from vox_mesh.store.store import Store
 
 

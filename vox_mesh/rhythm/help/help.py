@@ -25,7 +25,7 @@ from vox_mesh.model.rhythm.promises import (
     thread_of,
     verdict,
 )
-from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.context import Ground
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement

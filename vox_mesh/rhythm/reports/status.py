@@ -20,7 +20,7 @@ from vox_mesh.errors import (
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.claims import ClaimState, StatusClaim
 from vox_mesh.model.rhythm.tempo import Beat
-from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.context import Ground
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Shape
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from vox_mesh.model.rhythm.claims import ClaimState
-from vox_mesh.rhythm.status import StatusDesk
+from vox_mesh.rhythm.reports.status import StatusDesk
 
 PLAN: Final = "plan"
 WORK: Final = "work"

@@ -16,7 +16,7 @@ from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of,
 from vox_mesh.model.rhythm.costs import Rates, Resources, parse_rates
 from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.tempo import Timeline
-from vox_mesh.rhythm.ground import Ground
+from vox_mesh.rhythm.context import Ground
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement

@@ -1,0 +1,1 @@
+"""Budgets: what may be spent in a bar, and what was."""

@@ -1,0 +1,1 @@
+"""Help: what nodes promise each other."""

@@ -1,0 +1,1 @@
+"""Phrases: work in bars, from its start to its recording."""

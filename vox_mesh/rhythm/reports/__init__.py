@@ -1,0 +1,1 @@
+"""Bar reports and status claims."""

@@ -1,0 +1,1 @@
+"""The tempo: pulse, conductor and controller."""
