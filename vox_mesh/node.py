@@ -50,7 +50,7 @@ from vox_mesh.store.store import Store
 from vox_mesh.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from vox_mesh.http.front import Front
+    from vox_mesh.http.server import Front
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class MeshNode(Mesh):
         )
 
     def _front_of(self, settings: Settings) -> Front:
-        from vox_mesh.http.front import Front  # where nothing listens, nothing need be loaded
+        from vox_mesh.http.server import Front  # where nothing listens, nothing need be loaded
 
         return Front(settings, self, self, self.health.checks, self._monotonic)
 

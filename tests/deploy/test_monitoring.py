@@ -21,7 +21,7 @@ from tests.deploy.test_containers import compose, control_address
 from tests.support.scraping import Scrape
 from tools.homes import FILE
 from vox_mesh import Mesh
-from vox_mesh.http.rhythm_families import ALARMS
+from vox_mesh.http.metrics.rhythm_collector import ALARMS
 from vox_mesh.model.nodes.liveness import State, state_of
 from vox_mesh.nodes.census import MAX_MESSAGES
 

@@ -16,7 +16,7 @@ from anyio.abc import SocketStream
 
 from vox_mesh import Message, run
 from vox_mesh.errors import RelayFailed
-from vox_mesh.http.courier import HttpCourier
+from vox_mesh.http.relay.client import HttpCourier
 from vox_mesh.messages.directory import Peer
 
 _TRIES: Final = 20

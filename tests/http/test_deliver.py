@@ -32,7 +32,7 @@ from tests.support.town import Town
 from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh.http.body import MAX_BODY_BYTES
-from vox_mesh.http.deliver import MAX_MESSAGES, NODE, PATH, Limits, wire
+from vox_mesh.http.relay.endpoint import MAX_MESSAGES, NODE, PATH, Limits, wire
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.relay_inbound import WINDOW_MS
 from vox_mesh.model.base.hlc import Hlc

@@ -29,8 +29,8 @@ from tests.support.relaying import (
 )
 from vox_mesh.errors import SenderRefused
 from vox_mesh.http.access import Rates
-from vox_mesh.http.deliver import FROM, MAX_MESSAGES, NODE, STORED, Limits, wire
 from vox_mesh.http.problems import Problem
+from vox_mesh.http.relay.endpoint import FROM, MAX_MESSAGES, NODE, STORED, Limits, wire
 from vox_mesh.messages.log_throttle import Sparing
 from vox_mesh.messages.relay_inbound import Reception
 from vox_mesh.model.base.hlc import Hlc

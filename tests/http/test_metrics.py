@@ -23,7 +23,7 @@ from tools.homes import FILE
 from vox_mesh import Manual, Mesh, Script, Statement, TakeLeft
 from vox_mesh.errors import NotHolder, StaleFence
 from vox_mesh.http.access import Access
-from vox_mesh.http.metrics import CONTENT_TYPE, Metrics
+from vox_mesh.http.metrics.endpoint import CONTENT_TYPE, Metrics
 from vox_mesh.jobs.worker.completing import Ended
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.records import JobState

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from tests.support.relaying import Pair, Wire, letter, raw_request, rows_of, serving, until
 from vox_mesh.http.connections import Patience
-from vox_mesh.http.deliver import Limits, wire
+from vox_mesh.http.relay.endpoint import Limits, wire
 from vox_mesh.http.service import Service
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

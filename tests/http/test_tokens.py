@@ -17,9 +17,9 @@ from tests.support.town import Town
 from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings, RelayFailed, RelayRefused
 from vox_mesh.http import access
-from vox_mesh.http.courier import HttpCourier
-from vox_mesh.http.deliver import wire
-from vox_mesh.http.front import relay_keys_of
+from vox_mesh.http.relay.client import HttpCourier
+from vox_mesh.http.relay.endpoint import wire
+from vox_mesh.http.server import relay_keys_of
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.directory import Peer
 

@@ -27,5 +27,5 @@ def test_a_node_that_has_nothing_to_do_loads_neither_a_client_nor_a_parser_nor_a
     started = [sys.executable, "-c", _IDLE, str(tmp_path)]
     ended = subprocess.run(started, cwd=_ROOT, capture_output=True, text=True, check=True, timeout=60)
     loaded = {*ended.stdout.split()}
-    assert "vox_mesh.http.courier" in loaded
+    assert "vox_mesh.http.relay.client" in loaded
     assert not {"httpx", "yaml", "rich", "textual"} & loaded

@@ -28,10 +28,10 @@ from tests.support.relaying import (
 )
 from tests.support.town import Town
 from vox_mesh.errors import DatabaseUnavailable, RelayFailed
-from vox_mesh.http.courier import HttpCourier
-from vox_mesh.http.deliver import PATH, wire
-from vox_mesh.http.front import relay_keys_of
-from vox_mesh.http.relay_keys import RelayKeys
+from vox_mesh.http.relay.client import HttpCourier
+from vox_mesh.http.relay.endpoint import PATH, wire
+from vox_mesh.http.relay.keys import RelayKeys
+from vox_mesh.http.server import relay_keys_of
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.directory import Peer
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline

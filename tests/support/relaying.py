@@ -17,8 +17,8 @@ from tests.support.town import Town
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import Address
 from vox_mesh.http.connections import Patience
-from vox_mesh.http.deliver import FROM, NODE, PATH, STORED, Delivery, Limits, wire
-from vox_mesh.http.relay_keys import RelayKeys
+from vox_mesh.http.relay.endpoint import FROM, NODE, PATH, STORED, Delivery, Limits, wire
+from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.http.service import Service
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.relay_inbound import Reception

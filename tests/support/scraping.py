@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.messaging import PATIENCE_S
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import Address
-from vox_mesh.http.metrics import Metrics
+from vox_mesh.http.metrics.endpoint import Metrics
 from vox_mesh.http.service import Service
 from vox_mesh.node import MeshNode
 

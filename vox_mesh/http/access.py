@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from vox_mesh.http.problems import Problem
-from vox_mesh.http.relay_keys import RelayKeys
+from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.messages.log_throttle import Sparing
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.recent import Recent

@@ -20,8 +20,8 @@ from aiohttp import web
 
 from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.connections import lost, touched
+from vox_mesh.http.overview_feed import Scenes
 from vox_mesh.http.problems import Problem
-from vox_mesh.http.scenes import Scenes
 from vox_mesh.planes import Planes
 from vox_mesh.views.oplog import ENTRY_TOPICS, stamped_record, topic_of
 from vox_mesh.views.overview import Overview

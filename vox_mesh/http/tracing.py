@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from vox_mesh.http.labels import Label
+from vox_mesh.http.metrics.labels import Label
 from vox_mesh.http.problems import Handler
 from vox_mesh.model.base.traces import Trace
 from vox_mesh.observability import tracing

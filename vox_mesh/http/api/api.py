@@ -20,8 +20,8 @@ from vox_mesh.http.api.pages import Page
 from vox_mesh.http.api.streams import sent_as_it_comes
 from vox_mesh.http.api.table import ALL
 from vox_mesh.http.body import body_of
-from vox_mesh.http.calls import Calls
 from vox_mesh.http.problems import Handler, Problem
+from vox_mesh.http.request_scope import Calls
 from vox_mesh.planes import Planes
 
 DOCUMENT: Final = "/v1/openapi.json"

@@ -15,8 +15,8 @@ from prometheus_client.core import (
 )
 
 from vox_mesh.errors import StaleFence
-from vox_mesh.http.measures import as_label, counter, counters, gauge, histogram, states
-from vox_mesh.http.rhythm_families import rhythm_families
+from vox_mesh.http.metrics.instruments import as_label, counter, counters, gauge, histogram, states
+from vox_mesh.http.metrics.rhythm_collector import rhythm_families
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.locks.locks import Locks

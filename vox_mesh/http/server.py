@@ -8,13 +8,13 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import Address
 from vox_mesh.http.api.api import Api
-from vox_mesh.http.courier import HttpCourier
-from vox_mesh.http.deliver import Delivery
 from vox_mesh.http.events import Events
-from vox_mesh.http.families import Measured
 from vox_mesh.http.health import Checks, HealthPages
-from vox_mesh.http.metrics import Metrics
-from vox_mesh.http.relay_keys import RelayKeys
+from vox_mesh.http.metrics.collector import Measured
+from vox_mesh.http.metrics.endpoint import Metrics
+from vox_mesh.http.relay.client import HttpCourier
+from vox_mesh.http.relay.endpoint import Delivery
+from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.http.service import Service
 from vox_mesh.messages.relay_inbound import WINDOW_MS, Reception
 from vox_mesh.messages.relay_outbound import Outbox

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from vox_mesh.errors import RelayFailed, RelayRefused
-from vox_mesh.http.deliver import FROM, NODE, PATH, STORED, wire
-from vox_mesh.http.relay_keys import RelayKeys
+from vox_mesh.http.relay.endpoint import FROM, NODE, PATH, STORED, wire
+from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.messages.directory import Peer
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.window_keys import MARK

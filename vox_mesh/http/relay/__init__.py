@@ -1,0 +1,1 @@
+"""The relay: messages delivered from node to node over HTTP."""
