@@ -63,7 +63,7 @@ async def fail(context):
 _NODE: Final = """
 import asyncio, logging, sys
 from vox_mesh import Mesh, load_settings
-from vox_mesh.cli.logs import set_up_logs
+from vox_mesh.cli.node.logs import set_up_logs
 
 log = logging.getLogger("my.program")
 
@@ -91,7 +91,7 @@ asyncio.run(main())
 
 _HOSTILE: Final = """
 import asyncio, logging, sys, warnings
-from vox_mesh.cli.logs import set_up_logs
+from vox_mesh.cli.node.logs import set_up_logs
 
 set_up_logs(sys.argv[1], [sys.argv[2]])
 log = logging.getLogger("vox_mesh.test")

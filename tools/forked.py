@@ -22,7 +22,7 @@ from tools.fork_server import Program
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _ASKING: Final = Lock()
 _LOADED: Final = [
-    *("vox_mesh.cli.app", "vox_mesh.cli.job", "vox_mesh.node", "vox_mesh.http.service"),
+    *("vox_mesh.cli.app", "vox_mesh.cli.jobs.job", "vox_mesh.node", "vox_mesh.http.service"),
     *("aiohttp", "click", "httpx", "orjson"),
 ]
 

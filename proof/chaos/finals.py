@@ -15,7 +15,7 @@ from proof.chaos.strangers import MARK
 from proof.history import Recorder
 from proof.reading import Ask, read_finals
 from vox_mesh import MeshError, Script, Settings, Statement, Store, open_store
-from vox_mesh.cli.replicas import sync_replica
+from vox_mesh.cli.database.replicas import sync_replica
 from vox_mesh.opening import Role
 
 _TABLES: Final = (

@@ -9,8 +9,8 @@ import pytest
 
 from tests.cli.conftest import Ended, Vox
 from tools.sqld import Server, free_port
-from vox_mesh.cli.checks import State
-from vox_mesh.cli.database_checks import judge_clock
+from vox_mesh.cli.doctor.checks import State
+from vox_mesh.cli.doctor.database_checks import judge_clock
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.spool.spool import Spool
 

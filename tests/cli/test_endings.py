@@ -17,7 +17,7 @@ from tests.cli.conftest import MESH_TOKEN, Vox
 from tools.sqld import Server, free_port
 from vox_mesh import errors
 from vox_mesh.cli import app
-from vox_mesh.cli.exits import exit_code_of
+from vox_mesh.cli.support.exit_codes import exit_code_of
 from vox_mesh.errors import MeshError
 
 

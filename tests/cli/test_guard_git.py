@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 from tests.support.repositories import GIT_SETTINGS, Repository, new_repository
-from vox_mesh.cli import git_hook
-from vox_mesh.cli.git import WorkTree
-from vox_mesh.cli.git_hook import KEPT, NAME, HookInTheWay, install, uninstall
+from vox_mesh.cli.locks import git_hook
+from vox_mesh.cli.locks.git import WorkTree
+from vox_mesh.cli.locks.git_hook import KEPT, NAME, HookInTheWay, install, uninstall
 from vox_mesh.errors import BadSettings, BadValue
 
 _ODD_NAMES: Final = (

@@ -14,7 +14,7 @@ from tests.cli.conftest import Vox
 from tests.cli.terminals import terminal
 from tests.support.messaging import write
 from vox_mesh import Mesh, load_settings
-from vox_mesh.cli.exits import ExitCode
+from vox_mesh.cli.support.exit_codes import ExitCode
 
 _PATIENCE_S: Final = 60.0
 _ALTERNATE: Final = b"\x1b[?1049h"

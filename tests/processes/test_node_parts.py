@@ -13,7 +13,7 @@ import pytest
 from tests.support.example_handlers import handlers
 from tools.homes import FILE
 from vox_mesh import Mesh, Settings
-from vox_mesh.cli.node_run import NodeRun, Work
+from vox_mesh.cli.node.node_run import NodeRun, Work
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Surroundings
 from vox_mesh.store.batch import Batch

@@ -12,8 +12,8 @@ import pytest
 
 from tools.homes import FILE
 from vox_mesh import Script, Settings, Statement, open_store
-from vox_mesh.cli import database_checks
-from vox_mesh.cli.checks import Patient
+from vox_mesh.cli.doctor import database_checks
+from vox_mesh.cli.doctor.checks import Patient
 from vox_mesh.store.engines.file import FileEngine
 
 _BOUND: Final = 200_000

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Final
 
-from vox_mesh.cli.early import heed_early_signals
+from vox_mesh.cli.support.early_signals import heed_early_signals
 
 COMPLETE: Final = "_VOX_MESH_COMPLETE"
 """Set by a shell that wants words completed; the value says which shell it is."""

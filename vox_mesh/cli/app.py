@@ -13,8 +13,8 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
-from vox_mesh.cli import output
-from vox_mesh.cli.exits import ExitCode, exit_code_of
+from vox_mesh.cli.support import output
+from vox_mesh.cli.support.exit_codes import ExitCode, exit_code_of
 from vox_mesh.errors import MeshError
 
 NAME: Final = "vox-mesh"
@@ -23,31 +23,31 @@ NAME: Final = "vox-mesh"
 _OUTPUT: Final = 1
 
 _COMMANDS: Final = {
-    "beat": "vox_mesh.cli.beat:beat",
-    "budget": "vox_mesh.cli.budget:budget",
+    "beat": "vox_mesh.cli.rhythm.beat:beat",
+    "budget": "vox_mesh.cli.rhythm.budget:budget",
     "completion": "vox_mesh.cli.completion:completion",
-    "conflicts": "vox_mesh.cli.conflicts:conflicts",
-    "cron": "vox_mesh.cli.crons:cron",
-    "db": "vox_mesh.cli.db:db",
-    "doctor": "vox_mesh.cli.doctor:doctor",
-    "guard": "vox_mesh.cli.guard:guard",
-    "inbox": "vox_mesh.cli.inbox:inbox",
-    "kind": "vox_mesh.cli.kinds:kind",
-    "job": "vox_mesh.cli.job:job",
-    "lock": "vox_mesh.cli.lock:lock",
-    "messages": "vox_mesh.cli.messages:messages",
-    "nodes": "vox_mesh.cli.nodes:nodes",
-    "oplog": "vox_mesh.cli.oplog:oplog",
-    "rhythm": "vox_mesh.cli.rhythm:rhythm",
-    "roles": "vox_mesh.cli.roles:roles",
-    "route": "vox_mesh.cli.routes:route",
-    "score": "vox_mesh.cli.score:score",
-    "send": "vox_mesh.cli.send:send",
-    "top": "vox_mesh.cli.top:top",
-    "token": "vox_mesh.cli.token:token",
-    "ucxl": "vox_mesh.cli.ucxl:ucxl",
-    "up": "vox_mesh.cli.up:up",
-    "worker": "vox_mesh.cli.worker:worker",
+    "conflicts": "vox_mesh.cli.database.conflicts:conflicts",
+    "cron": "vox_mesh.cli.jobs.crons:cron",
+    "db": "vox_mesh.cli.database.db:db",
+    "doctor": "vox_mesh.cli.doctor.doctor:doctor",
+    "guard": "vox_mesh.cli.locks.guard:guard",
+    "inbox": "vox_mesh.cli.messages.inbox:inbox",
+    "kind": "vox_mesh.cli.jobs.kinds:kind",
+    "job": "vox_mesh.cli.jobs.job:job",
+    "lock": "vox_mesh.cli.locks.lock:lock",
+    "messages": "vox_mesh.cli.messages.messages:messages",
+    "nodes": "vox_mesh.cli.node.nodes:nodes",
+    "oplog": "vox_mesh.cli.database.oplog:oplog",
+    "rhythm": "vox_mesh.cli.rhythm.rhythm:rhythm",
+    "roles": "vox_mesh.cli.node.roles:roles",
+    "route": "vox_mesh.cli.jobs.routes:route",
+    "score": "vox_mesh.cli.rhythm.score:score",
+    "send": "vox_mesh.cli.messages.send:send",
+    "top": "vox_mesh.cli.node.top:top",
+    "token": "vox_mesh.cli.database.token:token",
+    "ucxl": "vox_mesh.cli.rhythm.ucxl:ucxl",
+    "up": "vox_mesh.cli.node.up:up",
+    "worker": "vox_mesh.cli.jobs.worker:worker",
 }
 
 
@@ -126,7 +126,7 @@ def _drop_output() -> None:
 
 
 def _ended(message: str, hint: str, code: ExitCode) -> int:
-    from vox_mesh.cli.logs import is_debugging  # which takes time, and completion needs none of it
+    from vox_mesh.cli.node.logs import is_debugging  # which takes time, and completion needs none of it
 
     if is_debugging():
         traceback.print_exc()

@@ -9,7 +9,7 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from vox_mesh.cli import COMPLETE
-from vox_mesh.cli.exits import ExitCode
+from vox_mesh.cli.support.exit_codes import ExitCode
 
 _SHELLS: Final = ("bash", "zsh", "fish")
 

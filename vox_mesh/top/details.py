@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from vox_mesh.cli.output import fields, printable, table
+from vox_mesh.cli.support.output import fields, printable, table
 from vox_mesh.errors import NotKnown
 from vox_mesh.model.base.row_json import shown
 from vox_mesh.model.jobs.proof import iso_time

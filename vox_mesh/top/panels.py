@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.cli.output import printable
+from vox_mesh.cli.support.output import printable
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.nodes.liveness import State
 from vox_mesh.views.nodes import NodeView

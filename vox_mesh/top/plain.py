@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vox_mesh.cli.output import table
+from vox_mesh.cli.support.output import table
 from vox_mesh.top.headline import headlines
 from vox_mesh.top.panels import PANELS
 from vox_mesh.views.overview import Overview

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
-from vox_mesh.cli.early import ENDING
-from vox_mesh.cli.exits import KILLED, ExitCode
+from vox_mesh.cli.support.early_signals import ENDING
+from vox_mesh.cli.support.exit_codes import KILLED, ExitCode
 from vox_mesh.settings import Settings
 from vox_mesh.top.app import Told, TopApp
 from vox_mesh.top.feed import Feed

@@ -1,0 +1,196 @@
+"""`vox-mesh db`: the database itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vox_mesh.cli.database.db_lost import lost
+from vox_mesh.cli.database.db_migrate import migrate
+from vox_mesh.cli.database.replicas import replica_reports, sync_replica
+from vox_mesh.cli.support.output import json_option, show_lines, show_one
+from vox_mesh.cli.support.progress import ProgressBar
+from vox_mesh.cli.support.start import opened_engine, start, start_shared
+from vox_mesh.errors import DatabaseUnavailable, MeshError, SchemaDiffers
+from vox_mesh.mesh import Mesh
+from vox_mesh.model.base.homes import Home
+from vox_mesh.opening import Role, open_store
+from vox_mesh.oplog.op_kinds import RESTORE
+from vox_mesh.runtime.restore import BackupFile
+from vox_mesh.runtime.restore import restore as restore_backup
+from vox_mesh.settings import Settings
+from vox_mesh.store.schema.backup import back_up
+from vox_mesh.store.schema.probe import all_spools, row_counts
+from vox_mesh.store.schema.schema import VERSION, ensure_schema, versions_at
+from vox_mesh.store.schema.shape import differences_at
+
+_FILE = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group(no_args_is_help=False)
+def db() -> None:
+    """Create, look at, migrate, back up and restore the database."""
+
+
+db.add_command(migrate)
+db.add_command(lost)
+
+
+@db.command()
+@json_option
+def init(as_json: bool) -> None:
+    """Create the schema, or check the one that is there.
+
+    Safe to run at any time, from any number of machines.
+
+    \b
+    Example:
+      VOX_MESH_ENABLED=1 vox-mesh db init
+    """
+    show_one(asyncio.run(_init(start_shared("db init"))), as_json=as_json)
+
+
+async def _init(settings: Settings) -> dict[str, Any]:
+    async with opened_engine(settings) as engine:
+        found, _ = await versions_at(engine.query)
+        schema_version = await ensure_schema(engine)
+        facts = await engine.facts()
+    return {
+        "home": settings.home.value,
+        "driver": facts.driver,
+        "address": facts.address,
+        "schema_version": schema_version,
+        "done": "checked" if found == schema_version else "upgraded" if found else "created",
+    }
+
+
+@db.command()
+@json_option
+def status(as_json: bool) -> None:
+    """Show where the data lives, its versions and row counts, the replicas, the spool and the breaker.
+
+    \b
+    Example:
+      vox-mesh db status --json
+    """
+    settings = start()
+    record, fault = asyncio.run(_status(settings))
+    show_one(record, as_json=as_json)
+    if fault is not None:
+        raise fault
+    if settings.home is Home.MEMORY and not as_json:
+        show_lines(["nothing is shared: all data ends with the process; set VOX_MESH_ENABLED=1 to share it"])
+
+
+async def _status(settings: Settings) -> tuple[dict[str, Any], MeshError | None]:
+    """What is known; with the database away that is less, but the spool matters most just then."""
+    here = {
+        "home": settings.home.value,
+        "shared": settings.home is not Home.MEMORY,
+        "package_version": version("vox-mesh"),
+        "scope_id": settings.scope_id,
+        "repository_id": settings.repository_id,
+    }
+    kept: dict[str, Any] = {"spool": asdict(await asyncio.to_thread(all_spools, settings.home_dir))}
+    if settings.home is Home.MESH:
+        kept["replicas"] = [asdict(report) for report in await replica_reports(settings)]
+    try:
+        async with await open_store(settings, Role.COMMAND) as store:
+            status = await store.status()
+            rows = await row_counts(store)
+            differences = await differences_at(lambda asked: store.read(asked.sql, asked.params, fresh=True))
+    except DatabaseUnavailable as fault:
+        return here | kept, fault
+    except SchemaDiffers as fault:
+        differs = [{"difference": each} for each in fault.differences]
+        return here | {"schema_version": VERSION, "differences": differs} | kept, fault
+    facts = {} if status.engine is None else asdict(status.engine)
+    there = facts | {"schema_version": status.schema_version, "breaker": status.breaker}
+    if status.schema_version == VERSION:
+        kept["differences"] = [{"difference": str(each)} for each in differences]
+    return here | there | kept | {"rows": rows}, None
+
+
+@db.command()
+@json_option
+def sync(as_json: bool) -> None:
+    """Bring this node's replica up to date, or wait until the node that runs has done so.
+
+    For a first copy before a node starts, and to know that reads there miss nothing.
+
+    \b
+    Example:
+      vox-mesh db sync
+    """
+    settings = start_shared("db sync")
+    with ProgressBar() as bar:
+        record = asyncio.run(sync_replica(settings, bar.show))
+    show_one(asdict(record), as_json=as_json)
+
+
+@db.command()
+@_FILE
+@json_option
+def backup(file: Path, as_json: bool) -> None:
+    """Copy the whole database, at one moment, to a new SQLite file.
+
+    Others may go on writing meanwhile. The file must not exist yet.
+
+    \b
+    Example:
+      vox-mesh db backup mesh-2026-01-31.db
+    """
+    settings = start_shared("db backup")
+    show_one(asyncio.run(_backup(settings, file)), as_json=as_json)
+
+
+async def _backup(settings: Settings, file: Path) -> dict[str, Any]:
+    async with opened_engine(settings) as engine:
+        done = await back_up(engine, file)
+    return {"file": str(done.path), "tables": done.tables, "rows": done.rows, "bytes": done.bytes}
+
+
+@db.command()
+@_FILE
+@json_option
+def restore(file: Path, as_json: bool) -> None:
+    """Copy a backup into an empty database, of this home or any other.
+
+    Every fence counter and every incarnation is raised by 2^32, so that nothing handed out after the
+    backup was taken is ever handed out again. Cut off, it is finished by running it again.
+
+    \b
+    Example:
+      vox-mesh db restore mesh-2026-01-31.db
+    """
+    settings = start_shared("db restore")
+    with BackupFile(file) as backup:
+        record, fault = asyncio.run(_restore(settings, backup))
+    show_one(record, as_json=as_json)
+    if fault is not None:
+        raise fault
+
+
+async def _restore(settings: Settings, backup: BackupFile) -> tuple[dict[str, Any], MeshError | None]:
+    """What was restored; and what kept it from being logged, if anything did: it is restored all the same."""
+    async with opened_engine(settings) as engine:
+        done = await restore_backup(engine, backup, timeout=settings.db_deadline)
+        facts = await engine.facts()
+    record = {"file": str(backup.path), "home": settings.home.value, "address": facts.address, **asdict(done)}
+    payload = {
+        "fingerprint": backup.fingerprint,
+        "rows": done.rows,
+        "fences_raised": done.fences_raised,
+        "incarnations_raised": done.incarnations_raised,
+    }
+    try:
+        async with Mesh.open_command(settings) as mesh:
+            op = await mesh.oplog.append(RESTORE, payload)
+    except MeshError as fault:
+        return record, fault
+    return record | {"op_id": op.key}, None

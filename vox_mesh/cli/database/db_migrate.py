@@ -1,0 +1,111 @@
+"""`vox-mesh db migrate`: what will change in the database, and the change itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import click
+
+from vox_mesh.cli.support.output import json_option, show_one, show_several
+from vox_mesh.cli.support.start import opened_engine, start_shared
+from vox_mesh.errors import BadSettings
+from vox_mesh.settings import Settings
+from vox_mesh.store.schema.migrations import migrations
+from vox_mesh.store.schema.rehearsal import PlannedStatement, rehearse
+from vox_mesh.store.schema.repair import RepairPlan, repair, repair_plan
+from vox_mesh.store.schema.schema import VERSION, applied_at, refuse_if_different, versions_at
+from vox_mesh.store.schema.schema import migrate as apply_migrations
+from vox_mesh.store.schema.shape import SchemaDifference
+
+REPAIRABLE: Final = "run `vox-mesh db migrate`"
+NOT_REPAIRABLE: Final = "restore a backup, or bring the table to its shape by hand"
+_NOTHING: Final = RepairPlan((), (), ())
+
+
+@click.command()
+@click.option("--status", is_flag=True, help="Only show versions, pending migrations and differences.")
+@click.option("--dry-run", is_flag=True, help="Only show the statements that would run.")
+@json_option
+def migrate(status: bool, dry_run: bool, as_json: bool) -> None:
+    """Bring the schema to the version of this code.
+
+    Nodes and commands do the same when they open a database that is behind. This command also creates
+    indexes, triggers, views and tables that are missing in a database of the right version. Each migration
+    is one transaction: it is applied whole or not at all, once, however many processes try. Back up first.
+
+    \b
+    Example:
+      vox-mesh db migrate --status
+      vox-mesh db migrate --dry-run
+      vox-mesh db migrate
+    """
+    if status and dry_run:
+        raise BadSettings("--status and --dry-run can't be combined", hint="pass one of them")
+    settings = start_shared("db migrate")
+    if status:
+        show_one(asyncio.run(_status(settings)), as_json=as_json)
+    elif dry_run:
+        show_several([step.as_record() for step in asyncio.run(_rehearse(settings))], as_json=as_json)
+    else:
+        record, remaining = asyncio.run(_migrate(settings))
+        show_one(record, as_json=as_json)
+        refuse_if_different(remaining)
+
+
+async def _rehearse(settings: Settings) -> list[PlannedStatement]:
+    async with opened_engine(settings) as engine:
+        return await rehearse(engine.query)
+
+
+async def _status(settings: Settings) -> dict[str, Any]:
+    async with opened_engine(settings) as engine:
+        version, oldest_code = await versions_at(engine.query)
+        applied = await applied_at(engine.query)
+        plan = await repair_plan(engine.query) if version == VERSION else _NOTHING
+    return {
+        "schema_version": version,
+        "code_version": VERSION,
+        "oldest_code": oldest_code,
+        "state": _state(version, oldest_code, plan),
+        "applied": applied,
+        "pending": _names(version, VERSION),
+        "differences": [
+            *(_difference(each, REPAIRABLE) for each in plan.repaired),
+            *(_difference(each, NOT_REPAIRABLE) for each in plan.remaining),
+        ],
+    }
+
+
+def _state(version: int, oldest_code: int, plan: RepairPlan) -> str:
+    if oldest_code > VERSION:
+        return "too_new"
+    if version > VERSION:
+        return "newer"
+    if version < VERSION:
+        return "behind" if version else "empty"
+    return "differs" if plan.repaired or plan.remaining else "current"
+
+
+def _difference(each: SchemaDifference, advice: str) -> dict[str, str]:
+    return {"type": each.type, "name": each.name, "problem": each.problem, "advice": advice}
+
+
+async def _migrate(settings: Settings) -> tuple[dict[str, Any], list[SchemaDifference]]:
+    async with opened_engine(settings) as engine:
+        found, _ = await versions_at(engine.query)
+        reached = await apply_migrations(engine)
+        plan = await repair_plan(engine.query) if reached == VERSION else _NOTHING
+        await repair(engine, plan)
+    record = {
+        "from_version": found,
+        "schema_version": reached,
+        "applied": _names(found, reached),
+        "repaired": [{"type": each.type, "name": each.name} for each in plan.repaired],
+    }
+    return record, list(plan.remaining)
+
+
+def _names(version: int, reached: int) -> list[dict[str, str]]:
+    """The migrations between two versions; none for a database that was created just now."""
+    return [{"migration": each.file_name} for each in migrations() if 0 < version < each.number <= reached]

@@ -1,0 +1,1 @@
+"""`vox-mesh doctor`: checks of the machine, the database and the mesh."""

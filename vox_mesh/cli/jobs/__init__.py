@@ -1,0 +1,1 @@
+"""Commands for jobs, kinds, crons, routes and workers."""

@@ -1,0 +1,103 @@
+"""`vox-mesh job verify` and `job bundle`: proofs of execution, checked here or anywhere."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from vox_mesh.cli.jobs.job_choice import job_argument
+from vox_mesh.cli.support.exit_codes import ExitCode
+from vox_mesh.cli.support.output import Record, fields, json_option, printable, show_lines, show_one
+from vox_mesh.cli.support.session import run_beside
+from vox_mesh.errors import BadValue, ExportRefused
+from vox_mesh.model.base.keys import is_public_key
+from vox_mesh.model.jobs.proof import check_bundle
+from vox_mesh.views.proofs import bundled, verified
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("reference", required=False, metavar="[JOB]")
+@click.option("--file", type=_FILE, help="A file that `vox-mesh job bundle` wrote.")
+@click.option("--key", metavar="ed25519:HEX", help="With --file: the worker who must have signed it.")
+@json_option
+def verify(reference: str | None, file: Path | None, key: str | None, as_json: bool) -> int:
+    """Check the proof of a job: its signature, what it says, and what the job left.
+
+    Ends with 0 if it holds, 1 if not, and says what failed. With --file nothing else is needed: no database
+    and no settings. Name the worker's key, as you know it, with --key.
+
+    \b
+    Example:
+      vox-mesh job verify --file bundle.json --key ed25519:3b6a...
+    """
+    if (reference is None) == (file is None):
+        raise click.UsageError("name a JOB, or a --file", click.get_current_context())
+    if key is not None and file is None:
+        raise click.UsageError("--key goes with --file", click.get_current_context())
+    if key is not None and not is_public_key(key):
+        raise click.BadParameter(f"{key!r} is not ed25519: and 64 hex digits", param_hint="--key")
+    view: Record
+    if file is not None:
+        faults, remarks = check_bundle(_read(file), worker_key=key)
+        view = {"file": str(file), "valid": not faults, "faults": faults, "remarks": remarks}
+    else:
+        view = vars(run_beside("job verify", lambda mesh: verified(mesh, str(reference))))
+    is_valid, faults, remarks = view["valid"], view["faults"], view["remarks"]
+    if as_json:
+        show_one(view, as_json=True)
+    else:
+        about = {name: view[name] for name in ("file", "job_id", "state", "trailers") if view.get(name)}
+        verdict = "the proof holds" if is_valid else "the proof does not hold"
+        lines = [f"wrong: {each}" for each in faults] + [f"note: {each}" for each in remarks]
+        show_lines([*fields(about), *map(printable, lines), verdict])
+    return ExitCode.DONE if is_valid else ExitCode.NO
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise BadValue(f"{file} can't be read: {error.strerror}", hint="name another file") from None
+
+
+@click.command()
+@job_argument
+@click.option("-o", "--output", "file", type=_FILE, help="A new file to write it to; by default, stdout.")
+@json_option
+def bundle(reference: str, file: Path | None, as_json: bool) -> int:
+    """Write all that is needed to check a job's proof elsewhere: manifest, proof and what the job left.
+
+    What is not at hand here, or too large, is in it by its hash only. Not even a line break may be added to
+    it. A proof that does not hold is not bundled: it ends with 1, as `vox-mesh job verify` would.
+
+    \b
+    Example:
+      vox-mesh job bundle 298aaf4c -o bundle.json
+    """
+    job_id, text, faults = run_beside("job bundle", lambda mesh: bundled(mesh, reference))
+    if faults:
+        for each in faults:
+            click.echo(f"vox-mesh: {printable(each)}", err=True)
+        return ExitCode.NO
+    content = text.encode()
+    if file is None:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return ExitCode.DONE
+    _write(file, content)
+    show_one({"job_id": job_id, "file": str(file), "bytes": len(content)}, as_json=as_json)
+    return ExitCode.DONE
+
+
+def _write(file: Path, content: bytes) -> None:
+    try:
+        with file.open("xb") as new:
+            new.write(content)
+    except FileExistsError:
+        raise ExportRefused(f"{file} exists already", hint="name a new file") from None
+    except OSError as error:
+        raise BadValue(f"{file} can't be written: {error.strerror}", hint="name another file") from None

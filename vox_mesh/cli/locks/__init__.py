@@ -1,0 +1,1 @@
+"""Commands for locks, and the guard of paths in a Git repository."""

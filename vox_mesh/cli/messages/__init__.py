@@ -1,0 +1,1 @@
+"""Commands for sending and receiving messages."""

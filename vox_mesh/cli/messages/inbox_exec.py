@@ -1,0 +1,162 @@
+"""`vox-mesh inbox --exec`: a command for each message, which is its own while the command runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from contextlib import aclosing, suppress
+from tempfile import TemporaryFile
+from typing import Final
+
+from vox_mesh.cli.messages.inbox_claims import Inbox, coming, said
+from vox_mesh.cli.messages.message_output import records, text_of
+from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, as_shell_tells
+from vox_mesh.cli.support.output import Record
+from vox_mesh.cli.support.terminal import Terminal
+from vox_mesh.errors import AWAY, MeshError, NotHolder
+from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
+from vox_mesh.mesh import Mesh
+from vox_mesh.model.messages.records import Message
+from vox_mesh.observability.log_context import of_message
+from vox_mesh.settings import Settings
+from vox_mesh.store.engines.thread import to_the_end
+
+_log = logging.getLogger(__name__)
+
+_FIELD: Final = "VOX_MSG_"
+_NO_FIELDS: Final = ("payload", "acknowledged")
+_AGAIN_S: Final = 1.0
+
+
+class Exec:
+    """Runs a shell command for each message of an inbox, one after another."""
+
+    def __init__(self, settings: Settings, box: Inbox, command: str) -> None:
+        self._settings = settings
+        self._box = box
+        self._command = command
+        self._failed = 0
+
+    async def run(self) -> int:
+        """Deal with all messages; the exit code: whether each of them is done with."""
+        async with Mesh.open_command(self._settings) as mesh, aclosing(coming(mesh, self._box)) as messages:
+            async for message in messages:
+                with of_message(message):
+                    self._failed += not await self._deal_with(mesh, message)
+        return ExitCode.NO if self._failed else ExitCode.DONE
+
+    async def _deal_with(self, mesh: Mesh, message: Message) -> bool:
+        """Run the command, and say what became of the message; whether it is done with.
+
+        Cancelled, the command is stopped. If it had ended before, what it ended with is said all the same.
+        """
+        cancelled: asyncio.CancelledError | None = None
+        running = asyncio.create_task(self._run(mesh, message), name="vox-mesh-command")
+        holding = asyncio.create_task(self._until_lost(mesh, message), name="vox-mesh-lease")
+        try:
+            await asyncio.wait((running, holding), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        code = running.result() if running.done() else None
+        try:
+            await to_the_end(asyncio.ensure_future(_stop(running, holding)))
+        except asyncio.CancelledError as error:
+            cancelled = error
+        is_done = await self._settle(mesh, message, code, is_stopped=cancelled is not None)
+        if cancelled is not None:
+            raise cancelled
+        return is_done
+
+    # --- what became of it -----------------------------------------------------------------------
+
+    async def _settle(self, mesh: Mesh, message: Message, code: int | None, *, is_stopped: bool) -> bool:
+        """Acknowledge it, or give it back; whether it is done with. No `code`: the command was stopped."""
+        patience_s = 0.0 if is_stopped or code is None else self._box.lease_s
+        try:
+            if code == 0:
+                await said(lambda: mesh.bus.ack(message), patience_s)
+            else:
+                await said(lambda: self._give_back(mesh, message, code, is_stopped=is_stopped), patience_s)
+        except (NotHolder, *AWAY) as error:
+            _log.warning("message %s is left to its lease: %s", message.message_uuid, error.line)
+            return False
+        return code == 0
+
+    async def _give_back(self, mesh: Mesh, message: Message, code: int | None, *, is_stopped: bool) -> None:
+        """Have it come again: at once, if that is not because its command failed."""
+        if code is not None:
+            reason = f"the command ended with {_told(code)}"
+            await mesh.bus.nack(message, reason=reason)
+            _log.warning("message %s is given back: %s", message.message_uuid, reason)
+        elif is_stopped:
+            await mesh.bus.nack(message, reason="the command was stopped", retry_in=0)
+        else:
+            await mesh.bus.nack(message, reason="its lease was lost", retry_in=0)
+
+    # --- while it runs ---------------------------------------------------------------------------
+
+    async def _run(self, mesh: Mesh, message: Message) -> int:
+        shell = ["/bin/sh", "-c", self._command]
+        (told,) = await records(mesh, [message])
+        try:
+            with TemporaryFile() as body:
+                body.write(_stdin_of(message))
+                body.seek(0)
+                start = Start(shell, _environment(told, self._box.agent), stdin=body.fileno())
+                return as_shell_tells(await ProcessGroup(Terminal()).run(start))
+        except OSError as error:
+            _log.error("the command can't be run: %s", error.strerror)
+            return ExitCode.NOT_RUNNABLE
+
+    async def _until_lost(self, mesh: Mesh, message: Message) -> None:
+        """Renew the lease, until it is over or somebody else's."""
+        lease_s = self._box.lease_s
+        deadline = time.monotonic() + ((message.claim_until_ms or 0) - mesh.clock.now_ms) / 1_000
+        pause = lease_s / 3
+        while (left := deadline - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, pause))
+            sent = time.monotonic()
+            try:
+                async with asyncio.timeout(max(0.0, deadline - sent)):
+                    await mesh.bus.renew(message, lease=lease_s)
+            except (TimeoutError, *AWAY):
+                pause = min(lease_s / 3, _AGAIN_S)
+            except MeshError:
+                break
+            else:
+                deadline, pause = sent + lease_s, lease_s / 3
+        _log.warning("message %s was lost while its command ran, which is stopped", message.message_uuid)
+
+
+async def _stop(running: asyncio.Task[int], holding: asyncio.Task[None]) -> None:
+    """Stop the command; it may take a while to end, and nobody else is to begin before that."""
+    for task in (running, holding):
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _stdin_of(message: Message) -> bytes:
+    text = text_of(message)
+    return (text if isinstance(message.body, str) else f"{text}\n").encode()
+
+
+def _environment(message: Record, agent: str) -> dict[str, str]:
+    """What the command sees: all fields but the body, which may be larger than a variable can be."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FIELD)}
+    told = {
+        _FIELD + name.upper(): "" if value is None else str(value)
+        for name, value in message.items()
+        if name not in _NO_FIELDS
+    }
+    if message["traceparent"] is not None:
+        inherited["TRACEPARENT"] = message["traceparent"]
+    return {**inherited, **told, "VOX_AGENT_ID": agent}
+
+
+def _told(code: int) -> str:
+    with suppress(ValueError):
+        return f"{code} ({signal.Signals(code - KILLED).name})"
+    return str(code)

@@ -1,0 +1,87 @@
+"""Messages as commands print them: by column, on a line, or in full."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final
+
+from vox_mesh.cli.support.output import Record, fields, printable, show_lines, show_next, show_one, table
+from vox_mesh.errors import MeshError
+from vox_mesh.model.messages.records import Message
+from vox_mesh.planes import Planes
+from vox_mesh.views.messages import MessageView
+
+_SHORT: Final = 60
+_TIMES: Final = ("expires_ms", "ack_by_ms", "claim_until_ms", "not_before_ms")
+
+
+async def records(mesh: Planes, messages: Iterable[Message]) -> list[Record]:
+    """Messages by column; their payloads are the values themselves."""
+    with suppress(MeshError):  # then their beats are told by the tempos that are known here
+        await mesh.rhythm.look()
+    return [vars(MessageView.of(mesh, each)) for each in messages]
+
+
+def text_of(message: Message) -> str:
+    """A message's body: text as it is, everything else as JSON."""
+    body = message.body
+    return body if isinstance(body, str) else message.payload
+
+
+def line(message: Message, **more: str | None) -> Record:
+    """A message as people want to see it among others, with all of its body, and what else is told."""
+    return {
+        "position": message.position,
+        "message_uuid": message.message_uuid,
+        "from": message.sender_agent,
+        "to": message.receiver_agent,
+        "type": message.msg_type,
+        "priority": message.priority,
+        "state": message.state,
+        "attempts": message.delivery_attempts,
+        "created_at": message.created_at,
+        **more,
+        "payload": text_of(message),
+    }
+
+
+def short_line(message: Message, **more: str | None) -> Record:
+    """The same with the beginning of its body."""
+    text = " ".join(text_of(message)[: 4 * _SHORT].split())
+    return {**line(message, **more), "payload": text if len(text) <= _SHORT else f"{text[:_SHORT]}…"}
+
+
+async def show_next_message(mesh: Planes, message: Message, how: Record, *, as_json: bool) -> None:
+    """Print one of many messages that come one by one; `how` is its line."""
+    if as_json:
+        show_next(*await records(mesh, [message]))
+    else:
+        show_lines(table([how])[1:])
+
+
+def show_message(record: Record, *, as_json: bool) -> None:
+    """Print all of a message: what its sender wrote, who has it, and what became of it."""
+    if as_json:
+        show_one(record, as_json=True)
+        return
+    about = {
+        name.removesuffix("_ms"): _time(value) if name in _TIMES else value
+        for name, value in record.items()
+        if name != "payload"
+    }
+    body = record["payload"]
+    text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, indent=2)
+    show_lines([*fields(about), "", *map(printable, text.expandtabs().splitlines())])
+
+
+def _time(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    return (
+        datetime.fromtimestamp(milliseconds / 1_000, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )

@@ -1,0 +1,1 @@
+"""Commands that run a node or show the nodes of the mesh."""

@@ -1,0 +1,1 @@
+"""Commands for the rhythm: beats, budgets, policies, scores and reports."""
