@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from vox_mesh.errors import StaleIncarnation, StoreClosed
-from vox_mesh.supervisor import PartState, Supervisor
+from vox_mesh.runtime.supervisor import PartState, Supervisor
 
 _AT_ONCE = -0.5
 """The chance by which a pause is none."""
@@ -73,7 +73,7 @@ async def test_between_two_runs_a_part_pauses_and_longer_each_time(monkeypatch: 
         raise RuntimeError
 
     supervisor = Supervisor(lambda: 0.5, monotonic=lambda: 0.0)
-    monkeypatch.setattr("vox_mesh.supervisor.asyncio.sleep", pause)
+    monkeypatch.setattr("vox_mesh.runtime.supervisor.asyncio.sleep", pause)
     supervisor.start("crashing", crash)
     async with asyncio.timeout(20):
         await enough.wait()
@@ -171,7 +171,7 @@ async def test_a_part_that_cancels_itself_has_crashed(supervisor: Supervisor) ->
 async def test_a_part_that_does_not_end_is_left_behind(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("vox_mesh.supervisor._STOP_S", 0.01)
+    monkeypatch.setattr("vox_mesh.runtime.supervisor._STOP_S", 0.01)
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     async def go_on() -> None:

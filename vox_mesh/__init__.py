@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from vox_mesh.jobs.worker.attempt import GiveBack, GiveUp
     from vox_mesh.jobs.worker.context import JobContext
     from vox_mesh.jobs.worker.handlers import HandlerSet
-    from vox_mesh.loop import run
     from vox_mesh.mesh import Mesh
     from vox_mesh.messages.relay_outbound import Auto, Local, Remote
     from vox_mesh.model.jobs.manifest import Manifest
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
         TakeRight,
         Written,
     )
-    from vox_mesh.opening import Role, open_store
     from vox_mesh.oplog.op_kinds import OpKind
+    from vox_mesh.runtime.loop import run
+    from vox_mesh.runtime.open_store import Role, open_store
     from vox_mesh.settings import Settings, load_settings
     from vox_mesh.store import Answer, Change, Op, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
 
@@ -96,13 +96,13 @@ _MODULES: Final = {
     "vox_mesh.jobs.worker.attempt": ("GiveBack", "GiveUp"),
     "vox_mesh.jobs.worker.context": ("JobContext",),
     "vox_mesh.jobs.worker.handlers": ("HandlerSet",),
-    "vox_mesh.loop": ("run",),
+    "vox_mesh.runtime.loop": ("run",),
     "vox_mesh.mesh": ("Mesh",),
     "vox_mesh.messages.relay_outbound": ("Auto", "Local", "Remote"),
     "vox_mesh.model.jobs.records": ("Job", "JobState"),
     "vox_mesh.model.jobs.manifest": ("Manifest",),
     "vox_mesh.model.messages.records": ("Message",),
-    "vox_mesh.opening": ("Role", "open_store"),
+    "vox_mesh.runtime.open_store": ("Role", "open_store"),
     "vox_mesh.settings": ("Settings", "load_settings"),
     "vox_mesh.store": (
         "Answer",

@@ -12,10 +12,10 @@ from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.model.base.homes import Home
 from vox_mesh.nodes.clock import MeshClock, Surroundings
 from vox_mesh.nodes.identity import Identity, command_identity, passing_identity
-from vox_mesh.opening import Role, open_store_of, tenant_of
 from vox_mesh.oplog.author import Author
-from vox_mesh.planes import Planes
 from vox_mesh.rhythm.files import RhythmFiles
+from vox_mesh.runtime.open_store import Role, open_store_of, tenant_of
+from vox_mesh.runtime.services import Planes
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.store.slots import slot_folder
 

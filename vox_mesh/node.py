@@ -16,7 +16,6 @@ from vox_mesh.errors import (
     StaleIncarnation,
     StoreClosed,
 )
-from vox_mesh.health import Health
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.jobs.exec.policy import ExecPolicy
@@ -38,16 +37,17 @@ from vox_mesh.nodes.identity import (
     place_of,
 )
 from vox_mesh.observability.log_context import telling
-from vox_mesh.opening import Role, open_store_of, slot_of, target_of, tenant_of
 from vox_mesh.oplog.author import Author
 from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.rhythm.tempo.conductor import Conductor
+from vox_mesh.runtime.health import Health
+from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, target_of, tenant_of
+from vox_mesh.runtime.supervisor import Supervisor
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
-from vox_mesh.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from vox_mesh.http.server import Front

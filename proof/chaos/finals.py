@@ -16,7 +16,7 @@ from proof.history import Recorder
 from proof.reading import Ask, read_finals
 from vox_mesh import MeshError, Script, Settings, Statement, Store, open_store
 from vox_mesh.cli.database.replicas import sync_replica
-from vox_mesh.opening import Role
+from vox_mesh.runtime.open_store import Role
 
 _TABLES: Final = (
     "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"

@@ -31,9 +31,10 @@ from proof.history import Recorder
 from proof.outside import FolderOutside
 from proof.plot import OPTIONAL_WORKLOADS, WORKLOADS
 from proof.scene import Scene, Workload
-from vox_mesh import Mesh, MeshError, load_settings, opening, run
+from vox_mesh import Mesh, MeshError, load_settings, run
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.runtime import open_store as opening
 
 _LAST_DEEDS_S: Final = 60.0
 """What is under way when all is over has deadlines of its own, and those are shorter."""

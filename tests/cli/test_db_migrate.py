@@ -14,7 +14,7 @@ from tests.cli.conftest import Vox
 from tests.support.stored import load_stored, stored_file
 from tools.sqld import Server
 from vox_mesh import load_settings
-from vox_mesh.opening import open_engine
+from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.store.schema.migrations import migrations
 from vox_mesh.store.schema.schema import VERSION
 

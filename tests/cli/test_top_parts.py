@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vox_mesh.top.fitting import GAP, cut, heights, widths
+from vox_mesh.top.layout import GAP, cut, heights, widths
 from vox_mesh.top.panels import span
 from vox_mesh.top.rate import BARS, Rate
 

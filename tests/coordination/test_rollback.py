@@ -18,7 +18,7 @@ from tools.sqld import Server
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import LockLost, OutcomeUnknown, StaleFence, StaleIncarnation
 from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY, ROLLED_BACK, TOKENS_RAISED_BY
-from vox_mesh.opening import open_engine
+from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.schema.schema import VERSION
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.messaging import bodies
 from tools.homes import FILE
 from vox_mesh import Mesh, Settings
-from vox_mesh.opening import open_engine
+from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.runtime.restore import BackupFile, restore
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.schema.backup import back_up

@@ -17,7 +17,8 @@ from tests.support.programs import program
 from tests.support.tables import make_table
 from tests.support.writers import COLUMNS
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
-from vox_mesh import Settings, Store, open_store, opening
+from vox_mesh import Settings, Store, open_store
+from vox_mesh.runtime import open_store as opening
 from vox_mesh.store.watch.inotify import Inotify
 from vox_mesh.store.watch.listening import Events, NoEvents, WalListener
 

@@ -17,7 +17,7 @@ from tools.homes import FILE, MEMORY, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeC
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import BackupRefused, DatabaseUnavailable, NoAnswer
-from vox_mesh.opening import Role, open_engine
+from vox_mesh.runtime.open_store import Role, open_engine
 from vox_mesh.runtime.restore import BackupFile, Restored, restore
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, Engine

@@ -17,7 +17,7 @@ from vox_mesh import Mesh, Script, Statement
 from vox_mesh.errors import DatabaseFault, OutcomeUnknown
 from vox_mesh.model.nodes.liveness import State
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.opening import open_engine
+from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.store.schema.probe import try_to_write
 
 _PATIENCE_S: Final = 60.0

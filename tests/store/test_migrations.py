@@ -15,8 +15,8 @@ from tools.homes import FILE, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeCase
 from tools.sqld import Server
 from vox_mesh import JobContext, Mesh, Settings, Statement
 from vox_mesh.errors import DatabaseFault, LockHeld, SchemaDiffers
-from vox_mesh.opening import open_engine
 from vox_mesh.oplog.op_kinds import OpKind
+from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.runtime.restore import BackupFile, restore
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Ask, Engine

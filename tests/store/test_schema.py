@@ -13,7 +13,7 @@ from tools.sqld import Server
 from vox_mesh import Answer, Role, Script, Statement, Store, open_store
 from vox_mesh.errors import SchemaTooNew
 from vox_mesh.model.base.homes import Home
-from vox_mesh.opening import open_engine
+from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.memory import MemoryEngine

@@ -14,7 +14,7 @@ from tools.homes import MESH
 from tools.install_faketime import NoFaketime
 from tools.sqld import Server
 from vox_mesh.nodes.clock import Surroundings
-from vox_mesh.opening import open_engine
+from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.memory import SharedMemory
 

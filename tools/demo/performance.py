@@ -19,7 +19,7 @@ from tools.demo.story import Story
 from tools.demo.summary import point_around, summarise
 from tools.demo.view import view_of
 from vox_mesh import Mesh, MeshError
-from vox_mesh.opening import open_engine
+from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.store.schema.backup import back_up
 
 _DEADLINE_S: Final = 90.0

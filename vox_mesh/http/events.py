@@ -22,7 +22,7 @@ from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.connections import lost, touched
 from vox_mesh.http.overview_feed import Scenes
 from vox_mesh.http.problems import Problem
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.oplog import ENTRY_TOPICS, stamped_record, topic_of
 from vox_mesh.views.overview import Overview
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from vox_mesh.errors import MeshError, StoreClosed
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.overview import Lookout, Overview
 
 _log = logging.getLogger(__name__)

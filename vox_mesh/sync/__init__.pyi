@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from vox_mesh.base_errors import MeshError
-from vox_mesh.health import Health
 from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.crons import CronJob
 from vox_mesh.jobs.jobs import Reference, Scheduled
@@ -83,6 +82,8 @@ from vox_mesh.rhythm.phrases.phrase import T
 from vox_mesh.rhythm.phrases.phrases import AnyBudget, AnyScore
 from vox_mesh.rhythm.phrases.spec import Fallbacks, Start, State
 from vox_mesh.rhythm.reports.totals import Tally
+from vox_mesh.runtime.health import Health
+from vox_mesh.runtime.supervisor import Run
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.wal import WalStatus
 from vox_mesh.store.replica.replica import Progress, ReplicaStatus
@@ -94,7 +95,6 @@ from vox_mesh.store.store import StoreStatus
 from vox_mesh.store.watch.changes import Change
 from vox_mesh.store.write.journal import Desk
 from vox_mesh.store.write.request import Tenant, Verdict
-from vox_mesh.supervisor import Run
 
 def opened(manager: Callable[[], AbstractAsyncContextManager[Any]]) -> AbstractContextManager[Any]: ...
 def timeout(seconds: float | None) -> AbstractContextManager[None]: ...

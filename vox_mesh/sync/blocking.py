@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from vox_mesh.errors import BadValue
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.sync.loop_thread import Call, LoopThread
 
 _PACKAGE: Final = "vox_mesh."

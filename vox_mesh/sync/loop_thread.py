@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
-from vox_mesh import loop
 from vox_mesh.errors import StoreClosed, WrongThread
+from vox_mesh.runtime import loop
 
 T = TypeVar("T")
 

@@ -16,12 +16,12 @@ from textual.widgets import Input
 
 from vox_mesh.errors import MeshError
 from vox_mesh.settings import Settings
-from vox_mesh.top.deeds import DEEDS, KEYS, Asks, Deed, done
+from vox_mesh.top.actions import DEEDS, KEYS, Asks, Deed, done
 from vox_mesh.top.details import details, sides
 from vox_mesh.top.dialogs import Ask, Choice, Page, key_words
 from vox_mesh.top.feed import Feed
-from vox_mesh.top.fitting import heights
 from vox_mesh.top.headline import Words, database_words, fault_words, replica_words, rhythm_words
+from vox_mesh.top.layout import heights
 from vox_mesh.top.panels import PANELS, Line, text_of
 from vox_mesh.top.rate import Rate
 from vox_mesh.top.widgets import Table, TextLine

@@ -14,7 +14,7 @@ from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.occ.merge import Columns
 from vox_mesh.occ.conflicts import Conflict
 from vox_mesh.occ.tables import WRITTEN_AT
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.nodes import NodeView
 from vox_mesh.views.overview import ConflictLine, JobLine, KindLine, LockLine, MessageLine, WaiterLine
 

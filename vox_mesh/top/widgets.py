@@ -14,8 +14,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from vox_mesh.top.fitting import GAP, cut, widths
 from vox_mesh.top.headline import Words
+from vox_mesh.top.layout import GAP, cut, widths
 from vox_mesh.top.panels import Column, Line, Panel
 
 _PLAIN: Final = Style.null()

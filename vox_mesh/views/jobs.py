@@ -14,7 +14,7 @@ from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.queries import Predecessor
 from vox_mesh.model.jobs.records import Job, matches
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.rhythm import stamped
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vox_mesh.jobs.queries import KindRules
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 
 
 @dataclass(frozen=True)

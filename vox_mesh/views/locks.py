@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vox_mesh.errors import BadValue, NotKnown, StaleFence
 from vox_mesh.locks.locks import Locks
 from vox_mesh.model.locks.records import Holder, Lock
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 
 if TYPE_CHECKING:
     from vox_mesh.rhythm.beat_locks import BeatLocks

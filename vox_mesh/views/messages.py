@@ -9,7 +9,7 @@ from vox_mesh.errors import NotKnown
 from vox_mesh.messages.claims import is_brought
 from vox_mesh.messages.queries import Thread
 from vox_mesh.model.messages.records import Message, MessageState
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.rhythm import stamped
 
 

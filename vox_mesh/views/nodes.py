@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from vox_mesh.nodes.nodes import Node
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 
 _OWNER: Final = "owner"
 _COORDINATOR: Final = "coordinator"

@@ -11,7 +11,7 @@ from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUT
 from vox_mesh.oplog.export import record_of
 from vox_mesh.oplog.op_kinds import END_PHRASE, RESOLVE, SET_TEMPO, TEMPO_DECISION
 from vox_mesh.oplog.pending_ops import Waiting
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.rhythm import stamped
 
 _TOPICS: Final = {

@@ -17,8 +17,8 @@ from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.nodes.liveness import State
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.nodes.nodes import Node
-from vox_mesh.planes import Planes
 from vox_mesh.rhythm.rhythm import OFFICE
+from vox_mesh.runtime.services import Planes
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.views.nodes import NodeView, with_roles

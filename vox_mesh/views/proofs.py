@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.model.jobs.proof import trailers
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from vox_mesh.model.rhythm.promises import HelpThread
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import window_id
 from vox_mesh.model.rhythm.ucxl import Address, resolve
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 
 # --- beats ---------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vox_mesh.errors import NotKnown, Refused
 from vox_mesh.oplog.roles import Coordinator, Owner
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 
 
 @dataclass(frozen=True)

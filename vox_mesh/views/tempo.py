@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vox_mesh.model.rhythm.plan import PlanEntry
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from vox_mesh.errors import NotKnown
 from vox_mesh.jobs.queries import Situation
 from vox_mesh.model.nodes.liveness import State
 from vox_mesh.nodes.nodes import Node
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.nodes import kinds_of
 
 _GONE: Final = (State.DEAD, State.LEFT)

@@ -19,8 +19,8 @@ from vox_mesh.cli.support.start import opened_engine, start, start_shared
 from vox_mesh.errors import DatabaseUnavailable, MeshError, SchemaDiffers
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.homes import Home
-from vox_mesh.opening import Role, open_store
 from vox_mesh.oplog.op_kinds import RESTORE
+from vox_mesh.runtime.open_store import Role, open_store
 from vox_mesh.runtime.restore import BackupFile
 from vox_mesh.runtime.restore import restore as restore_backup
 from vox_mesh.settings import Settings

@@ -9,7 +9,7 @@ from typing import Final
 from vox_mesh.cli.support.start import opened_engine
 from vox_mesh.errors import BadSettings, MeshError, NoAnswer, ReplicaOff, SlotInUse
 from vox_mesh.model.base.homes import Home, ReplicaChoice
-from vox_mesh.opening import open_slot_replica, primary_log
+from vox_mesh.runtime.open_store import open_slot_replica, primary_log
 from vox_mesh.settings import Settings
 from vox_mesh.store.replica.mark import Record, read_record, replica_path
 from vox_mesh.store.replica.replica import Progress

@@ -14,7 +14,7 @@ from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
 from vox_mesh.model.base.homes import Home, ReplicaChoice
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.nodes.clock import MAX_STEP_MS
-from vox_mesh.opening import primary_log
+from vox_mesh.runtime.open_store import primary_log
 from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.schema import probe
 from vox_mesh.store.schema.repair import RepairPlan, repair_plan

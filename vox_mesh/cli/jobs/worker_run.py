@@ -6,7 +6,6 @@ from typing import Final
 
 import click
 
-from vox_mesh import loop
 from vox_mesh.cli.node.node_run import NodeRun, Work
 from vox_mesh.cli.support.options import grace_option, handlers_option
 from vox_mesh.cli.support.start import start_shared
@@ -15,6 +14,7 @@ from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.worker.handler_loading import load_handlers
 from vox_mesh.jobs.worker.worker import MAX_CONCURRENCY
 from vox_mesh.model.jobs.records import EXEC
+from vox_mesh.runtime import loop
 
 _LEAVING_S: Final = 8.0
 """How long commands that are stopped, and what is to be said of all, may take after the grace."""

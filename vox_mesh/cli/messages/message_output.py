@@ -11,7 +11,7 @@ from typing import Final
 from vox_mesh.cli.support.output import Record, fields, printable, show_lines, show_next, show_one, table
 from vox_mesh.errors import MeshError
 from vox_mesh.model.messages.records import Message
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.messages import MessageView
 
 _SHORT: Final = 60

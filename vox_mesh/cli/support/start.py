@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from vox_mesh.cli.node.logs import set_up_logs
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.homes import Home
-from vox_mesh.opening import open_engine
+from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.store.engine import Engine
 

@@ -22,7 +22,7 @@ from vox_mesh.http.api.table import ALL
 from vox_mesh.http.body import body_of
 from vox_mesh.http.problems import Handler, Problem
 from vox_mesh.http.request_scope import Calls
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 
 DOCUMENT: Final = "/v1/openapi.json"
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from vox_mesh.http.api.operations import Asked, Operations, Seconds
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.model.rhythm.budgets import Budget
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.budgets import BudgetView, SpendingView
 
 BUDGETS: Final = Operations("budgets")

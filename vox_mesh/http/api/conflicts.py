@@ -8,7 +8,7 @@ from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Asked, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.model.base.row_json import decoded
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.conflicts import ConflictView, ResolutionView
 
 CONFLICTS: Final = Operations("conflicts")

@@ -9,7 +9,7 @@ from pydantic import Field
 from vox_mesh.http.api.manifests import GivenManifest
 from vox_mesh.http.api.operations import Asked, Operations
 from vox_mesh.http.api.pages import Page, PageAsked
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.crons import CronView, RemovedCronView
 
 CRONS: Final = Operations("crons")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vox_mesh.http.api.operations import Operations
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.store.engine import EngineFacts
 from vox_mesh.store.replica.replica import ReplicaStatus
 from vox_mesh.store.spool.spool import SpoolStatus

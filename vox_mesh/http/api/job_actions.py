@@ -13,7 +13,7 @@ from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageAsked, no_cursor
 from vox_mesh.jobs import batches
 from vox_mesh.jobs.batches import OPEN, Choice
 from vox_mesh.model.jobs.records import Job, JobState
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.jobs import AbortedView, JobView, RetriedView
 
 ACTIONS: Final = Operations("jobs")

@@ -15,7 +15,7 @@ from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, 
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.jobs.records import JobState
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.job_graph import GraphView, around, of_open
 from vox_mesh.views.jobs import (
     CountView,

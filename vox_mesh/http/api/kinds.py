@@ -10,7 +10,7 @@ from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Asked, Operations, Seconds
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.model.jobs.manifest_fields import Kind
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.kinds import KindView, rules_of
 
 KINDS: Final = Operations("kinds")

@@ -14,7 +14,7 @@ from vox_mesh.http.access import Scope
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, Seconds, Text, Wait
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.locks.path_guard import obstacles
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.locks import HoldView, LockView, held_under, let_go, lock_desk
 
 LOCKS: Final = Operations("locks")

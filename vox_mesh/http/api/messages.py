@@ -17,7 +17,7 @@ from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.messages.bus import DEFAULT_PRIORITY, DEFAULT_TYPE
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
 from vox_mesh.model.messages.records import EVERYONE, MAX_ATTEMPTS, Message, MessageState, inbox_names
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.views.messages import MessageView, ThreadView, found, held
 

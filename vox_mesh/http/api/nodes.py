@@ -10,7 +10,7 @@ from vox_mesh.errors import NotKnown
 from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.nodes.nodes import STALE_MS
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.nodes import NodeView, with_roles
 
 NODES: Final = Operations("nodes")

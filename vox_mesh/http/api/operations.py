@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from vox_mesh.http.access import Scope
 from vox_mesh.model.base.durations import milliseconds
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 
 Work = Callable[..., Coroutine[Any, Any, Any]]
 Undo = Callable[[Planes, Any], Awaitable[None]]

@@ -10,7 +10,7 @@ from vox_mesh.errors import NotKnown
 from vox_mesh.http.api.operations import Asked, JsonLines, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.oplog.export import Export
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.oplog import ChainView, EntryView, StandingView, standing_of
 
 OPLOG: Final = Operations("oplog")

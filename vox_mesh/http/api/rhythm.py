@@ -16,7 +16,7 @@ from vox_mesh.model.rhythm.promises import HelpState
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import LONGEST_BAR
 from vox_mesh.model.rhythm.ucxl import parse
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.rhythm import BeatView, MomentView, PromiseView, StatusView, beat_of, moment_of
 from vox_mesh.views.tempo import PoliciesView, PolicyView, policies_of
 

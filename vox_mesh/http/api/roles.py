@@ -6,7 +6,7 @@ from typing import Final
 
 from vox_mesh.http.api.operations import Asked, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views import roles
 from vox_mesh.views.roles import (
     DesignatedView,

@@ -6,7 +6,7 @@ from typing import Final
 
 from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.views.workers import WorkerView, worker_named, workers
 
 WORKERS: Final = Operations("workers")

@@ -13,10 +13,10 @@ from vox_mesh.model.rhythm.frames import Source
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock
 from vox_mesh.oplog.author import Author
 from vox_mesh.rhythm.rhythm import Rhythm
+from vox_mesh.runtime.supervisor import PartState, Supervisor
 from vox_mesh.settings import Settings
 from vox_mesh.store.replica.replica import State as ReplicaState
 from vox_mesh.store.store import Store
-from vox_mesh.supervisor import PartState, Supervisor
 
 _SLACK_S: Final = 5.0
 """On top of a few ticks, for a machine that is busy."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from vox_mesh.errors import IllegalTransition
 from vox_mesh.model.jobs.records import ENDS, JobState
 from vox_mesh.occ.conflicts import Take
-from vox_mesh.planes import Planes
+from vox_mesh.runtime.services import Planes
 from vox_mesh.top.panels import text_of
 from vox_mesh.views.overview import ConflictLine, JobLine, LockLine, MessageLine, WaiterLine
 
