@@ -10,8 +10,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.support.lengths import SOAK
-from tests.support.seeds import PROPERTY, VARIABLE, seed_of_run, seed_of_test
+from tests.support.running.lengths import SOAK
+from tests.support.running.seeds import PROPERTY, VARIABLE, seed_of_run, seed_of_test
 from tools.forked import load_first
 from tools.homes import ALL_HOMES, HomeCase
 from tools.sqld import Server
@@ -19,7 +19,12 @@ from vox_mesh import Settings, Store, open_store
 
 _MUCH_BYTES = 10_000_000
 
-load_first("tests.support.jobs", "tests.support.tally", "tests.support.lock_history", "tests.support.rivals")
+load_first(
+    "tests.support.running.jobs",
+    "tests.support.store.tally",
+    "tests.support.locks.lock_history",
+    "tests.support.oplog.rivals",
+)
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and the processes of a test inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.programs import NOTING_NODE
+from tests.support.running.programs import NOTING_NODE
 from tools.fork_server import Program
 from tools.forked import Process
 from tools.sqld import Server

@@ -169,7 +169,7 @@ def test_each_error_of_the_family_has_its_exit_code(kind: type[object]) -> None:
 def test_a_bug_is_one_line_that_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(app._COMMANDS, "broken", "tests.cli.broken:broken")
+    monkeypatch.setitem(app._COMMANDS, "broken", "tests.cli.doctor.broken:broken")
     assert app.run(["broken"]) == 70
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -181,7 +181,7 @@ def test_a_bug_is_one_line_that_says_so(
 def test_a_bug_shows_its_traceback_when_asked_to(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(app._COMMANDS, "broken", "tests.cli.broken:broken")
+    monkeypatch.setitem(app._COMMANDS, "broken", "tests.cli.doctor.broken:broken")
     monkeypatch.setenv("VOX_DEBUG", "1")
     assert app.run(["broken"]) == 70
     assert "Traceback" in capsys.readouterr().err

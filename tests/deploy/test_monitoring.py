@@ -18,7 +18,7 @@ import pytest
 from tests.deploy import schemas
 from tests.deploy.files import DEPLOY, ROOT, documents
 from tests.deploy.test_containers import compose, control_address
-from tests.support.scraping import Scrape
+from tests.support.nodes.scraping import Scrape
 from tools.homes import FILE
 from vox_mesh import Mesh
 from vox_mesh.http.metrics.rhythm_collector import ALARMS

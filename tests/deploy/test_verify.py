@@ -11,8 +11,8 @@ import httpx
 
 from tests.deploy.files import DEPLOY, DOCKERFILES, ROOT, instructions
 from tests.deploy.test_containers import compose, control_address
-from tests.support.messaging import write
-from tests.support.scraping import Scrape
+from tests.support.messages.messaging import write
+from tests.support.nodes.scraping import Scrape
 from tools.homes import FILE
 from tools.sqld import free_port
 from vox_mesh import Mesh

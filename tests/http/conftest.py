@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.support.relaying import Pair, open_pair
-from tests.support.town import SHARED_HOMES, Town
+from tests.support.messages.relaying import Pair, open_pair
+from tests.support.nodes.town import SHARED_HOMES, Town
 from tools.homes import FILE, HomeCase
 from vox_mesh.store import new_key
 

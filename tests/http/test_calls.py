@@ -10,8 +10,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.support.relaying import address_of, assert_problem, until
-from tests.support.town import Town
+from tests.support.messages.relaying import address_of, assert_problem, until
+from tests.support.nodes.town import Town
 from vox_mesh.http import request_scope as calls
 from vox_mesh.http.connections import Connections, Patience
 from vox_mesh.http.problems import Problem

@@ -11,8 +11,7 @@ import httpx
 import orjson
 import pytest
 
-from tests.support.lengths import cases_in_soak
-from tests.support.relaying import (
+from tests.support.messages.relaying import (
     AGENT,
     RECEIVER,
     SENDER,
@@ -28,7 +27,8 @@ from tests.support.relaying import (
     stranger_key,
     unsigned,
 )
-from tests.support.town import Town
+from tests.support.nodes.town import Town
+from tests.support.running.lengths import cases_in_soak
 from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh.http.body import MAX_BODY_BYTES

@@ -12,9 +12,9 @@ import httpx
 import orjson
 import pytest
 
-from tests.support.grounds import Hand, player
-from tests.support.relaying import TOKEN, address_of, assert_problem, until
-from tests.support.town import Town
+from tests.support.messages.relaying import TOKEN, address_of, assert_problem, until
+from tests.support.nodes.town import Town
+from tests.support.rhythm.grounds import Hand, player
 from vox_mesh.http import events
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.rhythm.frames import BeatFrame

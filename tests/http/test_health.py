@@ -9,8 +9,8 @@ from typing import Final
 import httpx
 import pytest
 
-from tests.support.relaying import TOKEN, address_of, assert_problem
-from tests.support.town import Town
+from tests.support.messages.relaying import TOKEN, address_of, assert_problem
+from tests.support.nodes.town import Town
 from vox_mesh.http.health import LIVE, READY
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.rhythm.frames import Source

@@ -15,9 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.clocks import Clock
-from tests.support.lengths import SOAK, only_at_full_length
-from tests.support.relaying import (
+from tests.support.messages.relaying import (
     Pair,
     assert_problem,
     letter,
@@ -27,6 +25,8 @@ from tests.support.relaying import (
     stranger_key,
     unsigned,
 )
+from tests.support.nodes.clocks import Clock
+from tests.support.running.lengths import SOAK, only_at_full_length
 from vox_mesh.errors import SenderRefused
 from vox_mesh.http.access import Rates
 from vox_mesh.http.problems import Problem

@@ -12,13 +12,13 @@ from typing import Final
 
 import pytest
 
-from tests.support.grounds import BAR_MS, BEAT_MS, Hand, player
-from tests.support.job_desks import Desk, ended, idle, scheduled
-from tests.support.jobs_in_hand import claim, found, lapse
-from tests.support.messaging import PATIENCE_S, bodies, change, next_of, write
-from tests.support.messaging import lapse as lapse_message
-from tests.support.relaying import TOKEN, assert_problem
-from tests.support.scraping import Scrape, metrics_of, scraped, served
+from tests.support.jobs.job_desks import Desk, ended, idle, scheduled
+from tests.support.jobs.jobs_in_hand import claim, found, lapse
+from tests.support.messages.messaging import PATIENCE_S, bodies, change, next_of, write
+from tests.support.messages.messaging import lapse as lapse_message
+from tests.support.messages.relaying import TOKEN, assert_problem
+from tests.support.nodes.scraping import Scrape, metrics_of, scraped, served
+from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, Hand, player
 from tools.homes import FILE
 from vox_mesh import Manual, Mesh, Script, Statement, TakeLeft
 from vox_mesh.errors import NotHolder, StaleFence

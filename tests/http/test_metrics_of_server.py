@@ -10,10 +10,10 @@ from typing import Final
 
 import pytest
 
-from tests.support.counting import HELLO, counting
-from tests.support.grounds import BAR_MS, BEAT_MS, Hand, player
-from tests.support.scraping import Scrape, metrics_of, scraped, served
-from tests.support.standing import until, until_in_touch
+from tests.support.nodes.scraping import Scrape, metrics_of, scraped, served
+from tests.support.replica.standing import until, until_in_touch
+from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, Hand, player
+from tests.support.store.counting import HELLO, counting
 from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Statement

@@ -12,9 +12,9 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.support.leftovers import assert_nothing_left, descriptors
-from tests.support.relaying import TOKEN, Wire, address_of
-from tests.support.town import Town
+from tests.support.messages.relaying import TOKEN, Wire, address_of
+from tests.support.nodes.town import Town
+from tests.support.store.leftovers import assert_nothing_left, descriptors
 from tools.sqld import free_port
 from vox_mesh.errors import BadSettings
 from vox_mesh.http.address import Address

@@ -10,7 +10,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from tests.support.relaying import Pair, Wire, letter, raw_request, rows_of, serving, until
+from tests.support.messages.relaying import Pair, Wire, letter, raw_request, rows_of, serving, until
 from vox_mesh.http.connections import Patience
 from vox_mesh.http.relay.endpoint import Limits, wire
 from vox_mesh.http.service import Service

@@ -12,8 +12,17 @@ import orjson
 import pytest
 from pydantic import SecretStr
 
-from tests.support.relaying import AGENT, TOKEN, Pair, address_of, assert_problem, letter, open_pair, until
-from tests.support.town import Town
+from tests.support.messages.relaying import (
+    AGENT,
+    TOKEN,
+    Pair,
+    address_of,
+    assert_problem,
+    letter,
+    open_pair,
+    until,
+)
+from tests.support.nodes.town import Town
 from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings, RelayFailed, RelayRefused
 from vox_mesh.http import access

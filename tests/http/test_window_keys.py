@@ -13,8 +13,7 @@ import httpx
 import pytest
 from aiohttp import web
 
-from tests.support.lengths import SOAK
-from tests.support.relaying import (
+from tests.support.messages.relaying import (
     AGENT,
     PATIENCE_S,
     RECEIVER,
@@ -26,7 +25,8 @@ from tests.support.relaying import (
     open_pair,
     serving,
 )
-from tests.support.town import Town
+from tests.support.nodes.town import Town
+from tests.support.running.lengths import SOAK
 from vox_mesh.errors import DatabaseUnavailable, RelayFailed
 from vox_mesh.http.relay.client import HttpCourier
 from vox_mesh.http.relay.endpoint import PATH, wire

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.examples import few
+from tests.support.running.examples import few
 from tools.homes import MEMORY
 from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import ArtifactDamaged, ArtifactMissing, ArtifactNotKept, BadValue, NotKnown

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.messaging import database_ms, write
-from tests.support.staging import (
+from tests.support.jobs.staging import (
     LEASE_MS,
     Pair,
     assert_rebuilt,
@@ -21,6 +20,7 @@ from tests.support.staging import (
     start,
     ways,
 )
+from tests.support.messages.messaging import database_ms, write
 from vox_mesh.errors import ScriptFailed, StaleClaim
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.node import MeshNode

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 import orjson
 import pytest
 
-from tests.support.job_desks import Desk, ended
-from tests.support.job_runs import settings_of
-from tests.support.messaging import PATIENCE_S
+from tests.support.jobs.job_desks import Desk, ended
+from tests.support.jobs.job_runs import settings_of
+from tests.support.messages.messaging import PATIENCE_S
 from tools.fork_server import Program
 from tools.forked import AsyncProcess
 from tools.homes import FILE, environment

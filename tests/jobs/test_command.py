@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.leftovers import assert_nothing_left, descriptors
-from tests.support.lock_runs import FAMILY
+from tests.support.locks.lock_runs import FAMILY
+from tests.support.store.leftovers import assert_nothing_left, descriptors
 from vox_mesh.errors import BadSettings
 from vox_mesh.jobs.exec.command import Command, CommandResult, run_command
 from vox_mesh.jobs.exec.policy import SEARCH_PATH, CommandRefused, ExecPolicy

@@ -13,9 +13,9 @@ import orjson
 import pytest
 
 from tests.jobs.test_keeper import keep
-from tests.support.authoring import Scene, assert_sound
-from tests.support.jobs_in_hand import ops
-from tests.support.messaging import Crowd, write
+from tests.support.jobs.jobs_in_hand import ops
+from tests.support.messages.messaging import Crowd, write
+from tests.support.oplog.authoring import Scene, assert_sound
 from vox_mesh import Mesh
 from vox_mesh.errors import BadManifest, BadValue, NotKnown, Refused
 from vox_mesh.jobs.crons import FIRED, CronJob, Crons

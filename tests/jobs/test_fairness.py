@@ -11,10 +11,10 @@ from typing import Final
 
 import pytest
 
-from tests.support.job_desks import Desk, ended, scheduled
-from tests.support.jobs_in_hand import ops
-from tests.support.lengths import SOAK, in_soak
-from tests.support.messaging import PATIENCE_S, Crowd, crowd_on
+from tests.support.jobs.job_desks import Desk, ended, scheduled
+from tests.support.jobs.jobs_in_hand import ops
+from tests.support.messages.messaging import PATIENCE_S, Crowd, crowd_on
+from tests.support.running.lengths import SOAK, in_soak
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh.model.jobs.records import CLAIM, Job
 from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS, Ranking

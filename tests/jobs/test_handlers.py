@@ -13,9 +13,9 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from tests.support.job_desks import ended
-from tests.support.jobs_in_hand import lapse, ops
-from tests.support.messaging import PATIENCE_S
+from tests.support.jobs.job_desks import ended
+from tests.support.jobs.jobs_in_hand import lapse, ops
+from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh import Script, Statement
 from vox_mesh.errors import Refused, StaleClaim
 from vox_mesh.jobs.worker.attempt import GiveBack, GiveUp

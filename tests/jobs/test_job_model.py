@@ -16,12 +16,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.support import lengths
-from tests.support.job_oracle import Oracle, Verdict
-from tests.support.messaging import PATIENCE_S, crowd_on, database_ms, write
-from tests.support.staging import LAPSED_MS, LEASE_MS, held, item_of, lapse, moved
-from tests.support.town import assert_whole
-from tests.support.walks import walk
+from tests.support.jobs.job_oracle import Oracle, Verdict
+from tests.support.jobs.staging import LAPSED_MS, LEASE_MS, held, item_of, lapse, moved
+from tests.support.messages.messaging import PATIENCE_S, crowd_on, database_ms, write
+from tests.support.nodes.town import assert_whole
+from tests.support.running import lengths
+from tests.support.running.walks import walk
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh.errors import Refused

@@ -10,9 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.authoring import NOTE, Scene, assert_sound, noted
-from tests.support.jobs_in_hand import accepted, claim, claim_seen, complete, found, ids, lapse, moved, ops
-from tests.support.messaging import Crowd
+from tests.support.jobs.jobs_in_hand import (
+    accepted,
+    claim,
+    claim_seen,
+    complete,
+    found,
+    ids,
+    lapse,
+    moved,
+    ops,
+)
+from tests.support.messages.messaging import Crowd
+from tests.support.oplog.authoring import NOTE, Scene, assert_sound, noted
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Op, Script, guard, open_store
 from vox_mesh.errors import IllegalTransition, Refused, StaleIncarnation, StoreClosed, Unreachable

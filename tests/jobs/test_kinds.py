@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs_in_hand import claim, claim_seen, claims, complete, ids, most_in_hand, moved, ops
-from tests.support.messaging import Crowd, write
+from tests.support.jobs.jobs_in_hand import claim, claim_seen, claims, complete, ids, most_in_hand, moved, ops
+from tests.support.messages.messaging import Crowd, write
 from vox_mesh.errors import BadValue, NotKnown, Refused
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.kinds import JobKinds

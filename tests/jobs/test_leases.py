@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 from proof.chaos.proxy import Proxy
-from tests.support.authoring import Scene, assert_sound
-from tests.support.job_desks import Desk, ended, idle
-from tests.support.jobs_in_hand import accepted, claim, ids, lapse, ops
-from tests.support.messaging import PATIENCE_S, crowd_on, write
+from tests.support.jobs.job_desks import Desk, ended, idle
+from tests.support.jobs.jobs_in_hand import accepted, claim, ids, lapse, ops
+from tests.support.messages.messaging import PATIENCE_S, crowd_on, write
+from tests.support.oplog.authoring import Scene, assert_sound
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings

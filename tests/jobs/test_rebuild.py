@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.support.authoring import Scene
-from tests.support.messaging import Crowd, write
-from tests.support.staging import LEASE_MS, claim, end, held, lapse, new_item, row_of, schedule, start
+from tests.support.jobs.staging import LEASE_MS, claim, end, held, lapse, new_item, row_of, schedule, start
+from tests.support.messages.messaging import Crowd, write
+from tests.support.oplog.authoring import Scene
 from vox_mesh import MeshError
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs import rebuild as of_rebuild

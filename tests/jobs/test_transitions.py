@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.drawing import Arrow, drawn
-from tests.support.messaging import database_ms
-from tests.support.staging import (
+from tests.support.jobs.drawing import Arrow, drawn
+from tests.support.jobs.staging import (
     Pair,
     assert_rebuilt,
     brought,
@@ -26,6 +25,7 @@ from tests.support.staging import (
     verdict_of,
     ways,
 )
+from tests.support.messages.messaging import database_ms
 from vox_mesh.errors import IllegalTransition, StaleClaim
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE, HELD, JobState

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.messaging import PATIENCE_S, write
+from tests.support.messages.messaging import PATIENCE_S, write
 from tools.homes import FILE
 from vox_mesh import Mesh
 from vox_mesh.errors import NotKnown, StoreClosed

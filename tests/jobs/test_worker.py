@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.authoring import Scene, assert_sound
-from tests.support.job_desks import Desk, ended, idle, scheduled
-from tests.support.jobs_in_hand import accepted, claim, ids, most_in_hand, ops
-from tests.support.lengths import SOAK
-from tests.support.messaging import PATIENCE_S, Crowd, crowd_on
+from tests.support.jobs.job_desks import Desk, ended, idle, scheduled
+from tests.support.jobs.jobs_in_hand import accepted, claim, ids, most_in_hand, ops
+from tests.support.messages.messaging import PATIENCE_S, Crowd, crowd_on
+from tests.support.oplog.authoring import Scene, assert_sound
+from tests.support.running.lengths import SOAK
 from tools.homes import FILE, MESH_REPLICA
 from vox_mesh import Mesh
 from vox_mesh.errors import BadValue

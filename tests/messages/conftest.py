@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.authoring import Scene, scene
-from tests.support.lengths import EVERY_HOME
-from tests.support.messaging import Crowd, crowd_on
+from tests.support.messages.messaging import Crowd, crowd_on
+from tests.support.oplog.authoring import Scene, scene
+from tests.support.running.lengths import EVERY_HOME
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.authoring import Scene
-from tests.support.clocks import Clock
-from tests.support.messaging import PATIENCE_S, bodies, change, found, next_of, settled, take, write
+from tests.support.messages.messaging import PATIENCE_S, bodies, change, found, next_of, settled, take, write
+from tests.support.nodes.clocks import Clock
+from tests.support.oplog.authoring import Scene
 from vox_mesh import Message, Outcome, Script
 from vox_mesh.errors import DatabaseUnavailable, NotHolder, Unreachable
 from vox_mesh.messages.claims import is_brought

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.messaging import (
+from tests.support.messages.messaging import (
     PATIENCE_S,
     Crowd,
     bodies,
@@ -19,7 +19,7 @@ from tests.support.messaging import (
     settled,
     write,
 )
-from tests.support.rivals import MEMORIES, at, overtaken
+from tests.support.oplog.rivals import MEMORIES, at, overtaken
 from vox_mesh import DeferToAgent, Message
 from vox_mesh.errors import BadValue, MessageTaken
 from vox_mesh.model.messages.records import MAX_NAME, MAX_PAYLOAD_BYTES, MessageState

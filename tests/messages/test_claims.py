@@ -7,9 +7,19 @@ from pathlib import Path
 import pytest
 
 from proof.chaos.proxy import Fault, Proxy
-from tests.support.authoring import Scene
-from tests.support.lengths import LOST_ANSWERS
-from tests.support.messaging import Crowd, bodies, change, come_due, database_ms, found, ids, lapse, row_of
+from tests.support.messages.messaging import (
+    Crowd,
+    bodies,
+    change,
+    come_due,
+    database_ms,
+    found,
+    ids,
+    lapse,
+    row_of,
+)
+from tests.support.oplog.authoring import Scene
+from tests.support.running.lengths import LOST_ANSWERS
 from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Message, Settings

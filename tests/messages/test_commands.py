@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Vox
-from tests.support.messaging import bodies, found
-from tests.support.town import Town, assert_whole
+from tests.support.messages.messaging import bodies, found
+from tests.support.nodes.town import Town, assert_whole
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh import Mesh, load_settings
 from vox_mesh.errors import KeyRefused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.messaging import bodies, come_due, database_ms, found, lapse, row_of, take
+from tests.support.messages.messaging import bodies, come_due, database_ms, found, lapse, row_of, take
 from vox_mesh.errors import BadValue, NotHolder, NotKnown
 from vox_mesh.model.messages.records import MAX_ATTEMPTS, MessageState
 from vox_mesh.node import MeshNode

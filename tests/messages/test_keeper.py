@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support.authoring import Scene
-from tests.support.messaging import Crowd, bodies, change, found, ids
+from tests.support.messages.messaging import Crowd, bodies, change, found, ids
+from tests.support.oplog.authoring import Scene
 from vox_mesh import Message
 from vox_mesh.messages.maintenance import OVERDUE
 from vox_mesh.model.messages.records import MESH_AGENT

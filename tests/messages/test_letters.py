@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.messaging import PATIENCE_S, bodies, found, ids
+from tests.support.messages.messaging import PATIENCE_S, bodies, found, ids
 from vox_mesh.errors import BadValue
 from vox_mesh.model.messages.records import MessageState
 from vox_mesh.node import MeshNode

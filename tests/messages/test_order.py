@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.messaging import (
+from tests.support.messages.messaging import (
     Crowd,
     bodies,
     change,

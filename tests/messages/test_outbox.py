@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.authoring import Scene
-from tests.support.clocks import Clock
-from tests.support.messaging import PATIENCE_S, bodies
+from tests.support.messages.messaging import PATIENCE_S, bodies
+from tests.support.nodes.clocks import Clock
+from tests.support.oplog.authoring import Scene
 from vox_mesh import Auto, Local, Message, Remote
 from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.messages.directory import Peer

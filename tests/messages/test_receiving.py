@@ -8,9 +8,7 @@ from contextlib import aclosing, nullcontext
 
 import pytest
 
-from tests.support.authoring import Scene
-from tests.support.clocks import Clock
-from tests.support.messaging import (
+from tests.support.messages.messaging import (
     PATIENCE_S,
     Crowd,
     bodies,
@@ -21,6 +19,8 @@ from tests.support.messaging import (
     settled,
     take,
 )
+from tests.support.nodes.clocks import Clock
+from tests.support.oplog.authoring import Scene
 from vox_mesh import Message
 from vox_mesh.errors import NotHolder, StoreClosed
 from vox_mesh.messages.consumer import Consumer

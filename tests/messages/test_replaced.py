@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import virtual_time
+from tests.support.nodes import virtual_time
 from vox_mesh import Mesh
 from vox_mesh.errors import NoAnswer, OutcomeUnknown, StaleIncarnation
 from vox_mesh.nodes.clock import Surroundings

@@ -17,10 +17,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.support import lengths
-from tests.support.message_oracle import Letter, Oracle
-from tests.support.messaging import PATIENCE_S, Crowd, change, come_due, crowd_on, lapse
-from tests.support.walks import walk
+from tests.support.messages.message_oracle import Letter, Oracle
+from tests.support.messages.messaging import PATIENCE_S, Crowd, change, come_due, crowd_on, lapse
+from tests.support.running import lengths
+from tests.support.running.walks import walk
 from tools.homes import FILE, MEMORY, HomeCase
 from vox_mesh import Message
 from vox_mesh.errors import NotHolder, NotKnown

@@ -9,9 +9,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.messaging import Crowd, bodies, change, crowd_on, found, next_of, row_of, settled, write
-from tests.support.tampering import stranger
-from tests.support.town import Town
+from tests.support.messages.messaging import (
+    Crowd,
+    bodies,
+    change,
+    crowd_on,
+    found,
+    next_of,
+    row_of,
+    settled,
+    write,
+)
+from tests.support.nodes.town import Town
+from tests.support.oplog.tampering import stranger
 from tools.homes import FILE
 from vox_mesh import Mesh, Message
 from vox_mesh.errors import KeyRefused

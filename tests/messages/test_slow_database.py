@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 from proof.chaos.proxy import Fault, Proxy
-from tests.support.messaging import PATIENCE_S, bodies, next_of, row_of, settled
-from tests.support.town import Town
+from tests.support.messages.messaging import PATIENCE_S, bodies, next_of, row_of, settled
+from tests.support.nodes.town import Town
 from tools.homes import MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.support.messaging import bodies
+from tests.support.messages.messaging import bodies
 from tools.homes import FILE
 from vox_mesh import Mesh, Settings
 from vox_mesh.runtime.open_store import open_engine

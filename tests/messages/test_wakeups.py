@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.authoring import Scene
-from tests.support.messaging import PATIENCE_S, Crowd, bodies, change, crowd_on, settled
+from tests.support.messages.messaging import PATIENCE_S, Crowd, bodies, change, crowd_on, settled
+from tests.support.oplog.authoring import Scene
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh import Message
 from vox_mesh.errors import NoAnswer

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import Job
-from tests.support.processes import Writer
+from tests.support.running.jobs import Job
+from tests.support.running.processes import Writer
 from vox_mesh import Settings
 
 StartWriter = Callable[[Settings, Job], Awaitable[Writer]]
@@ -36,7 +36,7 @@ async def start_author(tmp_path: Path) -> AsyncIterator[StartWriter]:
 
     async def start(settings: Settings, job: Job) -> Writer:
         log = tmp_path / f"author-{len(authors)}.log"
-        author = await Writer.start(settings, job, log, "tests.support.authors")
+        author = await Writer.start(settings, job, log, "tests.support.oplog.authors")
         authors.append(author)
         return author
 

@@ -17,7 +17,7 @@ from proof.outside import MemoryOutside
 from proof.reading import Ask, read_finals
 from proof.scene import Pace, Scene, Workload
 from proof.workloads.beats import tempo_of
-from tests.support import virtual_time
+from tests.support.nodes import virtual_time
 from vox_mesh import Mesh
 from vox_mesh.errors import NodeInUse
 from vox_mesh.nodes.clock import Surroundings

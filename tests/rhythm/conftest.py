@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.authoring import Scene, scene
-from tests.support.grounds import Hand, Player, player
-from tests.support.messaging import Crowd, crowd_on
+from tests.support.messages.messaging import Crowd, crowd_on
+from tests.support.oplog.authoring import Scene, scene
+from tests.support.rhythm.grounds import Hand, Player, player
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 
 

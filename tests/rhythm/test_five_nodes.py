@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from tests.rhythm.orchestra import Orchestra, Player, orchestra
-from tests.support.lengths import SOAK
+from tests.support.running.lengths import SOAK
 from vox_mesh.errors import MeshError
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport

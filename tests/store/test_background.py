@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from tests.support.clocks import Clock
+from tests.support.nodes.clocks import Clock
 from vox_mesh import Script, Statement, Store
 from vox_mesh.errors import StoreClosed
 from vox_mesh.store.background import BackgroundFaults

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.examples import column
-from tests.support.programs import program
-from tests.support.tables import make_table
+from tests.support.running.examples import column
+from tests.support.running.programs import program
+from tests.support.store.tables import make_table
 from tools.homes import FILE, MEMORY, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import (

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from tests.support.examples import column, exactly, few
-from tests.support.tables import make_table
+from tests.support.running.examples import column, exactly, few
+from tests.support.store.tables import make_table
 from vox_mesh import Outcome, Script, Shape, Statement, Store
 from vox_mesh.errors import BadValue, ConstraintFailed, Refused
 from vox_mesh.store import Item, new_key

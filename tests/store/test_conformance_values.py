@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.examples import exactly, few, values
-from tests.support.tables import make_table
+from tests.support.running.examples import exactly, few, values
+from tests.support.store.tables import make_table
 from vox_mesh import Answer, Script, Statement, Store, guard
 from vox_mesh.errors import BadValue
 from vox_mesh.store import Value

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import program
+from tests.support.running.programs import program
 from vox_mesh.errors import BadSettings, SlotInUse
 from vox_mesh.store.slots import ID_FILE, slot_folder, spools, take_slot
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.serving import Served, serving_api
-from tests.support.town import Town
+from tests.support.nodes.serving import Served, serving_api
+from tests.support.nodes.town import Town
 from tools.homes import FILE
 from vox_mesh.store import new_key
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.support.relaying import TOKEN, assert_problem
-from tests.support.serving import READ_TOKEN, Served
+from tests.support.messages.relaying import TOKEN, assert_problem
+from tests.support.nodes.serving import READ_TOKEN, Served
 from vox_mesh.http.access import Scope
 from vox_mesh.http.api.operations import Operation
 from vox_mesh.http.api.table import ALL

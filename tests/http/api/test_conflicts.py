@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.api_scene import conflict
-from tests.support.printing import printed
-from tests.support.relaying import assert_problem
-from tests.support.rivals import MEMORIES, at, row
-from tests.support.serving import Served
+from tests.support.messages.relaying import assert_problem
+from tests.support.nodes.api_scene import conflict
+from tests.support.nodes.printing import printed
+from tests.support.nodes.serving import Served
+from tests.support.oplog.rivals import MEMORIES, at, row
 from vox_mesh import Written
 from vox_mesh.http.api.conflicts import Resolving
 from vox_mesh.occ.conflicts import Take

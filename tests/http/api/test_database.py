@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.api_scene import fill
-from tests.support.printing import printed
-from tests.support.serving import Served
+from tests.support.nodes.api_scene import fill
+from tests.support.nodes.printing import printed
+from tests.support.nodes.serving import Served
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.relaying import assert_problem
-from tests.support.serving import Served
+from tests.support.messages.relaying import assert_problem
+from tests.support.nodes.serving import Served
 from vox_mesh.store.script import new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

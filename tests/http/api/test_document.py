@@ -12,8 +12,8 @@ import orjson
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped,unused-ignore]
 
-from tests.support.relaying import TOKEN, Wire, assert_problem
-from tests.support.serving import READ_TOKEN, Served
+from tests.support.messages.relaying import TOKEN, Wire, assert_problem
+from tests.support.nodes.serving import READ_TOKEN, Served
 from tools import http_reference
 from vox_mesh.http.api.api import DOCUMENT
 from vox_mesh.http.api.openapi import document_of

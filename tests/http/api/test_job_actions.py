@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.relaying import assert_problem
-from tests.support.serving import Served
-from tests.support.staging import brought, schedule
+from tests.support.jobs.staging import brought, schedule
+from tests.support.messages.relaying import assert_problem
+from tests.support.nodes.serving import Served
 from vox_mesh.model.jobs.records import ENDS, Job, JobState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -10,12 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.support.job_desks import Desk
-from tests.support.messaging import write
-from tests.support.relaying import assert_problem
-from tests.support.serving import Served, serving_api
-from tests.support.staging import end, start
-from tests.support.town import Town
+from tests.support.jobs.job_desks import Desk
+from tests.support.jobs.staging import end, start
+from tests.support.messages.messaging import write
+from tests.support.messages.relaying import assert_problem
+from tests.support.nodes.serving import Served, serving_api
+from tests.support.nodes.town import Town
 from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh.model.base.canonical import content_id

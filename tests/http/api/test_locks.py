@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.printing import printed, timeless
-from tests.support.relaying import PATIENCE_S, assert_problem
-from tests.support.serving import Served
+from tests.support.messages.relaying import PATIENCE_S, assert_problem
+from tests.support.nodes.printing import printed, timeless
+from tests.support.nodes.serving import Served
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.store.script import new_key
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.messaging import change, lapse
-from tests.support.printing import printed
-from tests.support.relaying import assert_problem
-from tests.support.serving import Served
+from tests.support.messages.messaging import change, lapse
+from tests.support.messages.relaying import assert_problem
+from tests.support.nodes.printing import printed
+from tests.support.nodes.serving import Served
 from vox_mesh import Message
 from vox_mesh.errors import TooLarge
 from vox_mesh.http.api import messages

@@ -6,10 +6,10 @@ from http import HTTPStatus
 
 import pytest
 
-from tests.support.printing import printed, timeless
-from tests.support.relaying import assert_problem
-from tests.support.serving import Served
-from tests.support.town import come_and_go
+from tests.support.messages.relaying import assert_problem
+from tests.support.nodes.printing import printed, timeless
+from tests.support.nodes.serving import Served
+from tests.support.nodes.town import come_and_go
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

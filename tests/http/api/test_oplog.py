@@ -12,10 +12,10 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from tests.support.exports import AWKWARD, exported, fill
-from tests.support.printing import commands_of, printed
-from tests.support.relaying import TOKEN, Wire, assert_problem, until
-from tests.support.serving import READ_TOKEN, Served
+from tests.support.messages.relaying import TOKEN, Wire, assert_problem, until
+from tests.support.nodes.printing import commands_of, printed
+from tests.support.nodes.serving import READ_TOKEN, Served
+from tests.support.oplog.exports import AWKWARD, exported, fill
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.oplog.export import verify_export
 from vox_mesh.oplog.oplog import OpLog

@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 
 from tests.cli.conftest import Vox
-from tests.support.grounds import BAR_MS, BEGIN_MS, Hand, player
-from tests.support.job_desks import ended
-from tests.support.messaging import change
-from tests.support.relaying import assert_problem
-from tests.support.serving import READ_TOKEN, Served, serving_api
-from tests.support.town import Town
+from tests.support.jobs.job_desks import ended
+from tests.support.messages.messaging import change
+from tests.support.messages.relaying import assert_problem
+from tests.support.nodes.serving import READ_TOKEN, Served, serving_api
+from tests.support.nodes.town import Town
+from tests.support.rhythm.grounds import BAR_MS, BEGIN_MS, Hand, player
 from tools.homes import FILE
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.records import Job

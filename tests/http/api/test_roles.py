@@ -6,10 +6,10 @@ from http import HTTPStatus
 
 import pytest
 
-from tests.support.printing import printed
-from tests.support.relaying import assert_problem
-from tests.support.serving import Served, serving_api
-from tests.support.town import come_and_go
+from tests.support.messages.relaying import assert_problem
+from tests.support.nodes.printing import printed
+from tests.support.nodes.serving import Served, serving_api
+from tests.support.nodes.town import come_and_go
 from vox_mesh.errors import KeyRefused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Vox
-from tests.support.serving import Served, serving_api
-from tests.support.staging import brought
-from tests.support.town import Town
+from tests.support.jobs.staging import brought
+from tests.support.nodes.serving import Served, serving_api
+from tests.support.nodes.town import Town
 from tools.homes import FILE
 from vox_mesh.model.jobs.records import JobState
 

@@ -18,11 +18,11 @@ import requests
 import schemathesis
 from schemathesis.config import SchemathesisConfig
 
-from tests.support.api_scene import fill
-from tests.support.lengths import SOAK
-from tests.support.relaying import PATIENCE_S, TOKEN
-from tests.support.serving import serving_api
-from tests.support.town import Town
+from tests.support.messages.relaying import PATIENCE_S, TOKEN
+from tests.support.nodes.api_scene import fill
+from tests.support.nodes.serving import serving_api
+from tests.support.nodes.town import Town
+from tests.support.running.lengths import SOAK
 from tools.homes import FILE
 from vox_mesh.http.api.openapi import ALWAYS, WITH_BODY, document_of
 from vox_mesh.http.api.table import ALL

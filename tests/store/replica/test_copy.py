@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.replica.frames import LOG, OTHER_LOG, Primary, primary
-from tests.support.examples import few
+from tests.support.running.examples import few
 from vox_mesh import Statement
 from vox_mesh.errors import NoAnswer
 from vox_mesh.store.replica import copy as copying

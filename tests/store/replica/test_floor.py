@@ -13,8 +13,8 @@ from random import Random
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.clocks import Clock
-from tests.support.examples import many
+from tests.support.nodes.clocks import Clock
+from tests.support.running.examples import many
 from vox_mesh.store.replica.floor import Floor
 
 _STEPS = 120

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.examples import few
+from tests.support.running.examples import few
 from vox_mesh.store.replica.gate import Gate
 
 _PATIENCE_S = 20.0

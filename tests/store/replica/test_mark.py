@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.examples import many
-from tests.support.programs import program
+from tests.support.running.examples import many
+from tests.support.running.programs import program
 from vox_mesh.errors import ReplicaOff
 from vox_mesh.store.replica.mark import Mark, Record, mark_of, read_record, replica_path
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.store.replica.frames import LOG
 from tests.store.replica.owner import FILES, MANY, NAME, THREE, State, Transaction, owning
-from tests.support.examples import many
-from tests.support.lengths import SOAK
+from tests.support.running.examples import many
+from tests.support.running.lengths import SOAK
 from vox_mesh.store.replica import pages
 from vox_mesh.store.replica.interruptions import Incomplete
 from vox_mesh.store.replica.wire import PAGE

@@ -28,8 +28,8 @@ from tests.store.replica.owner import (
     Transaction,
     owning,
 )
-from tests.support.examples import many
-from tests.support.lengths import SOAK
+from tests.support.running.examples import many
+from tests.support.running.lengths import SOAK
 from vox_mesh.errors import ReplicaOff
 from vox_mesh.store.replica.wire import PAGE
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.examples import many
+from tests.support.running.examples import many
 from vox_mesh.store.replica import wire
 from vox_mesh.store.replica.wire import PAGE, BadWire, Frame, Hello, Parts, Trailers
 

@@ -1,0 +1,149 @@
+"""`vox-mesh doctor`: what it finds of the nodes, and of what waits for somebody."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from tests.cli.conftest import Vox
+from tests.cli.database.test_conflicts import recorded
+from tools.forked import Process
+
+_PATIENCE_S = 60.0
+Findings = dict[str, tuple[str, str]]
+
+
+def _found(vox: Vox, code: int = 0) -> Findings:
+    """How each check ended, and what it found."""
+    ended = vox("doctor", "--json")
+    assert ended.code == code, ended
+    assert all(each["advice"] for each in ended.document if each["state"] != "ok")
+    return {each["check"]: (each["state"], each["found"]) for each in ended.document}
+
+
+@contextmanager
+def _up(vox: Vox, *options: str) -> Iterator[tuple[Process, str]]:
+    """A node that is up, and where it listens."""
+    with vox.running("up", "--node-id", "one", *options) as process:
+        said = next(line for line in process.stderr if " is up (" in line)
+        address = re.search(r"http://[^)]+", said)
+        assert address is not None
+        yield process, address[0]
+
+
+def _change(vox: Vox, sql: str, *values: Any) -> None:
+    """Change the database as time, or a fault, would."""
+    with closing(sqlite3.connect(vox.folder / ".vox/cache/db/local.db")) as database, database:
+        assert database.execute(sql, values).rowcount == 1
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_ready_is_found_so_by_the_roster_and_by_its_own_word(vox: Vox) -> None:
+    with _up(vox) as (process, url):
+        found = _found(vox)
+        assert found["nodes"] == ("ok", "one")
+        assert found["service"] == ("ok", f"one at {url}")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(_PATIENCE_S) == 0
+    found = _found(vox)
+    assert found["nodes"][0] == "ok"
+    assert "service" not in found, "who has left need not answer"
+
+
+def test_a_node_that_goes_by_another_tempo_than_the_mesh_is_named(vox: Vox) -> None:
+    with _up(vox):
+        assert _found(vox)["tempo"] == ("ok", "12 beats a minute, nobody leads")
+        limits = {"max_bpm": 60, "min_bpm": 15}
+        other = json.dumps({"cluster_id": "default", "initial_bpm": 30, "limits": limits})
+        _change(vox, "INSERT INTO beat_pulses VALUES ('', 'default', 'one', ?, 30, 8, 0, '')", other)
+        state, found = _found(vox)["tempo"]
+    assert (state, found) == (
+        "warn",
+        "by another policy than the mesh's: one; nobody leads, so that the median is followed",
+    )
+
+
+def test_who_may_only_read_can_ask_a_node_and_whoever_has_another_token_is_told_so(vox: Vox) -> None:
+    with _up(vox.having(VOX_MESH_READ_TOKEN="look-only")):
+        reader = vox.having(VOX_MESH_READ_TOKEN="look-only", VOX_MESH_TOKEN="")
+        assert _found(reader)["service"][0] == "ok"
+        stranger = vox.having(VOX_MESH_TOKEN="of-another-mesh")
+        assert _found(stranger, 1)["service"] == ("fail", "one: it has another VOX_MESH_TOKEN")
+
+
+def test_a_node_that_does_not_answer_fails_until_it_is_known_to_be_dead(vox: Vox) -> None:
+    with _up(vox) as (process, url):
+        process.kill()
+        process.wait(_PATIENCE_S)
+    found = _found(vox, 1)
+    assert found["nodes"] == ("ok", "one"), "its last tick was just now"
+    assert found["service"] == ("fail", f"one: it does not answer at {url} (ConnectError)")
+    _change(vox, "UPDATE mesh_heartbeats SET last_seen_ms = last_seen_ms - 12000")
+    assert _found(vox, 1)["nodes"] == ("warn", "silent: one")
+    _change(vox, "UPDATE mesh_heartbeats SET last_seen_ms = last_seen_ms - 60000")
+    found = _found(vox)
+    assert "service" not in found
+    assert found["nodes"][0] == "ok"
+
+
+def test_a_node_that_is_dead_by_the_roster_but_answers_is_asked_what_is_wrong(vox: Vox) -> None:
+    with _up(vox, "--tick", "1h") as (_, url):
+        _change(vox, "UPDATE mesh_heartbeats SET last_seen_ms = last_seen_ms - 100 * 3600000")
+        assert _found(vox)["service"] == ("ok", f"one at {url}"), "it has a reason not to tick"
+
+
+def test_what_a_node_says_is_wrong_with_it_is_told_on_every_machine(vox: Vox) -> None:
+    with _up(vox) as (process, _):
+        process.kill()
+        process.wait(_PATIENCE_S)
+    _change(vox, "UPDATE mesh_heartbeats SET machine_id = 'of another machine'")
+    _change(vox, """UPDATE node_vitals SET faults = '["replica: it is 9.0 s behind"]'""")
+    found = _found(vox, 1)
+    assert found["nodes"] == ("fail", "one: replica: it is 9.0 s behind")
+    assert "service" not in found, "that is for a doctor there to ask"
+
+
+def test_an_address_that_nobody_could_reach_is_told(vox: Vox) -> None:
+    vox("db", "init")
+    open_to_all = vox.having(VOX_MESH_CONTROL_ADDR="http://10.0.0.7:7400")
+    assert "reach" not in _found(open_to_all)
+    assert _found(open_to_all.having(VOX_MESH_TOKEN=""))["reach"][0] == "warn"
+    assert "reach" not in _found(vox.having(VOX_MESH_CONTROL_ADDR="http://127.0.0.1:7400", VOX_MESH_TOKEN=""))
+
+
+# --- what waits for somebody ---------------------------------------------------------------------
+
+
+def test_jobs_that_nobody_takes_or_that_failed_are_told(vox: Vox) -> None:
+    vox("job", "schedule", "--kind", "report.write")
+    assert _found(vox)["jobs"] == ("ok", "1 wait, 0 run")
+    _change(vox, "UPDATE jobs SET not_before_ms = not_before_ms - 100000, created_ms = created_ms - 100000")
+    assert _found(vox)["jobs"] == ("warn", "nobody works on report.write")
+    assert vox("kind", "pause", "report.write").code == 0
+    assert _found(vox)["jobs"][0] == "ok", "somebody has decided that it waits"
+    vox("job", "schedule", "--max-attempts", "1", "--timeout", "10s", "--", "false")
+    assert vox("up", "--once", "--worker-exec").code == 0
+    assert _found(vox)["jobs"] == ("warn", "1 wait, 0 run, 1 have failed")
+
+
+def test_messages_that_are_overdue_or_dead_are_told(vox: Vox) -> None:
+    vox("send", "reviewer", "please look", "--from", "coder")
+    assert _found(vox)["messages"] == ("ok", "1 unread")
+    _change(vox, "UPDATE a2a_messages SET ack_by_ms = 1")
+    assert _found(vox)["messages"] == ("warn", "1 are overdue")
+    _change(vox, "UPDATE a2a_messages SET state = 'dead', ended_ms = 1")
+    assert _found(vox)["messages"] == ("warn", "1 dead letters")
+
+
+def test_conflicts_that_nobody_has_decided_on_are_told(vox: Vox) -> None:
+    vox("db", "init")
+    assert _found(vox)["conflicts"] == ("ok", "none is open")
+    recorded(vox, "plan", content="theirs")
+    assert _found(vox)["conflicts"] == ("warn", "1 are open")

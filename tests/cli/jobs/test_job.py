@@ -1,0 +1,354 @@
+"""`vox-mesh job`: what is scheduled, found, listed, shown and waited for."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from typing import Any, Final
+
+import pytest
+
+from tests.cli.conftest import Vox, assert_wrong_usage
+from tests.cli.database.test_oplog import database
+from tests.support.jobs.job_scene import done, taken
+from tools.fork_server import Program
+from tools.forked import Process
+from tools.sqld import Server, free_port
+from vox_mesh.cli import app
+from vox_mesh.model.base.canonical import content_id
+from vox_mesh.store.script import new_key
+
+_PATIENCE_S: Final = 60.0
+
+
+def scheduled(vox: Vox, *arguments: str) -> Any:
+    """Schedule a job; what is told of it."""
+    return vox("job", "schedule", "--json", *arguments).document
+
+
+def kind(vox: Vox, name: str = "test.work", *more: str) -> str:
+    """Schedule a new job of a kind; its id."""
+    return str(scheduled(vox, "--kind", name, "--new", *more)["job_id"])
+
+
+def listed(vox: Vox, *arguments: str) -> list[str]:
+    """The ids of the jobs that a command lists."""
+    return [each["job_id"] for each in vox("job", *arguments, "--json").document]
+
+
+# --- scheduling ----------------------------------------------------------------------------------
+
+
+def test_the_same_manifest_is_the_same_job_unless_a_new_one_is_wanted(vox: Vox) -> None:
+    asked = ("--kind", "test.work", "--payload", '{"n": 1}')
+    first = scheduled(vox, *asked)
+    assert {*first} == {"job_id", "ulid", "kind", "is_new"}
+    assert first["job_id"] == content_id({"kind": "test.work", "payload": {"n": 1}})
+    assert (first["kind"], first["is_new"]) == ("test.work", True)
+    assert scheduled(vox, *asked) == first | {"is_new": False}
+    new = scheduled(vox, *asked, "--new")
+    assert (new["is_new"], new["job_id"] != first["job_id"]) == (True, True)
+    heading, line = vox("job", "schedule", *asked).out.splitlines()
+    assert heading.split() == ["job_id", "ulid", "kind", "is_new"]
+    assert line.split() == [first["job_id"][:12], first["ulid"], "test.work", "no"]
+
+
+def test_a_job_with_a_ulid_of_its_own_is_new_once(vox: Vox) -> None:
+    asked = ("--ulid", new_key(), "--", "/bin/true")
+    assert [scheduled(vox, *asked)["is_new"] for _ in range(2)] == [True, False]
+    taken_by_another = vox("job", "schedule", *asked, "--and-more")
+    assert (taken_by_another.code, "another job has this ULID" in taken_by_another.error) == (2, True)
+
+
+def test_a_command_is_scheduled_with_all_that_its_options_say(vox: Vox) -> None:
+    before = kind(vox)
+    op_id, ulid = new_key(), new_key()
+    options = ("--env", "A=b=c", "--env", "EMPTY=", "--cwd", "/", "--priority", "3", "--max-attempts", "7")
+    more = ("--backoff", "2s", "--lease", "PT1M", "--run-at", "2030-01-31T08:00:00Z", "--ulid", ulid)
+    after = ("--after", f"{before[:10]}:end", "--after", f"op:{op_id}")
+    scheduled(vox, *options, *more, *after, "--", "printf", "--json", "--", "x")
+    shown = vox("job", "show", ulid, "--json").document
+    assert shown["manifest"] == {
+        "args": [],
+        "command": ["printf", "--json", "--", "x"],
+        "timeout": 3_600,
+        "env": {"A": "b=c", "EMPTY": ""},
+        "cwd": "/",
+        "after": [{"job": before, "when": "end"}, {"op": op_id}],
+    }
+    assert (shown["priority"], shown["max_attempts"], shown["backoff_ms"]) == (3, 7, 2_000)
+    assert (shown["lease_ms"], shown["not_before_ms"]) == (60_000, 1_896_076_800_000)
+    waits = {(each["job_id"], each["awaited"], each["kind"]) for each in shown["predecessors"]}
+    assert waits == {(before, "end", "test.work"), (op_id, "op", "")}
+    assert (shown["waits"], shown["state"], shown["kind"]) == (2, "pending", "exec")
+    assert vox("job", "show", before, "--json").document["successors"] == [shown["job_id"]]
+
+
+def test_the_jobs_of_a_file_are_scheduled_together_also_from_stdin(vox: Vox) -> None:
+    one, two = new_key(), new_key()
+    text = f"kind: test.two\nulid: {two}\nafter: [{one}]\n---\nkind: test.one\nulid: {one}\n"
+    (vox.folder / "jobs.yaml").write_text(text)
+    first = vox("job", "schedule", "-f", "jobs.yaml", "--json").document
+    assert [(each["kind"], each["is_new"]) for each in first] == [("test.one", True), ("test.two", True)]
+    arguments = ("job", "schedule", "-f", "-", "--json")
+    program = Program(arguments, vox.environment, module="vox_mesh.cli", folder=str(vox.folder))
+    with Process(program, has_stdin=True) as process:
+        assert process.stdin is not None
+        process.stdin.write(text)
+        out, err = process.communicate(_PATIENCE_S)
+    assert (process.wait(), err, out.count('"is_new": false')) == (0, "", 2)
+
+
+def test_what_is_wrong_with_manifests_is_told_line_by_line_and_nothing_is_scheduled(vox: Vox) -> None:
+    path = vox.folder / "bad.yaml"
+    path.write_text("kind: test.work\n---\nkind: Test\npriority: 9\n---\ncommand: [make]\ncolour: red\n")
+    ended = vox("job", "schedule", "-f", "bad.yaml")
+    assert (ended.code, ended.out) == (2, "")
+    told = [line.split(": ")[:2] for line in ended.err.splitlines()]
+    assert told == [
+        ["bad.yaml:3", "kind"],
+        ["bad.yaml:4", "priority"],
+        ["bad.yaml:6", "timeout"],
+        ["bad.yaml:7", "colour"],
+    ]
+    one, two = new_key(), new_key()
+    waiting = f"kind: a\nulid: {one}\nafter: [{two}]\n---\nkind: b\nulid: {two}\nafter: [{one}]\n"
+    path.write_text(waiting)
+    circle = vox("job", "schedule", "-f", "bad.yaml")
+    assert (circle.code, circle.err) == (
+        2,
+        f"bad.yaml: after: these wait for each other: {one} -> {two} -> {one}\n",
+    )
+    path.write_text(f"kind: test.work\n---\nkind: test.work\nafter: [{one}]\n")
+    unknown = vox("job", "schedule", "-f", "bad.yaml")
+    assert (unknown.code, f"there is no job {one}" in unknown.error) == (1, True)
+    assert vox("job", "schedule", "-f", "nowhere.yaml").code == 2
+    assert vox("job", "list").out == "none\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ("", "name a job in one way"),
+        ("--kind a -- true", "name a job in one way"),
+        ("make test", "unexpected extra arguments"),
+        ("--payload 1 -- true", "--payload goes with --kind"),
+        ("--kind a --payload {", "--payload"),
+        ("-f x --priority 1", "leave out --priority"),
+        ("--env A -- true", "'A' is not NAME=VALUE"),
+        ("--kind a --env A=b", "env: is of use only with a command"),
+        ("--kind A", "kind: "),
+        ("--kind a --priority 4", "an integer from 0 to 3"),
+        ("--kind a --run-at soon", "run_at: 'soon' is no time"),
+        ("--kind a --after xyz", "'xyz' names no job"),
+        ("--kind a --after 123456:never", "'never' is neither success nor end"),
+        ("--kind a --after op:1", "'1' is not the ULID of an op"),
+        ("--cwd here -- true", "'here' is not an absolute path"),
+    ],
+)
+def test_a_job_that_is_asked_for_wrongly_ends_with_2_and_one_line(
+    arguments: str, fault: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VOX_MESH_ENABLED", "1")
+    assert_wrong_usage(f"job schedule {arguments}", fault, capsys)
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("job list --state done", "--state"),
+        ("job list --counts --state failed", "--counts goes with --kind only"),
+        ("job wait", "JOB..."),
+        ("job wait a --timeout soon", "not a duration"),
+        ("job abort", "name jobs, or say which"),
+        ("job abort 123456 --kind a", "name jobs, or say which"),
+        ("job abort --state failed", "--state"),
+        ("job retry --state pending", "--state"),
+        ("job verify", "name a JOB, or a --file"),
+        ("job verify 123456 --key k", "--key goes with --file"),
+        ("job verify --file x --key k", "'k' is not ed25519:"),
+        ("job graph --dot --json", "choose one of"),
+        ("job rebuild", "choose one of --check and --repair"),
+    ],
+)
+def test_wrong_usage_of_other_commands_ends_with_2_and_one_line(
+    command: str, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_wrong_usage(command, fault, capsys)
+
+
+_SHARED: Final = (
+    *("schedule --kind a", "list", "show 123456", "wait 123456", "logs 123456", "abort 123456", "ready"),
+    *("retry 123456", "yield 123456", "graph", "dead", "verify 123456", "bundle 123456", "rebuild --check"),
+)
+
+
+@pytest.mark.parametrize("command", _SHARED)
+def test_on_the_memory_home_they_say_why_they_make_no_sense(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(["job", *command.split()]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert f"`vox-mesh job {command.split()[0]}` would keep nothing" in shown.err
+    assert "VOX_MESH_ENABLED=1" in shown.err
+
+
+@pytest.mark.parametrize("command", ["schedule --kind a", "wait 123456", "abort --kind a", "verify 123456"])
+def test_with_the_database_away_they_end_with_3(vox: Vox, command: str) -> None:
+    away = vox.having(VOX_DB_URL=f"http://127.0.0.1:{free_port()}")
+    ended = away("job", *command.split())
+    assert (ended.code, "can't be reached" in ended.error) == (3, True)
+
+
+# --- looking -------------------------------------------------------------------------------------
+
+
+def test_a_job_is_found_by_id_beginning_and_ulid_and_not_by_what_fits_several(vox: Vox) -> None:
+    job = scheduled(vox, "--kind", "test.work", "--new")
+    job_id, ulid = job["job_id"], job["ulid"]
+    for name in (job_id, job_id[:6], job_id[:26], ulid, ulid.lower()):
+        assert vox("job", "show", name, "--json").document["job_id"] == job_id
+    other = job_id[:8] + "".join("f" if digit == "0" else "0" for digit in job_id[8:])
+    with database(vox) as connection:
+        connection.execute(
+            "INSERT INTO jobs (scope_id, repository_id, job_id, ulid, kind, priority, not_before_ms,"
+            " max_attempts, backoff_ms, created_ms, scheduled_by, seed, last_op, manifest)"
+            " SELECT scope_id, repository_id, ?, 'x', kind, priority, not_before_ms, max_attempts,"
+            " backoff_ms, created_ms, scheduled_by, seed, last_op, manifest FROM jobs",
+            [other],
+        )
+    for verb in ("show", "wait", "abort", "logs", "verify", "graph"):
+        several = vox("job", verb, job_id[:7])
+        assert (several.code, "several jobs begin with" in several.error) == (2, True)
+    assert vox("job", "show", job_id[:9]).code == 0
+    for verb in ("show", "wait", "yield", "retry", "bundle"):
+        unknown = vox("job", verb, "0" * 64)
+        assert (unknown.code, "there is no job" in unknown.error) == (1, True)
+    for nonsense in (job_id[:5], "make"):
+        assert "is no job" in vox("job", "show", nonsense).error
+
+
+def test_jobs_are_listed_the_newest_first_by_state_kind_and_node_and_counted(vox: Vox) -> None:
+    assert vox("job", "list").out == "none\n"
+    one, two, three = kind(vox, "test.a"), kind(vox, "test.b"), kind(vox, "other", "--priority", "3")
+    later = kind(vox, "test.b", "--run-at", "2030-01-01T00:00:00Z")
+    taken(two)
+    assert listed(vox, "list") == [later, three, two, one]
+    assert listed(vox, "list", "--state", "running") == [two]
+    assert listed(vox, "list", "--state", "succeeded") == []
+    assert listed(vox, "list", "--kind", "test.*", "--limit", "2") == [later, two]
+    (running,) = vox("job", "list", "--kind", "test.b", "--state", "running", "--json").document
+    assert listed(vox, "list", "--node", running["claimer"]) == [two]
+    assert running["claim_token"] > 0
+    assert (running["attempts"], running["manifest"]["kind"]) == (1, "test.b")
+    assert listed(vox, "ready") == [three, one]
+    assert listed(vox, "ready", "--kind", "test.*") == [one]
+    counts = {each["kind"]: each for each in vox("job", "list", "--counts", "--json").document}
+    assert (counts["test.b"]["pending"], counts["test.b"]["running"], counts["other"]["failed"]) == (1, 1, 0)
+    first = vox("job", "show", one, "--json").document
+    assert counts["test.a"]["oldest_ms"] == first["not_before_ms"]
+    (_, line) = vox("job", "list", "--counts", "--kind", "other").out.splitlines()
+    assert line.split()[:2] == ["other", "1"]
+    heading, *lines = vox("job", "list").out.splitlines()
+    assert heading.split()[:3] == ["job_id", "kind", "state"]
+    assert lines[2].split()[:3] == [two[:12], "test.b", "running"]
+
+
+def test_all_of_a_job_is_shown_with_its_progress_and_what_it_left(vox: Vox) -> None:
+    job = kind(vox, "test.work", "--payload", '{"text": "\\u001b[31m"}')
+    after = kind(vox, "test.next", "--after", job)
+    done(job)
+    shown = vox("job", "show", job, "--json").document
+    assert (shown["state"], shown["progress"], shown["message"]) == ("succeeded", 0.5, "half of it")
+    (output,) = shown["output_artifacts"]
+    assert (output["name"], output["type"]) == ("result", "application/json")
+    assert shown["successors"] == [after]
+    text = vox("job", "show", job).out
+    lines = [line.split() for line in text.splitlines()]
+    assert ["progress", "50%"] in lines
+    assert ["claimer", shown["claimer"]] in lines
+    assert ["result", output["hash"], str(output["size"]), output["type"]] not in lines  # as it is, by name
+    assert any("result" in line and output["hash"] in line for line in lines)
+    assert "\x1b" not in text
+    assert '"kind": "test.work"' in text
+
+
+def test_commands_that_only_look_make_no_key(vox: Vox) -> None:
+    for command in ("list", "list --counts", "ready", "dead", "graph", "rebuild --check"):
+        assert vox("job", *command.split()).code == 0
+    assert not (vox.folder / ".vox/slots").exists()
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+def test_waiting_ends_with_0_if_all_succeed_and_1_if_one_does_not_or_the_time_is_over(vox: Vox) -> None:
+    good, bad, never = kind(vox), kind(vox, "test.fail"), kind(vox, "nobody.does.it")
+    done(good, bad)
+    ended = vox("job", "wait", good, good[:8], "--json")
+    assert (ended.code, [each["state"] for each in ended.document]) == (0, ["succeeded"])
+    ended = vox("job", "wait", good, bad)
+    assert (ended.code, ended.err) == (1, "")
+    assert "it can't be done" in ended.out
+    late = vox("job", "wait", good, never, "--timeout", "10ms", "--json")
+    assert (late.code, [each["state"] for each in late.document]) == (1, ["succeeded", "pending"])
+    assert late.err == "vox-mesh: 1 of 2 jobs have not ended in time\n"
+
+
+@pytest.mark.parametrize("home", ["file", "mesh"])
+def test_whoever_waits_is_told_when_the_job_ends(home: str, vox: Vox, request: pytest.FixtureRequest) -> None:
+    there = {}
+    if home == "mesh":
+        server: Server = request.getfixturevalue("shared_server")
+        there = {"db_url": server.url, "db_token": server.token, "scope_id": new_key()}
+        vox = vox.at(server).having(VOX_MESH_SCOPE_ID=there["scope_id"])
+    job = kind(vox)
+    with vox.launch("job", "wait", job) as waiting, vox.launch("job", "logs", job, "--follow") as following:
+        assert waiting.poll() is None
+        done(job, **there)
+        out, err = waiting.communicate(_PATIENCE_S)
+        logged = following.communicate(_PATIENCE_S)
+    assert (waiting.wait(), err, "succeeded" in out) == (0, "", True)
+    assert (following.wait(), logged) == (0, ("", "at work\n"))
+
+
+def test_a_job_is_scheduled_and_waited_for_in_one(vox: Vox) -> None:
+    ulid = new_key()
+    with vox.launch("job", "schedule", "--wait", "--ulid", ulid, "--", "false") as plain:
+        assert plain.stdout.readline().startswith("job_id")  # so it is scheduled
+        asked = ("job", "schedule", "--wait", "--json", "--ulid", ulid, "--", "false")
+        with vox.launch(*asked) as documents:
+            done(ulid)
+            out, err = documents.communicate(_PATIENCE_S)
+        text = plain.communicate(_PATIENCE_S)[0]
+    assert (documents.wait(), err, '"is_new": false' in out, '"exit_code": 1' in out) == (1, "", True, True)
+    assert (plain.wait(), "failed" in text) == (1, True)
+
+
+def test_in_a_terminal_there_is_a_progress_bar(vox: Vox) -> None:
+    job = kind(vox)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "vox_mesh.cli", "job", "wait", job],
+        cwd=vox.folder,
+        env=vox.environment | {"TERM": "xterm"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        try:
+            drawn = os.read(ours, 65_536).decode()
+            while "0%" not in drawn:
+                drawn += os.read(ours, 65_536).decode()
+            done(job)
+            while "100%" not in drawn:
+                drawn += os.read(ours, 65_536).decode()
+            out, _ = process.communicate(timeout=_PATIENCE_S)
+        finally:
+            process.kill()
+    os.close(ours)
+    assert (process.returncode, "waiting" in drawn, b"succeeded" in out) == (0, True, True)

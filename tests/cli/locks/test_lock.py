@@ -1,0 +1,196 @@
+"""`vox-mesh lock`: locks as the command line takes, shows and breaks them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Final
+
+import pytest
+
+from tests.cli.conftest import Vox, assert_wrong_usage
+from tests.cli.node.test_nodes import interrupted, line_of
+from tools.forked import Process
+from tools.sqld import Server, free_port
+
+_KEY: Final = "file:src/lib.rs"
+_PATIENCE_S: Final = 60.0
+_COMMANDS: Final = (
+    *(
+        "lock acquire k",
+        "lock renew k --token 1",
+        "lock release k --token 1",
+        "lock list",
+        "lock list --watch",
+    ),
+    *("lock sweep", "lock break k --reason r", "lock run k -- touch started"),
+)
+
+
+@pytest.fixture
+def coder(vox: Vox) -> Vox:
+    """The commands of an agent."""
+    return vox.having(VOX_AGENT_ID="coder")
+
+
+def told(process: Process) -> Any:
+    """The next document that a watch prints."""
+    return json.loads(line_of(process))
+
+
+def test_a_lock_is_acquired_renewed_and_released_by_its_token_alone(coder: Vox) -> None:
+    held = coder("lock", "acquire", _KEY, "--json").document
+    assert [*held] == ["lock_key", "fence_token", "holder_node", "holder_agent", "is_shared", "expires_at"]
+    assert (held["lock_key"], held["holder_agent"], held["is_shared"]) == (_KEY, "coder", False)
+    token = str(held["fence_token"])
+
+    refused = coder("lock", "acquire", "file:src/**", "--agent", "tester")
+    assert refused.code == 1
+    assert f"{_KEY} is held by coder on {held['holder_node']}" in refused.error
+
+    for verb in ("renew", "release"):
+        wrong = coder("lock", verb, _KEY, "--token", str(held["fence_token"] + 1))
+        assert (wrong.code, "is not held under token" in wrong.error) == (1, True)
+
+    (listed,) = coder("lock", "list", "--json").document
+    assert {name: listed[name] for name in held} == held
+    renewed = coder("lock", "renew", _KEY, "--token", token, "--ttl", "2h", "--json").document
+    assert renewed["expires_at"] > held["expires_at"]
+    assert coder("lock", "renew", _KEY, "--token", token).code == 0
+    (listed,) = coder("lock", "list", "--json").document
+    assert listed["left_ms"] <= 30_000  # for its usual time, not for as long as it was held
+
+    assert coder("lock", "release", _KEY, "--token", token).code == 0
+    assert coder("lock", "release", _KEY, "--token", token).code == 1
+    again = coder("lock", "acquire", _KEY, "--json").document
+    assert again["fence_token"] > held["fence_token"]
+
+
+def test_a_lock_may_be_until_the_phase_or_the_bar_ends(coder: Vox) -> None:
+    policy = coder.folder / "fast.yaml"
+    policy.write_text("cluster_id: c\ninitial_bpm: 600\nbar_len_beats: 4\n")
+    in_time = coder.having(VOX_MESH_TEMPO_POLICY=str(policy))
+    assert in_time("lock", "acquire", _KEY, "--until", "bar").code == 0
+    assert in_time("lock", "acquire", _KEY, "--until", "phase", "--wait", "30s").code == 0, "a bar is short"
+    command = ("lock", "run", "k", "--wait", "30s", "--until", "bar", "--", "sleep", "600")
+    assert (in_time(*command).code, coder("lock", "list", "--json").document) == (1, [])
+    both = coder("lock", "acquire", _KEY, "--until", "bar", "--ttl", "5s")
+    assert (both.code, "--ttl or --until" in both.err) == (2, True)
+
+
+def test_several_keys_are_taken_together_and_shared(vox: Vox) -> None:
+    held = vox("lock", "acquire", "b", "a", "--shared", "--agent", "reader", "--json").document
+    assert (held["lock_keys"], held["is_shared"]) == (["b", "a"], True)
+    also = vox("lock", "acquire", "a", "--shared", "--agent", "other").out.splitlines()
+    assert ["is_shared", "yes"] in [line.split() for line in also]
+    refused = vox("lock", "acquire", "a", "c", "--agent", "writer", "--json")
+    assert refused.code == 1
+    assert [(each["lock_key"], each["holder_agent"]) for each in refused.document] == [
+        ("a", "reader"),
+        ("a", "other"),
+    ]
+    heading, *lines = (line.split() for line in vox("lock", "list").out.splitlines())
+    assert heading == ["lock_key", "token", "node", "agent", "mode", "age", "expires", "in", "waiting"]
+    assert sorted((line[0], line[3], line[4]) for line in lines) == [
+        *(("a", "other", "shared"), ("a", "reader", "shared"), ("b", "reader", "shared")),
+    ]
+    assert vox("lock", "release", "a", "--token", str(held["fence_token"])).code == 0
+    assert [each["holder_agent"] for each in vox("lock", "list", "--json").document] == ["other"]
+
+
+def test_a_watch_tells_who_comes_waits_and_goes_and_ends_on_ctrl_c(coder: Vox, server: Server) -> None:
+    coder = coder.at(server)
+    coder("db", "init")
+    with (
+        coder.running("lock", "list", "--watch", "--json") as watch,
+        coder.running("lock", "list", "--watch") as plain,
+    ):
+        held = coder("lock", "acquire", "k", "--json").document
+        first = told(watch)
+        assert (first["state"], first["fence_token"], first["waiting"]) == ("held", held["fence_token"], 0)
+        assert line_of(plain).split()[1:3] == ["held", "k"]
+        with coder.running("lock", "acquire", "k", "--agent", "next", "--wait", "60s", "--json") as waiting:
+            assert told(watch)["waiting"] == 1
+            assert coder("lock", "release", "k", "--token", str(held["fence_token"])).code == 0
+            out, _ = waiting.communicate(timeout=_PATIENCE_S)
+        handed_over = json.loads(out)
+        assert handed_over["fence_token"] > held["fence_token"]
+        over = told(watch)
+        assert (over["state"], over["holder_agent"]) == ("over", "coder")
+        assert told(watch)["holder_agent"] == "next"
+        assert interrupted(watch)[0] == 130
+        while "next" not in (line := line_of(plain)):
+            assert line.split()[2] == "k"
+        assert interrupted(plain)[0] == 130
+
+
+def test_a_broken_lock_is_in_the_log_with_the_reason(coder: Vox) -> None:
+    held = coder("lock", "acquire", "k", "--json").document
+    nobodys = coder("lock", "break", "other", "--reason", "why not")
+    assert (nobodys.code, "nobody holds other" in nobodys.error) == (1, True)
+    done = coder("lock", "break", "k", "--reason", "its agent hangs", "--json").document
+    assert [each["fence_token"] for each in done["broken"]] == [held["fence_token"]]
+    assert coder("lock", "list", "--json").document == []
+    (entry,) = coder("oplog", "tail", "--kind", "BreakLock", "--json").document
+    assert (entry["op_id"], entry["accepted"]) == (done["op_id"], True)
+    assert "its agent hangs" in json.dumps(entry["payload"])
+    assert coder("lock", "renew", "k", "--token", str(held["fence_token"])).code == 1
+    assert coder("oplog", "verify").code == 0
+
+
+def test_a_sweep_removes_what_has_expired_and_nothing_else(coder: Vox) -> None:
+    coder("lock", "acquire", "kept")
+    coder("lock", "acquire", "short", "--ttl", "100ms")
+    while len(coder("lock", "list", "--json").document) > 1:
+        pass  # each look takes longer than it has left
+    assert coder("lock", "sweep", "--json").document == {"swept": 1}
+    assert coder("lock", "sweep").out == "swept  0\n"
+    assert [each["lock_key"] for each in coder("lock", "list", "--json").document] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("lock acquire k --ttl soon", "'soon' is not a duration"),
+        ("lock run k", "after `--`"),
+        ("lock run -- touch started", "KEY"),
+        ("lock release k", "--token"),
+        ("lock break k", "--reason"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_why(
+    command: str, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_wrong_usage(command, fault, capsys)
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("lock run k -- touch started", "VOX_AGENT_ID"),
+        ("lock acquire k --agent a --ttl 30d", "ttl must be seconds"),
+        ("lock acquire file:/etc/passwd --agent a", "absolute"),
+    ],
+)
+def test_what_can_not_be_locked_so_ends_with_2_and_says_why(vox: Vox, command: str, fault: str) -> None:
+    ended = vox(*command.split())
+    assert ended.code == 2
+    assert fault in ended.error
+    assert not (vox.folder / "started").exists()
+
+
+async def _all_end(vox: Vox, commands: tuple[str, ...], code: int, fault: str) -> None:
+    """Run the commands side by side, and see how they end."""
+    ended = await asyncio.gather(*(asyncio.to_thread(vox, *each.split()) for each in commands))
+    for command, each in zip(commands, ended, strict=True):
+        assert (each.code, fault in each.error) == (code, True), command
+    assert not (vox.folder / "started").exists()
+
+
+async def test_on_the_memory_home_a_lock_would_protect_nothing(memory: Vox) -> None:
+    await _all_end(memory.having(VOX_AGENT_ID="coder"), _COMMANDS, 2, "VOX_MESH_ENABLED=1")
+
+
+async def test_with_the_database_away_nothing_is_started_and_it_ends_with_3(vox: Vox) -> None:
+    away = vox.having(VOX_AGENT_ID="coder", VOX_DB_URL=f"http://127.0.0.1:{free_port()}")
+    await _all_end(away, _COMMANDS[-2:], 3, "can't be reached")

@@ -1,0 +1,82 @@
+"""Durations as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.running.examples import many
+from vox_mesh.model.base.durations import milliseconds
+
+UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@many
+@given(st.integers(0, 10**9), st.sampled_from(sorted(UNITS)))
+def test_a_number_and_a_unit(number: int, unit: str) -> None:
+    assert milliseconds(f"{number}{unit}") == number * UNITS[unit]
+    assert milliseconds(f"  {number}{unit}\n") == number * UNITS[unit]
+
+
+@many
+@given(st.integers(0, 10**9))
+def test_a_bare_number_is_whole_seconds(number: int) -> None:
+    assert milliseconds(number) == milliseconds(str(number)) == number * 1_000
+
+
+@many
+@given(
+    st.integers(0, 999), st.integers(0, 99), st.integers(0, 999), st.integers(0, 9_999), st.integers(0, 999)
+)
+def test_iso_8601(days: int, hours: int, minutes: int, seconds: int, thousandths: int) -> None:
+    expected = days * 86_400_000 + hours * 3_600_000 + minutes * 60_000 + seconds * 1_000 + thousandths
+    assert milliseconds(f"P{days}DT{hours}H{minutes}M{seconds}.{thousandths:03}S") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("PT1M30S", 90_000),
+        ("P1D", 86_400_000),
+        ("PT0.5S", 500),
+        ("PT0.05S", 50),
+        ("P2DT3H", 183_600_000),
+        ("500ms", 500),
+        ("0", 0),
+    ],
+)
+def test_examples(text: str, expected: int) -> None:
+    assert milliseconds(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "s",
+        "-1s",
+        "1.5s",
+        "1 s",
+        "1S",
+        "5 min",
+        "1h30m",
+        "P",
+        "PT",
+        "P1DT",
+        "P1M",
+        "PT1",
+        "\u0663s",
+        "1e3",
+    ],
+)
+def test_anything_else_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValueError, match="500ms, 30s, 5m, 2h, 30d"):
+        milliseconds(text)
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_truth_value_is_no_duration(value: bool) -> None:
+    with pytest.raises(ValueError, match="not a duration"):
+        milliseconds(value)

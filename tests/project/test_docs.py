@@ -1,0 +1,139 @@
+"""Every command and every Python example that the documentation shows is run here, as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.running.lengths import SOAK
+from tools.fork_server import Program
+from tools.forked import Process
+from tools.sqld import Server
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_PAGES: Final = sorted([_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")])
+_BLOCK: Final = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_ID: Final = re.compile(r"^([a-z0-9-]+-1-[a-z0-9]{6}(?=/|$)|[0-9A-Z]{26}$)")
+_PLAIN: Final = re.compile(r"vox-mesh [^|&;<>()$`*?\[~#\\]+")
+_QUOTED: Final = re.compile(r"'[^']*'")
+_EXAMPLE: Final = Path("tour.py")
+_TYPED: Final = 1_000 if SOAK else 5
+"""So many commands of the first page are run wholly as its readers do, by a shell that starts each."""
+
+_TIMEOUT_S: Final = 60
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The page's console and Python blocks, in order."""
+    return _BLOCK.findall(page.read_text())
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Commands and modules of this checkout, and a folder of the test's own."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # A pytest that is shown would else tidy up after all that ran before it on this machine.
+    return {**os.environ, "PATH": path, "HOME": str(folder), "PYTEST_DEBUG_TEMPROOT": str(folder)}
+
+
+def run(command: str, folder: Path, env: dict[str, str]) -> str:
+    """Run a shown command in a shell, and return what it printed."""
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=_TIMEOUT_S
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def run_plain(command: str, folder: Path, env: dict[str, str]) -> str:
+    """The same; one of ours in which there is nothing for a shell to do goes without, as that takes less."""
+    typed = shlex.split(command)
+    if typed == ["python", _EXAMPLE.name]:
+        return forked(Program((), env, code=(folder / _EXAMPLE).read_text(), folder=str(folder)))
+    if not _PLAIN.fullmatch(_QUOTED.sub("", command)):
+        return run(command, folder, env)
+    return forked(Program(tuple(typed[1:]), env, module="vox_mesh.cli", folder=str(folder)))
+
+
+@contextmanager
+def behind(command: str, folder: Path, env: dict[str, str]) -> Iterator[None]:
+    """Run one of ours in the background, as `&` does, until the page is at its end; it ends well then."""
+    arguments = tuple(shlex.split(command.removesuffix("&"))[1:])
+    with Process(Program(arguments, env, module="vox_mesh.cli", folder=str(folder))) as process:
+        yield
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(_TIMEOUT_S)
+    assert process.returncode == 0, f"{command}\n{err}"
+
+
+def forked(wanted: Program) -> str:
+    """Run a program to its end, without loading Python anew, and return what it printed."""
+    with Process(wanted) as process:
+        out, err = process.communicate(_TIMEOUT_S)
+    assert process.returncode == 0, f"{wanted}\n{out}{err}"
+    return out
+
+
+def shape(text: str) -> list[str]:
+    """What stays the same from run to run: the first word of each line, unless it is an id."""
+    return [_ID.sub("an id", line.split()[0]) for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+def test_what_a_page_shows_still_works_in_the_order_shown(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with ExitStack() as background:
+        follow(page, tmp_path, request, background)
+
+
+def follow(page: Path, tmp_path: Path, request: pytest.FixtureRequest, background: ExitStack) -> None:
+    """Do what a page shows."""
+    env = environment(tmp_path)
+    typed = _TYPED if page.name == "README.md" else 0
+    for kind, text in blocks(page):
+        if kind == "python":
+            (tmp_path / _EXAMPLE).write_text(text)
+            example = tmp_path / "example"
+            example.mkdir(exist_ok=True)
+            # On a home of its own, so that a page's commands find what its text says.
+            alone = {**env, "VOX_MESH_ENABLED": "0"}
+            printed = forked(Program((), alone, code=text, folder=str(example)))
+            expected = re.findall(r"print\(.*\)  # (.+)", text)
+            assert printed.splitlines()[: len(expected)] == expected
+            continue
+        for entry in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            command, _, shown = entry.partition("\n")
+            if command.startswith("export "):
+                name, _, value = command.removeprefix("export ").partition("=")
+                env[name] = value
+                if name == "VOX_DB_URL":  # a server of the test's own stands in for the reader's
+                    server: Server = request.getfixturevalue("server")
+                    env |= {"VOX_DB_URL": server.url, "VOX_DB_TOKEN": server.token}
+            elif command.startswith("make "):
+                assert re.search(
+                    rf"^{command.split()[1]}:.*##", (_ROOT / "Makefile").read_text(), re.MULTILINE
+                )
+            elif command.endswith(" &"):
+                background.enter_context(behind(command, tmp_path, env))
+            else:
+                printed = (run if typed > 0 else run_plain)(command, tmp_path, env)
+                typed -= 1
+                if shown.strip():
+                    assert shape(printed) == shape(shown), command
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    for page in [*_PAGES, _ROOT / "CONTRIBUTING.md", _ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,47 @@
+"""`.env.example`: it names every variable, shows the defaults, and can be used as it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from vox_mesh import Settings, load_settings
+from vox_mesh.settings import variable_of
+
+TEXT = (Path(__file__).resolve().parents[2] / ".env.example").read_text()
+LINE = re.compile(r"^(#?)([A-Z_]+)=(.*)$", re.MULTILINE)
+
+
+def test_it_names_exactly_the_variables_that_there_are() -> None:
+    named = [name for _, name, _ in LINE.findall(TEXT)]
+    assert sorted(named) == sorted(variable_of(field) for field in Settings.model_fields)
+
+
+def test_what_it_sets_are_the_defaults() -> None:
+    Path(".env").write_text(TEXT)
+    assert load_settings() == Settings(_env_file=None)
+
+
+def test_what_has_a_default_is_set_and_what_has_none_is_an_example() -> None:
+    commented = {name for mark, name, _ in LINE.findall(TEXT) if mark}
+    for field, info in Settings.model_fields.items():
+        assert (variable_of(field) in commented) is (info.default in (None, "")), field
+
+
+def test_every_example_in_it_is_valid() -> None:
+    Path(".env").write_text(LINE.sub(r"\2=\3", TEXT))
+    settings = load_settings()
+    assert settings.node_id is not None
+    assert settings.db_token is not None
+
+
+def test_every_variable_is_explained() -> None:
+    lines = TEXT.splitlines()
+    for index, line in enumerate(lines):
+        if LINE.match(line):
+            assert re.match(r"# \w", lines[index - 1]), line
+
+
+def test_it_names_the_second_names() -> None:
+    assert "TURSO_DATABASE_URL" in TEXT
+    assert "TURSO_AUTH_TOKEN" in TEXT

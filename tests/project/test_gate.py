@@ -1,0 +1,55 @@
+"""The gate lists the tests that passed on retry, and fails where one of them draws from the run's seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.running.seeds import seed_of_test
+from tools.gate import MAX_RETRIED, Outcome, faults_of, passed_on_retry, read_report
+
+_REPORT = """<testsuites><testsuite>
+<testcase classname="tests.a" name="test_good" />
+<testcase classname="tests.a" name="test_bad"><failure message="no">no</failure></testcase>
+<testcase classname="tests.a" name="test_drawn"><properties><property name="seed" value="7" /></properties>
+<error message="no">no</error></testcase>
+</testsuite></testsuites>"""
+
+_GOOD, _BAD = Outcome(has_failed=False, is_seeded=False), Outcome(has_failed=True, is_seeded=False)
+_DRAWN = Outcome(has_failed=True, is_seeded=True)
+
+
+def test_a_report_says_which_tests_failed_and_which_draw(tmp_path: Path) -> None:
+    (tmp_path / "report.xml").write_text(_REPORT)
+    found = read_report(tmp_path / "report.xml")
+    assert found == {"tests.a::test_good": _GOOD, "tests.a::test_bad": _BAD, "tests.a::test_drawn": _DRAWN}
+
+
+def test_only_what_failed_and_then_passed_was_retried() -> None:
+    first = {"good": _GOOD, "mended": _BAD, "broken": _BAD, "not run again": _BAD}
+    assert passed_on_retry(first, {"mended": _GOOD, "broken": _BAD}) == ["mended"]
+
+
+def test_a_test_that_draws_must_not_need_a_retry() -> None:
+    assert faults_of(["a"], {"a": _BAD}) == []
+    assert len(faults_of(["a"], {"a": _DRAWN})) == 1
+
+
+def test_few_retries_are_allowed() -> None:
+    names = [str(number) for number in range(MAX_RETRIED + 1)]
+    first = dict.fromkeys(names, _BAD)
+    assert faults_of(names[:-1], first) == []
+    assert len(faults_of(names, first)) == 1
+
+
+def test_a_test_that_draws_says_so_in_its_report(request: pytest.FixtureRequest, seed: int) -> None:
+    assert request.node.user_properties == [("seed", seed)]
+
+
+def test_the_seed_of_a_test_is_its_own_and_the_same_in_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOX_TEST_SEED", "5")
+    assert seed_of_test("a") == seed_of_test("a") != seed_of_test("b")
+    drawn = seed_of_test("a")
+    monkeypatch.setenv("VOX_TEST_SEED", "6")
+    assert seed_of_test("a") != drawn

@@ -1,0 +1,31 @@
+"""Chaos on each store, half a minute or more: one half with the same seed each time, one with a new one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from proof.chaos.schedule import StoreKind
+from proof.run import run
+from tests.support.running.lengths import SOAK
+
+_SECONDS = 180 if SOAK else 15
+_PATIENCE_S = _SECONDS + 140
+_FIXED = 23
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(_PATIENCE_S + 70)
+@pytest.mark.parametrize("is_new", [False, True], ids=["the same seed", "a new seed"])
+@pytest.mark.parametrize("store", StoreKind)
+def test_all_promises_hold_under_chaos(store: StoreKind, is_new: bool, tmp_path: Path, seed: int) -> None:
+    asked = ("--seconds", str(_SECONDS), "--seed", str(seed if is_new else _FIXED), "--store", store)
+    played = run("proof.chaos", *asked, "--out", str(tmp_path / "run"), within_s=_PATIENCE_S)
+    assert played.status == 0, f"{played.out}\n{played.err}"
+    written = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"stage.jsonl", "ann-1.jsonl", "schedule.json", "verdicts.json", "chaos.svg"} <= written
+    assert all(each["holds"] for each in json.loads((tmp_path / "run" / "verdicts.json").read_bytes()))
+    Xml.parse(tmp_path / "run" / "chaos.svg")

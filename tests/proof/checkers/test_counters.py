@@ -1,0 +1,132 @@
+"""What the judges of counters find, and what they have nothing against."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proof.checkers.counters import COUNTER_CHECKS
+from proof.history import Step
+from proof.judge import verdicts
+from proof.workloads.counters import COUNTERS
+from tests.proof.calm import played
+from tests.proof.checkers.timed import Lines, did, faults, final
+
+_KEY = "counter:1"
+_NEW: list[Any] = [0, None, None]
+
+Row = list[Any]
+
+
+def _wrote(
+    who: str,
+    times: tuple[float, float],
+    base: Row,
+    values: dict[str, Any],
+    step: Step = Step.OK,
+    strategy: str = "TakeRight",
+    **got: Any,
+) -> Lines:
+    told = {"over": base} if step is Step.OK else {}
+    asked = {"key": _KEY, "base": base, "values": values, "strategy": strategy}
+    return did(who, "counter.write", times, asked, step, **(told | got))
+
+
+def _added(who: str, times: tuple[float, float], base: Row, step: Step = Step.OK, **got: Any) -> Lines:
+    return _wrote(who, times, base, {"importance": base[0] + 1, "content": who}, step, **got)
+
+
+def _updated(who: str, times: tuple[float, float], step: Step, **got: Any) -> Lines:
+    return did(who, "counter.update", times, {"key": _KEY, "mark": who}, step, **got)
+
+
+def _read(began: float, row: Row) -> Lines:
+    return did("eve", "counter.read", (began, began + 0.5), {"key": _KEY}, row=row)
+
+
+def _end(row: Row) -> Lines:
+    importance, content, agent_id = row
+    told = {"memory_key": _KEY, "importance": importance, "content": content, "agent_id": agent_id}
+    return final("memories", told)
+
+
+_BY_ADA: Row = [1, "ada", None]
+
+POSSIBLE = {
+    "one after another": [
+        *(_added("ada", (1, 2), _NEW), _added("bob", (3, 4), _BY_ADA), _read(5, [2, "bob", None])),
+        _end([2, "bob", None]),
+    ],
+    "one that lost, and was told": [
+        *(_added("ada", (1, 3), _NEW), _added("bob", (2, 4), _NEW, Step.NO, row=_BY_ADA)),
+    ],
+    "one that was cut off, and shows later": [
+        *(_added("ada", (1, math.inf), _NEW), _read(3, _NEW), _read(5, _BY_ADA)),
+    ],
+    "one that was cut off, and shows in the end": [_added("ada", (1, math.inf), _NEW), _end(_BY_ADA)],
+    "one that was cut off, and never shows": [
+        *(_added("ada", (1, math.inf), _NEW), _added("bob", (3, 4), _NEW), _end([1, "bob", None])),
+    ],
+    "updates, one of them cut off": [
+        *(_updated("ada", (1, math.inf), Step.UNKNOWN), _updated("bob", (3, 4), Step.OK, over=_BY_ADA)),
+        _end([2, "bob", None]),
+    ],
+    "a merge of two": [
+        *(_added("ada", (1, 2), _NEW), _read(0, _NEW)),
+        _wrote("bob", (3, 4), _NEW, {"agent_id": "bob"}, strategy="Merge", over=_BY_ADA),
+        _end([1, "ada", "bob"]),
+    ],
+    "a merge that was cut off": [
+        *(_added("ada", (1, 2), _NEW), _read(0, _NEW)),
+        _wrote("bob", (3, math.inf), _NEW, {"agent_id": "bob"}, strategy="Merge"),
+        _read(6, [1, "ada", "bob"]),
+    ],
+    "one that overwrote another, and was told": [
+        _added("ada", (1, 2), _NEW),
+        _wrote("bob", (3, 4), _NEW, {"content": "bob"}, strategy="TakeLeft", over=_BY_ADA),
+        _read(5, [1, "bob", None]),
+    ],
+}
+
+IMPOSSIBLE = {
+    "two over the same version": [_added("ada", (1, 2), _NEW), _added("bob", (3, 4), _NEW)],
+    "an old version read": [_added("ada", (1, 2), _NEW), _read(3, _NEW)],
+    "a new version gone": [_added("ada", (1, math.inf), _NEW), _read(3, _BY_ADA), _read(5, _NEW)],
+    "a refused write that shows": [_added("ada", (1, 2), _NEW, Step.NO, error="Unreachable"), _end(_BY_ADA)],
+    "a write that is lost": [_added("ada", (1, 2), _NEW), _end(_NEW)],
+    "seen before it was written": [_read(1, _BY_ADA), _added("ada", (3, math.inf), _NEW)],
+}
+
+
+@pytest.mark.parametrize("name", POSSIBLE)
+def test_what_can_have_been_told_of_a_row_passes(name: str) -> None:
+    assert faults(COUNTER_CHECKS, "counters-linearizable", *POSSIBLE[name]) == []
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_what_can_not_have_been_told_of_a_row_is_found(name: str) -> None:
+    assert faults(COUNTER_CHECKS, "counters-linearizable", *IMPOSSIBLE[name])
+
+
+@pytest.mark.parametrize(("count", "is_possible"), [(0, False), (1, True), (2, True), (3, False)])
+def test_a_counter_counts_what_was_told_and_at_most_what_may_have_been(count: int, is_possible: bool) -> None:
+    told = [_added("ada", (1, 2), _NEW), _updated("bob", (3, math.inf), Step.UNKNOWN)]
+    refused = _added("cyd", (5, 6), _NEW, Step.NO, row=_BY_ADA)
+    found = faults(COUNTER_CHECKS, "no-lost-update", *told, refused, _end([count, "", None]))
+    assert (found == []) is is_possible
+
+
+def test_a_calm_run_of_counters_breaks_no_promise(tmp_path: Path) -> None:
+    history = played(tmp_path, COUNTERS, seconds=120.0)
+    said = verdicts(history)
+    assert [str(each) for each in said if not each.holds] == []
+    looks = {each.name: each.looks for each in said}
+    assert all(looks[check.name] > 10 for check in COUNTER_CHECKS), looks
+    assert {deed.asked["strategy"] for deed in history.deeds("counter.write")} >= {
+        "TakeLeft",
+        "Merge",
+        "Manual",
+    }

@@ -1,0 +1,187 @@
+"""What the judges of jobs and crons find, and what they have nothing against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from proof.checkers.crons import CRON_CHECKS
+from proof.checkers.jobs import JOB_CHECKS
+from proof.history import Step
+from tests.proof.checkers.story import Story, faults
+
+_MINUTE = 60_000
+
+Move = tuple[int, str, int, str | None, int | None, str]
+"""When, the state, the token, the claimer, until when, and by which op."""
+
+GOOD: list[Move] = [
+    (100, "pending", 0, None, None, "submit"),
+    (200, "claimed", 1, "ada", 1_200, "claim"),
+    (200, "running", 1, "ada", 1_200, "start"),
+    (900, "running", 1, "ada", 1_900, "renew"),
+    (1_901, "pending", 1, None, None, "expire"),
+    (2_000, "claimed", 2, "bob", 3_000, "claim2"),
+    (2_000, "running", 2, "bob", 3_000, "start2"),
+    (3_100, "succeeded", 2, "bob", None, "complete"),
+]
+
+
+def _tell(story: Story, moves: list[Move], job_id: str = "j", **more: Any) -> None:
+    for at_ms, state, token, claimer, until_ms, op in moves:
+        deed = "insert" if op == "submit" else "update"
+        where = {"job_id": job_id, "state": state, "claim_token": token, "claimer": claimer}
+        story.final(
+            "proof_job_moves", **where, at_ms=at_ms, lease_until_ms=until_ms, last_op=op + job_id, deed=deed
+        )
+    manifest = orjson.dumps({"payload": {"key": f"key of {job_id}"}}).decode()
+    story.final("jobs", job_id=job_id, **_end(moves), manifest=manifest, **more)
+
+
+def _end(moves: list[Move]) -> dict[str, Any]:
+    _, state, token, claimer, *_ = moves[-1]
+    return {"state": state, "claim_token": token, "claimer": claimer}
+
+
+def _op(story: Story, op_id: str, kind: str, node: str, **item: Any) -> None:
+    payload = orjson.dumps({"jobs": [item]}).decode()
+    story.final("agent_oplog", op_id=op_id, kind=kind, node_id=node, accepted=1, payload=payload)
+
+
+def _story(moves: list[Move] = GOOD) -> Story:
+    story = Story()
+    story.player("ada").note("job.began", job="j", token=1)
+    story.player("bob").note("job.began", job="j", token=2)
+    story.player("bob").note("job.done", job="j", token=2)
+    story.did("ada", "job.submit", {"key": "key of j", "needs": []}, Step.UNKNOWN)
+    story.did("ada", "job.submit", {"key": "key of j", "needs": []}, job="j", is_new=False)
+    story.did("ada", "job.submit", {"key": "of another", "needs": []}, Step.NO)
+    _tell(story, moves)
+    _op(story, "expirej", "ExpireWork", "cyd", job_id="j", claim_token=1)
+    _op(story, "completej", "CompleteJob", "bob", job_id="j", claim_token=2)
+    return story
+
+
+@pytest.mark.parametrize("name", ["one-end", "one-completion", "claims-apart", "jobs-submitted-once"])
+def test_a_job_that_was_lost_and_done_by_another_is_all_right(name: str) -> None:
+    assert faults(JOB_CHECKS, name, _story()) == []
+
+
+def test_a_job_without_an_end_is_found() -> None:
+    assert "is running" in faults(JOB_CHECKS, "one-end", _story(GOOD[:-1]))[0]
+
+
+def test_a_second_end_is_found() -> None:
+    again: Move = (3_200, "failed", 2, "bob", None, "again")
+    assert "went on after its end" in faults(JOB_CHECKS, "one-end", _story([*GOOD, again]))[0]
+
+
+def test_a_second_completion_is_found() -> None:
+    story = _story()
+    _op(story, "twice", "CompleteJob", "ada", job_id="j", claim_token=1)
+    assert "was completed by completej and twice" in faults(JOB_CHECKS, "one-completion", story)[0]
+
+
+def test_a_completion_under_an_old_claim_is_found() -> None:
+    stale: Move = (2_500, "succeeded", 2, "bob", None, "stale")
+    story = _story([*GOOD[:-1], stale])
+    _op(story, "stalej", "CompleteJob", "ada", job_id="j", claim_token=1)
+    found = faults(JOB_CHECKS, "one-completion", story)
+    assert any("by ada under 1: it was running under 2 of bob" in each for each in found)
+
+
+def test_a_success_of_nobody_is_found() -> None:
+    story = _story()
+    story.events = [each for each in story.events if each.what != "job.done"]
+    assert "nobody had done it" in faults(JOB_CHECKS, "one-completion", story)[0]
+
+
+@pytest.mark.parametrize(
+    ("place", "move", "fault"),
+    [
+        (4, (1_800, "pending", 1, None, None, "expire"), "taken back early"),
+        (4, (1_900, "claimed", 2, "bob", 3_000, "claim2"), "was claimed while"),
+        (3, (1_300, "running", 1, "ada", 2_300, "renew"), "kept after its lease"),
+        (3, (900, "running", 1, "cyd", 1_900, "renew"), "changed hands"),
+        (5, (2_000, "claimed", 3, "bob", 3_000, "claim2"), "token 2 came after 3"),
+    ],
+)
+def test_claims_that_overlap_are_found(place: int, move: Move, fault: str) -> None:
+    story = _story([*GOOD[:place], move, *GOOD[place + 1 :]])
+    assert fault in " ".join(faults(JOB_CHECKS, "claims-apart", story))
+
+
+def test_an_attempt_that_is_begun_twice_is_found() -> None:
+    story = _story()
+    story.player("cyd").note("job.began", job="j", token=2)
+    assert "begun 2 times" in faults(JOB_CHECKS, "claims-apart", story)[0]
+
+
+def test_a_key_that_became_two_jobs_none_or_one_against_its_word_is_found() -> None:
+    story = _story()
+    _tell(story, GOOD, "k")
+    manifest = orjson.dumps({"payload": {"key": "key of j"}}).decode()
+    story.final("jobs", job_id="l", state="aborted", manifest=manifest)
+    story.did("ada", "job.submit", {"key": "key of k", "needs": []}, Step.NO)
+    story.did("ada", "job.submit", {"key": "key of m", "needs": []}, job="m", is_new=True)
+    told = " ".join(faults(JOB_CHECKS, "jobs-submitted-once", story))
+    assert "has become 2 jobs: j, l" in told
+    assert "job k is there" in told
+    assert "job m was submitted and is not there" in told
+
+
+def test_a_job_waits_for_what_it_needs() -> None:
+    story = _story()
+    story.player("ada").note("job.began", job="after", token=1)
+    _tell(
+        story, [(50, "pending", 0, None, None, "submit"), (4_000, "claimed", 1, "ada", 9_000, "c")], "after"
+    )
+    story.did("ada", "job.submit", {"key": "key of after", "needs": ["key of j"]}, job="after", is_new=True)
+    assert faults(JOB_CHECKS, "jobs-in-order", story) == []
+
+
+def test_a_job_that_did_not_wait_is_found() -> None:
+    story = Story()
+    story.player("ada").note("job.began", job="after", token=1)
+    _tell(story, [(50, "pending", 0, None, None, "submit"), (60, "claimed", 1, "ada", 9_000, "c")], "after")
+    _tell(story, GOOD)
+    story.did("ada", "job.submit", {"key": "key of after", "needs": ["key of j"]}, job="after", is_new=True)
+    told = " ".join(faults(JOB_CHECKS, "jobs-in-order", story))
+    assert "was claimed before j" in told
+    assert "was begun at" in told
+
+
+def _cron(story: Story, deed: str, at_ms: int, next_ms: int, last_ms: int | None = None) -> None:
+    what = {"name": "c", "expression": "* * * * *", "timezone": "UTC", "last_job": "j"}
+    story.final("proof_cron_moves", **what, deed=deed, at_ms=at_ms, next_ms=next_ms, last_ms=last_ms)
+
+
+def _crons(*fired: tuple[int, int, int]) -> Story:
+    story = Story()
+    story.final("jobs", job_id="j", state="succeeded")
+    _cron(story, "insert", 1_000, _MINUTE)
+    for at_ms, last_ms, next_ms in fired:
+        _cron(story, "update", at_ms, next_ms, last_ms)
+    story.player("stage").note("final.clock", now_ms=5 * _MINUTE)
+    return story
+
+
+def test_a_cron_that_catches_up_with_the_last_time_is_all_right() -> None:
+    story = _crons((_MINUTE + 10, _MINUTE, 2 * _MINUTE), (4 * _MINUTE + 9, 4 * _MINUTE, 5 * _MINUTE))
+    assert faults(CRON_CHECKS, "crons-once", story) == []
+
+
+@pytest.mark.parametrize(
+    ("second", "fault"),
+    [
+        ((_MINUTE + 20, _MINUTE, 2 * _MINUTE), "fired twice"),
+        ((2 * _MINUTE + 20, 2 * _MINUTE, 4 * _MINUTE), "after 120000 came 240000"),
+        ((2 * _MINUTE - 5, 2 * _MINUTE, 3 * _MINUTE), "was fired at 119995"),
+        ((2 * _MINUTE + 5, 2 * _MINUTE, 3 * _MINUTE), "was not fired until"),
+    ],
+)
+def test_crons_that_fire_twice_early_or_never_are_found(second: tuple[int, int, int], fault: str) -> None:
+    story = _crons((_MINUTE + 10, _MINUTE, 2 * _MINUTE), second)
+    assert fault in " ".join(faults(CRON_CHECKS, "crons-once", story))

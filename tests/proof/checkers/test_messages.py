@@ -1,0 +1,182 @@
+"""What the judges of messages find, and what they have nothing against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from proof.checkers.messages import MESSAGE_CHECKS
+from proof.history import Step
+from tests.proof.checkers.story import Story, faults
+
+ADA = "ada#1:x"
+BOB = "bob#1:y"
+
+
+def _move(story: Story, key: str, at_ms: int, state: str, owner: str | None = None, **more: Any) -> None:
+    """A move of a message whose name is its time, too."""
+    until_ms = at_ms + 1_000 if state == "delivered" else None
+    who = {"message_uuid": key, "hlc": key, "sender_agent": "s", "receiver_agent": "r"}
+    told = {"at_ms": at_ms, "state": state, "claim_owner": owner, "claim_until_ms": until_ms}
+    story.final("proof_message_moves", **(who | told | more))
+
+
+def _row(story: Story, key: str, state: str, **more: Any) -> None:
+    story.final(
+        "a2a_messages", message_uuid=key, state=state, payload=orjson.dumps({"key": key}).decode(), **more
+    )
+
+
+def _sent(story: Story, key: str, step: Step = Step.OK) -> None:
+    story.did("s", "message.send", {"key": key, "to": "r"}, step, spooled=False)
+
+
+def _acked(story: Story, key: str, step: Step = Step.OK) -> None:
+    story.did("r", "message.ack", {"key": key, "owner": ADA}, step, spooled=False)
+
+
+def _good() -> Story:
+    """Acknowledged, expired and dead ones; one that nobody knows of, and one whose answer never came."""
+    story = Story()
+    for key in ("1", "2", "3"):
+        _sent(story, key)
+    _sent(story, "4", Step.UNKNOWN)
+    _sent(story, "5", Step.UNKNOWN)
+    _sent(story, "6", Step.NO)
+    _acked(story, "1", Step.UNKNOWN)
+    _acked(story, "4")
+    _row(story, "1", "acked")
+    _row(story, "2", "expired", expires_ms=500, ended_ms=600)
+    _row(story, "3", "dead", delivery_attempts=2, max_attempts=2)
+    _row(story, "4", "acked")
+    for key in ("1", "2", "3", "4"):
+        _move(story, key, 100, "stored", deed="insert", expires_ms=500 if key == "2" else None)
+    _move(story, "1", 200, "delivered", ADA)
+    _move(story, "1", 300, "acked", ADA)
+    _move(story, "2", 600, "expired")
+    _move(story, "3", 700, "delivered", ADA)
+    _move(story, "3", 1_800, "delivered", BOB)
+    _move(story, "3", 1_900, "dead", BOB)
+    _move(story, "4", 2_000, "delivered", ADA)
+    _move(story, "4", 2_100, "acked", ADA)
+    return story
+
+
+@pytest.mark.parametrize("name", [check.name for check in MESSAGE_CHECKS])
+def test_messages_that_end_as_the_rules_have_it_are_all_right(name: str) -> None:
+    story = _good()
+    story.player("r").note("message.handed", key="2", expires_ms=500, now_ms=490)
+    story.did("s", "message.send", {"key": "7", "to": "r", "ttl": 1.0}, Step.UNKNOWN)
+    story.player("stage").note("monitor.expired", key="7")
+    assert faults(MESSAGE_CHECKS, name, story) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ({"state": "delivered"}, "no more was to come"),
+        ({"state": "dead", "delivery_attempts": 1, "max_attempts": 2}, "is dead after 1 of 2"),
+        ({"state": "expired", "ended_ms": 600}, "before its time"),
+        ({"state": "acked"}, "nobody acknowledged it"),
+    ],
+)
+def test_a_message_that_ended_otherwise_is_found(row: dict[str, Any], fault: str) -> None:
+    story = Story()
+    _sent(story, "1")
+    _row(story, "1", receiver_agent="proof-r", **row)
+    assert fault in faults(MESSAGE_CHECKS, "messages-acked", story)[0]
+
+
+def test_a_message_that_was_lost_or_whose_acknowledgement_was_is_found() -> None:
+    story = Story()
+    _sent(story, "1")
+    _sent(story, "2")
+    _acked(story, "2")
+    _row(story, "2", "dead", delivery_attempts=1, max_attempts=1)
+    _move(story, "2", 100, "acked")
+    _move(story, "2", 200, "stored")
+    told = " ".join(faults(MESSAGE_CHECKS, "messages-acked", story))
+    assert "message 1 was sent and is not there" in told
+    assert "is dead though it was acknowledged" in told
+    assert "message 2 went on after its end" in told
+
+
+def test_a_key_that_became_two_messages_or_one_against_its_word_is_found() -> None:
+    story = _good()
+    _row(story, "1", "acked")
+    _row(story, "6", "acked")
+    told = " ".join(faults(MESSAGE_CHECKS, "messages-once", story))
+    assert "the key 1 has become 2 messages" in told
+    assert "message 6 is there, and was not sent" in told
+
+
+def test_an_acknowledgement_of_another_or_too_late_is_found() -> None:
+    story = Story()
+    _acked(story, "1")
+    _move(story, "1", 100, "delivered", BOB)
+    _move(story, "1", 200, "acked", BOB)
+    _move(story, "2", 100, "delivered", ADA)
+    _move(story, "2", 1_200, "acked", ADA)
+    told = " ".join(faults(MESSAGE_CHECKS, "acked-by-holder", story))
+    assert "message 2 was acknowledged at 1200, when nobody had it" in told
+    assert "r acknowledged 1 of bob#1:y" in told
+
+
+def test_a_later_message_that_is_acknowledged_first_is_found() -> None:
+    story = Story()
+    for key in ("1", "2"):
+        _move(story, key, 100, "stored", deed="insert")
+    _move(story, "2", 200, "delivered", ADA)
+    _move(story, "2", 300, "acked", ADA)
+    assert "before 1, which is earlier" in faults(MESSAGE_CHECKS, "messages-in-order", story)[0]
+
+
+def test_two_consumers_of_one_pair_are_found() -> None:
+    story = Story()
+    for key in ("1", "2"):
+        _move(story, key, 100, "stored", deed="insert")
+    _move(story, "1", 200, "delivered", ADA)
+    _move(story, "2", 300, "delivered", BOB)
+    assert "while ada#1:x had 1" in faults(MESSAGE_CHECKS, "messages-in-order", story)[0]
+
+
+def test_a_message_that_came_late_and_a_node_that_began_again_are_all_right() -> None:
+    story = Story()
+    _move(story, "2", 100, "stored", deed="insert")
+    _move(story, "2", 200, "delivered", ADA)
+    _move(story, "1", 300, "stored", deed="insert")
+    _move(story, "2", 400, "acked", ADA)
+    _move(story, "3", 450, "stored", deed="insert")
+    _move(story, "1", 500, "delivered", ADA)
+    _move(story, "1", 600, "delivered", "ada#2:z")
+    _move(story, "3", 600, "delivered", "ada#2:z")
+    assert faults(MESSAGE_CHECKS, "messages-in-order", story) == []
+
+
+def test_what_is_handed_out_after_it_has_expired_is_found() -> None:
+    story = Story()
+    _move(story, "1", 700, "delivered", ADA, expires_ms=500)
+    story.player("bob").note("message.handed", key="2", expires_ms=500, now_ms=2_600)
+    told = " ".join(faults(MESSAGE_CHECKS, "never-after-expiry", story))
+    assert "message 1 was claimed at 700" in told
+    assert "bob was handed 2" in told
+
+
+def test_who_was_stopped_may_tell_late_what_it_was_handed() -> None:
+    story = _good()
+    story.player("bob").note("message.handed", key="2", expires_ms=500, now_ms=9_000)
+    story.player("stage").note("resumed", player="bob")
+    assert faults(MESSAGE_CHECKS, "never-after-expiry", story) == []
+
+
+def test_a_message_that_expires_before_its_time_has_truly_passed_is_found() -> None:
+    story = Story()
+    story.did("s", "message.send", {"key": "1", "to": "r", "ttl": 3.0}, spooled=False)
+    story.player("stage").note("monitor.expired", key="1")
+    assert "before its time" in faults(MESSAGE_CHECKS, "never-before-expiry", story)[0]
+    story = Story()
+    story.did("s", "message.send", {"key": "1", "to": "r", "ttl": 1.0}, spooled=False)
+    story.player("stage").note("monitor.expired", key="1")
+    assert faults(MESSAGE_CHECKS, "never-before-expiry", story) == []

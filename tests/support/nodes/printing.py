@@ -1,0 +1,36 @@
+"""What commands print of the mesh of a node that is asked over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.cli.conftest import Vox
+from tests.support.nodes.serving import Served
+
+
+def commands_of(served: Served) -> Vox:
+    """Commands on the same mesh, in the name of the node."""
+    town, name = served.town, served.node.identity.node_id
+    return Vox(
+        town.folder,
+        VOX_MESH_ENABLED="1",
+        VOX_DB_PATH=str(town.folder / "shared.db"),
+        VOX_MESH_HOME=str(town.folder / name / "vox"),
+        VOX_MESH_NODE_ID=name,
+        VOX_MESH_SCOPE_ID=town.scope_id,
+    )
+
+
+async def printed(served: Served, *arguments: str) -> Any:
+    """What a command prints with `--json`."""
+    return (await asyncio.to_thread(commands_of(served), *arguments, "--json")).document
+
+
+def timeless(told: Any) -> Any:
+    """The same without what is another number a moment later."""
+    if isinstance(told, list):
+        return [timeless(each) for each in told]
+    if isinstance(told, dict):
+        return {name: timeless(value) for name, value in told.items() if name not in ("age_ms", "left_ms")}
+    return told
