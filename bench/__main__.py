@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from bench import report
-from bench.course import follow
-from bench.lines import LINES, chosen
+from bench.lines.lines import LINES, chosen
 from bench.measure import FULL, QUICK
+from bench.report import report
+from bench.timing import follow
 
 _RESULTS: Final = Path(__file__).resolve().parent / "results"
 
@@ -46,7 +46,7 @@ def main() -> int:
     else:
         print(f"{report.machine_line(outcome.facts)}\n\n{report.table(outcome.found)}\n\nkept in {kept}")
         if not outcome.failed:
-            print(f"To make docs/benchmarks.md of it: python -m bench.page {kept}")
+            print(f"To make docs/benchmarks.md of it: python -m bench.report.page {kept}")
     if outcome.failed:
         failed = " ".join(outcome.failed)
         print(f"failed: {failed}; run these again, and make the page of both files", file=sys.stderr)

@@ -10,9 +10,9 @@ from typing import Final
 
 import orjson
 
-from bench.companion import node_settings
-from bench.labourer import NOOP, SCOPE, register, work
 from bench.peers.peer import Desk, Done, Peer
+from bench.programs.job_worker import NOOP, SCOPE, register, work
+from bench.programs.subprocess_driver import node_settings
 from tools.sqld import Server
 from vox_mesh import Mesh
 from vox_mesh.model.jobs.manifest import Manifest

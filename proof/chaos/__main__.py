@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from proof.chaos.cast import NAMES
+from proof.chaos.cluster import NAMES
+from proof.chaos.environment import LOGS, PICTURE, Stage
 from proof.chaos.schedule import DEFAULT_FAULTS, PACE, Kind, StoreKind, drawn
-from proof.chaos.stage import LOGS, PICTURE, Stage
 from proof.choosing import choices_of, chosen
 from proof.history import History
 from proof.plot import OPTIONAL_WORKLOADS, WORKLOADS

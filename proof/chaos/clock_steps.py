@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Final
 
-from proof.chaos.cast import Person
+from proof.chaos.cluster import Person
 from proof.history import Recorder
 from proof.reading import Ask
 from tools.faketime import SettableClock

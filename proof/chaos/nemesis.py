@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from typing import Final
 
 from proof.chaos import foreign, rollback, server
-from proof.chaos.cast import Person
 from proof.chaos.clock_steps import ClockSteps
+from proof.chaos.cluster import Person
 from proof.chaos.ground import Ground
 from proof.chaos.marks import Marks
 from proof.chaos.proxy import FAIR, Proxy, Weather

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
-from proof.chaos.cast import Person
+from proof.chaos.cluster import Person
 from proof.chaos.marks import Marks
 from proof.chaos.proxy import Proxy
 from tools.sqld import Server

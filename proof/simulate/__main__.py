@@ -16,7 +16,7 @@ from typing import Final
 
 from proof import plot
 from proof.choosing import choices_of, chosen
-from proof.simulate.fate import DEFAULT_FAULTS, Kind
+from proof.simulate.faults import DEFAULT_FAULTS, Kind
 from proof.simulate.loop import Stuck
 from proof.simulate.tally import StuckSeed, Tally
 from proof.simulate.trial import SECONDS, Trial, tried

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from proof.simulate.lines import Way, served
 from proof.simulate.loop import House, SimulatedLoop
+from proof.simulate.network import Way, served
 from vox_mesh.errors import (
     DatabaseUnavailable,
     MeshError,

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from proof import plot
 from proof.crashes import Crashes
 from proof.history import Event, History, Step
-from proof.simulate import fate
+from proof.simulate import faults as fate
 from proof.simulate.loop import Stuck
 from proof.simulate.world import PLAYERS, World, prepared
 from proof.verdicts import Verdict, judged

@@ -17,10 +17,10 @@ from proof.moves import INSTALL
 from proof.outside import MemoryOutside
 from proof.reading import read_finals
 from proof.scene import Workload
-from proof.simulate.fate import Clock, Fate, Fault, Kind
-from proof.simulate.life import EPOCH_MS, REQUEST_S, Cast, Life
-from proof.simulate.lines import FAIR, Database, Weather
+from proof.simulate.faults import Clock, Fate, Fault, Kind
 from proof.simulate.loop import House, new_loop
+from proof.simulate.network import FAIR, Database, Weather
+from proof.simulate.process import EPOCH_MS, REQUEST_S, Cast, Life
 from proof.simulate.relay import Counter
 from proof.workloads.consumers import CONSUMERS
 from vox_mesh.model.base.keys import SigningKey

@@ -13,13 +13,13 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from bench.course import follow
+from bench.environment import Ground
 from bench.figures import Figure, Found, LeftOut, Of, at_least, at_most
-from bench.ground import Ground
-from bench.lines import LINES
+from bench.lines.lines import LINES
 from bench.measure import QUICK
-from bench.records import read
-from bench.report import table
+from bench.report.records import read
+from bench.report.report import table
+from bench.timing import follow
 from tests.support.running.lengths import SOAK
 
 _ROOT: Final = Path(__file__).resolve().parents[2]

@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.chart import Bar, Spot, bars, curves
 from bench.figures import Figure, Found, LeftOut, Of, Point, at_least, at_most
-from bench.page import DATA, DOCS, documents, drawn_as, main
-from bench.records import Record, merged, read, written
+from bench.report.chart import Bar, Spot, bars, curves
+from bench.report.page import DATA, DOCS, documents, drawn_as, main
+from bench.report.records import Record, merged, read, written
 
 _SVG: Final = "{http://www.w3.org/2000/svg}"
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
@@ -53,7 +53,7 @@ def _texts(root: ElementTree.Element) -> set[str]:
 
 def test_the_page_in_the_documentation_is_what_its_figures_make() -> None:
     made = documents(read((DOCS / DATA).read_bytes()))
-    assert {path: (DOCS / path).read_text() for path in made} == made, "run `python -m bench.page`"
+    assert {path: (DOCS / path).read_text() for path in made} == made, "run `python -m bench.report.page`"
     pictures = {str(path.relative_to(DOCS)) for path in DOCS.glob(drawn_as("*"))}
     assert pictures == made.keys() - {"benchmarks.md"}, "no picture is left of a page before"
 

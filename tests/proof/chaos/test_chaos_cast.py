@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from proof.chaos.cast import Person, assert_all_gone
 from proof.chaos.clock_steps import ClockSteps
+from proof.chaos.cluster import Person, assert_all_gone
 from proof.chaos.role import OVER, UP, Role
 from proof.history import Event, Recorder
 from tests.support.nodes.stepped_databases import clock_in

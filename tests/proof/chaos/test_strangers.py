@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from proof.chaos.strangers import CALLS, Strangers
-from proof.checkers.strangers import STRANGER_CHECKS
+from proof.chaos.fuzzers import CALLS, Strangers
+from proof.checkers.fuzzers import STRANGER_CHECKS
 from proof.history import Event, Recorder
 from tests.proof.checkers.story import Story, faults
 from tools.homes import FILE

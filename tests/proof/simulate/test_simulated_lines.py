@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from proof.simulate.lines import FAIR, Database, Line, Weather
 from proof.simulate.loop import House, SimulatedLoop, new_loop
+from proof.simulate.network import FAIR, Database, Line, Weather
 from vox_mesh.errors import BadStatement, NoAnswer, Unreachable
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engines.memory import SharedMemory

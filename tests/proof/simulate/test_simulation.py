@@ -16,7 +16,7 @@ from proof.history import History
 from proof.judge import verdicts
 from proof.scene import Part, Scene
 from proof.simulate import __main__ as command
-from proof.simulate import fate
+from proof.simulate import faults as fate
 from proof.simulate.trial import tried
 from proof.verdicts import Check
 

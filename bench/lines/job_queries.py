@@ -1,0 +1,127 @@
+"""Lines on a large roster: what questions to it cost, and what jobs cost among many that are finished."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from bench.environment import Ground
+from bench.figures import Figure, Of, at_least, at_most
+from bench.filling import fill_jobs
+from bench.lines.jobs import Staffed, done_rate, jobs_of_a_round, schedule, staffed
+from bench.measure import alternate, median_us
+from tools.homes import FILE, MESH, HomeCase
+from vox_mesh import Script, Statement
+from vox_mesh.model.jobs.records import JobState
+from vox_mesh.node import MeshNode
+
+_FINISHED: Final = 1_000_000
+_QUICK: Final = 100  # times fewer, for a short look
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    name: str
+    what: str
+    ask: Callable[[MeshNode], Awaitable[object]]
+
+
+_KINDS: Final = [f"bench.kind-{number}" for number in range(10)]
+_QUESTIONS: Final = (
+    _Question("state", "the state of one job", lambda node: node.jobs.roster.find(f"{'0' * 63}1")),
+    _Question(
+        "pending", "100 jobs of a kind to be done", lambda node: node.jobs.roster.ready(_KINDS[:1], 100)
+    ),
+    _Question("overdue", "jobs past their deadline", lambda node: node.jobs.roster.overdue()),
+    _Question("ready", "100 jobs of 10 kinds to be done", lambda node: node.jobs.roster.ready(_KINDS, 100)),
+    _Question("counts", "how many of each kind and state", lambda node: node.jobs.roster.counts()),
+    _Question("oldest", "the oldest pending of each kind", lambda node: node.jobs.roster.oldest_pending()),
+    _Question(
+        "failed", "the latest 100 that failed", lambda node: node.jobs.roster.listed(state=JobState.FAILED)
+    ),
+)
+
+
+async def roster(ground: Ground) -> list[Figure]:
+    """Half of the jobs pending, half of them finished."""
+    count = _FINISHED if ground.pace.settled else _FINISHED // _QUICK
+    own = replace(ground, folder=ground.folder / "roster")
+    async with staffed(own, FILE) as mesh:
+        node = mesh.node
+        await fill_jobs(node, count // 2)
+        await fill_jobs(node, count // 2, pending=True)
+        await node.store.write(
+            Script(
+                Statement(
+                    "UPDATE jobs SET job_id = ? WHERE id = (SELECT max(id) FROM jobs)", (f"{'0' * 63}1",)
+                )
+            )
+        )
+
+        async def ask_ms(question: _Question) -> float:
+            return await median_us(lambda: question.ask(node), ground.pace.seconds) / 1e3
+
+        sides: dict[str, Callable[[], Awaitable[float]]] = {"raw": mesh.raw.p50_ms}
+        sides |= {each.name: partial(ask_ms, each) for each in _QUESTIONS}
+        found = await alternate(sides, ground.pace.rounds)
+    return [
+        Figure(
+            f"job-roster-{each.name}",
+            f"{each.what}, among {count:,}, p50 / {mesh.raw.what}, p50",
+            "ms",
+            found[each.name],
+            found["raw"],
+            at_most(10.0, Of.OURS),
+        )
+        for each in _QUESTIONS
+    ]
+
+
+async def crowded_sqld(ground: Ground) -> list[Figure]:
+    """On a server."""
+    return await _crowded(ground, MESH, "sqld")
+
+
+async def crowded_file(ground: Ground) -> list[Figure]:
+    """In a file."""
+    return await _crowded(ground, FILE, "file")
+
+
+async def _crowded(ground: Ground, home: HomeCase, name: str) -> list[Figure]:
+    """What jobs cost among many that are finished, beside an empty roster."""
+    finished = _FINISHED if ground.pace.settled else _FINISHED // _QUICK
+    count = jobs_of_a_round(ground)
+    scheduled: dict[str, list[float]] = {"crowded": [], "calm": []}
+    async with (
+        staffed(replace(ground, folder=ground.folder / f"crowded-{name}"), home, workers=1) as crowded,
+        staffed(replace(ground, folder=ground.folder / f"calm-{name}"), home, workers=1) as calm,
+    ):
+        await fill_jobs(crowded.node, finished)
+
+        async def done(side: str, mesh: Staffed) -> float:
+            scheduled[side].append(count / await schedule(mesh.node, count))
+            return await done_rate(mesh.workers, count)
+
+        sides = {"crowded": lambda: done("crowded", crowded), "calm": lambda: done("calm", calm)}
+        found = await alternate(sides, ground.pace.rounds)
+    what = f"among {finished:,} finished ones / in an empty roster, {name}"
+    return [
+        Figure(
+            f"job-crowded-done-{name}",
+            f"jobs claimed, run and completed by one process {what}",
+            "1/s",
+            found["crowded"],
+            found["calm"],
+            at_least(0.9),
+        ),
+        Figure(
+            f"job-crowded-scheduled-{name}",
+            f"jobs scheduled {what}",
+            "1/s",
+            scheduled["crowded"][1:],
+            scheduled["calm"][1:],
+            at_least(0.65),
+        ),
+    ]

@@ -1,0 +1,290 @@
+"""Lines on the replica: what reading from it costs, and how fast it takes in the primary's log."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Final, NamedTuple, Self
+
+from bench import workload
+from bench.environment import Ground, reading
+from bench.figures import Figure, Of, at_least, at_most
+from bench.measure import alternate, median_us, ratios
+from bench.programs.subprocess_driver import companion, primary
+from bench.raw import RawLog, raw_log
+from tools.homes import MESH, MESH_REPLICA
+from tools.sqld import Server
+from vox_mesh import Store, open_store
+
+_MB: Final = 1e6
+_COPY_S: Final = 30.0
+_PAGES_PER_S: Final = 4_000
+_REWRITES: Final = 10
+
+
+async def read_replica(ground: Ground) -> list[Figure]:
+    """A point query."""
+    seconds = ground.pace.seconds
+    with Server() as server:
+        async with replace(ground, server=server).store(MESH_REPLICA) as store:
+            await store.synced()
+            sides = {
+                "replica": lambda: median_us(reading(store), seconds),
+                "primary": lambda: median_us(reading(store, fresh=True), seconds),
+            }
+            found = await alternate(sides, ground.pace.rounds)
+    what = "one caller, replica: one row by its id, p50 / the primary's answer"
+    return [
+        Figure("read-replica", what, "us", found["replica"], found["primary"], at_most(50.0, Of.OURS)),
+        Figure(
+            "read-replica-gain",
+            "the same: the primary's time to the replica's",
+            "x",
+            ratios(found["primary"], found["replica"]),
+            target=at_least(30.0, Of.OURS),
+        ),
+    ]
+
+
+# --- the first copy --------------------------------------------------------------------------------
+
+
+class Copied(NamedTuple):
+    """What a first copy took; the bare stream of the log, which keeps nothing, has no growth."""
+
+    mb_per_s: float
+    grown_mb: float = 0.0
+
+
+async def first_copy(ground: Ground) -> list[Figure]:
+    """A database written bit by bit, and the same after a restart, when its log is one transaction."""
+    with Server() as server, Server() as restarted:
+        for each in (server, restarted):
+            await _fill(replace(ground, server=each, folder=ground.folder / str(each.port)))
+        restarted.kill()
+        restarted.start()
+        sides: dict[str, Callable[[], Awaitable[Copied]]] = {
+            "ours": lambda: _copied(ground, server),
+            "raw": lambda: _streamed(server),
+            "ours, restarted": lambda: _copied(ground, restarted),
+            "raw, restarted": lambda: _streamed(restarted),
+        }
+        found = await alternate(sides, ground.pace.rounds)
+    what = f"first copy of {ground.pace.copied_mb} MB,"
+    return [
+        *_copy_figures("first-copy", f"{what} many transactions:", found["ours"], found["raw"]),
+        *_copy_figures(
+            "first-copy-restarted",
+            f"{what} one transaction:",
+            found["ours, restarted"],
+            found["raw, restarted"],
+        ),
+    ]
+
+
+def _copy_figures(name: str, what: str, ours: Sequence[Copied], raw: Sequence[Copied]) -> list[Figure]:
+    return [
+        Figure(
+            name,
+            f"{what} replica / bare stream of the log",
+            "MB/s",
+            [each.mb_per_s for each in ours],
+            [each.mb_per_s for each in raw],
+            at_least(60.0, Of.OURS),
+        ),
+        Figure(
+            f"{name}-memory",
+            f"{what} growth of the process at its peak",
+            "MB",
+            [each.grown_mb for each in ours],
+            target=at_most(40.0, Of.OURS),
+            worst=True,
+        ),
+    ]
+
+
+async def _fill(ground: Ground) -> None:
+    pages = round(ground.pace.copied_mb * _MB / workload.PAGE)
+    async with ground.store(MESH) as store:
+        await workload.fill_pages(store, pages)
+
+
+async def _copied(ground: Ground, server: Server) -> Copied:
+    """In a process of its own, so that what it holds at the peak is its own doing."""
+    with tempfile.TemporaryDirectory(dir=ground.folder) as folder:
+        async with companion("copier", *primary(server)) as copier:
+            await copier.ready()
+            copier.tell(folder)
+            report = await copier.report(_COPY_S)
+    if report["bytes"] < ground.pace.copied_mb * _MB:
+        raise RuntimeError(f"the copy is not whole: {report}")
+    return Copied(report["bytes"] / report["seconds"] / _MB, report["grown_bytes"] / _MB)
+
+
+async def _streamed(server: Server) -> Copied:
+    async with raw_log(server) as log:
+        before = perf_counter()
+        frames = await log.next_frame()
+        async with Dropping(log, 0) as dropping:
+            await dropping.until(frames)
+        return Copied(frames * workload.PAGE / (perf_counter() - before) / _MB)
+
+
+class Dropping:
+    """A bare stream of the log, read and dropped while the context lasts."""
+
+    def __init__(self, log: RawLog, first: int) -> None:
+        self._log = log
+        self._first = first
+        self._came = 0
+        self._more = asyncio.Event()
+
+    async def _read(self) -> None:
+        async with aclosing(self._log.stream(self._first)) as stream:
+            async for came in stream:
+                self._came = came
+                self._more.set()
+
+    async def until(self, frames: int) -> None:
+        """Wait until so many have come."""
+        async with asyncio.timeout(_COPY_S):
+            while self._came < frames:
+                self._more.clear()
+                await self._more.wait()
+
+    async def __aenter__(self) -> Self:
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+
+# --- following -------------------------------------------------------------------------------------
+
+
+async def following(ground: Ground) -> list[Figure]:
+    """While a writer writes as fast as the server lets it, and behind a writer that is done."""
+    sides = {
+        "alongside": lambda: _alongside(ground),
+        "raw, alongside": lambda: _alongside_raw(ground),
+        "behind": lambda: _behind(ground),
+        "raw, behind": lambda: _behind_raw(ground),
+        "alone": lambda: _alone(ground),
+    }
+    found = await alternate(sides, ground.pace.few_rounds)
+    what = "following big transactions, frames:"
+    return [
+        Figure(
+            "following-alongside",
+            f"{what} replica / bare stream, while they are written",
+            "1/s",
+            found["alongside"],
+            found["raw, alongside"],
+            at_least(20_000.0, Of.OURS),
+            notes={"written when nobody follows": statistics.median(found["alone"])},
+        ),
+        Figure(
+            "following-behind",
+            f"{what} replica / bare stream, catching up",
+            "1/s",
+            found["behind"],
+            found["raw, behind"],
+            at_least(20_000.0, Of.OURS),
+        ),
+    ]
+
+
+async def _alongside(ground: Ground) -> float:
+    async with _book(ground) as book, book.replica() as replica:
+        before = perf_counter()
+        await book.rewrite()
+        await replica.synced()
+        seconds = perf_counter() - before
+        return await book.new_frames() / seconds
+
+
+async def _alongside_raw(ground: Ground) -> float:
+    async with _book(ground) as book, book.dropping() as dropping:
+        before = perf_counter()
+        await book.rewrite()
+        frames = await book.new_frames()
+        await dropping.until(frames)
+        return frames / (perf_counter() - before)
+
+
+async def _behind(ground: Ground) -> float:
+    async with _book(ground) as book:
+        async with book.replica():
+            pass
+        await book.rewrite()
+        before = perf_counter()
+        async with book.replica():
+            seconds = perf_counter() - before
+        return await book.new_frames() / seconds
+
+
+async def _behind_raw(ground: Ground) -> float:
+    async with _book(ground) as book:
+        await book.rewrite()
+        frames = await book.new_frames()
+        before = perf_counter()
+        async with book.dropping() as dropping:
+            await dropping.until(frames)
+        return frames / (perf_counter() - before)
+
+
+async def _alone(ground: Ground) -> float:
+    async with _book(ground) as book:
+        before = perf_counter()
+        await book.rewrite()
+        seconds = perf_counter() - before
+        return await book.new_frames() / seconds
+
+
+class Book:
+    """Pages to write, on a server that has written nothing else."""
+
+    def __init__(self, ground: Ground, writer: Store, log: RawLog, begins_at: int) -> None:
+        self._ground = ground
+        self._writer = writer
+        self._log = log
+        self._begins_at = begins_at
+
+    @asynccontextmanager
+    async def replica(self) -> AsyncIterator[Store]:
+        """A store whose replica holds all that was written before."""
+        async with await open_store(MESH_REPLICA.settings(self._ground.folder, self._ground.server)) as store:
+            await store.synced()
+            yield store
+
+    def dropping(self) -> Dropping:
+        """A bare stream of what is written from the beginning on."""
+        return Dropping(self._log, self._begins_at)
+
+    async def rewrite(self) -> None:
+        """Write every page, several times over."""
+        for _ in range(_REWRITES):
+            await self._writer.write(workload.rewrite_pages())
+
+    async def new_frames(self) -> int:
+        """How many frames that took."""
+        return await self._log.next_frame() - self._begins_at
+
+
+@asynccontextmanager
+async def _book(ground: Ground) -> AsyncIterator[Book]:
+    """In each round a new server: one that has written much would compact its log in the middle of it."""
+    pages = round(ground.pace.seconds * _PAGES_PER_S)
+    with Server() as server, tempfile.TemporaryDirectory(dir=ground.folder) as folder:
+        ground = replace(ground, server=server, folder=Path(folder))
+        async with await open_store(MESH.settings(ground.folder, server)) as writer, raw_log(server) as log:
+            await workload.fill_pages(writer, pages)
+            yield Book(ground, writer, log, await log.next_frame())

@@ -1,0 +1,110 @@
+"""The end of a run, when nobody writes any more: what the database holds, and whether the replicas do too."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from typing import Any, Final
+
+from proof import moves, tables
+from proof.chaos import marks, storm
+from proof.chaos.fuzzers import MARK
+from proof.chaos.ground import Ground
+from proof.history import Recorder
+from proof.reading import Ask, read_finals
+from vox_mesh import MeshError, Script, Settings, Statement, Store, open_store
+from vox_mesh.cli.database.replicas import sync_replica
+from vox_mesh.runtime.open_store import Role
+
+_TABLES: Final = (
+    "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
+)
+Dump = dict[str, list[dict[str, Any]]]
+"""The rows of each table."""
+
+_SYNC_S: Final = 30.0
+_PAGE: Final = 2_000
+
+
+@asynccontextmanager
+async def asking(settings: Settings) -> AsyncIterator[tuple[Store, Ask]]:
+    """The database itself, asked by the stage."""
+    async with await open_store(settings, Role.COMMAND) as store:
+
+        async def ask(sql: str) -> list[dict[str, Any]]:
+            rows = await store.read(sql, fresh=True)
+            return [dict(zip(rows.columns, row, strict=True)) for row in rows]
+
+        yield store, ask
+
+
+async def prepare(store: Store) -> None:
+    """Make what a run has of its own in the database: tables of the workloads, and a witness."""
+    for statement in (*tables.CREATE, *moves.INSTALL, storm.DDL, marks.DDL):
+        await store.write(Script(Statement(statement)))
+
+
+async def note_finals(ask: Ask, ground: Ground, stage: Recorder) -> None:
+    """Write into the history all that judges want to know of the end."""
+    await read_finals(ask, stage)
+    for row in await ask(f"SELECT name, n FROM {storm.TABLE}"):
+        stage.note("final.storm", **row)
+    await _note_strangers(ask, stage)
+    if ground.server is not None:
+        primary = await _dump(ask)
+        await asyncio.gather(*(_note_replica(ground, each, primary, stage) for each in ground.settings))
+
+
+async def _note_strangers(ask: Ask, stage: Recorder) -> None:
+    for row in await ask(_TABLES):
+        table = row["name"]
+        columns = [each["name"] for each in await ask(f"SELECT name FROM pragma_table_info('{table}')")]
+        marked = " OR ".join(f"instr(CAST([{each}] AS TEXT), '{MARK}')" for each in columns)
+        (found,) = await ask(f"SELECT count(*) AS n FROM {table} WHERE {marked}")
+        stage.note("final.strangers", table=table, rows=found["n"])
+
+
+async def _note_replica(ground: Ground, player: str, primary: Dump, stage: Recorder) -> None:
+    """Have the player's replica, as it was left, catch up; then it must be the same as the primary."""
+    try:
+        async with asyncio.timeout(_SYNC_S):
+            await sync_replica(ground.settings[player], lambda done, total: None)
+    except (MeshError, TimeoutError) as error:
+        stage.note("final.replica", player=player, equal=False, error=repr(error))
+        return
+    try:
+        replica, intact = await _replica(ground, player)
+    except sqlite3.DatabaseError as error:
+        stage.note("final.replica", player=player, equal=False, intact=False, error=str(error))
+        return
+    differing = sorted(name for name in {*primary, *replica} if primary.get(name) != replica.get(name))
+    is_equal = intact and not differing
+    stage.note("final.replica", player=player, equal=is_equal, differing=differing, intact=intact)
+
+
+async def _replica(ground: Ground, player: str) -> tuple[Dump, bool]:
+    """What a player's replica holds, and whether SQLite takes it for whole."""
+    address = f"{ground.replica_of(player).absolute().as_uri()}?immutable=1&mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as connection:
+        connection.row_factory = sqlite3.Row
+
+        async def ask(sql: str) -> list[dict[str, Any]]:
+            return [dict(row) for row in connection.execute(sql)]
+
+        return await _dump(ask), connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+async def _dump(ask: Ask) -> Dump:
+    """All rows of all tables, page by page: a server gives no answer of any size."""
+    dump: Dump = {}
+    for row in await ask(_TABLES):
+        rows: list[dict[str, Any]] = []
+        while len(rows) % _PAGE == 0:
+            page = await ask(f"SELECT * FROM {row['name']} LIMIT {_PAGE} OFFSET {len(rows)}")
+            rows += page
+            if not page:
+                break
+        dump[row["name"]] = rows
+    return dump

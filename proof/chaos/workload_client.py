@@ -1,0 +1,207 @@
+"""A player: a node in a process of its own that plays all workloads, and writes down what it does and sees.
+
+`python -m proof.chaos.workload_client ROLE`, with the settings in the environment. The stage tells it on
+stdin, in lines of JSON, what to do; it tells on stdout how it stands. When the stage is gone, so is the
+player.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from proof.chaos.breaker import WatchedBreaker
+from proof.chaos.points import Point, PointedOutside, Points
+from proof.chaos.replicas import watch_replicas
+from proof.chaos.role import DRAINED, OVER, TURNED_AWAY, UP, Role, appended_to
+from proof.chaos.schedule import PACE
+from proof.chaos.storm import storm
+from proof.crashes import Crashes
+from proof.history import Recorder
+from proof.outside import FolderOutside
+from proof.plot import OPTIONAL_WORKLOADS, WORKLOADS
+from proof.scene import Scene, Workload
+from vox_mesh import Mesh, MeshError, load_settings, run
+from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.runtime import open_store as opening
+
+_LAST_DEEDS_S: Final = 60.0
+"""What is under way when all is over has deadlines of its own, and those are shorter."""
+_AGAIN_S: Final = 0.5
+_NICE: Final = 5
+"""Who plays leaves the processor to the stage: what that does late, spoils the schedule."""
+_SHOWN: Final = 1_500
+
+
+class Clock:
+    """The wall clock of this player: it can be set wrong, and run too fast or too slowly."""
+
+    def __init__(self) -> None:
+        self._offset_ms, self._rate, self._since = 0, 1.0, 0.0
+
+    def set(self, offset_ms: int = 0, rate: float = 1.0) -> None:
+        """From now on it is so far off, and gains or loses."""
+        self._offset_ms, self._rate, self._since = offset_ms, rate, time.monotonic()
+
+    def wall_ms(self) -> int:
+        """What it shows."""
+        gained_ms = (time.monotonic() - self._since) * (self._rate - 1) * 1_000
+        return time.time_ns() // 1_000_000 + self._offset_ms + int(gained_ms)
+
+
+def _note_unexpected(recorder: Recorder, where: str, error: BaseException) -> None:
+    told = "".join(traceback.format_exception(error))[-_SHOWN:]
+    recorder.note("unexpected", player=recorder.who, where=where, error=repr(error), trace=told)
+
+
+def _tell(word: str) -> None:
+    os.write(sys.stdout.fileno(), word.encode() + b"\n")
+
+
+class Player:
+    """One life: it acts until all is over, drains, and leaves; or dies in between."""
+
+    def __init__(
+        self, scene: Scene, points: Points, clock: Clock, workloads: Sequence[Workload] = WORKLOADS
+    ) -> None:
+        self._scene = scene
+        self._workloads = workloads
+        self._points = points
+        self._clock = clock
+        self._acts = [asyncio.create_task(self._act(each), name=each.name) for each in workloads]
+        self._others: set[asyncio.Task[None]] = set()
+
+    async def obey(self, orders: AsyncIterator[dict[str, Any]]) -> None:
+        """Do what the stage says, until it says to leave."""
+        async for order in orders:
+            match order.pop("do"):
+                case "over":
+                    self._beside(self._end_acts())
+                case "drain":
+                    self._beside(self._drain())
+                case "storm":
+                    self._beside(storm(self._scene, **order))
+                case "clock":
+                    self._clock.set(**order)
+                case "die":
+                    self._points.wanted = Point(order["point"])
+                case "leave":
+                    break
+        for task in (*self._acts, *self._others):
+            task.cancel()
+        await asyncio.gather(*self._acts, *self._others, return_exceptions=True)
+
+    def _beside(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+
+    async def _act(self, workload: Workload) -> None:
+        """Act until all is over; an error of the mesh that a workload lets through is no reason to stop."""
+        while not self._scene.over.is_set():
+            await self._through(workload, workload.act)
+            await self._scene.rest(_AGAIN_S)
+
+    async def _through(self, workload: Workload, part: Callable[[Scene], Awaitable[None]]) -> None:
+        try:
+            await part(self._scene)
+        except MeshError as error:
+            self._scene.recorder.note("stumbled", workload=workload.name, error=error.line)
+        except Exception as error:
+            _note_unexpected(self._scene.recorder, workload.name, error)
+
+    async def _end_acts(self) -> None:
+        scene = self._scene
+        scene.over.set()
+        _, late = await asyncio.wait(self._acts, timeout=_LAST_DEEDS_S)
+        for task in late:
+            scene.recorder.note(
+                "unexpected", player=scene.who, where=task.get_name(), error="it does not end"
+            )
+            task.cancel()
+        _tell(OVER)
+
+    async def _drain(self) -> None:
+        await asyncio.gather(*(self._through(each, each.drain) for each in self._workloads))
+        await self._scene.mesh.store.drained()
+        _tell(DRAINED)
+
+
+async def _orders() -> AsyncIterator[dict[str, Any]]:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async for line in reader:
+        yield json.loads(line)
+    os._exit(TURNED_AWAY)  # nobody is there any more to play for
+
+
+async def _end_if_broken(mesh: MeshNode, recorder: Recorder) -> None:
+    """No node of a play is ever replaced while it lives: what breaks one is no part of the play."""
+    error = await mesh.broken()
+    _note_unexpected(recorder, "the node", error)
+    os._exit(TURNED_AWAY)
+
+
+def _watch_breakers(recorder: Recorder) -> None:
+    """Have breakers rest for a time that fits a play, and tell of their probes."""
+    watched = partial(WatchedBreaker, probed=lambda beside: recorder.note("probe", beside=beside))
+    setattr(opening, "Breaker", watched)  # noqa: B010 - a name of that module
+
+
+def _workloads(role: Role) -> Sequence[Workload]:
+    every = (*WORKLOADS, *OPTIONAL_WORKLOADS)
+    return [each for each in every if each.name in role.workloads] if role.workloads else WORKLOADS
+
+
+async def _live(role: Role) -> None:
+    recorder = Recorder(
+        role.who, role.life, time.monotonic, appended_to(Path(role.folder) / f"{role.who}-{role.life}.jsonl")
+    )
+    logging.getLogger().addHandler(Crashes(partial(_note_unexpected, recorder)))
+    _watch_breakers(recorder)
+    watch_replicas(recorder)
+    points, clock = Points(), Clock()
+    points.install()
+    async with Mesh.open(load_settings(_env_file=None), Surroundings(wall_ms=clock.wall_ms)) as mesh:
+        recorder.note("up")
+        _tell(UP)
+        breaking = asyncio.create_task(_end_if_broken(mesh, recorder))
+        scene = Scene(
+            mesh,
+            recorder,
+            PointedOutside(FolderOutside(Path(role.outside)), points),
+            random.Random(f"{role.seed} {role.who} {role.life}"),
+            replace(PACE, rest_s=role.rest_s),
+            role.players,
+            asyncio.Event(),
+        )
+        await Player(scene, points, clock, _workloads(role)).obey(_orders())
+        breaking.cancel()
+
+
+def main() -> None:
+    """Live until told to leave."""
+    os.nice(_NICE)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        run(_live(Role.given()))
+    except MeshError as error:
+        print(error.line, file=sys.stderr)
+        sys.exit(TURNED_AWAY)
+
+
+if __name__ == "__main__":
+    main()

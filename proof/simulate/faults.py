@@ -1,0 +1,261 @@
+"""What befalls a world, and when: drawn beforehand from its seed, in storms with calm between them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from proof.scene import Pace
+from proof.simulate.network import Weather
+
+_CALM_S: Final = (2.0, 7.0)
+_STORM_S: Final = (5.0, 14.0)
+_GAP_S: Final = (0.2, 3.0)
+"""Between two faults of a storm."""
+
+_FUSE: Final = 60
+"""A house that is to be razed makes so many more steps, at the most: those are made where it is busy."""
+
+PACE: Final = Pace(tick_s=5.0, ttl_s=15.0, rest_s=4.0)
+_QUICK: Final = Pace(tick_s=2.0, ttl_s=6.0, rest_s=2.0)
+"""Where somebody dies, so that it can be told before the end."""
+
+_DEATHS: Final = 0.05
+"""The share of worlds in which somebody dies, and nothing else goes wrong."""
+
+_DIES_AT_S: Final = (2.0, 8.0)
+_BREAKERS: Final = 0.2
+_SKEW_MS: Final = 50_000
+_DRIFT: Final = 2e-4
+_AHEAD_S: Final = 5_000.0
+
+
+class Kind(StrEnum):
+    """What can befall a world."""
+
+    KILL = "kill"
+    LEAVE = "leave"
+    PAUSE = "pause"
+    REPLACE = "replace"
+    """It is paused, another life takes its place, and then it goes on."""
+    LINE = "line"
+    """The line from a player to the database is bad."""
+    RELAY = "relay"
+    """The lines from a player to the others are bad."""
+    NETWORK = "network"
+    """The lines from all to the database are bad."""
+    DATABASE = "database"
+    """The database stands still."""
+    CLOCK = "clock"
+    """The wall clock of a player is set."""
+    ROLLBACK = "rollback"
+    """The database is put back to what it held a while ago."""
+    SLOW = "slow"
+    """The database answers after seconds: to all, or to one player."""
+    HELD = "held"
+    """A foreign client holds a write transaction open: writes wait for it, reads do not."""
+    DATABASE_CLOCK = "database-clock"
+    """The clock of the database is set, forward or back."""
+    UNSEEN_ROLLBACK = "unseen-rollback"
+    """A rollback in which every node is killed and loses its memory: none is left that could notice."""
+    UNREACHABLE = "unreachable"
+    """One player cannot connect to the database."""
+
+
+DEFAULT_FAULTS: Final = frozenset(Kind) - {Kind.UNSEEN_ROLLBACK, Kind.UNREACHABLE}
+"""What befalls worlds unless others are asked for."""
+
+_APART: Final = (Kind.ROLLBACK, Kind.DATABASE_CLOCK)
+"""A world has one of these or the other: which of both explains what is seen, nobody could tell."""
+
+
+_OF_PLAYERS: Final = {Kind.KILL: 5, Kind.LEAVE: 1, Kind.PAUSE: 3, Kind.REPLACE: 1, Kind.CLOCK: 1}
+_OF_LINES: Final = {Kind.LINE: 5, Kind.RELAY: 1, Kind.NETWORK: 2, Kind.DATABASE: 1}
+_LASTS_S: Final = {
+    Kind.KILL: (0.05, 8.0),
+    Kind.LEAVE: (0.05, 8.0),
+    Kind.PAUSE: (0.5, 30.0),
+    Kind.REPLACE: (1.0, 15.0),
+    Kind.LINE: (0.5, 10.0),
+    Kind.RELAY: (0.5, 10.0),
+    Kind.NETWORK: (0.3, 6.0),
+    Kind.DATABASE: (0.2, 6.0),
+    Kind.CLOCK: (2.0, 10.0),
+}
+
+_EXTRA: Final = {
+    Kind.ROLLBACK: (0.02, 15.0),
+    Kind.SLOW: (4.0, 12.0),
+    Kind.HELD: (3.0, 8.0),
+    Kind.DATABASE_CLOCK: (2.0, 20.0),
+    Kind.UNSEEN_ROLLBACK: (0.02, 15.0),
+    Kind.UNREACHABLE: (8.0, 20.0),
+}
+"""Drawn apart from the others, so that those are the same with and without them; and how long each lasts."""
+
+_TIMES: Final = (1, 1, 2, 3)
+"""How often each of them befalls a world."""
+
+_SLOW_S: Final = 10.0
+_STEPS_MS: Final = (20_000, 60_000, 3_600_000)
+"""How far the clock of the database is set at the most, and half of that at the least. Smaller steps are
+followed by the mesh, and make leases so much shorter or longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong, for a while."""
+
+    kind: Kind
+    at: float
+    seconds: float
+    player: int
+    """Whom it befalls, by its place among the players; -1: all."""
+    weather: Weather | None = None
+    fuse: int = 0
+    skew_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How wrong the clocks of one player are, from the beginning."""
+
+    skew_ms: int
+    rate: float
+    ahead_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """All that befalls one world."""
+
+    players: int
+    seconds: float
+    pace: Pace
+    clocks: tuple[Clock, ...]
+    has_breaker: bool
+    faults: tuple[Fault, ...]
+    storms: tuple[tuple[float, bool], ...]
+    """When the weather changes, and whether it is a storm that begins."""
+    slowness: float = 1.0
+    """How many times as slow as others everything is in this world, but for what the mesh itself decides."""
+
+    @property
+    def is_a_death(self) -> bool:
+        """Whether it is about somebody who dies."""
+        return not self.storms
+
+    def slowed(self, times: float) -> Fate:
+        """The same, so many times as slow: then what the mesh does by the minute or hour is seen, too."""
+        return replace(
+            self,
+            seconds=self.seconds * times,
+            pace=self.pace.slowed(times),
+            faults=tuple(
+                replace(fault, at=fault.at * times, seconds=fault.seconds * times) for fault in self.faults
+            ),
+            storms=tuple((at * times, is_storm) for at, is_storm in self.storms),
+            slowness=self.slowness * times,
+        )
+
+
+def drawn(seed: int, seconds: float, faults: Set[Kind] = DEFAULT_FAULTS) -> Fate:
+    """The fate of a seed, of which only faults of these kinds are left."""
+    if faults >= set(_APART):
+        faults = faults - {random.Random(f"apart {seed}").choice(_APART)}
+    if Kind.DATABASE_CLOCK in faults:
+        faults = faults - {Kind.UNSEEN_ROLLBACK}
+    fate = _drawn(seed, seconds)
+    left = [fault for fault in fate.faults if fault.kind in faults]
+    if not fate.is_a_death:
+        left += _extra_faults(random.Random(f"extra fate {seed}"), seconds, fate.players, faults)
+    return replace(fate, faults=tuple(left))
+
+
+def _extra_faults(chance: random.Random, seconds: float, players: int, kinds: Set[Kind]) -> Iterator[Fault]:
+    for kind, (least, most) in _EXTRA.items():
+        times = chance.choice(_TIMES)
+        for _ in range(min(times, 1) if kind is Kind.DATABASE_CLOCK else times):
+            at, lasts_s = chance.uniform(1.0, 0.8 * seconds), chance.uniform(least, most)
+            player = chance.choice((-1, chance.randrange(players)))
+            share, step_ms = chance.choice((0.3, 0.7, 1.0)), chance.choice(_STEPS_MS)
+            skew_ms = chance.choice((-1, 1)) * chance.randint(step_ms // 2, step_ms)
+            if kind in kinds:
+                player = max(player, 0) if kind is Kind.UNREACHABLE else player
+                yield Fault(kind, at, lasts_s, player, _extra_weather(kind, share), skew_ms=skew_ms)
+
+
+def _extra_weather(kind: Kind, share: float) -> Weather | None:
+    if kind is Kind.SLOW:
+        return Weather(late=share, late_s=_SLOW_S)
+    return Weather(refused=1.0) if kind is Kind.UNREACHABLE else None
+
+
+def _drawn(seed: int, seconds: float) -> Fate:
+    """All but the faults that are drawn apart."""
+    chance = random.Random(f"fate {seed}")
+    players = chance.choice((3, 3, 3, 3, 4, 5))
+    clocks = tuple(_clock(chance) for _ in range(players))
+    if chance.random() < _DEATHS:
+        at, who = chance.uniform(*_DIES_AT_S), chance.randrange(players)
+        death = Fault(Kind.KILL, at, seconds, who, fuse=chance.randrange(_FUSE))
+        return Fate(players, seconds, _QUICK, clocks, False, (death,), ())
+    storms = tuple(_storms(chance, seconds))
+    faults = tuple(
+        fault for at, end in _stormy(storms, seconds) for fault in _faults(chance, at, end, players)
+    )
+    return Fate(players, seconds, PACE, clocks, chance.random() < _BREAKERS, faults, storms)
+
+
+def _storms(chance: random.Random, seconds: float) -> Iterator[tuple[float, bool]]:
+    at, is_storm = 0.0, False
+    while at < seconds:
+        yield at, is_storm
+        at += chance.uniform(*(_STORM_S if is_storm else _CALM_S))
+        is_storm = not is_storm
+
+
+def _stormy(storms: tuple[tuple[float, bool], ...], seconds: float) -> Iterator[tuple[float, float]]:
+    ends = [at for at, _ in storms[1:]] + [seconds]
+    return ((at, end) for (at, is_storm), end in zip(storms, ends, strict=True) if is_storm)
+
+
+def _faults(chance: random.Random, at: float, end: float, players: int) -> Iterator[Fault]:
+    while (at := at + chance.uniform(*_GAP_S)) < end:
+        kinds = _OF_PLAYERS if chance.random() < 0.5 else _OF_LINES
+        (kind,) = chance.choices(tuple(kinds), tuple(kinds.values()))
+        least, most = _LASTS_S[kind]
+        seconds = least + (most - least) * chance.random() ** 2
+        player = -1 if kind in (Kind.NETWORK, Kind.DATABASE) else chance.randrange(players)
+        weather = _weather(chance) if kind in (Kind.LINE, Kind.RELAY, Kind.NETWORK) else None
+        skew_ms = chance.randint(-_SKEW_MS, _SKEW_MS)
+        yield Fault(kind, at, seconds, player, weather, chance.randrange(_FUSE), skew_ms)
+
+
+def _weather(chance: random.Random) -> Weather:
+    """One thing wrong with a line, or a little of everything."""
+    share = chance.choice((0.1, 0.3, 0.6, 1.0))
+    match chance.randrange(8):
+        case 0:
+            return Weather(refused=share)
+        case 1:
+            return Weather(lost=share)
+        case 2:
+            return Weather(unanswered=share)
+        case 3:
+            return Weather(broken=share)
+        case 4:
+            return Weather(doubled=share)
+        case 5:
+            return Weather(late=share, late_s=chance.choice((0.2, 1.0, 5.0, 20.0)))
+        case _:
+            few = share / 5
+            return Weather(few, few, few, few, few, share, chance.choice((0.1, 1.0, 8.0)))
+
+
+def _clock(chance: random.Random) -> Clock:
+    skew_ms = chance.choice((0, chance.randint(-2_000, 2_000), chance.randint(-_SKEW_MS, _SKEW_MS)))
+    return Clock(skew_ms, 1 + _DRIFT * chance.uniform(-1, 1), _AHEAD_S * chance.random())
