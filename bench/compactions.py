@@ -26,7 +26,7 @@ from tools.server_log import ServerLog
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.store.replica.mark import replica_path
-from vox_mesh.store.replica.replica import ReplicaStatus, State
+from vox_mesh.store.replica.replica import ReplicaState, ReplicaStatus
 
 _MB: Final = 1_000_000
 _FRAME_BYTES: Final = 24 + workload.PAGE
@@ -86,7 +86,7 @@ class Observer:
             self._unseen.popleft()
         lag = now - self._unseen[0][0] if self._unseen else 0.0
         record.elapsed += passed
-        record.in_touch += passed * (status.state is State.IN_TOUCH)
+        record.in_touch += passed * (status.state is ReplicaState.IN_TOUCH)
         record.on_time += passed * (lag <= _LATE_S)
         record.longest_lag = max(record.longest_lag, lag)
         if head.first != self._head.first:

@@ -174,7 +174,7 @@ class RawLog:
 
     async def next_frame(self) -> int:
         """Say hello; the number of frames that were written so far."""
-        parts = wire.Parts()
+        parts = wire.FrameParts()
         async with self._post("Hello", 1) as response:
             answer = next(parts.feed(await response.read()))
         assert isinstance(answer, memoryview)

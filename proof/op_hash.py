@@ -8,10 +8,10 @@ from typing import Any
 
 import rfc8785
 
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 
 
-def op_hash(entry: Entry) -> str:
+def op_hash(entry: LogEntry) -> str:
     """The hash of an entry as the format defines it, by the standard's own encoder."""
     whole = {
         "v": 1,

@@ -10,7 +10,7 @@ from proof import tables
 from proof.history import History, Recorder
 from proof.moves import WITNESSES
 from vox_mesh.errors import MeshError
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.store.schema.statements import NOW_MS
 
 Ask = Callable[[str], Awaitable[list[dict[str, Any]]]]
@@ -61,7 +61,7 @@ TABLES: Final = (
             *("hlc", "state", "claim_owner", "delivery_attempts", "ended_ms", "ended_reason"),
         ),
     ),
-    Table("agent_oplog", ("id",), Entry._fields[1:]),
+    Table("agent_oplog", ("id",), LogEntry._fields[1:]),
     Table("memories", ("memory_key",), ("agent_id", "content", "importance", "written_at")),
     Table("occ_conflicts", ("conflict_id",), ("table_name", "row_key", "strategy", "state")),
     Table("distributed_locks", ("lock_key",), ("holder_node", "holder_agent", "fence_token", "expires_at")),

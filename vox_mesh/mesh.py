@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 from vox_mesh.errors import MeshError, ScriptFailed
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.model.base.homes import Home
-from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import Identity, command_identity, passing_identity
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.runtime.open_store import Role, open_store_of, tenant_of
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.store.slots import slot_folder
 
@@ -31,19 +31,19 @@ LOCAL: Final = "local"
 """A node that nobody else can see needs no better name."""
 
 
-class Mesh(Planes):
+class Mesh(MeshServices):
     """A node of the mesh, or a command beside one: `async with Mesh.open(settings) as mesh`."""
 
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, settings: Settings | None = None, surroundings: Surroundings | None = None
+        cls, settings: Settings | None = None, surroundings: Dependencies | None = None
     ) -> AsyncIterator[MeshNode]:
         """Join the mesh that the settings choose, as a node that ticks until the end."""
         from vox_mesh.node import open_node  # most commands need nothing of it
 
         settings = load_settings() if settings is None else settings
-        surroundings = Surroundings() if surroundings is None else surroundings
+        surroundings = Dependencies() if surroundings is None else surroundings
         node = await open_node(settings, surroundings)
         try:
             yield node
@@ -53,13 +53,13 @@ class Mesh(Planes):
     @classmethod
     @asynccontextmanager
     async def open_command(
-        cls, settings: Settings, surroundings: Surroundings | None = None
+        cls, settings: Settings, surroundings: Dependencies | None = None
     ) -> AsyncIterator[Mesh]:
         """Look at the mesh, or write to it, beside its nodes and without becoming one."""
         tenant = tenant_of(settings, None)
-        surroundings = Surroundings() if surroundings is None else surroundings
+        surroundings = Dependencies() if surroundings is None else surroundings
         clock = MeshClock(surroundings)
-        author = Author(lambda: _command_identity(settings), tenant, clock)
+        author = OpLogWriter(lambda: _command_identity(settings), tenant, clock)
         store = await open_store_of(settings, Role.COMMAND, None, tenant, author, surroundings)
         # Who we are is of no matter to those who only look, and nobody makes a key for that.
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: "")

@@ -22,22 +22,22 @@ from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.maintenance import JobKeeper
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.worker.choosing import Chooser
-from vox_mesh.jobs.worker.claiming import Claiming
+from vox_mesh.jobs.worker.claiming import JobClaimer
 from vox_mesh.jobs.worker.completing import Finisher
 from vox_mesh.jobs.worker.leases import Leases
-from vox_mesh.jobs.worker.limits import Bounds
+from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
 from vox_mesh.messages.maintenance import Keeper
 from vox_mesh.model.base.homes import Home
-from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import (
     node_identity,
     passing_identity,
     place_of,
 )
 from vox_mesh.observability.log_context import telling
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.rhythm.tempo.conductor import Conductor
@@ -50,7 +50,7 @@ from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
-    from vox_mesh.http.server import Front
+    from vox_mesh.http.server import NodeServer
 
 _log = logging.getLogger(__name__)
 
@@ -70,11 +70,11 @@ class MeshNode(Mesh):
     def __init__(
         self,
         store: Store,
-        author: Author,
+        author: OpLogWriter,
         clock: MeshClock,
         presence: Presence,
         settings: Settings,
-        surroundings: Surroundings,
+        surroundings: Dependencies,
     ) -> None:
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: author.identity.node_id)
         files = RhythmFiles(settings.tempo_policy, settings.rates)
@@ -119,7 +119,7 @@ class MeshNode(Mesh):
             store,
             jobs,
             chooser,
-            Claiming(store, jobs.moves, chooser, self.clock, own, self._monotonic),
+            JobClaimer(store, jobs.moves, chooser, self.clock, own, self._monotonic),
             Leases(
                 *(store, jobs.moves, jobs.roster, own, self._monotonic),
                 lambda until, following: self.rhythm.holds.lease_ms(until, following),
@@ -129,13 +129,13 @@ class MeshNode(Mesh):
             self.presence,
             self._heartbeat.run_once,
             ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
-            Bounds(self.rhythm.ground, self.rhythm.budgets, self._monotonic),
+            WorkerLimits(self.rhythm.ground, self.rhythm.budgets, self._monotonic),
         )
 
-    def _front_of(self, settings: Settings) -> Front:
-        from vox_mesh.http.server import Front  # where nothing listens, nothing need be loaded
+    def _front_of(self, settings: Settings) -> NodeServer:
+        from vox_mesh.http.server import NodeServer  # where nothing listens, nothing need be loaded
 
-        return Front(settings, self, self, self.health.checks, self._monotonic)
+        return NodeServer(settings, self, self, self.health.checks, self._monotonic)
 
     async def start(self) -> None:
         """Make the node known, and begin to tick; while the database is away, in the background."""
@@ -287,7 +287,7 @@ async def _told(run_once: Callable[[], Awaitable[object]], failure: str) -> None
         _log.warning("%s: %s", failure, error.line)
 
 
-async def open_node(settings: Settings, surroundings: Surroundings) -> MeshNode:
+async def open_node(settings: Settings, surroundings: Dependencies) -> MeshNode:
     """Begin a node; whoever opens it closes it."""
     slot = slot_of(settings, Role.NODE)
     tenant = tenant_of(settings, slot)
@@ -308,7 +308,7 @@ async def open_node(settings: Settings, surroundings: Surroundings) -> MeshNode:
         raise
     activity = Activity(agent_id=settings.agent_id)
     presence = Presence(identity, tenant, clock, place=place, tick_s=settings.tick, activity=activity)
-    author = Author(lambda: identity, tenant, clock, presence, StoreWitness(keeper))
+    author = OpLogWriter(lambda: identity, tenant, clock, presence, StoreWitness(keeper))
     with telling(node=identity.node_id):  # and so does all that is begun here
         store = await open_store_of(settings, Role.NODE, slot, tenant, author, surroundings)
         node = MeshNode(store, author, clock, presence, settings, surroundings)

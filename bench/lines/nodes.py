@@ -15,7 +15,7 @@ from vox_mesh import Mesh, Script, Statement
 from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.model.base.homes import ReplicaChoice
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.nodes.identity import passing_identity
 
 _NODES: Final = 1_000
@@ -76,7 +76,7 @@ async def writes(ground: Ground) -> list[Figure]:
     The minute is made shorter, with all that happens in it: the tick, and the clock that says when it ends.
     """
     faster = _MINUTE_S / ground.pace.idle_s
-    hurried = Surroundings(monotonic=lambda: time.monotonic() * faster)
+    hurried = Dependencies(monotonic=lambda: time.monotonic() * faster)
     settings = MESH.settings(ground.folder, ground.sqld, tick=f"{_TICK_S * 1e3 / faster:.0f}ms")
     async with Mesh.open(settings, hurried) as one, Mesh.open(settings, hurried) as two:
         before = [node.store.change_count for node in (one, two)]

@@ -21,9 +21,9 @@ from vox_mesh import Mesh
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Metronome, Tempo, Timeline
-from vox_mesh.nodes.clock import MeshClock, Surroundings
-from vox_mesh.rhythm.context import Ground as Footing
-from vox_mesh.rhythm.reports.bar_reporter import Reverb
+from vox_mesh.nodes.clock import Dependencies, MeshClock
+from vox_mesh.rhythm.context import RhythmContext as Footing
+from vox_mesh.rhythm.reports.bar_reporter import BarReporter
 from vox_mesh.rhythm.reports.status import StatusDesk
 from vox_mesh.rhythm.tempo.pulse import Pulse
 from vox_mesh.rhythm.tempo.times import Times
@@ -51,7 +51,7 @@ async def _stage(folder: Path, home: HomeCase, server: Server | None) -> AsyncIt
     """A node of the rhythm on a home, by a clock of its own."""
     hand = _Hand()
     async with Mesh.open(home.settings(folder, server, tick="1h")) as node:
-        clock = MeshClock(Surroundings(lambda: hand.now_ms, lambda: hand.now_ms / 1_000))
+        clock = MeshClock(Dependencies(lambda: hand.now_ms, lambda: hand.now_ms / 1_000))
         clock.name(node.identity.chain)
         plan = Plan(PlanEntry.of(TempoPolicy.built_in("bench")))
         yield (
@@ -80,7 +80,7 @@ async def _roll_ups(ground: Ground, home: HomeCase, server: Server | None) -> Ro
         _stage(ground.folder, home, server) as (hand, footing),
         raw_limit(ground.folder, server, ground.pace.seconds) as raw,
     ):
-        desk, reverb = StatusDesk(footing), Reverb(footing)
+        desk, reverb = StatusDesk(footing), BarReporter(footing)
         for number in range(ground.pace.rounds + 1):
             await _play_bar(hand, footing, desk)
             began = time.perf_counter()
@@ -122,7 +122,7 @@ async def _late_ms(ground: Ground, callers: int) -> list[float]:
     """How late each of many beats was, beside so many who write to the same store."""
     beats = max(10, round(_BEATS * ground.pace.seconds))
     async with ground.store(FILE) as store, Mesh.open(FILE.settings(ground.folder, None, tick="1h")) as node:
-        clock = MeshClock(Surroundings())
+        clock = MeshClock(Dependencies())
         footing = Footing(
             node.store, node.rhythm.ground.author, clock, Times(clock), None, Plan(PlanEntry.of(_FAST))
         )

@@ -34,7 +34,7 @@ from proof.plot import OPTIONAL_WORKLOADS, WORKLOADS
 from proof.scene import Scene, Workload
 from vox_mesh import Mesh, MeshError, load_settings, run
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.runtime import open_store as opening
 
 _LAST_DEEDS_S: Final = 60.0
@@ -175,7 +175,7 @@ async def _live(role: Role) -> None:
     watch_replicas(recorder)
     points, clock = Points(), Clock()
     points.install()
-    async with Mesh.open(load_settings(_env_file=None), Surroundings(wall_ms=clock.wall_ms)) as mesh:
+    async with Mesh.open(load_settings(_env_file=None), Dependencies(wall_ms=clock.wall_ms)) as mesh:
         recorder.note("up")
         _tell(UP)
         breaking = asyncio.create_task(_end_if_broken(mesh, recorder))

@@ -12,7 +12,7 @@ from proof.history import History
 from proof.reading import Row, finals
 from proof.verdicts import Check
 from vox_mesh.oplog.op_kinds import APPLY, DROP
-from vox_mesh.oplog.pending_ops import Standing
+from vox_mesh.oplog.pending_ops import DependencyState
 
 _ON_NOTHING: Final = "[]"
 _OF_OTHERS: Final = (APPLY, DROP)
@@ -35,7 +35,7 @@ def ops_in_order(history: History) -> Iterator[str | int]:
 
 def _applied(accepted: list[Row]) -> dict[str, int]:
     """With which entry each op took effect: its own, or the one that says that it has waited enough."""
-    own = {row["op_id"]: row["id"] for row in accepted if row["reason"] != Standing.DEFERRED}
+    own = {row["op_id"]: row["id"] for row in accepted if row["reason"] != DependencyState.DEFERRED}
     later = {orjson.loads(row["payload"])["op"]: row["id"] for row in accepted if row["kind"] == APPLY}
     return own | later
 

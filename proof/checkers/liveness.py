@@ -16,7 +16,7 @@ from proof.history import Event, History
 from proof.losses import Losses
 from proof.reading import finals
 from proof.verdicts import Check
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 
 _LIVELY_TICKS: Final = 3.0
 """Whoever writes at least once in so many ticks is up, and reaches the database."""
@@ -25,7 +25,7 @@ _DEAD_TICKS: Final = 10.5
 _LATE_TICKS: Final = 1.5
 """What is promised of a silence of so long, whatever the product makes of it."""
 
-_FROM_BEST: Final = tuple(State)
+_FROM_BEST: Final = tuple(NodeState)
 
 Writes = Sequence[tuple[float, float]]
 
@@ -47,7 +47,7 @@ def live_never_dead(history: History) -> Iterator[str | int]:
             own = writes.get(players.get(node_id, ""), ())
             if _is_lively(own, since - dead_s, since - lively_s, lively_s):
                 yield 1
-                if state == State.DEAD:
+                if state == NodeState.DEAD:
                     yield f"{look.who} saw {node_id} as dead at {look.at:.3f}, while it wrote all the time"
 
 
@@ -91,7 +91,7 @@ def dead_told(history: History) -> Iterator[str | int]:
         for look in looks:
             silent_s = look.data["since"] - life.ended - margin_s
             least = _least(silent_s / pace.tick_s)
-            is_gone = look.at < again and least is not State.ALIVE
+            is_gone = look.at < again and least is not NodeState.ALIVE
             if is_gone and _is_lively(writes[look.who], life.ended, look.data["since"] - lively_s, lively_s):
                 yield 1
                 state = look.data["states"].get(life.node_id)
@@ -112,18 +112,18 @@ def _gone(lives: Sequence[Life], writes: dict[str, Writes]) -> Iterator[tuple[Li
             )
 
 
-def _least(silent_ticks: float) -> State:
+def _least(silent_ticks: float) -> NodeState:
     """As what a node that is silent for so long must be told at least."""
     if silent_ticks < _LATE_TICKS:
-        return State.ALIVE
-    return State.WARN if silent_ticks < _DEAD_TICKS else State.DEAD
+        return NodeState.ALIVE
+    return NodeState.WARN if silent_ticks < _DEAD_TICKS else NodeState.DEAD
 
 
-def _is_as_bad(state: str | None, least: State, life: Life) -> bool:
+def _is_as_bad(state: str | None, least: NodeState, life: Life) -> bool:
     """Whether a node is told to stand at least as badly as that; only one that was killed can't have left."""
-    if state is None or (state == State.LEFT and life.how == "killed"):
+    if state is None or (state == NodeState.LEFT and life.how == "killed"):
         return False
-    return _FROM_BEST.index(State(state)) >= _FROM_BEST.index(least)
+    return _FROM_BEST.index(NodeState(state)) >= _FROM_BEST.index(least)
 
 
 LIVENESS_CHECKS: Final = (

@@ -11,15 +11,15 @@ from proof.op_hash import op_hash
 from proof.reading import finals, grouped
 from proof.verdicts import Check
 from proof.workloads.oplog import LAST
-from vox_mesh.model.oplog.chain import NO_HASH, Entry
+from vox_mesh.model.oplog.chain import NO_HASH, LogEntry
 
 _APPEND: Final = "log.append"
 
 
-def _chains(history: History) -> dict[str, list[Entry]]:
+def _chains(history: History) -> dict[str, list[LogEntry]]:
     """The entries of each chain, by their numbers."""
     rows = grouped(finals(history, "agent_oplog"), "node_id")
-    chains = {node: [Entry(**row) for row in its] for node, its in rows.items()}
+    chains = {node: [LogEntry(**row) for row in its] for node, its in rows.items()}
     return {node: sorted(chain, key=lambda entry: entry.seq) for node, chain in chains.items()}
 
 

@@ -21,7 +21,7 @@ from vox_mesh.errors import MeshError
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.ulid import UlidSource
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.script import keys_from
 from vox_mesh.testing.town import TownSettings
 
@@ -112,7 +112,7 @@ class Life:
 
     async def _live(self) -> MeshError | None:
         """Live until it is to leave; why it could not, if so."""
-        around = Surroundings(
+        around = Dependencies(
             self._wall_ms,
             self._cast.loop.time,
             self._chance.random,

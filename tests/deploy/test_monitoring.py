@@ -22,7 +22,7 @@ from tests.support.nodes.scraping import Scrape
 from tools.homes import FILE
 from vox_mesh import Mesh
 from vox_mesh.http.metrics.rhythm_collector import ALARMS
-from vox_mesh.model.nodes.liveness import State, state_of
+from vox_mesh.model.nodes.liveness import NodeState, state_of
 from vox_mesh.nodes.census import MAX_MESSAGES
 
 _ALERTS: Final = DEPLOY / "prometheus" / "alerts.yaml"
@@ -185,7 +185,7 @@ def test_a_node_is_told_of_when_it_is_dead_however_long_its_ticks_are() -> None:
     tick_ms = 1_000
     silent_ms = int(bound) * tick_ms + tick_ms // 2
     states = [state_of(silent_ms - early, tick_ms, has_left=False) for early in (1, 0)]
-    assert states == [State.CRITICAL, State.DEAD]
+    assert states == [NodeState.CRITICAL, NodeState.DEAD]
 
 
 def test_messages_are_told_of_also_where_no_more_of_them_are_counted() -> None:

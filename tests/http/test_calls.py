@@ -85,7 +85,7 @@ async def test_what_was_granted_to_one_who_is_gone_is_given_back() -> None:
         return "a lock"
 
     request: Any = _Gone()
-    assert await calls.Calls().do(request, granted(), 5.0, undo=undo) == "a lock"
+    assert await calls.RequestScope().do(request, granted(), 5.0, undo=undo) == "a lock"
     assert undone == ["a lock"]
 
 
@@ -130,7 +130,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_told_so() -> None:
     request: Any = _Gone()
     request.lost.clear()
     with pytest.raises(Problem, match=r"no answer within 0\.01 s"):
-        await calls.Calls().do(request, for_ever(), 0.01)
+        await calls.RequestScope().do(request, for_ever(), 0.01)
     assert cancelled.is_set()
 
 

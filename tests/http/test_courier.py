@@ -16,7 +16,7 @@ from anyio.abc import SocketStream
 
 from vox_mesh import Message, run
 from vox_mesh.errors import RelayFailed
-from vox_mesh.http.relay.client import HttpCourier
+from vox_mesh.http.relay.client import HttpRelayClient
 from vox_mesh.messages.directory import Peer
 
 _TRIES: Final = 20
@@ -95,7 +95,7 @@ def test_a_connection_that_is_lost_while_it_is_made_is_a_failed_delivery(
         return cast(SocketStream, stream)
 
     async def deliver(peer: Peer) -> None:
-        courier = HttpCourier("near", None)
+        courier = HttpRelayClient("near", None)
         with pytest.raises(RelayFailed, match="getpeername"):
             await courier.deliver(peer, [_MESSAGE], stored=True)
         await courier.close()
@@ -108,7 +108,7 @@ def test_a_connection_that_is_lost_while_it_is_made_is_a_failed_delivery(
 @pytest.mark.parametrize("when", HangUp)
 def test_a_peer_that_hangs_up_is_a_failed_delivery_and_the_next_one_arrives(when: HangUp) -> None:
     async def deliver(peer: Peer) -> None:
-        courier = HttpCourier("near", None)
+        courier = HttpRelayClient("near", None)
         for _ in range(_TRIES):
             with pytest.raises(RelayFailed):
                 await courier.deliver(peer, [_MESSAGE], stored=True)

@@ -32,7 +32,7 @@ from tests.support.running.lengths import cases_in_soak
 from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh.http.body import MAX_BODY_BYTES
-from vox_mesh.http.relay.endpoint import MAX_MESSAGES, NODE, PATH, Limits, wire
+from vox_mesh.http.relay.endpoint import MAX_MESSAGES, NODE, PATH, RelayLimits, wire
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.relay_inbound import WINDOW_MS
 from vox_mesh.model.base.hlc import Hlc
@@ -406,7 +406,7 @@ async def test_a_database_that_does_not_answer_lets_no_requests_pile_up(
     town = Town(MESH, tmp_path, server, new_key())
     async with (
         open_pair(town, db_deadline="3s") as pair,
-        serving(pair.receiver, limits=Limits(at_once=4)) as (_, url),
+        serving(pair.receiver, limits=RelayLimits(at_once=4)) as (_, url),
     ):
         server.freeze()
         try:

@@ -13,7 +13,7 @@ from tests.support.messages.relaying import TOKEN, address_of, assert_problem
 from tests.support.nodes.town import Town
 from vox_mesh.http.health import LIVE, READY
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.rhythm.frames import Source
+from vox_mesh.model.rhythm.frames import TempoSource
 from vox_mesh.node import MeshNode
 
 _READ_TOKEN: Final = "a-token-for-those-who-look"
@@ -40,7 +40,7 @@ def _bearer(token: str) -> dict[str, str]:
 async def test_a_node_that_goes_by_the_median_is_ready_and_says_so(
     node: MeshNode, client: httpx.AsyncClient
 ) -> None:
-    node.rhythm.pulse.source = Source.MEDIAN
+    node.rhythm.pulse.source = TempoSource.MEDIAN
     answer = await client.get(READY, params={"verbose": ""}, headers=_bearer(_READ_TOKEN))
     (tempo,) = [each for each in answer.json()["checks"] if each["name"] == "tempo"]
     assert (answer.status_code, tempo["ok"]) == (HTTPStatus.OK, True)

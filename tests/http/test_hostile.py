@@ -28,10 +28,10 @@ from tests.support.messages.relaying import (
 from tests.support.nodes.clocks import Clock
 from tests.support.running.lengths import SOAK, only_at_full_length
 from vox_mesh.errors import SenderRefused
-from vox_mesh.http.access import Rates
+from vox_mesh.http.access import RateLimiter
 from vox_mesh.http.problems import Problem
-from vox_mesh.http.relay.endpoint import FROM, MAX_MESSAGES, NODE, STORED, Limits, wire
-from vox_mesh.messages.log_throttle import Sparing
+from vox_mesh.http.relay.endpoint import FROM, MAX_MESSAGES, NODE, STORED, RelayLimits, wire
+from vox_mesh.messages.log_throttle import ThrottledLogger
 from vox_mesh.messages.relay_inbound import Reception
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
@@ -259,7 +259,7 @@ async def test_a_message_that_is_brought_again_costs_nobody_anything(
 
 async def test_what_is_said_sparingly_says_how_often_it_was_not(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    say = Sparing(logging.getLogger("vox_mesh.test"), clock)
+    say = ThrottledLogger(logging.getLogger("vox_mesh.test"), clock)
     for number in range(25):
         say(logging.WARNING, "it happened to %s", number)
     clock.now += 60
@@ -273,7 +273,7 @@ async def test_what_is_said_sparingly_says_how_often_it_was_not(caplog: pytest.L
 
 
 async def test_a_peer_that_asks_too_often_is_told_and_another_is_not(neighbours: Pair) -> None:
-    async with serving(neighbours.receiver, limits=Limits(per_second=5)) as (_, url):
+    async with serving(neighbours.receiver, limits=RelayLimits(per_second=5)) as (_, url):
         address = url + neighbours.url[-len("/v1/a2a/deliver") :]
         headers = neighbours.headers()
         answers = [await neighbours.client.post(address, content=b"[]", headers=headers) for _ in range(30)]
@@ -287,7 +287,7 @@ async def test_a_peer_that_asks_too_often_is_told_and_another_is_not(neighbours:
         assert other.status_code == 422
 
 
-def _is_refused(rates: Rates, address: str, name: str) -> bool:
+def _is_refused(rates: RateLimiter, address: str, name: str) -> bool:
     try:
         rates.check(address, name)
     except Problem as problem:
@@ -297,28 +297,28 @@ def _is_refused(rates: Rates, address: str, name: str) -> bool:
 
 async def test_who_waits_may_ask_again() -> None:
     clock = Clock()
-    rates = Rates(10, clock)
+    rates = RateLimiter(10, clock)
     assert [_is_refused(rates, "1.2.3.4", "a") for _ in range(21)] == [False] * 20 + [True]
     clock.now += 0.1
     assert [_is_refused(rates, "1.2.3.4", "a") for _ in range(2)] == [False, True]
 
 
 async def test_another_name_for_each_request_does_not_help() -> None:
-    rates = Rates(10, Clock())
+    rates = RateLimiter(10, Clock())
     refused = [_is_refused(rates, "1.2.3.4", str(number)) for number in range(200)]
     assert refused == [False] * 80 + [True] * 120
     assert not _is_refused(rates, "5.6.7.8", "a")
 
 
 async def test_who_is_refused_takes_nothing_from_others_at_its_address() -> None:
-    rates = Rates(10, Clock())
+    rates = RateLimiter(10, Clock())
     for _ in range(10_000):
         _is_refused(rates, "1.2.3.4", "loud")
     assert not _is_refused(rates, "1.2.3.4", "quiet")
 
 
 async def test_very_many_peers_do_not_fill_the_memory() -> None:
-    rates = Rates(10, Clock())
+    rates = RateLimiter(10, Clock())
     for number in range(5_000):
         _is_refused(rates, f"10.0.{number // 256}.{number % 256}", "x")
     assert len(rates._of_peers._left) == len(rates._of_addresses._left) == 1_024

@@ -29,7 +29,7 @@ from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
-from vox_mesh.model.rhythm.reports import PROMISES, BarReport, Source
+from vox_mesh.model.rhythm.reports import PROMISES, BarReport, ReportSource
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.node import MeshNode
 from vox_mesh.store.schema.statements import named
@@ -353,7 +353,7 @@ async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNod
     await ann.reverb.roll_up_due()
     rhythm.status.claim("ada", "more", "planning")
     plan = rhythm.ground.plan
-    source, bars = Source(plan.timeline, plan.head), Window(0, 5 * BAR_MS)
+    source, bars = ReportSource(plan.timeline, plan.head), Window(0, 5 * BAR_MS)
     rhythm.reverb.tally.add(BarReport.of_bars(source, bars, is_missing=True), None)
     after = await scraped(metrics)
     assert after.get("vox_kpi", name="eta") == 1

@@ -17,15 +17,15 @@ from tests.support.nodes.town import Town
 from tests.support.store.leftovers import assert_nothing_left, descriptors
 from tools.sqld import free_port
 from vox_mesh.errors import BadSettings
-from vox_mesh.http.address import Address
+from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.service import Service
 from vox_mesh.mesh import Mesh
 
 _STOP_S: Final = 10.0
 
 
-def _chosen(control_addr: str | None, bind: str | None = None, *, token: bool = True) -> Address:
-    return Address.chosen(control_addr, bind, has_token=token)
+def _chosen(control_addr: str | None, bind: str | None = None, *, token: bool = True) -> ListenAddress:
+    return ListenAddress.chosen(control_addr, bind, has_token=token)
 
 
 def _can_listen(family: socket.AddressFamily, host: str) -> bool:
@@ -152,9 +152,9 @@ async def test_a_port_in_use_is_one_clear_line_that_names_the_variable(village: 
 
 async def test_two_services_never_have_the_same_port() -> None:
     """Both are bound before either serves: the second one has to be told at once."""
-    first = await Address("127.0.0.1", 0, None, "VOX_MESH_BIND").listen(1)
+    first = await ListenAddress("127.0.0.1", 0, None, "VOX_MESH_BIND").listen(1)
     with first, pytest.raises(BadSettings, match="VOX_MESH_BIND"):
-        await Address("127.0.0.1", first.getsockname()[1], None, "VOX_MESH_BIND").listen(1)
+        await ListenAddress("127.0.0.1", first.getsockname()[1], None, "VOX_MESH_BIND").listen(1)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ async def test_a_service_that_is_cancelled_while_it_starts_leaves_nothing() -> N
     await asyncio.to_thread(int)
     before = descriptors()
     for steps in range(12):
-        service = Service(Address("127.0.0.1", 0, None, "VOX_MESH_BIND"), [])
+        service = Service(ListenAddress("127.0.0.1", 0, None, "VOX_MESH_BIND"), [])
         starting = asyncio.create_task(service.start())
         for _ in range(steps):
             await asyncio.sleep(0)

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from tests.support.messages.relaying import Pair, Wire, letter, raw_request, rows_of, serving, until
 from vox_mesh.http.connections import Patience
-from vox_mesh.http.relay.endpoint import Limits, wire
+from vox_mesh.http.relay.endpoint import RelayLimits, wire
 from vox_mesh.http.service import Service
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -28,7 +28,10 @@ def _good(pair: Pair) -> bytes:
 @pytest_asyncio.fixture(loop_scope="module")
 async def hurried(neighbours: Pair) -> AsyncIterator[tuple[Service, int]]:
     """A service that has little patience, and its port."""
-    async with serving(neighbours.receiver, patience=_SHORT, limits=Limits(read_s=0.3)) as (service, url):
+    async with serving(neighbours.receiver, patience=_SHORT, limits=RelayLimits(read_s=0.3)) as (
+        service,
+        url,
+    ):
         yield service, int(url.rpartition(":")[2])
 
 

@@ -26,7 +26,7 @@ from tests.support.nodes.town import Town
 from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings, RelayFailed, RelayRefused
 from vox_mesh.http import access
-from vox_mesh.http.relay.client import HttpCourier
+from vox_mesh.http.relay.client import HttpRelayClient
 from vox_mesh.http.relay.endpoint import wire
 from vox_mesh.http.server import relay_keys_of
 from vox_mesh.mesh import Mesh
@@ -73,7 +73,7 @@ async def test_without_a_token_a_node_cannot_talk_to_one_that_has_one(village: T
         Mesh.open(village.settings("ann")) as sender,
         Mesh.open(village.settings("ben", token=TOKEN)) as receiver,
     ):
-        courier = HttpCourier("ann", None)
+        courier = HttpRelayClient("ann", None)
         try:
             with pytest.raises(RelayRefused, match="401 no token was given") as raised:
                 await courier.deliver(Peer("ben", address_of(receiver)), [letter(sender)], stored=True)
@@ -151,7 +151,7 @@ def _answer(status: bytes, body: bytes) -> bytes:
 
 
 async def _brought(pair: Pair, answer: Callable[[bytes], bytes]) -> str:
-    courier = HttpCourier("ann", relay_keys_of(pair.sender, TOKEN))
+    courier = HttpRelayClient("ann", relay_keys_of(pair.sender, TOKEN))
     async with _answering(answer) as url:
         try:
             with pytest.raises((RelayFailed, RelayRefused)) as raised:
@@ -208,7 +208,7 @@ async def test_a_trace_is_told_in_a_header_too(village: Town) -> None:
 
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with open_pair(village) as pair, _answering(note) as url:
-        courier = HttpCourier("ann", relay_keys_of(pair.sender, TOKEN))
+        courier = HttpRelayClient("ann", relay_keys_of(pair.sender, TOKEN))
         try:
             message = letter(pair.sender, traceparent=trace)
             await courier.deliver(Peer("ben", url), [message], stored=True)

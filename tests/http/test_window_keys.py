@@ -28,7 +28,7 @@ from tests.support.messages.relaying import (
 from tests.support.nodes.town import Town
 from tests.support.running.lengths import SOAK
 from vox_mesh.errors import DatabaseUnavailable, RelayFailed
-from vox_mesh.http.relay.client import HttpCourier
+from vox_mesh.http.relay.client import HttpRelayClient
 from vox_mesh.http.relay.endpoint import PATH, wire
 from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.http.server import relay_keys_of
@@ -37,7 +37,7 @@ from vox_mesh.messages.directory import Peer
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline
 from vox_mesh.model.rhythm.window_keys import MARK, RELAY, check, issue
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 
 on_module_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -157,7 +157,7 @@ async def test_a_sender_whose_key_is_out_of_time_looks_at_the_clock_and_tries_on
 ) -> None:
     receiver, message = neighbours.receiver, letter(neighbours.sender)
     wrong = _Clock(bars_off * _BAR_MS)
-    courier = HttpCourier("ann", _keys(receiver, wrong))
+    courier = HttpRelayClient("ann", _keys(receiver, wrong))
     async with serving(receiver, keys=_keys(receiver, _Clock())) as (_, url):
         try:
             for _ in range(2):
@@ -169,14 +169,14 @@ async def test_a_sender_whose_key_is_out_of_time_looks_at_the_clock_and_tries_on
 
 async def test_a_node_whose_clock_was_wrong_has_the_time_from_the_database(village: Town) -> None:
     ahead_s = 0.0
-    turned = Surroundings(monotonic=lambda: time.monotonic() + ahead_s)
+    turned = Dependencies(monotonic=lambda: time.monotonic() + ahead_s)
     async with (
         Mesh.open(village.settings("ann", token=TOKEN), turned) as sender,
         Mesh.open(village.settings(RECEIVER, token=TOKEN)) as receiver,
     ):
         message = letter(sender)
         ahead_s = 600.0
-        courier = HttpCourier("ann", relay_keys_of(sender, TOKEN))
+        courier = HttpRelayClient("ann", relay_keys_of(sender, TOKEN))
         try:
             await courier.deliver(Peer(RECEIVER, address_of(receiver)), [message], stored=True)
         finally:
@@ -187,7 +187,7 @@ async def test_a_node_whose_clock_was_wrong_has_the_time_from_the_database(villa
 @on_module_loop
 async def test_a_sender_that_cannot_put_its_clock_right_may_try_again_later(neighbours: Pair) -> None:
     receiver, message = neighbours.receiver, letter(neighbours.sender)
-    courier = HttpCourier("ann", _keys(receiver, _Clock(5 * _BAR_MS), _nobody_answers))
+    courier = HttpRelayClient("ann", _keys(receiver, _Clock(5 * _BAR_MS), _nobody_answers))
     async with serving(receiver, keys=_keys(receiver, _Clock())) as (_, url):
         try:
             with pytest.raises(RelayFailed, match="401 the bar of this key is over") as raised:

@@ -21,7 +21,7 @@ from tools.homes import MEMORY
 from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import ArtifactDamaged, ArtifactMissing, ArtifactNotKept, BadValue, NotKnown
 from vox_mesh.jobs.proof.artifacts import MAX_INLINE, Artifact, Artifacts
-from vox_mesh.jobs.proof.blob_files import Shelves
+from vox_mesh.jobs.proof.blob_files import BlobStore
 from vox_mesh.model.jobs.proof import hash_of
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -382,7 +382,7 @@ async def test_many_keep_and_sweep_at_once_and_each_content_is_there_once(
 
 
 async def test_a_draft_is_never_swept_away_under_its_writer(folder: Path) -> None:
-    shelves = Shelves(folder)
+    shelves = BlobStore(folder)
     async with started(_SWEEPING, folder) as process:
         assert await said(process) == b"sweeping\n"
         for turn in range(500):

@@ -23,7 +23,7 @@ from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.inference import SNAPSHOT
 from vox_mesh.model.jobs.proof import MAX_ERROR, Proof, faults_of
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE, YIELD, Job
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
 
 _SOON: Final = timedelta(milliseconds=20)
@@ -84,7 +84,7 @@ async def test_without_a_result_nothing_is_left(local: MeshNode) -> None:
     assert (await done(local)).outputs == []
 
 
-def is_held_back(said: Sequence[Any], claims: Sequence[Entry], *bounds: tuple[int, int]) -> bool:
+def is_held_back(said: Sequence[Any], claims: Sequence[LogEntry], *bounds: tuple[int, int]) -> bool:
     """Whether each was, within its bounds in ms: from a moment between its claim and what is said of it."""
     claimed_ms = [orjson.loads(entry.payload)["at_ms"] for entry in claims]
     return all(

@@ -33,7 +33,7 @@ from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import ABORT, EXPIRE
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store import new_key
 
 _PATIENCE_S = 30.0
@@ -84,7 +84,7 @@ async def test_a_lease_that_ran_out_gives_the_job_back_and_others_stay(any_node:
 
 
 async def test_only_the_database_clock_says_that_a_lease_is_over(there: Scene) -> None:
-    ahead = Surroundings(wall_ms=lambda: time.time_ns() // 1_000_000 + 50_000)
+    ahead = Dependencies(wall_ms=lambda: time.time_ns() // 1_000_000 + 50_000)
     async with there.node("ahead", ahead) as node:
         await node.run_once()
         job = await node.jobs.schedule("work")

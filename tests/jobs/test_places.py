@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.queries import Claimable
-from vox_mesh.jobs.worker.capacity import Places
+from vox_mesh.jobs.worker.capacity import Capacity
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.jobs.worker.handlers import HandlerSet
 
@@ -13,11 +13,11 @@ async def _nothing(context: JobContext) -> None:
     pass
 
 
-def _places(capacity: int) -> tuple[Places, HandlerSet, Activity]:
+def _places(capacity: int) -> tuple[Capacity, HandlerSet, Activity]:
     handlers, activity = HandlerSet(), Activity()
     handlers.handles("narrow.*", concurrency=2)(_nothing)
     handlers.handles("wide")(_nothing)
-    places = Places(handlers, activity)
+    places = Capacity(handlers, activity)
     places.capacity = capacity
     return places, handlers, activity
 

@@ -16,8 +16,8 @@ from vox_mesh.errors import BadValue
 from vox_mesh.jobs import rebuild as of_rebuild
 from vox_mesh.jobs.rebuild import Difference, Rebuild
 from vox_mesh.model.jobs.records import JobState
-from vox_mesh.model.jobs.replay import COLUMNS, Replay
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.jobs.replay import COLUMNS, JobReplay
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.pages import Pages
 
@@ -210,12 +210,12 @@ async def test_while_others_write_nothing_seems_wrong(crowd: Crowd, monkeypatch:
 # --- a log that can't be ----------------------------------------------------------------------------
 
 
-async def entries_of(node: MeshNode) -> list[Entry]:
+async def entries_of(node: MeshNode) -> list[LogEntry]:
     return await node.oplog.tail(1_000)
 
 
-def replayed(entries: list[Entry]) -> Replay:
-    replay = Replay()
+def replayed(entries: list[LogEntry]) -> JobReplay:
+    replay = JobReplay()
     for entry in entries:
         replay.follow(entry)
     return replay

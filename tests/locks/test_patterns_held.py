@@ -17,7 +17,7 @@ from vox_mesh.errors import LockHeld
 from vox_mesh.model.locks.patterns import overlap
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 
 _KEYS = [
     "file:src/a",
@@ -195,7 +195,7 @@ async def test_a_pattern_that_was_swept_away_is_known_again_to_those_who_knew_it
 
 async def test_what_is_learnt_while_all_is_forgotten_does_not_pass_for_all_there_is(there: Scene) -> None:
     clock = Clock()
-    async with there.node("a", Surroundings(monotonic=clock)) as mesh, there.node("b") as other:
+    async with there.node("a", Dependencies(monotonic=clock)) as mesh, there.node("b") as other:
         await mesh.locks.release(await mesh.locks.acquire("file:x*"))
         held: Lock = await other.locks.acquire("file:src/*")
         await refused(mesh, "file:src/a")

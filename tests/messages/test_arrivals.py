@@ -15,7 +15,7 @@ from tests.support.oplog.authoring import Scene
 from vox_mesh import Message, Outcome, Script
 from vox_mesh.errors import DatabaseUnavailable, NotHolder, Unreachable
 from vox_mesh.messages.claims import is_brought
-from vox_mesh.messages.relay_buffer import MAX_KEPT, Arrivals
+from vox_mesh.messages.relay_buffer import MAX_KEPT, RelayBuffer
 from vox_mesh.model.messages.records import MessageState
 from vox_mesh.node import MeshNode
 from vox_mesh.store.write.breaker import Breaker
@@ -44,9 +44,9 @@ async def sent(local: MeshNode) -> list[Message]:
     return [await local.bus.send("z", body, sender=body[0]) for body in ("a0", "b0", "a1")]
 
 
-def receiving(clock: Clock | None = None) -> tuple[Arrivals, Nudged]:
+def receiving(clock: Clock | None = None) -> tuple[RelayBuffer, Nudged]:
     """Arrivals where somebody receives as z."""
-    arrivals, nudged = Arrivals(Clock() if clock is None else clock), Nudged()
+    arrivals, nudged = RelayBuffer(Clock() if clock is None else clock), Nudged()
     arrivals.join(["z"], nudged)
     return arrivals, nudged
 
@@ -60,7 +60,7 @@ async def test_what_is_brought_waits_in_the_order_in_which_to_hand_it_out(sent: 
 
 
 async def test_what_nobody_receives_here_is_not_kept(sent: list[Message]) -> None:
-    arrivals = Arrivals(Clock())
+    arrivals = RelayBuffer(Clock())
     arrivals.bring(sent)
     assert arrivals._kept == {}
     arrivals, nudged = receiving()
@@ -415,7 +415,7 @@ async def test_one_relayed_message_that_is_lost_does_not_keep_the_others_from_be
 
 async def test_a_hold_that_a_claim_covers_lasts_as_long_as_the_claim_is_renewed(sent: list[Message]) -> None:
     clock = Clock()
-    holds = Arrivals(clock).holds
+    holds = RelayBuffer(clock).holds
     message = sent[0]._replace(claim_owner="arrival:r#1:x")
     holds.begin(message, clock.now + 120, clock.now + 59)
     holds.cover([message._replace(claim_owner="r#1:y")], clock.now + 120, but=())

@@ -25,7 +25,7 @@ from vox_mesh import Message
 from vox_mesh.errors import NotHolder, StoreClosed
 from vox_mesh.messages.consumer import Consumer
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 
 _LEASE_S = 100.0
 
@@ -166,7 +166,7 @@ async def test_nothing_comes_twice_to_a_loop_that_acknowledges_and_nothing_is_ke
 
 async def test_the_account_of_what_was_never_acknowledged_stays_small(there: Scene) -> None:
     clock = Clock()
-    async with there.node("a", Surroundings(monotonic=clock)) as node:
+    async with there.node("a", Dependencies(monotonic=clock)) as node:
         await node.run_once()
         sent = await node.bus.send("z", 1, sender="a")
         for number in range(20_000):
@@ -178,7 +178,7 @@ async def test_the_account_of_what_was_never_acknowledged_stays_small(there: Sce
 
 async def test_what_lies_too_long_with_somebody_slow_is_given_back_and_not_counted(there: Scene) -> None:
     clock = Clock()
-    async with there.node("a", Surroundings(monotonic=clock)) as node:
+    async with there.node("a", Dependencies(monotonic=clock)) as node:
         await node.run_once()
         await send(node, "abc")
         receiving = node.bus.receive("z", lease=_LEASE_S)
@@ -194,7 +194,7 @@ async def test_what_lies_too_long_with_somebody_slow_is_given_back_and_not_count
 
 async def test_what_is_not_acknowledged_comes_again_to_the_same_loop(there: Scene) -> None:
     clock = Clock()
-    async with there.node("a", Surroundings(monotonic=clock)) as node:
+    async with there.node("a", Dependencies(monotonic=clock)) as node:
         await node.run_once()
         await send(node, "a", 2)
         receiving = node.bus.receive("z", lease=_LEASE_S)
@@ -226,7 +226,7 @@ async def test_a_late_ack_does_not_make_way_for_the_next_of_the_pair(node: MeshN
 
 async def test_what_expires_behind_another_of_its_pair_is_not_handed_out(there: Scene) -> None:
     clock = Clock()
-    async with there.node("a", Surroundings(monotonic=clock, elapsed=clock)) as node:
+    async with there.node("a", Dependencies(monotonic=clock, elapsed=clock)) as node:
         await node.run_once()
         for body, ttl in (("first", None), ("short-lived", 3.0), ("last", None)):
             await node.bus.send("z", body, sender="a", ttl=ttl)
@@ -353,7 +353,7 @@ async def test_a_message_whose_handler_is_cancelled_is_released_at_once(
 
 async def test_cancelled_while_it_gives_back_a_loop_strands_nothing(there: Scene) -> None:
     clock = Clock()
-    async with there.node(surroundings=Surroundings(monotonic=clock)) as node:
+    async with there.node(surroundings=Dependencies(monotonic=clock)) as node:
         await node.run_once()
         await send(node, "a", 2)
         receiving = node.bus.receive("z", lease=_LEASE_S)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.nodes import virtual_time
 from vox_mesh import Mesh
 from vox_mesh.errors import NoAnswer, OutcomeUnknown, StaleIncarnation
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store import new_key
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engines.memory import SharedMemory
@@ -47,7 +47,7 @@ def test_a_message_whose_answer_got_lost_before_its_node_was_replaced_may_have_b
         async with AsyncExitStack() as lives:
 
             async def begin(memory: SharedMemory) -> Mesh:
-                here = Surroundings(around.wall_ms, around.monotonic, memory=memory, place="here")
+                here = Dependencies(around.wall_ms, around.monotonic, memory=memory, place="here")
                 return await lives.enter_async_context(Mesh.open(settings, here))
 
             old = await begin(line)

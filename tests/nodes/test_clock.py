@@ -19,10 +19,10 @@ from vox_mesh import Script, Settings, Statement
 from vox_mesh.errors import ClockOff
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS, Hlc
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.oplog.chain import SEAL
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock, Surroundings
+from vox_mesh.nodes.clock import MAX_DISTANCE_MS, Dependencies, MeshClock
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import new_key
 
@@ -30,12 +30,12 @@ NOW: Final = named("nodes")["now"]
 HOUR_MS: Final = 3_600_000
 SKEWS: Final = (HOUR_MS, -HOUR_MS, MAX_DISTANCE_MS, -MAX_DISTANCE_MS, 2_000, -2_000)
 
-true_ms: Final = Surroundings().wall_ms
+true_ms: Final = Dependencies().wall_ms
 
 
-def skewed(ahead_ms: int) -> Surroundings:
+def skewed(ahead_ms: int) -> Dependencies:
     """A machine whose clock is ahead by so much."""
-    return Surroundings(wall_ms=lambda: true_ms() + ahead_ms)
+    return Dependencies(wall_ms=lambda: true_ms() + ahead_ms)
 
 
 def _backwards() -> Callable[[], int]:
@@ -52,12 +52,12 @@ def _frozen(at_ms: int) -> Callable[[], int]:
     return lambda: at_ms
 
 
-WALLS: Final[dict[str, Callable[[], Surroundings]]] = {
+WALLS: Final[dict[str, Callable[[], Dependencies]]] = {
     **{f"{ahead:+} ms": partial(skewed, ahead) for ahead in SKEWS},
-    "frozen": lambda: Surroundings(wall_ms=_frozen(true_ms())),
-    "at zero": lambda: Surroundings(wall_ms=_frozen(0)),
-    "backwards": lambda: Surroundings(wall_ms=_backwards()),
-    "jumping": lambda: Surroundings(wall_ms=_jumping()),
+    "frozen": lambda: Dependencies(wall_ms=_frozen(true_ms())),
+    "at zero": lambda: Dependencies(wall_ms=_frozen(0)),
+    "backwards": lambda: Dependencies(wall_ms=_backwards()),
+    "jumping": lambda: Dependencies(wall_ms=_jumping()),
 }
 
 
@@ -79,8 +79,8 @@ async def test_a_wrong_clock_changes_no_verdict_of_others_and_no_time_in_the_log
             for watching in (other, wrong):
                 live = await watching.nodes.live_nodes_from_db(10_000)
                 assert [(node.node_id, node.state) for node in live] == [
-                    ("a", State.ALIVE),
-                    ("b", State.ALIVE),
+                    ("a", NodeState.ALIVE),
+                    ("b", NodeState.ALIVE),
                 ]
             before = await database_ms(wrong)
             outcome = await wrong.store.write(noted())  # past the check, as what ends something is
@@ -100,7 +100,7 @@ async def test_the_database_tells_time_on_every_home(node_settings: Settings) ->
         assert node.clock.is_off
         await node.run_once()
         (seen,) = await node.nodes.live_nodes_from_db()
-        assert (seen.node_id, seen.state) == (node.identity.node_id, State.ALIVE)
+        assert (seen.node_id, seen.state) == (node.identity.node_id, NodeState.ALIVE)
         assert abs(seen.clock_distance_ms - HOUR_MS) <= MAX_AHEAD_MS, "it says of itself how far off it is"
 
 
@@ -130,10 +130,10 @@ async def test_a_node_that_is_far_off_authors_nothing_new_but_ticks_seals_and_le
             await assert_authors_nothing(node)
             assert await own_chain(node) == before
             await node.run_once()
-            assert [seen.state for seen in await node.nodes.all()] == [State.ALIVE]
+            assert [seen.state for seen in await node.nodes.all()] == [NodeState.ALIVE]
             await node.close()
         async with there.node("a") as other:
-            assert [seen.state for seen in await other.nodes.all()] == [State.LEFT]
+            assert [seen.state for seen in await other.nodes.all()] == [NodeState.LEFT]
             (chain,) = await other.oplog.verify("b")
             assert (chain.problem, chain.entries, chain.sealed_to) == (None, 2, 1)
 
@@ -149,7 +149,7 @@ async def test_a_node_that_is_a_little_off_goes_on(ahead_ms: int) -> None:
 
 async def test_a_clock_that_was_set_right_is_believed_with_the_next_tick() -> None:
     ahead = HOUR_MS
-    around = Surroundings(wall_ms=lambda: true_ms() + ahead)
+    around = Dependencies(wall_ms=lambda: true_ms() + ahead)
     async with scene() as there, there.node("a", around) as node:
         await node.run_once()
         with pytest.raises(ClockOff):
@@ -208,7 +208,7 @@ async def test_a_forged_time_in_a_row_is_flagged_and_not_merged() -> None:
 
 def clock_at(database: int, monotonic: Clock) -> MeshClock:
     """A clock that has just heard the database."""
-    clock = MeshClock(Surroundings(wall_ms=lambda: database, elapsed=monotonic))
+    clock = MeshClock(Dependencies(wall_ms=lambda: database, elapsed=monotonic))
     clock.name("a")
     clock.heard(database, clock.started())
     return clock
@@ -248,7 +248,7 @@ def test_a_clock_that_is_far_ahead_of_the_database_comes_no_closer_to_others() -
 
 
 def test_before_the_database_is_heard_the_own_clock_is_all_there_is() -> None:
-    clock = MeshClock(Surroundings(wall_ms=lambda: 5_000, elapsed=Clock()))
+    clock = MeshClock(Dependencies(wall_ms=lambda: 5_000, elapsed=Clock()))
     assert not clock.is_set
     assert clock.now_ms == 5_000
     assert clock.distance_ms == 0
@@ -266,7 +266,7 @@ def test_what_is_told_is_never_ahead_of_the_database_nor_behind_by_more_than_an_
     answers: list[tuple[int, int, int]], ahead: int
 ) -> None:
     monotonic = Clock(1_000.0)
-    clock = MeshClock(Surroundings(wall_ms=lambda: 0, elapsed=monotonic))
+    clock = MeshClock(Dependencies(wall_ms=lambda: 0, elapsed=monotonic))
     clock.name("a")
     quickest = 10_000
     last = Hlc(0, 0, "a")
@@ -297,7 +297,7 @@ def test_answers_that_took_long_are_no_step_of_the_database(
     answers: list[tuple[int, int, int]], set_by: int
 ) -> None:
     monotonic = Clock(1_000.0)
-    clock = MeshClock(Surroundings(wall_ms=lambda: 0, elapsed=monotonic))
+    clock = MeshClock(Dependencies(wall_ms=lambda: 0, elapsed=monotonic))
     for number, (pause, there, back) in enumerate(answers):
         monotonic.now += pause / 1_000
         started = clock.started()

@@ -11,15 +11,15 @@ from vox_mesh import Mesh, Settings
 from vox_mesh.errors import ClockOff, Refused
 from vox_mesh.model.oplog.chain import SEAL
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 
 
 @pytest.mark.parametrize("off_s", [-3_600, 3_600])
 async def test_a_command_on_a_machine_whose_clock_is_off_authors_nothing(
     anchored: MeshNode, beside: Settings, off_s: int
 ) -> None:
-    usual = Surroundings()
-    skewed = Surroundings(wall_ms=lambda: usual.wall_ms() + off_s * 1_000)
+    usual = Dependencies()
+    skewed = Dependencies(wall_ms=lambda: usual.wall_ms() + off_s * 1_000)
     before = await anchored.oplog.last_id()
     with pytest.raises(ClockOff):
         async with Mesh.open_command(beside, skewed) as command:
@@ -34,8 +34,8 @@ async def test_a_command_on_a_machine_whose_clock_is_off_authors_nothing(
 async def test_a_command_takes_its_times_from_the_database(
     anchored: MeshNode, beside: Settings, off_s: int
 ) -> None:
-    usual = Surroundings()
-    skewed = Surroundings(wall_ms=lambda: usual.wall_ms() + off_s * 1_000)
+    usual = Dependencies()
+    skewed = Dependencies(wall_ms=lambda: usual.wall_ms() + off_s * 1_000)
     async with Mesh.open_command(beside, skewed) as command:
         entry = await command.oplog.find((await command.oplog.anchor()).key)
         assert command.clock.flagged == 0

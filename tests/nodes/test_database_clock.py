@@ -17,11 +17,11 @@ from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Script, Statement, load_settings
 from vox_mesh.errors import ClockOff, DatabaseClockJumped, LockHeld
-from vox_mesh.jobs.worker.claiming import Claiming
+from vox_mesh.jobs.worker.claiming import JobClaimer
 from vox_mesh.mesh import Mesh as CommandMesh
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.schema.statements import RAW_MS
@@ -86,7 +86,7 @@ async def granted(node: MeshNode) -> Held:
 
 async def claim(node: MeshNode, job_id: str) -> Sequence[Any]:
     """Claim a job as a worker does."""
-    claiming: Claiming = node.worker._claiming
+    claiming: JobClaimer = node.worker._claiming
     return await claiming.claim([await node.jobs.find(job_id)], round(TTL_S * 1_000))
 
 
@@ -324,8 +324,8 @@ class Machine:
 
     def __init__(self) -> None:
         self.behind_s = 0.0
-        usual = Surroundings()
-        self.surroundings = Surroundings(elapsed=lambda: usual.elapsed() - self.behind_s)
+        usual = Dependencies()
+        self.surroundings = Dependencies(elapsed=lambda: usual.elapsed() - self.behind_s)
 
 
 async def test_a_node_whose_own_clock_stood_still_follows_the_others(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ async def test_a_command_goes_by_the_time_that_the_nodes_have_accepted(tmp_path:
     async with mesh_of(in_memory, tmp_path, "ab") as mesh:
         a, b = mesh.nodes
         assert isinstance(mesh.database.engine, SharedMemory)
-        around = Surroundings(memory=mesh.database.engine)
+        around = Dependencies(memory=mesh.database.engine)
         async with CommandMesh.open_command(load_settings(_env_file=None), around) as command:
             lock = await command.locks.acquire("x", ttl=TTL_S)
             forget = "DELETE FROM node_versions"  # older code: the nodes accept any step
@@ -394,8 +394,8 @@ async def test_the_database_is_believed_in_the_end_if_the_machines_clocks_agree_
     tmp_path: Path,
 ) -> None:
     ahead_s = 0.0
-    usual = Surroundings()
-    around = Surroundings(wall_ms=lambda: usual.wall_ms() + round(ahead_s * 1_000))
+    usual = Dependencies()
+    around = Dependencies(wall_ms=lambda: usual.wall_ms() + round(ahead_s * 1_000))
     async with in_memory(tmp_path) as database, scene(database.engine) as there:
         async with there.node("a", around) as node:
             await node.run_once()
@@ -423,8 +423,8 @@ async def test_the_database_is_believed_in_the_end_if_the_machines_clocks_agree_
 @pytest.mark.parametrize("late_s", [30.0, 300.0])
 async def test_a_request_that_was_held_up_is_made_again(tmp_path: Path, late_s: float) -> None:
     passed_s = 0.0
-    usual = Surroundings()
-    around = Surroundings(elapsed=lambda: usual.elapsed() + passed_s)
+    usual = Dependencies()
+    around = Dependencies(elapsed=lambda: usual.elapsed() + passed_s)
     async with (
         in_memory(tmp_path) as database,
         scene(database.engine) as there,

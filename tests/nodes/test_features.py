@@ -11,7 +11,7 @@ from tests.support.nodes.clocks import Clock
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 from vox_mesh import Mesh, Settings, Statement
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script
@@ -32,7 +32,7 @@ async def node(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> 
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
     settings: Settings = case.settings(tmp_path, server, tick="1h")
-    async with Mesh.open(settings, Surroundings(monotonic=clock, elapsed=clock)) as node:
+    async with Mesh.open(settings, Dependencies(monotonic=clock, elapsed=clock)) as node:
         began = clock.now
         yield node
         clock.now = began  # or it would leave with a word against the database's clock

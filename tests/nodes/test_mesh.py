@@ -27,12 +27,12 @@ from vox_mesh.errors import (
 )
 from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.model.base.homes import Home
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import place_of
 from vox_mesh.store.slots import take_slot
-from vox_mesh.store.write.journal import Desk
+from vox_mesh.store.write.journal import DirectDatabase
 
 _PATIENCE_S: Final = 30.0
 _SLOW: Final = "1h"
@@ -256,13 +256,13 @@ async def _replace(node: MeshNode, settings: Settings) -> int:
     heir = Presence(
         node.identity,
         store.tenant,
-        MeshClock(Surroundings()),
+        MeshClock(Dependencies()),
         place=place_of(settings.home_dir / "slots" / "1"),
         tick_s=settings.tick,
         activity=Activity(),
     )
     return (
-        await heir.register(Desk(store._engine, store.tenant, store._prepare, store._prepare_again))
+        await heir.register(DirectDatabase(store._engine, store.tenant, store._prepare, store._prepare_again))
     ).incarnation
 
 
@@ -336,4 +336,4 @@ async def test_a_node_that_starts_while_the_database_is_away_makes_itself_known_
             await _until(node.store, is_known)
             own = await node.nodes.find(node.identity.node_id)
             assert own is not None
-            assert (own.incarnation, own.state) == (1, State.ALIVE)
+            assert (own.incarnation, own.state) == (1, NodeState.ALIVE)

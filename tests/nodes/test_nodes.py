@@ -23,14 +23,14 @@ from vox_mesh.errors import MeshError
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.model.base.homes import Home
-from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, State, missed_ticks, state_of
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, NodeState, missed_ticks, state_of
 from vox_mesh.model.oplog.chain import ANCHOR
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import machine_id, passing_identity
 from vox_mesh.nodes.nodes import STALE_MS, Node
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.write.journal import Desk
+from vox_mesh.store.write.journal import DirectDatabase
 
 _PATIENCE_S: Final = 30.0
 _TICK_MS: Final = 3_600_000
@@ -56,7 +56,7 @@ def clock() -> Clock:
 @pytest.fixture
 async def node(settings: Settings, clock: Clock) -> AsyncIterator[MeshNode]:
     """A node on each home in turn."""
-    async with Mesh.open(_slow(settings), Surroundings(monotonic=clock, elapsed=clock)) as node:
+    async with Mesh.open(_slow(settings), Dependencies(monotonic=clock, elapsed=clock)) as node:
         began = clock.now
         yield node
         clock.now = began  # or it would leave with a word against the database's clock
@@ -84,7 +84,7 @@ async def _until(watch: Watch, condition: Callable[[list[Node]], bool]) -> list[
     raise AssertionError("the watch ended")
 
 
-def _states(nodes: list[Node]) -> dict[str, State]:
+def _states(nodes: list[Node]) -> dict[str, NodeState]:
     return {node.node_id: node.state for node in nodes}
 
 
@@ -108,7 +108,7 @@ async def test_a_tick_says_all_that_there_is_to_say(settings: Settings) -> None:
         assert (orjson.loads(own.kinds), own.capacity, own.load) == (["build", "test"], 4, 3)
         assert (own.host, own.pid, own.version) == (socket.gethostname(), os.getpid(), version("vox-mesh"))
         assert (own.public_key, own.machine_id) == (node.identity.key.public, machine_id())
-        assert (own.tick_ms, own.left_ms, own.state) == (_TICK_MS, None, State.ALIVE)
+        assert (own.tick_ms, own.left_ms, own.state) == (_TICK_MS, None, NodeState.ALIVE)
         assert own.place
         assert abs(own.clock_distance_ms) < 5_000
 
@@ -125,13 +125,13 @@ async def test_a_tick_moves_the_one_row_of_its_node_by_the_databases_clock(node:
 
 async def test_a_machine_whose_clock_is_wrong_ticks_by_the_databases_and_says_so(settings: Settings) -> None:
     hour_ms = 3_600_000
-    ahead = Surroundings(wall_ms=lambda: Surroundings().wall_ms() + hour_ms)
+    ahead = Dependencies(wall_ms=lambda: Dependencies().wall_ms() + hour_ms)
     async with Mesh.open(_slow(settings), ahead) as node:
         await node.run_once()
         own = await _own(node)
         assert abs(own.clock_distance_ms - hour_ms) < 5_000
-        assert abs(own.last_seen_ms - Surroundings().wall_ms()) < 5_000
-        assert own.state is State.ALIVE
+        assert abs(own.last_seen_ms - Dependencies().wall_ms()) < 5_000
+        assert own.state is NodeState.ALIVE
 
 
 async def test_each_sign_of_life_moves_alone(node: MeshNode, clock: Clock) -> None:
@@ -158,7 +158,7 @@ async def test_each_sign_of_life_moves_alone(node: MeshNode, clock: Clock) -> No
     _move_to(clock, node, consumed_at + STALE_MS + 1)
     own = await _own(node)
     assert (own.is_consuming, own.is_progressing) == (False, True)
-    assert own.state is State.ALIVE, "it ticks, whatever its work does"
+    assert own.state is NodeState.ALIVE, "it ticks, whatever its work does"
 
 
 # --- silence -----------------------------------------------------------------------------------------
@@ -176,10 +176,10 @@ async def test_a_node_is_live_up_to_the_threshold_and_not_beyond(node: MeshNode,
 
 
 _BORDERS: Final = (
-    (1, State.ALIVE, State.WARN),
-    (3, State.WARN, State.ALERT),
-    (5, State.ALERT, State.CRITICAL),
-    (10, State.CRITICAL, State.DEAD),
+    (1, NodeState.ALIVE, NodeState.WARN),
+    (3, NodeState.WARN, NodeState.ALERT),
+    (5, NodeState.ALERT, NodeState.CRITICAL),
+    (10, NodeState.CRITICAL, NodeState.DEAD),
 )
 
 
@@ -198,19 +198,19 @@ async def test_states_change_at_1_3_5_and_10_missed_ticks(node: MeshNode, clock:
 def test_what_makes_a_node_dead_is_what_frees_its_name() -> None:
     tick_ms = 5_000
     dead_at = round(DEAD_AFTER_TICKS * tick_ms)
-    assert state_of(dead_at, tick_ms, has_left=False) is State.DEAD
-    assert state_of(dead_at - 1, tick_ms, has_left=False) is State.CRITICAL
-    assert state_of(0, tick_ms, has_left=True) is State.LEFT
+    assert state_of(dead_at, tick_ms, has_left=False) is NodeState.DEAD
+    assert state_of(dead_at - 1, tick_ms, has_left=False) is NodeState.CRITICAL
+    assert state_of(0, tick_ms, has_left=True) is NodeState.LEFT
     assert missed_ticks(-1, tick_ms) == 0
 
 
 async def test_a_watch_tells_of_silence_although_nobody_commits(node: MeshNode, clock: Clock) -> None:
     watch = node.nodes.watch()
     own = (await _until(watch, lambda nodes: len(nodes) == 1))[0]
-    assert own.state is State.ALIVE
+    assert own.state is NodeState.ALIVE
     _move_to(clock, node, own.last_seen_ms + 3 * _TICK_MS // 2)
     (now,) = await asyncio.wait_for(anext(watch), _PATIENCE_S)
-    assert (now.state, now.last_seen_ms) == (State.WARN, own.last_seen_ms)
+    assert (now.state, now.last_seen_ms) == (NodeState.WARN, own.last_seen_ms)
     await watch.aclose()
 
 
@@ -248,13 +248,13 @@ async def test_coming_and_leaving_are_seen_at_once_by_others(
         async with Mesh.open(settings) as other:
             node_id = other.identity.node_id
             found = await _until(watch, lambda nodes: node_id in _states(nodes))
-            assert _states(found)[node_id] is State.ALIVE
-        found = await _until(watch, lambda nodes: _states(nodes)[node_id] is State.LEFT)
-        assert _states(found)[watching.identity.node_id] is State.ALIVE
+            assert _states(found)[node_id] is NodeState.ALIVE
+        found = await _until(watch, lambda nodes: _states(nodes)[node_id] is NodeState.LEFT)
+        assert _states(found)[watching.identity.node_id] is NodeState.ALIVE
         live = await watching.nodes.live_nodes_from_db()
         assert [each.node_id for each in live] == [watching.identity.node_id]
         async with Mesh.open(settings):
-            found = await _until(watch, lambda nodes: _states(nodes)[node_id] is State.ALIVE)
+            found = await _until(watch, lambda nodes: _states(nodes)[node_id] is NodeState.ALIVE)
             assert {each.node_id: each.incarnation for each in found}[node_id] == 2
         await watch.aclose()
 
@@ -263,10 +263,10 @@ async def test_a_tick_that_comes_late_does_not_bring_back_a_node_that_has_left(n
     late = node.presence.beat()
     await node._heartbeat.leave()
     left = await _own(node)
-    assert left.state is State.LEFT
+    assert left.state is NodeState.LEFT
     await node.store.write(late)
     now = await _own(node)
-    assert (now.state, now.left_ms) == (State.LEFT, left.left_ms)
+    assert (now.state, now.left_ms) == (NodeState.LEFT, left.left_ms)
 
 
 async def test_a_slow_answer_does_not_keep_the_next_tick_waiting(
@@ -309,13 +309,13 @@ async def test_hundreds_of_nodes_have_a_row_each(
 ) -> None:
     async with Mesh.open(_settings(case, tmp_path, request)) as node:
         store = node.store
-        desk = Desk(store._engine, store.tenant, store._prepare, store._prepare_again)
+        desk = DirectDatabase(store._engine, store.tenant, store._prepare, store._prepare_again)
         names = [f"node-{number:03}" for number in range(_NODES)]
         for name in names:
             each = Presence(
                 passing_identity(name),
                 store.tenant,
-                MeshClock(Surroundings()),
+                MeshClock(Dependencies()),
                 place=name,
                 tick_s=5.0,
                 activity=Activity(load=int(name[-3:])),
@@ -332,7 +332,7 @@ async def test_ticks_are_jittered_within_a_tenth_and_each_node_for_itself(tmp_pa
     settings = MEMORY.settings(tmp_path, None, tick="5s")
     bounds = []
     for chance in (0.0, 0.5, 1.0):
-        async with Mesh.open(settings, Surroundings(chance=lambda chance=chance: chance)) as node:  # type: ignore[misc]
+        async with Mesh.open(settings, Dependencies(chance=lambda chance=chance: chance)) as node:  # type: ignore[misc]
             bounds.append(node._heartbeat.pause_s)
     assert bounds == pytest.approx([4.5, 5.0, 5.5])
     async with Mesh.open(settings) as one, Mesh.open(settings) as two:
@@ -355,7 +355,7 @@ async def test_an_anchor_that_could_not_be_written_is_written_with_the_next_tick
     settings = FILE.settings(tmp_path, None, node_id="a", tick="1s")
     async with Mesh.open(settings.model_copy(update={"node_id": "b"})) as other:
         await other.oplog.anchor()
-    async with Mesh.open(settings, Surroundings(monotonic=clock)) as node:
+    async with Mesh.open(settings, Dependencies(monotonic=clock)) as node:
         await node.supervisor.stop_all()
         for _ in range(2):  # in one step its own last tick would be too old
             await node.run_once()

@@ -17,9 +17,9 @@ from tests.support.store.tables import make_table
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Conflict, ConflictRecorded, Manual, Mesh, Take, Written
 from vox_mesh.errors import AlreadyResolved, BadValue, ClockOff, MergeClash, NotKnown, RowMoved
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.occ import conflicts
 from vox_mesh.occ.conflicts import GONE
 
@@ -45,7 +45,7 @@ async def conflict_on(mesh: Mesh, name: str, *, is_gone: bool = False, **right: 
     return await mesh.conflicts.find(told.conflict_id)
 
 
-async def resolutions(mesh: Mesh) -> list[Entry]:
+async def resolutions(mesh: Mesh) -> list[LogEntry]:
     """What the log tells of resolutions."""
     return await mesh.oplog.tail(100, kind=_RESOLVE)
 
@@ -228,7 +228,7 @@ async def test_a_resolution_is_an_op_that_nobody_else_writes(local: MeshNode) ->
 
 async def test_a_node_whose_clock_is_off_resolves_nothing(tmp_path: Path) -> None:
     ahead_ms = 0
-    times = Surroundings(wall_ms=lambda: Surroundings().wall_ms() + ahead_ms)
+    times = Dependencies(wall_ms=lambda: Dependencies().wall_ms() + ahead_ms)
     async with Mesh.open(MEMORY.settings(tmp_path, None, tick="1h"), times) as mesh:
         conflict = await conflict_on(mesh, "a")
         ahead_ms = 120_000

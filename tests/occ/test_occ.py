@@ -31,7 +31,7 @@ from vox_mesh import (
 from vox_mesh.errors import ClockOff, ConstraintFailed, Contended
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 
 _WRITERS: Final = 16
 
@@ -141,8 +141,8 @@ async def test_16_writers_that_count_together_count_exactly(mesh: MeshNode) -> N
 async def test_of_16_who_write_in_the_same_millisecond_one_wins_and_every_other_is_told(
     node_settings: Settings,
 ) -> None:
-    now_ms = Surroundings().wall_ms()
-    still = Surroundings(wall_ms=lambda: now_ms, elapsed=lambda: 1_000.0)
+    now_ms = Dependencies().wall_ms()
+    still = Dependencies(wall_ms=lambda: now_ms, elapsed=lambda: 1_000.0)
     async with Mesh.open(node_settings, still) as mesh:
         for base in (None, await memory(mesh, "b", content="base")):
             name = "a" if base is None else "b"
@@ -296,7 +296,7 @@ async def test_an_update_may_change_the_row_it_is_given(local: MeshNode) -> None
 
 
 async def test_a_node_whose_clock_is_off_writes_nothing(tmp_path: Path) -> None:
-    off = Surroundings(wall_ms=lambda: Surroundings().wall_ms() + 120_000)
+    off = Dependencies(wall_ms=lambda: Dependencies().wall_ms() + 120_000)
     async with Mesh.open(MEMORY.settings(tmp_path, None, tick="1h"), off) as mesh:
         with pytest.raises(ClockOff):
             await mesh.occ.write(MEMORIES, at("a"), {"content": "x"}, None)
@@ -305,7 +305,7 @@ async def test_a_node_whose_clock_is_off_writes_nothing(tmp_path: Path) -> None:
 
 async def test_two_commands_at_one_moment_write_different_versions(tmp_path: Path) -> None:
     settings = FILE.settings(tmp_path, None)
-    still = Surroundings(elapsed=lambda: 1_000.0)
+    still = Dependencies(elapsed=lambda: 1_000.0)
     async with Mesh.open_command(settings, still) as one, Mesh.open_command(settings, still) as two:
         two.clock._ahead_ms = one.clock._ahead_ms
         times = []

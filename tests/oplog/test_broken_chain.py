@@ -8,7 +8,7 @@ from tests.support.oplog.authoring import NOTE, noted
 from tests.support.store.tables import make_table
 from vox_mesh import Outcome, Script, Statement
 from vox_mesh.errors import ChainBroken
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.node import MeshNode
 
 
@@ -26,7 +26,7 @@ async def test_writes_and_ticks_go_on_beside_a_log_that_lost_acknowledged_entrie
     with pytest.raises(ChainBroken):
         await mesh.oplog.append(NOTE, {})
     (node,) = await mesh.nodes.live_nodes_from_db()
-    assert node.state is State.ALIVE
+    assert node.state is NodeState.ALIVE
     assert (await mesh.store.read(f"SELECT count(*) FROM {table}", fresh=True)).value == 2
 
 

@@ -18,7 +18,7 @@ from vox_mesh import Rows, Script, Statement, guard
 from vox_mesh.errors import BadValue, CircuitOpen, NotKnown, Refused
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.oplog.op_kinds import APPLY, DROP, Authored, OpKind
 from vox_mesh.oplog.pending_ops import Waiting
 from vox_mesh.store.engines.file import FileEngine
@@ -396,8 +396,8 @@ async def test_an_op_is_later_than_those_it_depends_on_whatever_the_clocks_say()
     async with scene() as there:
         before: list[str] = []
         for turn in range(12):
-            wall_ms = Surroundings().wall_ms() + hours[turn % len(hours)]
-            async with there.node(f"n{turn % 5}", Surroundings(wall_ms=partial(int, wall_ms))) as node:
+            wall_ms = Dependencies().wall_ms() + hours[turn % len(hours)]
+            async with there.node(f"n{turn % 5}", Dependencies(wall_ms=partial(int, wall_ms))) as node:
                 await node.store.write(Script(Statement("SELECT 1")))
                 node.clock.is_off = False  # let them author nevertheless
                 before.append((await node.oplog.append(NOTE, {}, deps=before[-1:])).key)

@@ -19,7 +19,7 @@ from vox_mesh import Mesh
 from vox_mesh.errors import ExportRefused
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Entry, Sealing, hash_of, signed_text
+from vox_mesh.model.oplog.chain import NO_HASH, SEAL, LogEntry, Sealing, hash_of, signed_text
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.identity import passing_identity
 from vox_mesh.oplog.export import record_of, verify_export
@@ -133,14 +133,14 @@ class _Author:
         self._sealing = Sealing()
         self._seq, self._prev = 0, NO_HASH
 
-    def entry(self, kind: str, payload: str, signed: bool) -> Entry:
+    def entry(self, kind: str, payload: str, signed: bool) -> LogEntry:
         self._seq += 1
         if kind == SEAL:
             payload = self._sealing.payload(self._seq)
         op_id, hlc = new_key(), f"{1_794_735_399_254 + self._seq}-00000-n"
         own = hash_of("n", self._seq, op_id, kind, hlc, "[]", payload, "default", self._prev)
         signature = self._key.sign(signed_text(own)) if signed else None
-        entry = Entry(
+        entry = LogEntry(
             *(self._seq, "n", self._seq, op_id, kind, hlc, "[]", payload, "default", self._prev, own),
             *(signature, 1, None, None),
         )

@@ -13,7 +13,7 @@ from tests.support.store.tables import make_table
 from vox_mesh import Mesh, OpKind, Statement
 from vox_mesh.errors import ChainBroken, Refused
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import DESIGNATE, ROUTE
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.identity import COMMANDS
@@ -22,27 +22,27 @@ from vox_mesh.store import new_key
 
 # --- what others pretend --------------------------------------------------------------------------
 
-Forging = Callable[[Entry, MeshNode], Entry]
+Forging = Callable[[LogEntry, MeshNode], LogEntry]
 
 
-def with_another_key(entry: Entry, other: MeshNode) -> Entry:
+def with_another_key(entry: LogEntry, other: MeshNode) -> LogEntry:
     return Intruder(other.store).signed(entry, stranger())
 
 
-def with_the_key_of_another_node(entry: Entry, other: MeshNode) -> Entry:
+def with_the_key_of_another_node(entry: LogEntry, other: MeshNode) -> LogEntry:
     return Intruder(other.store).signed(entry, other.identity.key)
 
 
-def with_bytes(entry: Entry, other: MeshNode) -> Entry:
+def with_bytes(entry: LogEntry, other: MeshNode) -> LogEntry:
     entry = Intruder(other.store).signed(entry, other.identity.key)
     return entry._replace(payload=entry.payload.encode())  # type: ignore[arg-type]
 
 
-def with_a_signature_of_bytes(entry: Entry, _: MeshNode) -> Entry:
+def with_a_signature_of_bytes(entry: LogEntry, _: MeshNode) -> LogEntry:
     return hashed(entry)._replace(signature=b"ed25519:")  # type: ignore[arg-type]
 
 
-def with_nonsense(entry: Entry, other: MeshNode) -> Entry:
+def with_nonsense(entry: LogEntry, other: MeshNode) -> LogEntry:
     nonsense = entry._replace(payload="nonsense", causal_deps="[[")
     return Intruder(other.store).signed(nonsense, other.identity.key)
 

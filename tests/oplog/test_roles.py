@@ -11,10 +11,10 @@ from tests.support.nodes.town import DERIVED, Town, assert_whole, faults
 from tests.support.oplog.tampering import NOTE, Intruder, stranger
 from vox_mesh import Mesh, Op, Script
 from vox_mesh.errors import Refused
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE
 from vox_mesh.node import MeshNode, open_node
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.nodes.identity import COMMANDS
 
 # --- the owner ------------------------------------------------------------------------------------
@@ -159,9 +159,9 @@ async def test_a_coordinator_that_left_is_reported_and_not_replaced(town: Town, 
 
 async def test_a_coordinator_that_died_is_reported_and_not_replaced(town: Town) -> None:
     passed_s = 0.0
-    times = Surroundings(monotonic=lambda: passed_s, elapsed=lambda: passed_s)
+    times = Dependencies(monotonic=lambda: passed_s, elapsed=lambda: passed_s)
     async with Mesh.open(town.settings("owner"), times) as owner:
-        worker = await open_node(town.settings("worker", tick="5s"), Surroundings())
+        worker = await open_node(town.settings("worker", tick="5s"), Dependencies())
         await worker.supervisor.stop_all()
         await worker.store.close()  # as if it had been killed: it has not said that it ends
         await owner.roles.designate_coordinator("worker")
@@ -173,5 +173,5 @@ async def test_a_coordinator_that_died_is_reported_and_not_replaced(town: Town) 
         found = await owner.roles.coordinator()
         assert found is not None
         assert found.node is not None
-        assert (found.node_id, found.node.state, found.is_drifting) == ("worker", State.DEAD, True)
+        assert (found.node_id, found.node.state, found.is_drifting) == ("worker", NodeState.DEAD, True)
         passed_s = 0.0  # or it would leave with a word against the database's clock

@@ -15,22 +15,22 @@ from vox_mesh import Outcome, Script, Settings, Statement, guard
 from vox_mesh.errors import DatabaseUnavailable, OutcomeUnknown, Refused, Unreachable
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.homes import Home
-from vox_mesh.model.oplog.chain import ANCHOR, SEAL, Entry
+from vox_mesh.model.oplog.chain import ANCHOR, SEAL, LogEntry
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.batch import Batch
 
 CLOSED = guard("0", refusal="closed")
 
 
-async def seal(node: Mesh) -> Entry:
+async def seal(node: Mesh) -> LogEntry:
     """Seal, and give the seal's entry."""
     outcome = await node.store.write(node.oplog.seal_script())
     (entry,) = [entry for entry in await own_chain(node) if entry.op_id == outcome.key]
     return entry
 
 
-def covered(entry: Entry) -> tuple[int, int]:
+def covered(entry: LogEntry) -> tuple[int, int]:
     """Which entries a seal vouches for."""
     claim = json.loads(entry.payload)
     return claim["from"], claim["to"]
@@ -178,7 +178,7 @@ class Ticking:
 async def ticking(there: Scene, node_id: str) -> AsyncIterator[Ticking]:
     """A node that has ticked once."""
     clock = Clock()
-    async with there.node(node_id, Surroundings(monotonic=clock, chance=lambda: 0.5)) as node:
+    async with there.node(node_id, Dependencies(monotonic=clock, chance=lambda: 0.5)) as node:
         await node.run_once()
         yield Ticking(there, node, clock)
 
@@ -245,7 +245,7 @@ async def test_an_idle_node_makes_at_most_15_writes_a_minute(chance: str, seed: 
     draw = {"even": lambda: 0.5, "always early": lambda: 0.0, "any": random.random}[chance]
     async with scene() as there:
         clock = Clock()
-        async with there.node("a", Surroundings(monotonic=clock, chance=draw)) as node:
+        async with there.node("a", Dependencies(monotonic=clock, chance=draw)) as node:
             await node.run_once()
             await node.oplog.append(NOTE, {})
             for _ in range(5):

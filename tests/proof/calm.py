@@ -20,7 +20,7 @@ from proof.workloads.beats import tempo_of
 from tests.support.nodes import virtual_time
 from vox_mesh import Mesh
 from vox_mesh.errors import NodeInUse
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.script import Statement
@@ -45,7 +45,7 @@ class Stage:
         loop = asyncio.get_running_loop()
         self.memory = SharedMemory(virtual_time.now_ms)
         chance = random.Random(self.seed)
-        self.around = Surroundings(
+        self.around = Dependencies(
             *(virtual_time.now_ms, loop.time, chance.random, chance.randbytes),
             memory=self.memory,
             elapsed=loop.time,

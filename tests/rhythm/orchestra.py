@@ -11,7 +11,7 @@ from typing import Any
 from vox_mesh import Mesh
 from vox_mesh.errors import CircuitOpen, MeshError, NodeInUse
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.rows import Rows
@@ -84,11 +84,11 @@ class Orchestra:
         self.shared = SharedMemory(lambda: self.now_ms + self.database_ahead_ms)
         self.players: dict[str, Player] = {}
 
-    def _surroundings(self, player: Player) -> Surroundings:
+    def _surroundings(self, player: Player) -> Dependencies:
         def passed_ms() -> float:
             return (self.now_ms - START_MS) * (1 + player.drift)
 
-        return Surroundings(
+        return Dependencies(
             lambda: START_MS + player.skew_ms + int(passed_ms()),
             lambda: passed_ms() / 1_000,
             lambda: 0.5,

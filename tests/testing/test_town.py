@@ -14,7 +14,7 @@ import pytest
 
 from vox_mesh import JobContext, MeshError
 from vox_mesh.errors import BadValue, LockHeld, LockLost, NotKnown, StaleFence
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.node import MeshNode
 from vox_mesh.store.engines.memory import MemoryEngine, SharedMemory
 from vox_mesh.store.script import Statement
@@ -31,7 +31,7 @@ async def town() -> AsyncIterator[Town]:
         yield town
 
 
-async def states(node: MeshNode) -> dict[str, State]:
+async def states(node: MeshNode) -> dict[str, NodeState]:
     """Who is here, as a node sees it."""
     return {each.node_id: each.state for each in await node.nodes.all()}
 
@@ -87,7 +87,9 @@ async def test_work_under_a_lock_is_stopped_when_the_clock_is_turned_beyond_its_
 
     with pytest.raises(LockLost):
         await work()
-    assert await states(one) == {"one": State.ALIVE, "two": State.ALIVE}, "the turn was made to its end"
+    assert await states(one) == {"one": NodeState.ALIVE, "two": NodeState.ALIVE}, (
+        "the turn was made to its end"
+    )
     assert (await two.locks.acquire("release")).holder_node == "two"
 
 
@@ -105,9 +107,9 @@ async def test_who_lives_ticks_when_the_clock_is_turned_and_who_died_is_seen_to_
     await town.node("three")
     await town.kill("two")
     await town.leave("three")
-    assert await states(one) == {"one": State.ALIVE, "two": State.ALIVE, "three": State.LEFT}
+    assert await states(one) == {"one": NodeState.ALIVE, "two": NodeState.ALIVE, "three": NodeState.LEFT}
     await town.clock.turn("5m")
-    assert await states(one) == {"one": State.ALIVE, "two": State.DEAD, "three": State.LEFT}
+    assert await states(one) == {"one": NodeState.ALIVE, "two": NodeState.DEAD, "three": NodeState.LEFT}
     assert [node.node_id for node in await one.nodes.live_nodes_from_db()] == ["one"]
 
 

@@ -15,7 +15,7 @@ from tools.demo.stage import Event, Stage
 from vox_mesh import Conflict, Job, JobState, Mesh, Message
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE
 from vox_mesh.model.messages.records import MessageState
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.oplog.op_kinds import RESOLVE
 
@@ -38,7 +38,7 @@ class Evidence:
     jobs: dict[str, Job]
     after: dict[str, list[str]]
     """Which jobs each one waited for."""
-    entries: list[Entry]
+    entries: list[LogEntry]
     chains: list[ChainReport]
     messages: list[Message]
     conflicts: list[Conflict]
@@ -47,7 +47,7 @@ class Evidence:
     events: list[Event]
     board: dict[str, list[dict[str, Any]]]
 
-    def ops(self, kind: str) -> Iterator[tuple[Entry, Any]]:
+    def ops(self, kind: str) -> Iterator[tuple[LogEntry, Any]]:
         """The accepted ops of a kind, in the order of their commits, and what they say."""
         for entry in self.entries:
             if entry.kind == kind and entry.accepted:

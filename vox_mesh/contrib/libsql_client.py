@@ -13,7 +13,7 @@ from vox_mesh.errors import DriverMissing, NoAnswer, Unreachable
 from vox_mesh.store.batch import DONE, Batch, BatchResult, StepEnd, StepError, StepResult, StepRows
 from vox_mesh.store.engine import Ask, EngineFacts, Note, unnoted
 from vox_mesh.store.engines.hrana import codec
-from vox_mesh.store.engines.hrana.line import Line
+from vox_mesh.store.engines.hrana.line import HranaConnection
 from vox_mesh.store.engines.hrana.token import is_read_only
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
@@ -155,7 +155,7 @@ class LibsqlClientEngine:
     async def _raise_refusal(self) -> None:
         """Raise why the server hung up, if it says so: the package may write on before it has read that."""
         async with aiohttp.ClientSession() as session:
-            line = await Line.open(session, self._endpoint, self._token, self._timeout)
+            line = await HranaConnection.open(session, self._endpoint, self._token, self._timeout)
             await line.close()
 
     def _told(self, error: BaseException) -> BaseException:

@@ -17,8 +17,8 @@ from vox_mesh.errors import DriverMissing, NoAnswer, SyncRefused, Unauthorized, 
 from vox_mesh.model.base.histogram import Counts
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.engines.reader import QUICK_S, SLOW_S, Reader, TooLong
-from vox_mesh.store.replica.floor import Floor
-from vox_mesh.store.replica.following import Following, Held
+from vox_mesh.store.replica.floor import ReadWatermark
+from vox_mesh.store.replica.following import CopyState, ReplicaFollower
 from vox_mesh.store.replica.interruptions import Restarted
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.rows import Rows
@@ -36,7 +36,7 @@ COMMAND: Final = (sys.executable, "-P", str(Path(__file__).with_name("native_syn
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReplicaSource:
     """What is copied, and to where."""
 
     path: Path
@@ -54,16 +54,16 @@ def require_package() -> None:
         )
 
 
-class NativeReplica(Following):
+class NativeReplica(ReplicaFollower):
     """Has another process sync, and reads the file that it keeps: SQLite's own log keeps the two apart."""
 
     driver = "native"
 
     def __init__(
         self,
-        source: Source,
+        source: ReplicaSource,
         mark: Mark,
-        floor: Floor,
+        floor: ReadWatermark,
         changes: Changes,
         *,
         max_stale_s: float,
@@ -79,9 +79,9 @@ class NativeReplica(Following):
         self._reader = Reader(source.path, "mode=ro")
 
     @property
-    def _held(self) -> Held:
+    def _held(self) -> CopyState:
         path = self._source.path
-        return Held("", 0, 0, path.stat().st_size if path.exists() else 0)
+        return CopyState("", 0, 0, path.stat().st_size if path.exists() else 0)
 
     async def _prepare(self) -> None:
         if not self._mark.record.as_of_ms:
@@ -136,7 +136,7 @@ class NativeReplica(Following):
 class Syncing:
     """The process that syncs, for as long as the context lasts."""
 
-    def __init__(self, command: Sequence[str], source: Source) -> None:
+    def __init__(self, command: Sequence[str], source: ReplicaSource) -> None:
         self._command = command
         self._source = source
         self._process: asyncio.subprocess.Process | None = None

@@ -9,7 +9,7 @@ from typing import Final
 from vox_mesh.errors import DatabaseFault, MeshError, OutcomeUnknown
 from vox_mesh.heartbeat.presence import Presence
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
-from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock, Surroundings
+from vox_mesh.nodes.clock import MAX_DISTANCE_MS, Dependencies, MeshClock
 from vox_mesh.nodes.database_clock import DatabaseClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.oplog.oplog import Heads, OpLog
@@ -41,7 +41,7 @@ class Heartbeat:
         clock: MeshClock,
         database_clock: DatabaseClock,
         witness: StoreWitness,
-        surroundings: Surroundings,
+        surroundings: Dependencies,
         *,
         tick_s: float,
     ) -> None:

@@ -22,7 +22,7 @@ from vox_mesh.oplog.author import Joined
 from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement, new_key
-from vox_mesh.store.write.journal import Desk
+from vox_mesh.store.write.journal import DirectDatabase
 from vox_mesh.store.write.request import Tenant
 
 _SQL: Final = named("nodes")
@@ -116,7 +116,7 @@ class Presence:
 
     # --- the start -------------------------------------------------------------------------------
 
-    async def register(self, desk: Desk) -> Joined:
+    async def register(self, desk: DirectDatabase) -> Joined:
         """Begin a new incarnation; refused while another process is this node, or with another key."""
         place = Statement(
             _SQL["refuse_if_in_use"],
@@ -151,7 +151,7 @@ class Presence:
         own = (self._clock.wall_ms, MAX_DISTANCE_MS, DEAD_AFTER_TICKS)
         return Statement(_CLOCK["drop_correction"], own)
 
-    async def _explained(self, refused: Refused, desk: Desk) -> MeshError:
+    async def _explained(self, refused: Refused, desk: DirectDatabase) -> MeshError:
         self._arrival = new_key()
         if refused.reason == "key_refused":
             own = (self._identity.key.public, self._host, os.getpid())

@@ -14,10 +14,10 @@ from aiohttp import web
 
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay.keys import RelayKeys
-from vox_mesh.messages.log_throttle import Sparing
+from vox_mesh.messages.log_throttle import ThrottledLogger
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.recent import Recent
-from vox_mesh.model.rhythm.window_keys import MARK, Fault
+from vox_mesh.model.rhythm.window_keys import MARK, WindowKeyFault
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Access:
         self._token = None if token is None else token.encode()
         self._read_token = None if read_token is None else read_token.encode()
         self._relay_keys = relay_keys
-        self._say = Sparing(_log)
+        self._say = ThrottledLogger(_log)
 
     def check(self, request: web.Request, scope: Scope = Scope.WRITE) -> None:
         """Raise 401 or 403 unless the request may do this; the comparison takes the same time for all."""
@@ -89,21 +89,21 @@ class Access:
 
 
 _KEYS_REFUSED: Final = {
-    Fault.STALE: (
+    WindowKeyFault.STALE: (
         "token_stale",
         "the bar of this key is over",
         "make one of this bar; the clock may be behind",
     ),
-    Fault.EARLY: (
+    WindowKeyFault.EARLY: (
         "token_early",
         "the bar of this key is to come",
         "make one of this bar; the clock may be ahead",
     ),
-    Fault.PROJECT: ("token_of_other_project", "this key is for another scope or repository", ""),
+    WindowKeyFault.PROJECT: ("token_of_other_project", "this key is for another scope or repository", ""),
 }
 
 
-def _refused_key(fault: Fault | None) -> Problem:
+def _refused_key(fault: WindowKeyFault | None) -> Problem:
     """Why a key of the relay, made by somebody who knows the token, does not open this."""
     if fault is None:
         return Problem(
@@ -130,7 +130,7 @@ def _refuse_from_pages(request: web.Request) -> None:
         )
 
 
-class Rates:
+class RateLimiter:
     """So many requests a second for each peer, and a burst of as many again.
 
     A peer is an address and the name that it gives itself. Since anyone can give itself any name, all of an

@@ -19,7 +19,7 @@ _LOOPBACK_6: Final = "::1"
 _HTTP_PORT: Final = 80
 
 
-class Address:
+class ListenAddress:
     """Where a node listens, and what it tells others. Without a port there is none to listen on."""
 
     def __init__(self, host: str, port: int | None, told: str | None, variable: str) -> None:
@@ -29,7 +29,7 @@ class Address:
         self._variable = variable
 
     @classmethod
-    def chosen(cls, control_addr: str | None, bind: str | None, *, has_token: bool) -> Address:
+    def chosen(cls, control_addr: str | None, bind: str | None, *, has_token: bool) -> ListenAddress:
         """By the settings: `bind`, or the address that others are told, or any port of this machine.
 
         Without a token nobody else may reach the service, nor is told that they could.

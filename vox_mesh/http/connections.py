@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from vox_mesh.http.problems import Handler, Problem
-from vox_mesh.messages.log_throttle import Sparing
+from vox_mesh.messages.log_throttle import ThrottledLogger
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Connections:
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._server: web.Server | None = None
-        self.say = Sparing(_log)
+        self.say = ThrottledLogger(_log)
 
     def begin(self, server: web.Server) -> None:
         """These are the connections of this server."""

@@ -20,9 +20,9 @@ from aiohttp import web
 
 from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.connections import lost, touched
-from vox_mesh.http.overview_feed import Scenes
+from vox_mesh.http.overview_feed import OverviewFeed
 from vox_mesh.http.problems import Problem
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.oplog import ENTRY_TOPICS, stamped_record, topic_of
 from vox_mesh.views.overview import Overview
 
@@ -53,13 +53,13 @@ _PARTS: Final[dict[str, Callable[[Overview], Any]]] = {
 _TOPICS: Final = frozenset({*ENTRY_TOPICS, *_PARTS, BEATS})
 
 
-class Events:
+class EventStream:
     """Tells all who listen."""
 
-    def __init__(self, mesh: Planes, access: Access) -> None:
+    def __init__(self, mesh: MeshServices, access: Access) -> None:
         self._mesh = mesh
         self._access = access
-        self._scenes = Scenes(mesh)
+        self._scenes = OverviewFeed(mesh)
         self._places = 0
         self._streams: set[asyncio.Task[Any]] = set()
         self._is_over = False

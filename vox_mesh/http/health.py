@@ -10,9 +10,9 @@ import orjson
 from aiohttp import web
 
 from vox_mesh.http.access import Access, Scope
-from vox_mesh.model.base.health_check import Check
+from vox_mesh.model.base.health_check import HealthCheck
 
-Checks = Callable[[], Sequence[Check]]
+Checks = Callable[[], Sequence[HealthCheck]]
 
 LIVE: Final = "/livez"
 READY: Final = "/readyz"

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from vox_mesh.errors import MeshError, StoreClosed
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.overview import Lookout, Overview
 
 _log = logging.getLogger(__name__)
@@ -18,10 +18,10 @@ _CALM_S: Final = 1.0
 _AGAIN_S: Final = 2.0
 
 
-class Scenes:
+class OverviewFeed:
     """Looks at the mesh after every change, at most once a second, while anybody listens."""
 
-    def __init__(self, mesh: Planes) -> None:
+    def __init__(self, mesh: MeshServices) -> None:
         self._store = mesh.store
         self._lookout = Lookout(mesh)
         self._listeners = 0

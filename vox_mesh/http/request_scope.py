@@ -17,7 +17,7 @@ Undo = Callable[[Any], Awaitable[None]]
 _MOST_WAITING: Final = 256
 
 
-class Calls:
+class RequestScope:
     """All that is under way for those who ask. None outlives its caller, its time, or the service."""
 
     def __init__(self) -> None:

@@ -6,42 +6,42 @@ from collections.abc import Callable
 
 from vox_mesh.errors import BadSettings
 from vox_mesh.http.access import Access
-from vox_mesh.http.address import Address
+from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.api.api import Api
-from vox_mesh.http.events import Events
+from vox_mesh.http.events import EventStream
 from vox_mesh.http.health import Checks, HealthPages
 from vox_mesh.http.metrics.collector import Measured
 from vox_mesh.http.metrics.endpoint import Metrics
-from vox_mesh.http.relay.client import HttpCourier
+from vox_mesh.http.relay.client import HttpRelayClient
 from vox_mesh.http.relay.endpoint import Delivery
 from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.http.service import Service
 from vox_mesh.messages.relay_inbound import WINDOW_MS, Reception
 from vox_mesh.messages.relay_outbound import Outbox
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.settings import Settings
 
 
-class Front:
+class NodeServer:
     """Takes what other nodes bring, and brings what is for them; answers whoever asks."""
 
     def __init__(
         self,
         settings: Settings,
-        mesh: Planes,
+        mesh: MeshServices,
         measured: Measured,
         checks: Checks,
         monotonic: Callable[[], float],
     ) -> None:
         token, read_token = _tokens(settings)
         own, store, bus = mesh.identity.node_id, mesh.store, mesh.bus
-        address = Address.chosen(settings.control_addr, settings.bind, has_token=token is not None)
+        address = ListenAddress.chosen(settings.control_addr, settings.bind, has_token=token is not None)
         keys = None if token is None else relay_keys_of(mesh, token)
         access = Access(token, read_token, keys)
         # What is forgotten by then can't be told from what never came.
         window_ms = min(WINDOW_MS, round(settings.message_retention * 1_000))
         reception = Reception(store, bus, mesh.clock, window_ms, monotonic)
-        self._events = Events(mesh, access)
+        self._events = EventStream(mesh, access)
         self._api = Api(mesh, access)
         self.service = Service(
             address,
@@ -55,7 +55,7 @@ class Front:
             faults=store.faults,
         )
         self._outbox = Outbox(
-            HttpCourier(own, keys),
+            HttpRelayClient(own, keys),
             bus.whereabouts,
             bus.arrivals,
             monotonic=monotonic,
@@ -83,7 +83,7 @@ class Front:
             await self.service.stop()
 
 
-def relay_keys_of(mesh: Planes, token: str) -> RelayKeys:
+def relay_keys_of(mesh: MeshServices, token: str) -> RelayKeys:
     """The keys of a mesh, by its own rhythm."""
     scope_id, repository_id, _ = mesh.store.tenant
     return RelayKeys(

@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from vox_mesh.http.address import Address
+from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.body import MAX_BODY_BYTES
 from vox_mesh.http.connections import Connections, Patience
 from vox_mesh.http.problems import as_problems
@@ -27,7 +27,7 @@ class Service:
 
     def __init__(
         self,
-        address: Address,
+        address: ListenAddress,
         parts: Sequence[Callable[[web.Application], None]],
         patience: Patience | None = None,
         faults: BackgroundFaults | None = None,

@@ -71,7 +71,7 @@ async def listed(
         before = None
 
 
-class Choice(NamedTuple):
+class JobSelection(NamedTuple):
     """The jobs that something is done to: those that are named, or all that fit."""
 
     references: Sequence[str]

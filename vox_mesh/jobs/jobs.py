@@ -18,8 +18,8 @@ from vox_mesh.errors import (
     Refused,
 )
 from vox_mesh.jobs.progress import Notes
-from vox_mesh.jobs.queries import Roster
-from vox_mesh.jobs.transitions import Item, Moves
+from vox_mesh.jobs.queries import JobQueries
+from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
 from vox_mesh.model.jobs.manifest import After, Manifest, ordered, outside
 from vox_mesh.model.jobs.records import (
@@ -34,7 +34,7 @@ from vox_mesh.model.rhythm.boundaries import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.endings import Endings
@@ -75,7 +75,7 @@ class Jobs:
     def __init__(
         self,
         store: Store,
-        author: Author,
+        author: OpLogWriter,
         clock: MeshClock,
         nodes: Nodes,
         secret: Callable[[int], bytes],
@@ -85,8 +85,8 @@ class Jobs:
         self._secret = secret
         self._author = author
         self.clock = clock
-        self.roster = Roster(store, clock)
-        self.moves = Moves(store, author, clock)
+        self.roster = JobQueries(store, clock)
+        self.moves = JobTransitions(store, author, clock)
         self.notes = Notes(store, self.roster)
         self._endings = Endings(store, self.roster.still_open)
         self.expired = 0

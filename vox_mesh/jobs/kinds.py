@@ -9,7 +9,7 @@ import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from vox_mesh.errors import BadValue, NotKnown
-from vox_mesh.jobs.queries import KindRules, Roster
+from vox_mesh.jobs.queries import JobQueries, KindRules
 from vox_mesh.jobs.transitions import SQL as JOBS
 from vox_mesh.model.documents.validation import shown
 from vox_mesh.model.jobs.manifest import Manifest
@@ -42,7 +42,7 @@ Limit = int | None | Keep
 class JobKinds:
     """Decides of kinds of job, for the whole mesh. A kind is named exactly, not by a pattern."""
 
-    def __init__(self, store: Store, roster: Roster) -> None:
+    def __init__(self, store: Store, roster: JobQueries) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
         self._roster = roster

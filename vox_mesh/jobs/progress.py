@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError, StaleClaim
-from vox_mesh.jobs.queries import Roster
+from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.store.rows import Value
@@ -51,7 +51,7 @@ class Piece(NamedTuple):
 class Notes:
     """Reads what was said of jobs."""
 
-    def __init__(self, store: Store, roster: Roster) -> None:
+    def __init__(self, store: Store, roster: JobQueries) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
         self._roster = roster

@@ -69,7 +69,7 @@ class Predecessor(NamedTuple):
     kind: str
 
 
-class Roster:
+class JobQueries:
     """Answers where jobs stand."""
 
     def __init__(self, store: Store, clock: MeshClock) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import BadValue, TooLarge
-from vox_mesh.model.jobs.replay import COLUMNS, Finding, Replay, Row
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.jobs.replay import COLUMNS, JobReplay, ReplayFinding, Row
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.oplog.pace import Pace
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.rows import Rows
@@ -60,7 +60,7 @@ class Rebuild:
         self._store = store
         self._mesh = store.tenant[:2]
         self._pages = Pages(store)
-        self.findings: list[Finding] = []
+        self.findings: list[ReplayFinding] = []
         """What the last look found in the log that the rules don't allow."""
 
     async def check(self) -> list[Difference]:
@@ -153,9 +153,9 @@ class _Log:
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
-        self._read: deque[Entry] = deque()
+        self._read: deque[LogEntry] = deque()
         self._pace = Pace()
-        self.replay = Replay()
+        self.replay = JobReplay()
 
     async def advance(self, last_id: int) -> None:
         """Follow all entries up to this one."""
@@ -171,7 +171,7 @@ class _Log:
             await self._pace.keep(entry.payload)
 
 
-def _compared(seen: Row, replay: Replay) -> _Wrong | None:
+def _compared(seen: Row, replay: JobReplay) -> _Wrong | None:
     job_id = seen["job_id"]
     row = replay.jobs.get(job_id)
     if row is None:
@@ -195,7 +195,7 @@ def _agree(name: str, seen: Any, by_log: Any) -> bool:
     return bool(seen == by_log)
 
 
-def _missing(order: Iterable[str], replay: Replay) -> Iterator[_Wrong]:
+def _missing(order: Iterable[str], replay: JobReplay) -> Iterator[_Wrong]:
     there = set(order)
     before: str | None = None
     for job_id, row in replay.jobs.items():
@@ -205,7 +205,7 @@ def _missing(order: Iterable[str], replay: Replay) -> Iterator[_Wrong]:
         before = job_id
 
 
-def _misplaced(order: Iterable[str], replay: Replay) -> Iterator[_Wrong]:
+def _misplaced(order: Iterable[str], replay: JobReplay) -> Iterator[_Wrong]:
     places = {job_id: place for place, job_id in enumerate(replay.jobs)}
     furthest = -1
     for found, job_id in enumerate(order):

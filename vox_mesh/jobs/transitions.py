@@ -13,7 +13,7 @@ from vox_mesh.errors import IllegalTransition, StaleClaim
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, JobState
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
@@ -32,10 +32,10 @@ Item = Mapping[str, Any]
 """What an op says of one job."""
 
 
-class Moves:
+class JobTransitions:
     """Writes the scripts. An op may move many jobs; those that answer tell which it did move."""
 
-    def __init__(self, store: Store, author: Author, clock: MeshClock) -> None:
+    def __init__(self, store: Store, author: OpLogWriter, clock: MeshClock) -> None:
         self._mesh = store.tenant[:2]
         self._author = author
         self._clock = clock

@@ -30,7 +30,7 @@ from vox_mesh.locks.wait_queue import LockQueue, Waiter
 from vox_mesh.locks.watch import watched
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import checked_seconds
-from vox_mesh.model.base.histogram import QUICK_S, Spread
+from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.pattern_index import PatternIndex
 from vox_mesh.model.locks.patterns import normalised
 from vox_mesh.model.locks.records import Holder, Lock
@@ -75,7 +75,7 @@ class Locks:
         self._leases: set[Lease] = set()
         self.highest_token = 0
         """The highest fencing token that was granted here."""
-        self.waited = Spread(QUICK_S)
+        self.waited = Histogram(QUICK_S)
         """How long it took those who acquired something to have it."""
         self._leaving: set[asyncio.Task[object]] = set()
 

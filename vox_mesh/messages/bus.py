@@ -18,11 +18,11 @@ from vox_mesh.messages.claims import (
     firsts_of_pairs,
 )
 from vox_mesh.messages.consumer import POLL_S, Consumer
-from vox_mesh.messages.directory import Whereabouts
+from vox_mesh.messages.directory import AgentDirectory
 from vox_mesh.messages.handling import Handling
 from vox_mesh.messages.inbox_leases import InboxLeases
-from vox_mesh.messages.queries import Letters
-from vox_mesh.messages.relay_buffer import Arrivals
+from vox_mesh.messages.queries import MessageQueries
+from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Auto, Outbox, Route
 from vox_mesh.messages.scripts import announce_script, send_beside, send_plainly, send_script, sql, taken
 from vox_mesh.messages.signing import Signing
@@ -46,11 +46,11 @@ from vox_mesh.model.messages.records import (
     payload_of,
 )
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
-from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import key_refused
 from vox_mesh.observability import tracing
 from vox_mesh.observability.log_context import of_message
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.store.script import Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
@@ -73,9 +73,9 @@ class Bus:
     def __init__(
         self,
         store: Store,
-        author: Author,
+        author: OpLogWriter,
         clock: MeshClock,
-        surroundings: Surroundings,
+        surroundings: Dependencies,
         agent: str | None,
     ) -> None:
         self._store = store
@@ -86,10 +86,12 @@ class Bus:
         self._monotonic = surroundings.monotonic
         self._signing = Signing(self._mesh)
         self.senders = Senders(store, surroundings.monotonic)
-        self.arrivals = Arrivals(surroundings.monotonic)
+        self.arrivals = RelayBuffer(surroundings.monotonic)
         self._leases = InboxLeases(store, clock, self._receiver, surroundings.monotonic)
-        self.whereabouts = Whereabouts(store, clock, lambda: author.identity.node_id, surroundings.monotonic)
-        self.letters = Letters(store, clock)
+        self.whereabouts = AgentDirectory(
+            store, clock, lambda: author.identity.node_id, surroundings.monotonic
+        )
+        self.letters = MessageQueries(store, clock)
         self._claims = Claims(store, author, clock, self.senders, surroundings.monotonic)
         self.stats = self._claims.stats
         self._outbox: Outbox | None = None

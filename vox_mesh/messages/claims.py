@@ -24,11 +24,11 @@ from vox_mesh.messages.scripts import (
 )
 from vox_mesh.messages.verification import Senders
 from vox_mesh.model.base.durations import checked_seconds
-from vox_mesh.model.base.histogram import LONG_S, Spread
+from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.messages.records import Message, in_turn
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
@@ -68,7 +68,7 @@ class Handed(NamedTuple):
 class ClaimStats:
     """What was handed out here, and refused."""
 
-    delivery: Spread = field(default_factory=lambda: Spread(LONG_S))
+    delivery: Histogram = field(default_factory=lambda: Histogram(LONG_S))
     """How many seconds after they were sent messages were handed to a consumer."""
     stale: int = 0
     """How often something was said of a message that was not the speaker's any more."""
@@ -85,7 +85,7 @@ class Claims:
     def __init__(
         self,
         store: Store,
-        author: Author,
+        author: OpLogWriter,
         clock: MeshClock,
         senders: Senders,
         monotonic: Callable[[], float],

@@ -11,7 +11,7 @@ from typing import Final
 from vox_mesh.errors import AWAY, MeshError, StoreClosed
 from vox_mesh.messages.claims import MAX_CLAIMED, ON_ARRIVAL, Claims, firsts_of_pairs, is_brought
 from vox_mesh.messages.inbox_leases import InboxLeases
-from vox_mesh.messages.relay_buffer import Arrivals
+from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.model.messages.records import Message
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.engines.thread import to_the_end
@@ -50,7 +50,7 @@ class Consumer:
         self,
         store: Store,
         claims: Claims,
-        arrivals: Arrivals,
+        arrivals: RelayBuffer,
         leases: InboxLeases,
         clock: MeshClock,
         names: Sequence[str],

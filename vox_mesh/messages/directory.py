@@ -10,7 +10,7 @@ from vox_mesh.messages.scripts import sql
 from vox_mesh.model.base.addresses import host_of, is_loopback
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import Message
-from vox_mesh.model.nodes.liveness import State, state_of
+from vox_mesh.model.nodes.liveness import NodeState, state_of
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import machine_id
 from vox_mesh.store.store import Store
@@ -28,7 +28,7 @@ class Peer(NamedTuple):
     url: str | None
 
 
-class Whereabouts:
+class AgentDirectory:
     """Finds nodes, and remembers them for a second."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Whereabouts:
             return Peer(node_id, None)
         silent_ms = max(0, self._clock.now_ms - last_seen_ms - round(self._store.unwritable_s * 1_000))
         state = state_of(silent_ms, tick_ms, has_left=left_ms is not None)
-        if control_addr is None or state in (State.DEAD, State.LEFT):
+        if control_addr is None or state in (NodeState.DEAD, NodeState.LEFT):
             return None
         if is_loopback(host_of(control_addr)) and machine != machine_id():
             return None  # that would be ourselves

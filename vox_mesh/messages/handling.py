@@ -9,7 +9,7 @@ from vox_mesh.errors import MeshError, NotHolder
 from vox_mesh.messages.claims import MIN_LEASE_S, Claims, firsts_of_pairs, is_brought
 from vox_mesh.messages.consumer import Consumer
 from vox_mesh.messages.inbox_leases import InboxLeases
-from vox_mesh.messages.relay_buffer import Arrivals
+from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.model.messages.records import Message
 from vox_mesh.observability.log_context import done_with
 from vox_mesh.store.engines.thread import to_the_end
@@ -26,7 +26,7 @@ class Handling:
     def __init__(
         self,
         claims: Claims,
-        arrivals: Arrivals,
+        arrivals: RelayBuffer,
         leases: InboxLeases,
         consumers: Sequence[Consumer],
         in_background: InBackground,

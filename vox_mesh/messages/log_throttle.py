@@ -11,7 +11,7 @@ _TIMES: Final = 10
 _WHILE_S: Final = 60.0
 
 
-class Sparing:
+class ThrottledLogger:
     """Logs each kind of line so many times a minute at most, and then how often it went unsaid.
 
     A kind is a text before its values are filled in: so there are never more than the program has.

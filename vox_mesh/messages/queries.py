@@ -29,7 +29,7 @@ class Thread(NamedTuple):
     last_at: str
 
 
-class Letters:
+class MessageQueries:
     """Lists and finds messages, whatever became of them. Nothing here claims any."""
 
     def __init__(self, store: Store, clock: MeshClock) -> None:

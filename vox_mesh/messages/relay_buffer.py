@@ -25,7 +25,7 @@ class Receiver(Protocol):
         """Whether it has messages of this pair, handed out or about to be."""
 
 
-class Arrivals:
+class RelayBuffer:
     """Keeps what was brought until it is found in the database, or handed out because that is away.
 
     Only for those who receive here: whoever else it is for will find it in the database.

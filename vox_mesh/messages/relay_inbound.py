@@ -18,7 +18,7 @@ from vox_mesh.errors import (
     StaleIncarnation,
 )
 from vox_mesh.messages.bus import Bus
-from vox_mesh.messages.log_throttle import Sparing
+from vox_mesh.messages.log_throttle import ThrottledLogger
 from vox_mesh.messages.scripts import json, sql, taken
 from vox_mesh.model.base.canonical import is_canonical
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS, Hlc
@@ -74,7 +74,7 @@ class Reception:
         self._clock = clock
         self._window_ms = window_ms
         self._monotonic = monotonic
-        self._say = Sparing(_log, monotonic)
+        self._say = ThrottledLogger(_log, monotonic)
         self._doubted = Recent[str, float](_MAX_NODES)  # nodes, and when they may be asked for again
         self._incarnations = Recent[str, int](_MAX_NODES)  # the latest that was heard of each node
         self._taken = Recent[str, int](_MAX_TAKEN)  # messages, and a hash of their words

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple, Protocol
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from vox_mesh.errors import RelayFailed, RelayRefused
-from vox_mesh.messages.directory import Peer, Whereabouts
-from vox_mesh.messages.log_throttle import Sparing
-from vox_mesh.messages.relay_buffer import Arrivals
+from vox_mesh.messages.directory import AgentDirectory, Peer
+from vox_mesh.messages.log_throttle import ThrottledLogger
+from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import UNKNOWN, Message
 from vox_mesh.observability.log_context import apart
@@ -51,7 +51,7 @@ def Remote(node_url: str) -> Route:  # noqa: N802 - one of three routes
     return Route(node_url=node_url)
 
 
-class Courier(Protocol):
+class RelayClient(Protocol):
     """How messages get to another node."""
 
     async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
@@ -86,9 +86,9 @@ class Outbox:
 
     def __init__(
         self,
-        courier: Courier,
-        whereabouts: Whereabouts,
-        arrivals: Arrivals,
+        courier: RelayClient,
+        whereabouts: AgentDirectory,
+        arrivals: RelayBuffer,
         *,
         monotonic: Callable[[], float],
         spooling: bool,
@@ -103,7 +103,7 @@ class Outbox:
         self._is_busy = is_busy
         self._faults = BackgroundFaults(monotonic) if faults is None else faults
         self._sleep = sleep
-        self._say = Sparing(_log, monotonic)
+        self._say = ThrottledLogger(_log, monotonic)
         self._lanes: dict[Peer, _Lane] = {}
         self._unresolved: deque[_Parcel] = deque()
         self._resolving: asyncio.Task[None] | None = None

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from vox_mesh.messages.log_throttle import Sparing
+from vox_mesh.messages.log_throttle import ThrottledLogger
 from vox_mesh.messages.scripts import sql
 from vox_mesh.model.base.batch_signature import parted
 from vox_mesh.model.base.keys import is_signed
@@ -33,7 +33,7 @@ class Senders:
         self._store = store
         self._mesh = store.tenant[:2]
         self._keys = Recent[str, Keys](_MAX_KNOWN)
-        self._say = Sparing(_log, monotonic)
+        self._say = ThrottledLogger(_log, monotonic)
         self.forged: Counter[str] = Counter()
         """How many messages were not from the node that they name, by that name; for a bounded number."""
 

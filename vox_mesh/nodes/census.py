@@ -9,7 +9,7 @@ import orjson
 
 from vox_mesh.model.base.histogram import OTHER
 from vox_mesh.model.locks.records import iso_of
-from vox_mesh.model.nodes.liveness import State, missed_ticks, state_of
+from vox_mesh.model.nodes.liveness import NodeState, missed_ticks, state_of
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
@@ -29,7 +29,7 @@ class Ticking(NamedTuple):
     node_id: str
     silent_s: float
     missed_ticks: int
-    state: State
+    state: NodeState
 
 
 class Census(NamedTuple):

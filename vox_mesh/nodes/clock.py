@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from vox_mesh.errors import BadValue, ClockOff, DatabaseClockJumped
 from vox_mesh.model.base.hlc import Hlc, HybridClock
-from vox_mesh.model.nodes.clock_steps import Step
+from vox_mesh.model.nodes.clock_steps import ClockStep
 
 if TYPE_CHECKING:
     from vox_mesh.store.engines.memory import SharedHome
@@ -47,7 +47,7 @@ def elapsed_s() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Dependencies:
     """What a node finds around it: a wall clock, one that never steps, chance (from 0 to 1), and secrets."""
 
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -71,7 +71,7 @@ class MeshClock:
     can't be true unless the database's clock was set is not believed: see `step`.
     """
 
-    def __init__(self, surroundings: Surroundings, *, has_own_wall: bool = False) -> None:
+    def __init__(self, surroundings: Dependencies, *, has_own_wall: bool = False) -> None:
         self._times = surroundings
         self._has_own_wall = has_own_wall
         self._ahead_ms: float | None = None  # of the clock that never steps: at least so much
@@ -83,7 +83,7 @@ class MeshClock:
         self._hybrid = HybridClock("")
         self.is_off = False
         """Whether our own clock was too far from the database's when that was last heard."""
-        self.step: Step | None = None
+        self.step: ClockStep | None = None
         """How far the database's clock was from where it should be when it was last heard, if too far."""
         self.correction_ms = 0
         """The time of the mesh minus the database's clock, as it was last heard."""
@@ -124,7 +124,7 @@ class MeshClock:
             if ahead is not None and not self._is_accepting:
                 low_ms, high_ms = at_least - ahead - self._unsure_ms, at_most - ahead
                 if self._is_step(low_ms, high_ms, now):
-                    self._suspect(Step(round(low_ms), round(high_ms)))
+                    self._suspect(ClockStep(round(low_ms), round(high_ms)))
                     return
             self._ahead_ms = at_least  # nearer, or they drift apart
             self._unsure_ms = at_most - at_least + unsure_ms
@@ -141,7 +141,7 @@ class MeshClock:
         most = MAX_STEP_MS + _MAX_DRIFT * 1_000 * (now - self._heard_at)
         return low_ms > most or high_ms < -most
 
-    def _suspect(self, step: Step) -> None:
+    def _suspect(self, step: ClockStep) -> None:
         if self.step is None:
             self.jumps += 1
             _log.error("the database's clock has jumped by %+.1f s", step.low_ms / 1_000)

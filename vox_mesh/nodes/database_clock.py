@@ -10,13 +10,20 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.model.nodes.clock_steps import Decision, Judgement, Step, Witness, is_followed, judge
+from vox_mesh.model.nodes.clock_steps import (
+    ClockStep,
+    ClockWitness,
+    StepDecision,
+    StepJudgement,
+    is_followed,
+    judge,
+)
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import MAX_STEP_MS, MeshClock
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement
-from vox_mesh.store.write.journal import Desk
+from vox_mesh.store.write.journal import DirectDatabase
 
 _log = logging.getLogger(__name__)
 
@@ -70,12 +77,12 @@ class DatabaseClock:
         self.unrecorded: list[ConfirmedStep] = []
         """Steps that this node has corrected and that are not in the op log yet."""
 
-    async def first_look(self, desk: Desk) -> None:
+    async def first_look(self, desk: DirectDatabase) -> None:
         """Ask for the time when a node starts, unless it is known."""
         if not self._clock.is_set:
             await self._hear(desk)
 
-    async def look(self, desk: Desk, observer: Observer | None) -> None:
+    async def look(self, desk: DirectDatabase, observer: Observer | None) -> None:
         """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed.
 
         A node takes part in confirming it; a command (`None`) only waits for that, and follows the nodes.
@@ -90,7 +97,7 @@ class DatabaseClock:
         if self._clock.step is not None:
             raise self._clock.jumped()
 
-    async def _hear(self, desk: Desk) -> None:
+    async def _hear(self, desk: DirectDatabase) -> None:
         is_first, started = not self._clock.is_set, self._clock.started()
         row = (await desk.ask(FIRST_LOOK if is_first else Statement(_SQL["look"])))[0]
         self._epoch = row["epoch"]
@@ -99,7 +106,7 @@ class DatabaseClock:
         else:
             self._clock.heard(row["now_ms"], started, row["correction_ms"])
 
-    async def _follow(self, desk: Desk) -> None:
+    async def _follow(self, desk: DirectDatabase) -> None:
         """Believe the database if most nodes do: then they have accepted the step."""
         if self._clock.step is None:
             self._beats.clear()
@@ -110,7 +117,7 @@ class DatabaseClock:
             self._clock.accept()
             await self._hear(desk)
 
-    async def _decide(self, desk: Desk, observer: Observer) -> None:
+    async def _decide(self, desk: DirectDatabase, observer: Observer) -> None:
         step = self._clock.step
         assert step is not None
         noticed = (self._epoch, self._clock.jumps)
@@ -126,17 +133,17 @@ class DatabaseClock:
             has_come_right=self._clock.has_come_right,
             is_overdue=self._clock.started() - self._noticed_at > _OVERDUE_S,
         )
-        if judgement.decision is Decision.CORRECT:
+        if judgement.decision is StepDecision.CORRECT:
             await self._correct(desk, observer, judgement)
-        elif judgement.decision is Decision.ACCEPT:
+        elif judgement.decision is StepDecision.ACCEPT:
             _log.error("the step of %+.1f s is accepted as the time of the mesh", step.low_ms / 1_000)
             self._clock.accept()
-        if judgement.decision is not Decision.WAIT:
+        if judgement.decision is not StepDecision.WAIT:
             await self._hear(desk)
         if self._clock.step is None:
             await self._testify(desk, observer, None)
 
-    async def _testify(self, desk: Desk, observer: Observer, step: Step | None) -> Any:
+    async def _testify(self, desk: DirectDatabase, observer: Observer, step: ClockStep | None) -> Any:
         """Say what this node has noticed; what all live nodes say."""
         low_ms, high_ms = (None, None) if step is None else step
         now_ms = self._clock.now_ms
@@ -153,13 +160,13 @@ class DatabaseClock:
         self._has_testified = step is not None
         return found
 
-    def _witness(self, row: Row) -> Witness:
+    def _witness(self, row: Row) -> ClockWitness:
         low_ms, high_ms = row["low_ms"], row["high_ms"]
-        step = None if low_ms is None or high_ms is None else Step(low_ms, high_ms)
+        step = None if low_ms is None or high_ms is None else ClockStep(low_ms, high_ms)
         first = self._beats.setdefault((_key_of(row), row["incarnation"]), row["beats"])
-        return Witness(step, row["beats"] - first, bool(row["knows"]))
+        return ClockWitness(step, row["beats"] - first, bool(row["knows"]))
 
-    async def _correct(self, desk: Desk, observer: Observer, judgement: Judgement) -> None:
+    async def _correct(self, desk: DirectDatabase, observer: Observer, judgement: StepJudgement) -> None:
         """Have the time of the mesh go on as if there had been no step; the first to say so is heard."""
         step_ms = judgement.step_ms
         script = Script(

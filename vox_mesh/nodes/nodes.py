@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import DatabaseUnavailable
-from vox_mesh.model.nodes.liveness import State, missed_ticks, state_of
+from vox_mesh.model.nodes.liveness import NodeState, missed_ticks, state_of
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import FIRST_LOOK, hear_first
 from vox_mesh.store.rows import Rows
@@ -67,7 +67,7 @@ class Node(NamedTuple):
         return missed_ticks(self.age_ms, self.tick_ms)
 
     @property
-    def state(self) -> State:
+    def state(self) -> NodeState:
         """What its silence means."""
         return state_of(self.age_ms, self.tick_ms, has_left=self.left_ms is not None)
 

@@ -24,7 +24,7 @@ from vox_mesh.errors import (
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.row_json import encoded, row_of, row_text, shown
 from vox_mesh.model.occ.merge import Columns, differing, three_way
-from vox_mesh.occ.tables import WRITTEN_AT, Place
+from vox_mesh.occ.tables import WRITTEN_AT, RowAddress
 from vox_mesh.occ.versions import Versions, writer_of
 from vox_mesh.oplog.op_kinds import RESOLVE
 from vox_mesh.store.rows import Row
@@ -188,7 +188,7 @@ class Conflicts:
     def record(
         self,
         conflict_id: str,
-        place: Place,
+        place: RowAddress,
         sides: tuple[Columns | None, Columns, Columns | None],
         *,
         agent: str | None,
@@ -243,7 +243,7 @@ class Conflicts:
             raise _moved(await self._versions.look(place), refused.statement) from None
         return Resolution(conflict.conflict_id, outcome.key, decision.name, written_at)
 
-    async def _seen(self, place: Place, onto: str) -> dict[str, Any] | None:
+    async def _seen(self, place: RowAddress, onto: str) -> dict[str, Any] | None:
         now = await self._versions.look(place)
         if onto != _version(now):
             raise _moved(now, 0)
@@ -252,7 +252,7 @@ class Conflicts:
     def _script(
         self,
         conflict: Conflict,
-        place: Place,
+        place: RowAddress,
         decision: _Decision,
         written_at: str | None,
         reason: str | None,
@@ -300,7 +300,7 @@ def _chosen(take: Take | str | None, value: Columns | None) -> Take | None:
 
 
 def _decided(
-    conflict: Conflict, place: Place, right: Columns | None, take: Take | None, value: Columns | None
+    conflict: Conflict, place: RowAddress, right: Columns | None, take: Take | None, value: Columns | None
 ) -> _Decision:
     match take:
         case Take.RIGHT:
@@ -313,7 +313,7 @@ def _decided(
             return _Decision("value", right, place.values(value or {}, right))
 
 
-def _merged(conflict: Conflict, place: Place, right: Columns | None) -> dict[str, Any] | None:
+def _merged(conflict: Conflict, place: RowAddress, right: Columns | None) -> dict[str, Any] | None:
     """What the merge changes in the right side; `None` if that has it all."""
     if right is None:
         raise MergeClash(

@@ -39,7 +39,7 @@ from vox_mesh.occ.strategies import (
     Written,
     check_strategy,
 )
-from vox_mesh.occ.tables import WRITTEN_AT, Place
+from vox_mesh.occ.tables import WRITTEN_AT, RowAddress
 from vox_mesh.occ.versions import Versions
 from vox_mesh.store.script import Answer, Script, Statement, new_key
 
@@ -63,7 +63,7 @@ _WRITE: Final = "write"
 class _Sides:
     """The three sides of a conflict, at a row's place, and who wants the left one."""
 
-    place: Place
+    place: RowAddress
     base: dict[str, Any] | None
     left: dict[str, Any]
     right: dict[str, Any] | None
@@ -212,7 +212,7 @@ class Occ:
             case Manual() | DeferToAgent():
                 return self._counted(place, "recorded", await self._record(strategy, sides, keys))
 
-    def _counted(self, place: Place, what: str, result: Result) -> Result:
+    def _counted(self, place: RowAddress, what: str, result: Result) -> Result:
         self.counts[place.table.name, what] += 1
         return result
 
@@ -257,14 +257,14 @@ class Occ:
     # --- writing ---------------------------------------------------------------------------------
 
     async def _put(
-        self, place: Place, values: Columns, over: Columns | None, keys: _Keys, purpose: str
+        self, place: RowAddress, values: Columns, over: Columns | None, keys: _Keys, purpose: str
     ) -> str | None:
         """Write values over a version of the row; the new version, or `None` if the row is another now."""
         written_at = await self._versions.next(over)
         return await self._send(place, place.put(values, over, written_at), written_at, keys, purpose)
 
     async def _send(
-        self, place: Place, statement: Statement, name: str, keys: _Keys, purpose: str
+        self, place: RowAddress, statement: Statement, name: str, keys: _Keys, purpose: str
     ) -> str | None:
         """Apply a statement that changes a row or none; the name of the change, if there was one.
 
@@ -304,7 +304,7 @@ def _is_version(row: Columns | None, other: Columns | None) -> bool:
     return bool(row[WRITTEN_AT] == other[WRITTEN_AT])
 
 
-def _contended(place: Place) -> Contended:
+def _contended(place: RowAddress) -> Contended:
     return Contended(
         f"others wrote {place.row_key} of {place.table.name} each time this was tried",
         hint="try again later, or have fewer write the same row",

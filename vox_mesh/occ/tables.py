@@ -39,7 +39,7 @@ def _tables_with_writers() -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class VersionedTable:
     """A table that has versions of rows. `columns` are all but scope and repository, which are `tenancy`."""
 
     name: str
@@ -61,9 +61,9 @@ class Tables:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, Table] = {}
+        self._known: dict[str, VersionedTable] = {}
 
-    async def place(self, name: str, key: Columns, *rows: Columns | None) -> Place:
+    async def place(self, name: str, key: Columns, *rows: Columns | None) -> RowAddress:
         """The place of the row with this key, or `BadValue`; each of `rows` has columns of the table only."""
         table = self._known.get(name)
         names = {column for row in (key, *rows) if row is not None for column in row}
@@ -81,9 +81,9 @@ class Tables:
                 hint=f"give a value for each of {_told_keys(table)}",
             )
         whose = dict(zip(_TENANCY, self._store.tenant[:2], strict=True))
-        return Place(table, plain(key), {column: whose[column] for column in table.tenancy})
+        return RowAddress(table, plain(key), {column: whose[column] for column in table.tenancy})
 
-    async def _found(self, name: str) -> Table:
+    async def _found(self, name: str) -> VersionedTable:
         if not _NAME.fullmatch(name):
             raise BadValue(f"{name!r} is no name of a table", hint="use letters, digits and underscores")
         if name.lower() in _tables_with_writers():
@@ -109,7 +109,7 @@ class Tables:
         for _, columns in groupby(indexed, lambda row: row["index_name"]):
             keys.add(frozenset(row["column_name"] for row in columns))
         keys = {key for key in keys if key and None not in key}
-        return Table(
+        return VersionedTable(
             name,
             tuple(column for column in types if column not in _TENANCY),
             tuple(column for column in _TENANCY if column in types),
@@ -121,7 +121,7 @@ class Tables:
         self._known.pop(name, None)
 
 
-def _told_keys(table: Table) -> str:
+def _told_keys(table: VersionedTable) -> str:
     keys = sorted(" and ".join(sorted(key.difference(table.tenancy))) for key in table.keys)
     return ", or ".join(keys) or "its primary key, which it needs"
 
@@ -137,10 +137,10 @@ def plain(row: Columns) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowAddress:
     """Where one row of a table is, or would be."""
 
-    table: Table
+    table: VersionedTable
     key: Mapping[str, Value]
     whose: Mapping[str, Value]
 

@@ -10,8 +10,8 @@ from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.occ.merge import Columns
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
-from vox_mesh.occ.tables import WRITTEN_AT, Place, Tables
-from vox_mesh.oplog.author import Author
+from vox_mesh.occ.tables import WRITTEN_AT, RowAddress, Tables
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.store.script import Outcome, Script
 from vox_mesh.store.store import Store
 
@@ -20,7 +20,7 @@ class Versions:
     """Reads and writes rows at their places. A version is a hybrid time, compared only for being the same."""
 
     def __init__(
-        self, store: Store, author: Author, clock: MeshClock, nodes: Nodes, agent: str | None
+        self, store: Store, author: OpLogWriter, clock: MeshClock, nodes: Nodes, agent: str | None
     ) -> None:
         self._store = store
         self._author = author
@@ -35,11 +35,11 @@ class Versions:
         """Who writes here."""
         return self._author.identity.node_id
 
-    async def place(self, table: str, key: Columns, *rows: Columns | None) -> Place:
+    async def place(self, table: str, key: Columns, *rows: Columns | None) -> RowAddress:
         """The place of the row with this key, or `BadValue`; each of `rows` has columns of the table only."""
         return await self._tables.place(table, key, *rows)
 
-    async def look(self, place: Place) -> dict[str, Any] | None:
+    async def look(self, place: RowAddress) -> dict[str, Any] | None:
         """The row as it is now."""
         statement = place.look()
         try:
@@ -51,7 +51,7 @@ class Versions:
         self._receive(row)
         return row
 
-    async def send(self, place: Place, script: Script) -> Outcome:
+    async def send(self, place: RowAddress, script: Script) -> Outcome:
         """Apply a script that is about this place."""
         try:
             return await self._store.write(script)

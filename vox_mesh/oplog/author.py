@@ -35,8 +35,8 @@ from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.rows import Row, Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement
-from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_FRAME, Frame
-from vox_mesh.store.write.journal import Desk
+from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_FRAME, RequestWrapper
+from vox_mesh.store.write.journal import DirectDatabase
 from vox_mesh.store.write.request import Tenant, Verdict, answered_rows, by_key
 
 _log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ _IS_CURRENT: Final = f"EXISTS ({_SQL['is_current']})"
 _IS_ON_TIME: Final = f"EXISTS ({_SQL['is_on_time']})"
 
 
-class Bound(NamedTuple):
+class EntryValues(NamedTuple):
     """An entry as it goes to the database; the statements know its values by their places."""
 
     seq: int
@@ -89,11 +89,11 @@ class Joined(NamedTuple):
 class Registration(Protocol):
     """How a node's incarnation begins."""
 
-    async def register(self, desk: Desk) -> Joined:
+    async def register(self, desk: DirectDatabase) -> Joined:
         """Begin a new incarnation, once."""
 
 
-class Author:
+class OpLogWriter:
     """The journal of one chain: a node's own, or the one in which its commands write side by side."""
 
     def __init__(
@@ -127,8 +127,8 @@ class Author:
         self._end: End | None = None  # not known
         self._acknowledged: End | None = None  # the chain was not read yet
         self._sealing = Sealing()
-        self._bound: list[Bound] = []
-        self._guard: Frame | None = None
+        self._bound: list[EntryValues] = []
+        self._guard: RequestWrapper | None = None
         self._guard_for: StoreMemory | None = None
         self._guarded_at = 0.0
         self._started = 0.0
@@ -148,7 +148,7 @@ class Author:
 
     # --- the journal -----------------------------------------------------------------------------
 
-    def bind(self, scripts: Sequence[Script]) -> Frame | None:
+    def bind(self, scripts: Sequence[Script]) -> RequestWrapper | None:
         """The frame of a request with these scripts, which stays open until it is settled."""
         if self._bound:
             self._end, self._bound = None, []  # nobody knows what became of it
@@ -161,7 +161,7 @@ class Author:
             return None
         return self._linked(self._end, self._entries(self._end, ops))
 
-    async def prepare(self, desk: Desk) -> None:
+    async def prepare(self, desk: DirectDatabase) -> None:
         """Register, if that is still to be done, and read where the chain ends."""
         was_broken, self.broken = self.broken is not None, None
         try:
@@ -195,7 +195,7 @@ class Author:
         self.witness.appended(found[last.seq][0], last.op_id, last.seq, last.hash)
         self._bound = []
 
-    async def recall(self, scripts: Sequence[Script], desk: Desk) -> Mapping[str, Verdict]:
+    async def recall(self, scripts: Sequence[Script], desk: DirectDatabase) -> Mapping[str, Verdict]:
         """What the log says of those of the scripts that are in it, by their keys."""
         self._end, self._bound = None, []
         ops = {script.key: script for script in scripts if script.op is not None}
@@ -216,7 +216,7 @@ class Author:
 
     # --- binding ---------------------------------------------------------------------------------
 
-    def _guarded(self) -> Frame:
+    def _guarded(self) -> RequestWrapper:
         """The frame of a request without ops: the same for a moment, until something new was acknowledged."""
         self._started = now = self._clock.started()
         seen = self.witness.seen
@@ -225,16 +225,16 @@ class Author:
             self._guard, self._guard_for, self._guarded_at = self._new_guard(), seen, now
         return self._guard
 
-    def _new_guard(self) -> Frame:
+    def _new_guard(self) -> RequestWrapper:
         window, days = self._clock.window_ms, self._clock.window_days
         if self._registration is not None:
             who = self._who
             guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who, *window))
-            return Frame((guard,), condition=Statement(_IS_CURRENT, (*who, *days)))
+            return RequestWrapper((guard,), condition=Statement(_IS_CURRENT, (*who, *days)))
         if not self._clock.is_set:
             return NO_FRAME
         guard = Statement(_SQL["refuse_unless_on_time"], window)
-        return Frame((guard,), condition=Statement(_IS_ON_TIME, (*_NOBODY, *days)))
+        return RequestWrapper((guard,), condition=Statement(_IS_ON_TIME, (*_NOBODY, *days)))
 
     @property
     def _who(self) -> Sequence[Value]:
@@ -242,7 +242,7 @@ class Author:
         seen = self.witness.seen
         return (self.identity.chain, self.incarnation, seen.beats, seen.last_id)
 
-    def _linked(self, end: End, entries: list[Bound]) -> Frame:
+    def _linked(self, end: End, entries: list[EntryValues]) -> RequestWrapper:
         author = self.identity
         last = end.hash if end.seq else None
         self._bound = entries
@@ -268,12 +268,12 @@ class Author:
             accepted = Statement(_SQL["append_one"], (*mesh, *entries[0][:10]))
         else:
             accepted = Statement(_SQL["append_several"], (*mesh, _array(entries)))
-        return Frame(preface, accepted, verdicts)
+        return RequestWrapper(preface, accepted, verdicts)
 
-    def _entries(self, end: End, scripts: Sequence[Script]) -> list[Bound]:
+    def _entries(self, end: End, scripts: Sequence[Script]) -> list[EntryValues]:
         author, repository = self.identity, self._mesh[1]
         now_ms = self._clock.now_ms
-        entries: list[Bound] = []
+        entries: list[EntryValues] = []
         seq, prev = end
         for script in _in_order(scripts):
             kind, payload, dependencies, signed, remark = script.op or _NO_OP
@@ -285,7 +285,7 @@ class Author:
             own = chain.hash_of(author.chain, seq, script.key, kind, hlc, deps, payload, repository, prev)
             signature = self._signature(own) if signed else None
             entries.append(
-                Bound(
+                EntryValues(
                     *(seq, script.key, kind, hlc, deps, payload, prev, own, signature, remark),
                     *(_reasons(script), script.columns or None),
                 )
@@ -300,7 +300,7 @@ class Author:
 
     # --- joining, also again after a rollback ----------------------------------------------------
 
-    async def _join(self, desk: Desk) -> None:
+    async def _join(self, desk: DirectDatabase) -> None:
         """Begin an incarnation, unless that is done: from then on nobody else can append."""
         if self._registration is None or self.joined is not None:
             return
@@ -325,7 +325,7 @@ class Author:
             )
             self.on_rejoin()
 
-    async def _is_left_behind(self, desk: Desk) -> bool:
+    async def _is_left_behind(self, desk: DirectDatabase) -> bool:
         """Whether the database has gone back since this process joined; then it has to join again."""
         if not await self._rollback.is_behind(desk, self.identity.node_id, self.joined):
             return False
@@ -333,7 +333,7 @@ class Author:
         self._bound, self._sealing = [], Sealing()
         return True
 
-    async def end_now(self, desk: Desk) -> End:
+    async def end_now(self, desk: DirectDatabase) -> End:
         """Read where the chain ends, whatever was known of it."""
         rows = await self._ask(desk, "chain_tail", None, 2**63 - 1, 1)
         if not rows:
@@ -355,7 +355,7 @@ class Author:
 
     # --- the end of the chain --------------------------------------------------------------------
 
-    async def _find_end(self, desk: Desk) -> None:
+    async def _find_end(self, desk: DirectDatabase) -> None:
         """Read the chain from where we know it, and take in what others have written to it."""
         known = self._acknowledged
         if known is None:
@@ -384,7 +384,7 @@ class Author:
             rows = more
         self._end = self._acknowledged = known
 
-    async def _refuse_unless_signed(self, last: Row, desk: Desk) -> None:
+    async def _refuse_unless_signed(self, last: Row, desk: DirectDatabase) -> None:
         """What the next entry is linked to, it vouches for: so that must be our own, or our earlier key's."""
         text, signature = chain.signed_text(last["hash"], self._mesh[0]), last["signature"] or ""
         if not is_signed(text, signature, self.identity.key.public):
@@ -402,12 +402,12 @@ class Author:
         self.witness.appended(row["id"], row["op_id"], row["seq"], row["hash"])
         return End(row["seq"], row["hash"])
 
-    async def _begin_command(self, desk: Desk) -> None:
+    async def _begin_command(self, desk: DirectDatabase) -> None:
         """A command is not registered: it only has to come with the key that is known for its node."""
         await self.database_clock.look(desk, None)
         await self._refuse_other_key(desk)
 
-    async def _refuse_if_not_ours(self, desk: Desk) -> None:
+    async def _refuse_if_not_ours(self, desk: DirectDatabase) -> None:
         """Nothing can be appended to the chain by a process that was replaced, or with another key.
 
         Nor while the database's clock is not where it should be. If it is, the request may have been late.
@@ -420,7 +420,7 @@ class Author:
         self._clock.was_late(self._started)
         self._guard = None  # it may expect another time now
 
-    async def look_at_clock(self, desk: Desk) -> None:
+    async def look_at_clock(self, desk: DirectDatabase) -> None:
         """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed."""
         observer: Observer | None = None
         if self._registration is not None and self.incarnation is not None:
@@ -430,21 +430,21 @@ class Author:
         except Refused:  # this incarnation is over: for good, or by a rollback, and the node joins again
             await self._refuse_if_replaced(desk)
 
-    async def _refuse_other_key(self, desk: Desk) -> None:
+    async def _refuse_other_key(self, desk: DirectDatabase) -> None:
         author = self.identity
         for name in (author.node_id, author.chain):
             found = await desk.ask(Statement(_SQL["newest_key"], (*self._mesh, name)))
             if found and found.value != author.key.public:
                 raise key_refused(name, author.key.public)
 
-    async def _refuse_if_replaced(self, desk: Desk) -> None:
+    async def _refuse_if_replaced(self, desk: DirectDatabase) -> None:
         if self.joined is None or await self._is_left_behind(desk):
             return
         now = await self._incarnation_now(desk)
         if now != self.incarnation:
             raise self._replaced(now)
 
-    async def _refuse_if_newer(self, desk: Desk) -> None:
+    async def _refuse_if_newer(self, desk: DirectDatabase) -> None:
         """Raise if this process was replaced before the rollback after which it wants to join again.
 
         A rollback raises all incarnations by the same amount: what is left of them tells which is newer.
@@ -455,7 +455,7 @@ class Author:
         if now is not None and now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
             raise self._replaced(now)
 
-    async def _incarnation_now(self, desk: Desk) -> int | None:
+    async def _incarnation_now(self, desk: DirectDatabase) -> int | None:
         rows = await desk.ask(Statement(_NODES["incarnation"], (*self._mesh, self.identity.node_id)))
         return rows.value if rows else None
 
@@ -466,7 +466,7 @@ class Author:
             hint="stop this process",
         )
 
-    async def _ask(self, desk: Desk, name: str, *values: Value) -> Any:
+    async def _ask(self, desk: DirectDatabase, name: str, *values: Value) -> Any:
         return await desk.ask(Statement(_SQL[name], (*self._mesh, self.identity.chain, *values)))
 
 
@@ -485,7 +485,7 @@ def _reasons(script: Script) -> Sequence[str | None]:
     return [refusals.get(index) for index in range(max(refusals) + 1)] if refusals else ()
 
 
-def _array(entries: Sequence[Bound]) -> str:
+def _array(entries: Sequence[EntryValues]) -> str:
     return orjson.dumps([tuple(entry) for entry in entries]).decode()
 
 

@@ -18,8 +18,8 @@ import orjson
 
 from vox_mesh.errors import BadSettings, BadValue, ExportRefused
 from vox_mesh.model.base.canonical import canonical, is_canonical, parse
-from vox_mesh.model.oplog.chain import Entry
-from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
+from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
 from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.oplog.roles import Owner
 from vox_mesh.store.files import publish
@@ -32,7 +32,7 @@ _AS_TEXT: Final = "_text"  # follows the name of a column that should be canonic
 _END: Final = b'{"entries":'
 _MARKS: Final = tuple(b'"kind":"%b"' % kind.encode() for kind in WITNESSES)
 _LONGEST_LINE: Final = 64 * 2**20
-_columns: Final = itemgetter(*Entry._fields)
+_columns: Final = itemgetter(*LogEntry._fields)
 
 
 class Header(NamedTuple):
@@ -60,15 +60,15 @@ class Verified(NamedTuple):
     chains: list[ChainReport]
 
 
-def record_of(entry: Entry) -> dict[str, Any]:
+def record_of(entry: LogEntry) -> dict[str, Any]:
     """An entry for a JSON encoder, by column: payload and dependencies are values, not text."""
     values: tuple[Any, ...] = entry
     if any(isinstance(value, bytes) for value in values):  # no entry holds any: somebody wrote it there
-        entry = Entry._make(value.hex() if isinstance(value, bytes) else value for value in values)
+        entry = LogEntry._make(value.hex() if isinstance(value, bytes) else value for value in values)
     return _record(entry, {name for name in _JSON if not is_canonical(getattr(entry, name))})
 
 
-def _record(entry: Entry, unfit: Collection[str]) -> dict[str, Any]:
+def _record(entry: LogEntry, unfit: Collection[str]) -> dict[str, Any]:
     """The same, where it is known which of the two are no canonical JSON and must stay text."""
     record: dict[str, Any] = entry._asdict()
     for name in _JSON:
@@ -172,7 +172,7 @@ def verify_export(path: Path, node_id: str | None = None) -> Verified:
     with _opened(path) as file:
         header = _header(path, file.readline(_LONGEST_LINE))
         owner = header.owner
-        witness = Witness(None if owner is None else owner.public_key, header.keys, header.scope_id)
+        witness = ChainWitness(None if owner is None else owner.public_key, header.keys, header.scope_id)
         start = file.tell()
         for number, line in _lines(path, file):
             if any(mark in line for mark in _MARKS):
@@ -258,7 +258,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     raise _damaged(path, number, "the file ends here, without its last line: it was cut off")
 
 
-def _entry(path: Path, number: int, line: bytes, header: Header) -> Entry:
+def _entry(path: Path, number: int, line: bytes, header: Header) -> LogEntry:
     try:
         record = orjson.loads(line)
         unfit = [name for name in _JSON if name + _AS_TEXT in record]
@@ -266,7 +266,7 @@ def _entry(path: Path, number: int, line: bytes, header: Header) -> Entry:
             record[name] = record[name + _AS_TEXT] if name in unfit else _canonical(record[name])
         if isinstance(record["accepted"], bool):
             record["accepted"] = int(record["accepted"])
-        entry = Entry._make(_columns(record))
+        entry = LogEntry._make(_columns(record))
         is_ours = isinstance(record["node_id"], str) and _json_line(_record(entry, unfit)) == line
         is_ours = is_ours and not any(is_canonical(record[name]) for name in unfit)
     except orjson.JSONDecodeError as error:

@@ -11,15 +11,15 @@ from vox_mesh.errors import AWAY, BadValue, DatabaseUnavailable
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
-from vox_mesh.model.oplog.chain import ANCHOR, SEAL, Entry
-from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
+from vox_mesh.model.oplog.chain import ANCHOR, SEAL, LogEntry
+from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, Authored, Kinds, OpKind
 from vox_mesh.oplog.pace import Pace
 from vox_mesh.oplog.pages import Pages
-from vox_mesh.oplog.pending_ops import Deferral, Standing, no_such_op
+from vox_mesh.oplog.pending_ops import Deferral, DependencyState, no_such_op
 from vox_mesh.oplog.roles import Owner, Roles
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.statements import named
@@ -47,7 +47,13 @@ class OpLog:
     """Appends to this author's chain, and reads all of them."""
 
     def __init__(
-        self, store: Store, author: Author, clock: MeshClock, kinds: Kinds, roles: Roles, deferral: Deferral
+        self,
+        store: Store,
+        author: OpLogWriter,
+        clock: MeshClock,
+        kinds: Kinds,
+        roles: Roles,
+        deferral: Deferral,
     ) -> None:
         self._store = store
         self._author = author
@@ -86,32 +92,32 @@ class OpLog:
         op_id = new_key() if key is None else key
         standing = await self._standing(known, op_id, deps)
         statements = await self._statements(known, op_id, payload, deps, standing)
-        remark = "deferred" if standing is Standing.DEFERRED else None
+        remark = "deferred" if standing is DependencyState.DEFERRED else None
         op = Op(kind, canonical(payload), tuple(deps), known.owner_only, remark)
         script = Script(*statements, key=op_id, op=op)
         script.may_come_again = key is not None  # one of our own making is sent by nobody else
         outcome = await self._store.write(script, timeout=timeout)
-        if standing is Standing.DEFERRED:
+        if standing is DependencyState.DEFERRED:
             # It is stored: if this fails, a node will see to it.
             with suppress(*AWAY):
                 await self._deferral.run_once()  # what it waits for may have come meanwhile
         return outcome
 
     async def _statements(
-        self, kind: OpKind, op_id: str, payload: JsonObject, deps: Sequence[str], standing: Standing
+        self, kind: OpKind, op_id: str, payload: JsonObject, deps: Sequence[str], standing: DependencyState
     ) -> list[Statement]:
         guards = [*await self._roles.guards(kind)]
-        if standing is Standing.REFUSED:
+        if standing is DependencyState.REFUSED:
             return [*guards, self._roles.refusal("dependency_refused")]
-        if standing is Standing.DEFERRED:
+        if standing is DependencyState.DEFERRED:
             return [*guards, *self._deferral.defer(op_id, deps)]
         if deps:
             guards.append(self._deferral.applied_guard(deps))
         return [*guards, *kind.effects(Authored(op_id, self._author.identity.chain, payload))]
 
-    async def _standing(self, kind: OpKind, op_id: str, deps: Sequence[str]) -> Standing:
+    async def _standing(self, kind: OpKind, op_id: str, deps: Sequence[str]) -> DependencyState:
         if not deps:
-            return Standing.APPLIED
+            return DependencyState.APPLIED
         if kind.owner_only:
             raise BadValue(f"{kind.name} can't depend on other ops")
         if not all(map(is_ulid, deps)) or len(set(deps)) != len(deps) or len(deps) > _MAX_DEPS:
@@ -120,7 +126,7 @@ class OpLog:
                 hint=f"name up to {_MAX_DEPS} ids, as `vox-mesh oplog tail` shows them",
             )
         if op_id in deps:
-            return Standing.DEFERRED  # for itself, which is refused as a cycle
+            return DependencyState.DEFERRED  # for itself, which is refused as a cycle
         return await self._deferral.standing_of(deps)
 
     async def anchor(self) -> Outcome:
@@ -159,7 +165,7 @@ class OpLog:
 
     async def tail(
         self, limit: int = 20, *, node_id: str | None = None, kind: str | None = None
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """The last entries, in the order of their commits."""
         found = await self._pages.newest(limit, node_id, kind)
         self._receive(found)
@@ -167,9 +173,9 @@ class OpLog:
 
     async def after(
         self, after_id: int, limit: int, *, node_id: str | None = None, kind: str | None = None
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """The entries committed after some other, so many at the most; fewer, if they are large."""
-        found: list[Entry] = []
+        found: list[LogEntry] = []
         while len(found) < limit:
             page = await self._pages.read("after", after_id, node_id, kind, limit=limit - len(found))
             if not page:
@@ -181,7 +187,7 @@ class OpLog:
 
     async def follow(
         self, after_id: int, *, node_id: str | None = None, kind: str | None = None
-    ) -> AsyncGenerator[Entry, None]:
+    ) -> AsyncGenerator[LogEntry, None]:
         """The entries committed after some other, as they come, for ever; also once the database is back."""
         while True:
             seen = self._store.change_count
@@ -217,27 +223,27 @@ class OpLog:
         """The id of the entry that was committed last; 0 if there is none."""
         return (await self._read("last_id")).value or 0
 
-    async def find(self, op_id: str) -> Entry:
+    async def find(self, op_id: str) -> LogEntry:
         """The entry of an op."""
         rows = await self._read("entries_of", canonical([op_id]))
         if not rows:
             raise no_such_op(op_id)
-        entry = Entry._make(rows[0])
+        entry = LogEntry._make(rows[0])
         self._receive([entry])
         return entry
 
-    async def is_authentic(self, entry: Entry) -> bool:
+    async def is_authentic(self, entry: LogEntry) -> bool:
         """Whether its author signed it, or an entry that follows it in the chain."""
         return await self._deferral.is_authentic(entry)
 
-    def _receive(self, entries: Sequence[Entry]) -> None:
+    def _receive(self, entries: Sequence[LogEntry]) -> None:
         """Whoever has seen these does what comes next at a later time."""
         if entries:
             self._clock.receive(max(str(entry.hlc) for entry in entries))
 
     async def entries(
         self, node_id: str | None = None, up_to: int | None = None
-    ) -> AsyncIterator[list[Entry]]:
+    ) -> AsyncIterator[list[LogEntry]]:
         """All entries, chain by chain and in order, in pages; of those committed up to one with an id."""
         chain, seq = node_id or "", -(2**63)  # from the very first on, also what has no right name or number
         while True:
@@ -269,7 +275,7 @@ class OpLog:
         """Recompute all chains, or one; what was found in each. The event loop is not held up by it."""
         owner, keys, last_id = await self.moment()
         scope_id = self._store.tenant.scope_id
-        witness = Witness(None if owner is None else owner.public_key, keys, scope_id)
+        witness = ChainWitness(None if owner is None else owner.public_key, keys, scope_id)
         pace = Pace()
         for kind in WITNESSES:
             async for entry in self._pages.of_kind(kind):

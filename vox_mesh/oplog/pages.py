@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from vox_mesh.errors import TooLarge
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
@@ -25,7 +25,7 @@ class Pages:
         self._store = store
         self._most = MOST
 
-    async def read(self, name: str, *values: Value, limit: int = MOST) -> list[Entry]:
+    async def read(self, name: str, *values: Value, limit: int = MOST) -> list[LogEntry]:
         """A page by one of the statements that end with a limit."""
         mesh = self._store.tenant[:2]
         while True:
@@ -37,9 +37,9 @@ class Pages:
                     raise
                 self._most = most // 2
             else:
-                return [Entry._make(row) for row in rows]
+                return [LogEntry._make(row) for row in rows]
 
-    async def of_kind(self, kind: str) -> AsyncIterator[Entry]:
+    async def of_kind(self, kind: str) -> AsyncIterator[LogEntry]:
         """All that were accepted of a kind that is looked for often, by their times."""
         time = ""
         while page := await self.read("of_kind", kind, time):
@@ -47,9 +47,9 @@ class Pages:
                 yield entry
             time = page[-1].hlc
 
-    async def newest(self, limit: int, node_id: str | None, kind: str | None) -> list[Entry]:
+    async def newest(self, limit: int, node_id: str | None, kind: str | None) -> list[LogEntry]:
         """The last entries, of one chain and kind or of all, newest first."""
-        found: list[Entry] = []
+        found: list[LogEntry] = []
         before = _LAST
         while len(found) < limit:
             left = limit - len(found)

@@ -13,7 +13,7 @@ import orjson
 from vox_mesh.errors import NotKnown, Refused, ScriptFailed
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.ulid import derived
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import Key, is_authentic
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.op_kinds import APPLY, DROP, Authored, Kinds
@@ -32,7 +32,7 @@ _NOT_WAITING: Final = "not_waiting"
 _LOST: Final = ("refused", "dropped")
 
 
-class Standing(StrEnum):
+class DependencyState(StrEnum):
     """What follows for an op from those it depends on."""
 
     APPLIED = "applied"
@@ -67,7 +67,7 @@ class Deferral:
         self.forged = 0
         """How many ops were dropped here because their authors have not signed them."""
 
-    async def standing_of(self, deps: Sequence[str]) -> Standing:
+    async def standing_of(self, deps: Sequence[str]) -> DependencyState:
         """What follows from these; their times are merged, so that what depends on them is later."""
         rows = await self._deps(deps)
         for row in rows:
@@ -75,8 +75,8 @@ class Deferral:
                 self._clock.receive(row["hlc"])
         found = {row["standing"] for row in rows}
         if found & {*_LOST}:
-            return Standing.REFUSED
-        return Standing.APPLIED if found <= {"applied"} else Standing.DEFERRED
+            return DependencyState.REFUSED
+        return DependencyState.APPLIED if found <= {"applied"} else DependencyState.DEFERRED
 
     def applied_guard(self, deps: Sequence[str]) -> Statement:
         """Refuse a script unless these ops are still applied."""
@@ -143,7 +143,7 @@ class Deferral:
         if not entries:
             return  # a rollback has lost it since we looked
         (entry,) = entries
-        has_waited = (entry.accepted, entry.reason) == (1, Standing.DEFERRED)
+        has_waited = (entry.accepted, entry.reason) == (1, DependencyState.DEFERRED)
         if not has_waited or not await self.is_authentic(entry):
             self.forged += 1
             await self._drop(entry, "forged")
@@ -163,7 +163,7 @@ class Deferral:
             if reason != _NOT_WAITING:  # another node was quicker
                 await self._drop(entry, reason)
 
-    async def _apply(self, entry: Entry) -> None:
+    async def _apply(self, entry: LogEntry) -> None:
         authored = Authored(entry.op_id, entry.node_id, parse(entry.payload))
         try:
             effects = self._kinds[entry.kind].effects(authored)
@@ -175,7 +175,7 @@ class Deferral:
         await self._settle(APPLY, entry, {"op": entry.op_id}, applied, *effects)
         _log.info("applied %s of %s, which had waited: %s", entry.kind, entry.node_id, entry.op_id)
 
-    async def _drop(self, entry: Entry, reason: str) -> None:
+    async def _drop(self, entry: LogEntry, reason: str) -> None:
         dropping = Statement(_SQL["drop"], (*self._of(entry), reason))
         try:
             await self._settle(DROP, entry, {"op": entry.op_id, "reason": reason}, dropping)
@@ -183,23 +183,23 @@ class Deferral:
             return  # another node was quicker
         _log.warning("%s of %s can never be applied: %s", entry.op_id, entry.node_id, reason)
 
-    async def _settle(self, kind: str, entry: Entry, payload: dict[str, Any], *effects: Statement) -> None:
+    async def _settle(self, kind: str, entry: LogEntry, payload: dict[str, Any], *effects: Statement) -> None:
         """Every node that tries sends the same script, so it takes effect once."""
         still = Statement(_SQL["refuse_unless_waiting"], self._of(entry), refusal=_NOT_WAITING)
         op = Op(kind, canonical(payload), (entry.op_id,))
         await self._store.write(Script(still, *effects, key=derived(entry.op_id, kind), op=op))
 
-    def _of(self, entry: Entry) -> tuple[str, str, str]:
+    def _of(self, entry: LogEntry) -> tuple[str, str, str]:
         return (*self._store.tenant[:2], entry.op_id)
 
     # --- reading ---------------------------------------------------------------------------------
 
-    async def is_authentic(self, entry: Entry) -> bool:
+    async def is_authentic(self, entry: LogEntry) -> bool:
         """Whether its author signed it, or an entry that follows it in the chain."""
         mesh, chain = self._store.tenant[:2], entry.node_id
         keys = await self._store.read(_OPLOG["keys"], mesh)
         own = [Key._make(row) for row in keys if row["node_id"] == chain]
-        following: list[Entry] = []
+        following: list[LogEntry] = []
         seq = entry.seq - 1
         while page := await self._pages.read("page_of_chain", chain, seq, None, limit=_AT_ONCE):
             following += page
@@ -208,9 +208,9 @@ class Deferral:
             seq = page[-1].seq
         return is_authentic(entry, following, own, mesh[0])
 
-    async def _entries_of(self, op_id: str) -> list[Entry]:
+    async def _entries_of(self, op_id: str) -> list[LogEntry]:
         values = (*self._store.tenant[:2], _array([op_id]))
-        return [Entry._make(row) for row in await self._store.read(_OPLOG["entries_of"], values)]
+        return [LogEntry._make(row) for row in await self._store.read(_OPLOG["entries_of"], values)]
 
     async def _deps(self, deps: Sequence[str], *, fresh: bool = False) -> Rows:
         return await self._read("standing_of", _array(deps), fresh=fresh)

@@ -15,12 +15,12 @@ from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.jobs.records import checked_pattern
-from vox_mesh.model.nodes.liveness import State
-from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, Witness
+from vox_mesh.model.nodes.liveness import NodeState
+from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainWitness
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.nodes.nodes import Node, Nodes
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.rows import Rows, Value
@@ -68,13 +68,13 @@ class Coordinator(NamedTuple):
     @property
     def is_drifting(self) -> bool:
         """Whether it has been silent for so long that the owner should know."""
-        return self.node is None or self.node.state in (State.DEAD, State.LEFT)
+        return self.node is None or self.node.state in (NodeState.DEAD, NodeState.LEFT)
 
 
 class Roles:
     """Reads and writes who may do what."""
 
-    def __init__(self, store: Store, author: Author, nodes: Nodes, clock: MeshClock) -> None:
+    def __init__(self, store: Store, author: OpLogWriter, nodes: Nodes, clock: MeshClock) -> None:
         self._store = store
         self._author = author
         self._nodes = nodes
@@ -195,7 +195,7 @@ class Roles:
     async def _said(self, kind: str) -> tuple[list[Said], list[str]]:
         """What the owner said of this kind, latest first; and the ids of what it did not, or not clearly."""
         owner = await self.owner()
-        witness = Witness(None if owner is None else owner.public_key, (), self._store.tenant.scope_id)
+        witness = ChainWitness(None if owner is None else owner.public_key, (), self._store.tenant.scope_id)
         said: list[Said] = []
         unsaid: list[str] = []
         async for entry in self._pages.of_kind(kind):

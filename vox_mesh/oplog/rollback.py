@@ -19,7 +19,7 @@ from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement, new_key
-from vox_mesh.store.write.journal import Desk
+from vox_mesh.store.write.journal import DirectDatabase
 from vox_mesh.store.write.request import Tenant
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Chain(Protocol[EndT]):
     def identity(self) -> Identity:
         """Who writes."""
 
-    async def end_now(self, desk: Desk) -> EndT:
+    async def end_now(self, desk: DirectDatabase) -> EndT:
         """Read where it ends."""
 
     def appending(self, end: EndT, op_id: str, op: Op) -> list[Statement]:
@@ -54,14 +54,14 @@ class Rollback:
         self._witness = witness
         self._clock = clock
 
-    async def is_behind(self, desk: Desk, node_id: str, joined: object) -> bool:
+    async def is_behind(self, desk: DirectDatabase, node_id: str, joined: object) -> bool:
         """Whether the database has gone back since this process first wrote, or since it joined."""
         memory = self._witness.memory
         state = await self._state(desk, node_id, memory)
         is_fenced = joined is not None and state.epoch.op_id != memory.epoch.op_id
         return is_fenced or rollback_evidence(memory, state) is not None
 
-    async def fence_if_behind(self, desk: Desk, chain: Chain[EndT], *, is_running: bool) -> bool:
+    async def fence_if_behind(self, desk: DirectDatabase, chain: Chain[EndT], *, is_running: bool) -> bool:
         """Fence the database if it has gone back and no node did so yet; return whether it has gone back.
 
         `is_running`: this process has worked with it. If not, it may be another database.
@@ -87,7 +87,7 @@ class Rollback:
         raise Overloaded("the database was rolled back again and again", hint="run `vox-mesh doctor`")
 
     async def _fence(
-        self, desk: Desk, chain: Chain[EndT], memory: StoreMemory, state: StoreState, evidence: str
+        self, desk: DirectDatabase, chain: Chain[EndT], memory: StoreMemory, state: StoreState, evidence: str
     ) -> bool:
         """Begin the next epoch, in one transaction; `False`: something has changed, look again."""
         identity, op_id = chain.identity, new_key()
@@ -132,7 +132,7 @@ class Rollback:
             Statement(_SQL["forget_epochs"], mesh),
         ]
 
-    async def _state(self, desk: Desk, node_id: str, memory: StoreMemory) -> StoreState:
+    async def _state(self, desk: DirectDatabase, node_id: str, memory: StoreMemory) -> StoreState:
         """Ask what the database knows of the node now."""
         started = self._clock.started()
         row = (await desk.ask(Statement(_SQL["state"], (*self._mesh, node_id, memory.entry_id))))[0]

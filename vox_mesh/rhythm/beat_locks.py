@@ -12,7 +12,7 @@ from vox_mesh.locks.locks import Locks
 from vox_mesh.locks.scripts import MIN_TTL_S
 from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.model.rhythm.boundaries import Until, end_of
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 
 _SHORTEST_MS: Final = round(MIN_TTL_S * 1_000)
 _SHORTEST_LEASE_MS: Final = 1_000
@@ -30,7 +30,7 @@ class BeatLock(Lock):
 class BeatLocks:
     """Acquires locks until a boundary of the rhythm, and renews them from one to the next."""
 
-    def __init__(self, ground: Ground, locks: Locks) -> None:
+    def __init__(self, ground: RhythmContext, locks: Locks) -> None:
         self._ground = ground
         self._locks = locks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement
 
@@ -27,7 +27,7 @@ _CHANGED: Final = Answer(_SQL["changed"], columns=("changed",))
 class Tidying:
     """Removes what is old, now and then; the leader does so for all."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: RhythmContext) -> None:
         self._ground = ground
         self._done_ms = 0
 

@@ -8,17 +8,17 @@ from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Beat, Timeline
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.rhythm.tempo.times import Times
 from vox_mesh.store.store import Store
 
 
 @dataclass(slots=True)
-class Ground:
+class RhythmContext:
     """Shared by all parts; whoever learns of a new tempo puts it here."""
 
     store: Store
-    author: Author
+    author: OpLogWriter
     clock: MeshClock
     times: Times
     agent: str | None

@@ -15,15 +15,15 @@ from vox_mesh.model.rhythm.frames import BeatFrame, Stamp
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.tempo import Timeline, window_id
-from vox_mesh.nodes.clock import MeshClock, Surroundings
-from vox_mesh.oplog.author import Author
+from vox_mesh.nodes.clock import Dependencies, MeshClock
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.rhythm.beat_locks import BeatLocks
 from vox_mesh.rhythm.budgets.budgets import Budgets, read_rates
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.rhythm.help.help import Help
 from vox_mesh.rhythm.phrases.phrases import Phrases
-from vox_mesh.rhythm.reports.bar_reporter import Reverb
+from vox_mesh.rhythm.reports.bar_reporter import BarReporter
 from vox_mesh.rhythm.reports.status import StatusDesk
 from vox_mesh.rhythm.tempo.controller import TempoController
 from vox_mesh.rhythm.tempo.policies import Policies
@@ -41,9 +41,9 @@ class Rhythm(Phrases):
     def __init__(
         self,
         store: Store,
-        author: Author,
+        author: OpLogWriter,
         clock: MeshClock,
-        surroundings: Surroundings,
+        surroundings: Dependencies,
         agent: str | None,
         locks: Locks,
         bus: Bus,
@@ -52,14 +52,14 @@ class Rhythm(Phrases):
         self.times = Times(clock)
         built_in = TempoPolicy.built_in(store.tenant.repository_id)
         plan = Plan(PlanEntry.of(built_in if files.policy is None else _policy_at(files.policy)))
-        self.ground = Ground(store, author, clock, self.times, agent, plan)
+        self.ground = RhythmContext(store, author, clock, self.times, agent, plan)
         self.budgets = Budgets(self.ground, read_rates(files.rates))
         self.policies = Policies(self.ground, built_in)
         self.pulse = Pulse(self.ground)
         self.holds = BeatLocks(self.ground, locks)
         self.leadership = Leadership(OFFICE, store, locks, clock, surroundings.monotonic)
         self.status = StatusDesk(self.ground)
-        self.reverb = Reverb(self.ground)
+        self.reverb = BarReporter(self.ground)
         self.help = Help(self.ground, bus)
         self.controller = TempoController(self.ground, self.policies, self.leadership)
         super().__init__(self.ground, self.status, bus, self.budgets, self.help)

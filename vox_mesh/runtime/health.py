@@ -7,15 +7,15 @@ from typing import Final
 
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.jobs.worker.worker import Worker
-from vox_mesh.model.base.health_check import Check, Vitals
+from vox_mesh.model.base.health_check import HealthCheck, Vitals
 from vox_mesh.model.locks.records import iso_of
-from vox_mesh.model.rhythm.frames import Source
+from vox_mesh.model.rhythm.frames import TempoSource
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.runtime.supervisor import PartState, Supervisor
 from vox_mesh.settings import Settings
-from vox_mesh.store.replica.replica import State as ReplicaState
+from vox_mesh.store.replica.replica import ReplicaState as ReplicaState
 from vox_mesh.store.store import Store
 
 _SLACK_S: Final = 5.0
@@ -34,7 +34,7 @@ class Health:
         self,
         settings: Settings,
         store: Store,
-        author: Author,
+        author: OpLogWriter,
         clock: MeshClock,
         heartbeat: Heartbeat,
         worker: Worker,
@@ -58,16 +58,18 @@ class Health:
         self.is_leaving = False
         """Whether it has been told to stop."""
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[HealthCheck]:
         """All that must be so."""
         if self.is_leaving:
-            return [Check("leaving", False, "it takes nothing more, and gives back what it has in hand")]
+            return [
+                HealthCheck("leaving", False, "it takes nothing more, and gives back what it has in hand")
+            ]
         checks = [self._database(), self._writes(), self._clock_check(), self._parts(), self._tempo()]
         checks += [self._background(), self._rollback()]
         if self._store.replica_status is not None:
             checks.append(self._replica())
         if self.is_beginning:
-            checks.append(Check(_START, False, "it does not take jobs yet"))
+            checks.append(HealthCheck(_START, False, "it does not take jobs yet"))
         elif self.is_to_work:
             checks.append(self._work())
         return checks
@@ -87,83 +89,87 @@ class Health:
     def _patience_s(self) -> float:
         return _TICKS * self._settings.tick + _SLACK_S
 
-    def _database(self) -> Check:
+    def _database(self) -> HealthCheck:
         name = _DATABASE
         if self._heartbeat.fault:
-            return Check(name, False, self._heartbeat.fault)
+            return HealthCheck(name, False, self._heartbeat.fault)
         silent_s = self._heartbeat.silent_s
         if silent_s is None:
-            return Check(name, False, "it has not answered yet")
+            return HealthCheck(name, False, "it has not answered yet")
         if silent_s > self._patience_s:
-            return Check(name, False, f"this node has not ticked for {silent_s:.0f} s")
-        return Check(name, True)
+            return HealthCheck(name, False, f"this node has not ticked for {silent_s:.0f} s")
+        return HealthCheck(name, True)
 
-    def _rollback(self) -> Check:
+    def _rollback(self) -> HealthCheck:
         """Not ready while it joins again; for a day afterwards it is said, and not held against the node."""
         name, joined = "rollback", self._author.joined
         if joined is None:
             is_again = self._author.incarnation is not None
-            return Check(name, not is_again, "the database went back: joining again" if is_again else "")
+            return HealthCheck(
+                name, not is_again, "the database went back: joining again" if is_again else ""
+            )
         is_recent = self._clock.now_ms - joined.epoch_began_ms < _RECENT_MS
         if not (joined.epoch.number and is_recent):
-            return Check(name, True)
+            return HealthCheck(name, True)
         at = iso_of(joined.epoch_began_ms)
-        return Check(name, True, f"the database went back to an earlier state, found at {at}")
+        return HealthCheck(name, True, f"the database went back to an earlier state, found at {at}")
 
-    def _writes(self) -> Check:
+    def _writes(self) -> HealthCheck:
         stuck_s = self._store.under_way_s
         is_ok = stuck_s <= self._settings.db_deadline + _SLACK_S
-        return Check("writes", is_ok, "" if is_ok else f"one is under way for {stuck_s:.0f} s")
+        return HealthCheck("writes", is_ok, "" if is_ok else f"one is under way for {stuck_s:.0f} s")
 
-    def _clock_check(self) -> Check:
+    def _clock_check(self) -> HealthCheck:
         clock = self._clock
         if clock.step is not None:
-            return Check("clock", False, str(clock.jumped()))
+            return HealthCheck("clock", False, str(clock.jumped()))
         if clock.is_off:
             off_s, most_s = clock.distance_ms / 1_000, MAX_DISTANCE_MS // 1_000
-            return Check(
+            return HealthCheck(
                 "clock",
                 False,
                 f"this machine's clock is {off_s:+.1f} s from the database's, and at most {most_s} s are "
                 "tolerated: set the wrong one",
             )
         if abs(clock.correction_ms) < MAX_STEP_MS:
-            return Check("clock", True)
+            return HealthCheck("clock", True)
         off_s = -clock.correction_ms / 1_000
-        return Check("clock", True, f"the database's clock is {off_s:+.1f} s off, which is corrected: set it")
+        return HealthCheck(
+            "clock", True, f"the database's clock is {off_s:+.1f} s off, which is corrected: set it"
+        )
 
-    def _parts(self) -> Check:
+    def _parts(self) -> HealthCheck:
         wrong = [
             f"{part.name} {'can not go on' if part.state is PartState.BROKEN else 'crashed'}: {part.fault}"
             for part in self._supervisor.parts.values()
             if part.state in (PartState.PAUSING, PartState.BROKEN)
         ]
-        return Check("parts", not wrong, "; ".join(wrong))
+        return HealthCheck("parts", not wrong, "; ".join(wrong))
 
-    def _background(self) -> Check:
+    def _background(self) -> HealthCheck:
         """Name the background tasks that failed. They went on: this is not held against the node."""
         faults = self._store.faults
         told = [f"{task} failed {n} times, last: {faults.latest[task]}" for task, n in faults.counts.items()]
-        return Check("background", True, "; ".join(told))
+        return HealthCheck("background", True, "; ".join(told))
 
-    def _tempo(self) -> Check:
+    def _tempo(self) -> HealthCheck:
         """Which is said, and not held against the node: it works all the same."""
-        is_median = self._rhythm.pulse.source is Source.MEDIAN
-        return Check("tempo", True, "policies differ and nobody leads: the median" if is_median else "")
+        is_median = self._rhythm.pulse.source is TempoSource.MEDIAN
+        return HealthCheck("tempo", True, "policies differ and nobody leads: the median" if is_median else "")
 
-    def _replica(self) -> Check:
+    def _replica(self) -> HealthCheck:
         status = self._store.replica_status
         assert status is not None
         if status.state is ReplicaState.IN_TOUCH:
-            return Check("replica", True)
+            return HealthCheck("replica", True)
         age = "never up to date" if status.age_ms is None else f"{status.age_ms / 1_000:.1f} s behind"
         told = filter(None, (f"it is {age} ({status.state})", status.error))
-        return Check("replica", False, ": ".join(told))
+        return HealthCheck("replica", False, ": ".join(told))
 
-    def _work(self) -> Check:
+    def _work(self) -> HealthCheck:
         fault = self._worker.fault(self._patience_s)
-        return Check("worker", not fault, fault)
+        return HealthCheck("worker", not fault, fault)
 
 
-def _told(checks: Iterable[Check]) -> list[str]:
+def _told(checks: Iterable[HealthCheck]) -> list[str]:
     return [f"{check.name}: {check.detail}" for check in checks if not check.is_ok]

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vox_mesh.contrib.native import NativeReplica, Source, require_package
+from vox_mesh.contrib.native import NativeReplica, ReplicaSource, require_package
 from vox_mesh.errors import DriverMissing, ReplicaOff, SyncRefused
 from vox_mesh.model.base.histogram import Counts
 from vox_mesh.model.base.homes import ReplicaChoice
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.engine import Ask
 from vox_mesh.store.replica.copy import Copy
-from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.replica.floor import ReadWatermark
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.overtaken import OvertakenCopies
@@ -36,7 +36,7 @@ class Origin:
     endpoint: str
     token: str | None
     timeout: float
-    floor: Floor
+    floor: ReadWatermark
     changes: Changes
     max_stale_s: float
     requests: Counts
@@ -86,7 +86,7 @@ def _pushed(origin: Origin, refused: Callable[[SyncRefused], None]) -> Replica:
 def _native(origin: Origin) -> Replica:
     require_package()
     return NativeReplica(
-        Source(origin.path, origin.endpoint, origin.token, origin.timeout),
+        ReplicaSource(origin.path, origin.endpoint, origin.token, origin.timeout),
         Mark.take(origin.path, NativeReplica.driver, origin.endpoint),
         origin.floor,
         origin.changes,

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 
 from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
 from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.settings import Settings
 from vox_mesh.store.engine import Ask, Engine, Note, unnoted
-from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.replica.floor import ReadWatermark
 from vox_mesh.store.replica.mark import replica_path
 from vox_mesh.store.replica.replica import Replica
 from vox_mesh.store.script import new_key
 from vox_mesh.store.slots import Slot, take_slot
 from vox_mesh.store.spool.agent_queue import AgentQueue
 from vox_mesh.store.spool.spool import Spool
-from vox_mesh.store.stats import Traffic
+from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.changes import Changes
 from vox_mesh.store.watch.listening import Listener, WalListener
 from vox_mesh.store.write.breaker import Breaker
-from vox_mesh.store.write.journal import Journal
+from vox_mesh.store.write.journal import WriteInterceptor
 from vox_mesh.store.write.request import Tenant
 
 if TYPE_CHECKING:
@@ -68,15 +68,15 @@ async def open_store_of(
     role: Role,
     slot: Slot | None,
     tenant: Tenant,
-    journal: Journal | None = None,
-    surroundings: Surroundings | None = None,
+    journal: WriteInterceptor | None = None,
+    surroundings: Dependencies | None = None,
 ) -> Store:
     """Open the store; it owns the slot from now on. On the memory home it may be one that others share."""
-    around = Surroundings() if surroundings is None else surroundings
-    floor = Floor(around.monotonic) if settings.home is Home.MESH else None
+    around = Dependencies() if surroundings is None else surroundings
+    floor = ReadWatermark(around.monotonic) if settings.home is Home.MESH else None
     shared = around.memory if settings.home is Home.MEMORY else None
     changes = Changes() if shared is None else shared.changes
-    traffic = Traffic()
+    traffic = StoreStats()
     async with AsyncExitStack() as undoing:  # of what was opened, should the rest fail
         if slot is not None:
             undoing.callback(slot.release)
@@ -156,20 +156,20 @@ def open_slot_replica(
     settings: Settings,
     slot: Slot,
     ask: Ask,
-    floor: Floor | None = None,
+    floor: ReadWatermark | None = None,
     changes: Changes | None = None,
-    traffic: Traffic | None = None,
+    traffic: StoreStats | None = None,
 ) -> Replica:
     """Open a slot's copy of the primary, or raise why there can be none."""
     from vox_mesh.runtime.open_replica import Origin, open_replica
 
-    traffic = Traffic() if traffic is None else traffic
+    traffic = StoreStats() if traffic is None else traffic
     origin = Origin(
         path=replica_path(settings.db_path, slot.name),
         endpoint=settings.endpoint,
         token=_token(settings),
         timeout=settings.db_request_timeout,
-        floor=Floor(Surroundings().monotonic) if floor is None else floor,
+        floor=ReadWatermark(Dependencies().monotonic) if floor is None else floor,
         changes=Changes() if changes is None else changes,
         max_stale_s=settings.db_max_stale_ms / 1_000,
         requests=traffic.requests,
@@ -183,9 +183,9 @@ def _replica(
     settings: Settings,
     slot: Slot | None,
     ask: Ask,
-    floor: Floor | None,
+    floor: ReadWatermark | None,
     changes: Changes,
-    traffic: Traffic,
+    traffic: StoreStats,
 ) -> Replica | None:
     """A node's replica. Where there can be none, the primary answers reads."""
     if slot is None or floor is None or settings.db_replica is ReplicaChoice.OFF:

@@ -41,9 +41,9 @@ from vox_mesh.store.schema.schema import UNFINISHED, VERSION, ensure_schema, mig
 from vox_mesh.store.schema.shape import expected
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.schema.tables import SQL as TABLES
-from vox_mesh.store.schema.tables import Table, mesh_tables, quoted, tables_at, tables_in
+from vox_mesh.store.schema.tables import TableColumns, mesh_tables, quoted, tables_at, tables_in
 from vox_mesh.store.script import Statement, new_key
-from vox_mesh.store.write.retry import Carrier
+from vox_mesh.store.write.retry import RetryingCaller
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class BackupFile:
         except BaseException:
             self._connection.close()
             raise
-        self._place: tuple[Table, int] | None = None
+        self._place: tuple[TableColumns, int] | None = None
         self._cursor: sqlite3.Cursor | None = None
 
     def _check(self, path: Path) -> int:
@@ -124,7 +124,7 @@ class BackupFile:
         """How many rows there are to restore."""
         return sum(self.counts.values())
 
-    def part(self, done: int) -> tuple[Table, list[tuple[Value, ...]]]:
+    def part(self, done: int) -> tuple[TableColumns, list[tuple[Value, ...]]]:
         """The next rows, all of one table, after so many were done."""
         place = self._locate(done)
         table, offset = place
@@ -142,14 +142,14 @@ class BackupFile:
         self._place = table, offset + len(rows)
         return table, rows
 
-    def _locate(self, done: int) -> tuple[Table, int]:
+    def _locate(self, done: int) -> tuple[TableColumns, int]:
         for table in self.tables:
             if done < self.counts[table.name]:
                 return table, done
             done -= self.counts[table.name]
         raise IndexError("there are no more rows")
 
-    def _count(self, table: Table) -> int:
+    def _count(self, table: TableColumns) -> int:
         count: int = self._connection.execute(f"SELECT count(*) FROM {table.quoted}").fetchone()[0]
         return count
 
@@ -215,7 +215,7 @@ class _Restore:
         self._backup = backup
         self._disk = disk
         self._timeout = timeout
-        self._carrier = Carrier(None)
+        self._carrier = RetryingCaller(None)
         found = {(row["type"], row["name"]): row["sql"] for row in backup.definitions}
         self._definitions = {**found, **expected()}
 
@@ -254,7 +254,7 @@ class _Restore:
             raise _stopped(error)
         return done
 
-    async def _refuse_if_in_use(self, tables: list[Table]) -> None:
+    async def _refuse_if_in_use(self, tables: list[TableColumns]) -> None:
         found: list[str] = []
         for table in tables:
             count = (await self._ask(f"SELECT count(*) FROM {table.quoted}")).value

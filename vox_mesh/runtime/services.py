@@ -13,14 +13,14 @@ from vox_mesh.jobs.kinds import JobKinds
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.bus import Bus
-from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.features import Features
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.occ.conflicts import Conflict, Conflicts
 from vox_mesh.occ.occ import Occ
 from vox_mesh.occ.versions import Versions
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.oplog.op_kinds import Kinds
 from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.oplog.pending_ops import Deferral
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Planes:
+class MeshServices:
     """Locks, nodes, the log, versions, messages and jobs of one mesh."""
 
     def __init__(
         self,
         store: Store,
-        author: Author,
+        author: OpLogWriter,
         clock: MeshClock,
-        surroundings: Surroundings,
+        surroundings: Dependencies,
         agent: str | None,
         artifacts: Artifacts,
         files: RhythmFiles,

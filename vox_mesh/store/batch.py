@@ -75,7 +75,7 @@ class AnyOf(NamedTuple):
 Condition = Ok | Failed | Not | All | AnyOf
 
 
-class Step(NamedTuple):
+class BatchStep(NamedTuple):
     """One statement and when to run it: on its condition or, without one, if the step before it succeeded."""
 
     sql: str
@@ -90,13 +90,13 @@ class Step(NamedTuple):
         return self.condition.holds(verdicts)
 
 
-_COMMIT: Final = Step("COMMIT")
+_COMMIT: Final = BatchStep("COMMIT")
 
 
 @cache
-def _rollback(commit: int) -> Step:
+def _rollback(commit: int) -> BatchStep:
     """The last step, if that one is the `COMMIT`; that of each length is made once."""
-    return Step("ROLLBACK", (), All((Not(Ok(commit)), Ok(0))))
+    return BatchStep("ROLLBACK", (), All((Not(Ok(commit)), Ok(0))))
 
 
 class StepRows(NamedTuple):
@@ -146,7 +146,7 @@ _FAULTS: Final = (
     "TRANSACTION_",
 )
 
-_BEGIN: Final = Step("BEGIN IMMEDIATE")
+_BEGIN: Final = BatchStep("BEGIN IMMEDIATE")
 DONE: Final = StepRows((), ())
 StepResult = StepRows | StepError | None
 
@@ -161,7 +161,7 @@ class Batch:
     __slots__ = ("encoded", "scripts", "steps")
 
     def __init__(self) -> None:
-        self.steps: list[Step] = [_BEGIN]
+        self.steps: list[BatchStep] = [_BEGIN]
         self.encoded: bytes | None = None
         self.scripts = 1
 
@@ -169,7 +169,7 @@ class Batch:
     def lone(cls, sql: str, params: Sequence[Value]) -> Batch:
         """One statement, which is a transaction by itself."""
         batch = cls()
-        batch.steps = [Step(sql, params, wants_rows=True)]
+        batch.steps = [BatchStep(sql, params, wants_rows=True)]
         return batch
 
     @property
@@ -188,7 +188,7 @@ class Batch:
         """Add a step that runs if the one before it succeeded, or on the condition given; its index."""
         steps = self.steps
         index = len(steps)
-        steps.append(Step(sql, params, after, wants_rows))
+        steps.append(BatchStep(sql, params, after, wants_rows))
         return index
 
     def seal(self, after: Condition | None = None) -> Batch:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vox_mesh.errors import MeshError, NoAnswer, Refused, ServerFull, Unreachable
-from vox_mesh.model.base.histogram import FEW, Counts, Spread
+from vox_mesh.model.base.histogram import FEW, Counts, Histogram
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, Engine, EngineFacts
@@ -23,12 +23,12 @@ PING: Final = Statement(named("probe")["ping"])
 
 
 @dataclass(slots=True)
-class Traffic:
+class StoreStats:
     """What was sent, and how that went, since the process began."""
 
     requests: Counts = field(default_factory=Counts)
     """Requests to a server, by what they were for."""
-    batches: Spread = field(default_factory=lambda: Spread(FEW))
+    batches: Histogram = field(default_factory=lambda: Histogram(FEW))
     """How many scripts went in one request."""
     answered: int = 0
     """Scripts that the database has answered for: applied, or refused."""

@@ -19,24 +19,24 @@ from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Engine, EngineFacts
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.engines.wal import WalStatus, WalWatch
-from vox_mesh.store.replica.floor import Floor
-from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus, State
+from vox_mesh.store.replica.floor import ReadWatermark
+from vox_mesh.store.replica.replica import Progress, Replica, ReplicaState, ReplicaStatus
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.schema import ensure_schema, versions_at
 from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement
 from vox_mesh.store.slots import Slot
 from vox_mesh.store.spool.agent_queue import AgentQueue
 from vox_mesh.store.spool.spool import SpoolStatus
-from vox_mesh.store.stats import PING, CountedEngine, Traffic
+from vox_mesh.store.stats import PING, CountedEngine, StoreStats
 from vox_mesh.store.watch.changes import Change, Changes
-from vox_mesh.store.watch.listening import Listener, Pulse
+from vox_mesh.store.watch.listening import Listener, ServerPoll
 from vox_mesh.store.write.breaker import Breaker
 from vox_mesh.store.write.combiner import Combiner
 from vox_mesh.store.write.dispatcher import Sender
-from vox_mesh.store.write.idempotency_keys import Ledger
-from vox_mesh.store.write.journal import Desk, Journal
+from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
+from vox_mesh.store.write.journal import DirectDatabase, WriteInterceptor
 from vox_mesh.store.write.request import Tenant, Verdict
-from vox_mesh.store.write.retry import Carrier
+from vox_mesh.store.write.retry import RetryingCaller
 
 _CLOSE_S: Final = 5.0
 _AGAIN_S: Final = 1.0
@@ -73,17 +73,17 @@ class Store:
         slot: Slot | None = None,
         changes: Changes | None = None,
         listener: Listener | None = None,
-        floor: Floor | None = None,
+        floor: ReadWatermark | None = None,
         replica: Replica | None = None,
-        journal: Journal | None = None,
-        traffic: Traffic | None = None,
+        journal: WriteInterceptor | None = None,
+        traffic: StoreStats | None = None,
         wal: WalWatch | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.home = home
         self.tenant = tenant
-        self.traffic = Traffic() if traffic is None else traffic
+        self.traffic = StoreStats() if traffic is None else traffic
         self.is_remote = is_remote or home is Home.MESH
         """Whether the database is reached over a network, which may fail."""
         self._server: CountedEngine | None = None
@@ -96,23 +96,23 @@ class Store:
         self._engine = engine
         self._monotonic = monotonic
         self._timeout = timeout
-        self._carrier = Carrier(breaker, chance=chance)
+        self._carrier = RetryingCaller(breaker, chance=chance)
         self._agent_queue = agent_queue
         self._slot = slot
         self._wal = wal
         self._replica = replica
         self._changes = Changes() if changes is None else changes
-        self._pulse: Pulse | None = None
+        self._pulse: ServerPoll | None = None
         if floor is not None:  # a server, which may or may not push its commits
-            self._pulse = Pulse(self._ping, lambda: self._is_pushed, floor, self._changes)
+            self._pulse = ServerPoll(self._ping, lambda: self._is_pushed, floor, self._changes)
         self._listener: Listener | None = self._pulse or listener
         self._listening: asyncio.Task[None] | None = None
         self._schema_version = 0
         self._preparing = asyncio.Lock()
         self._closed = False
         self._keeps_log = journal is not None
-        ledger = Ledger(monotonic)
-        desk = Desk(engine, tenant, self._prepare, self._prepare_again)
+        ledger = IdempotencyKeyPruner(monotonic)
+        desk = DirectDatabase(engine, tenant, self._prepare, self._prepare_again)
         self._combiner = Combiner(
             Sender(self._run, self._carrier, tenant, ledger, journal=journal, desk=desk),
             self._carrier,
@@ -314,7 +314,7 @@ class Store:
             or (
                 replica is not None
                 and not replica.is_in_touch
-                and replica.status().state is State.OUT_OF_TOUCH
+                and replica.status().state is ReplicaState.OUT_OF_TOUCH
             )
         )
 

@@ -26,7 +26,7 @@ from vox_mesh.jobs.kinds import Limit
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink
 from vox_mesh.jobs.queries import Claimable, KindRules, Predecessor, Situation
-from vox_mesh.jobs.transitions import Moves
+from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.worker.stats import WorkerStats
 from vox_mesh.locks.leadership import Leader
@@ -35,26 +35,26 @@ from vox_mesh.messages.bus import Beside
 from vox_mesh.messages.claims import ClaimStats
 from vox_mesh.messages.directory import Peer
 from vox_mesh.messages.queries import Thread
-from vox_mesh.messages.relay_buffer import Arrivals
+from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Outbox, Route
 from vox_mesh.model.base.canonical import JsonObject
 from vox_mesh.model.base.health_check import Vitals
-from vox_mesh.model.base.histogram import Spread
+from vox_mesh.model.base.histogram import Histogram
 from vox_mesh.model.base.homes import Home
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.occ.merge import Columns
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport, Key
 from vox_mesh.model.rhythm.boundaries import Until
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import ClaimState, StatusClaim
-from vox_mesh.model.rhythm.control import Decision, Divergence
+from vox_mesh.model.rhythm.control import Divergence, TempoDecision
 from vox_mesh.model.rhythm.costs import Rates, Resources
 from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
-from vox_mesh.model.rhythm.frames import BeatFrame, Source, Stamp
+from vox_mesh.model.rhythm.frames import BeatFrame, Stamp, TempoSource
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import HelpPromise, HelpState, HelpThread
@@ -67,15 +67,15 @@ from vox_mesh.nodes.nodes import Node
 from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.occ import Notify
 from vox_mesh.occ.strategies import Result, Strategy, Written
-from vox_mesh.occ.tables import Place
+from vox_mesh.occ.tables import RowAddress
 from vox_mesh.oplog.author import Joined
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.oplog import Heads, Moment
-from vox_mesh.oplog.pending_ops import Standing, Waiting
+from vox_mesh.oplog.pending_ops import DependencyState, Waiting
 from vox_mesh.oplog.roles import Coordinator, KeyRequest, Owner
 from vox_mesh.rhythm.beat_locks import BeatLock
 from vox_mesh.rhythm.budgets.budgets import BudgetStanding, SetBudget, Spending
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.help.help import AnyThread, HelpCounts
 from vox_mesh.rhythm.phrases.cutoff import Cutoff
 from vox_mesh.rhythm.phrases.phrase import T
@@ -90,10 +90,10 @@ from vox_mesh.store.replica.replica import Progress, ReplicaStatus
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.script import Outcome, Script, Statement
 from vox_mesh.store.spool.spool import SpoolStatus
-from vox_mesh.store.stats import Traffic
+from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import StoreStatus
 from vox_mesh.store.watch.changes import Change
-from vox_mesh.store.write.journal import Desk
+from vox_mesh.store.write.journal import DirectDatabase
 from vox_mesh.store.write.request import Tenant, Verdict
 
 def opened(manager: Callable[[], AbstractAsyncContextManager[Any]]) -> AbstractContextManager[Any]: ...
@@ -135,7 +135,7 @@ class Presence:
     def progressed(self) -> None: ...
     def beat(self) -> Script: ...
     def leave(self) -> Script: ...
-    def register(self, desk: Desk) -> Joined: ...
+    def register(self, desk: DirectDatabase) -> Joined: ...
 
 class Worker:
     handlers: HandlerSet
@@ -171,7 +171,7 @@ class Supervisor:
     def stop(self, *names: str) -> None: ...
     def stop_all(self) -> None: ...
 
-class Mesh(Planes):
+class Mesh(MeshServices):
     @staticmethod
     def open(
         settings: Settings | None = ..., surroundings: Surroundings | None = ...
@@ -181,7 +181,7 @@ class Mesh(Planes):
         settings: Settings, surroundings: Surroundings | None = ...
     ) -> AbstractContextManager[Mesh]: ...
 
-class Planes:
+class MeshServices:
     store: Store
     clock: MeshClock
     nodes: Nodes
@@ -207,7 +207,8 @@ class Planes:
 class Store:
     home: Home
     tenant: Tenant
-    traffic: Traffic
+    traffic: StoreStats
+    is_remote: bool
     def write(self, script: Script, *, timeout: float | None = ...) -> Outcome: ...
     def write_all(self, scripts: Sequence[Script], *, timeout: float | None = ...) -> list[Verdict]: ...
     def read(
@@ -286,7 +287,7 @@ class Roles:
 
 class Deferral:
     forged: int
-    def standing_of(self, deps: Sequence[str]) -> Standing: ...
+    def standing_of(self, deps: Sequence[str]) -> DependencyState: ...
     def applied_guard(self, deps: Sequence[str]) -> Statement: ...
     def defer(self, op_id: str, deps: Sequence[str]) -> tuple[Statement, ...]: ...
     def waiting(self, limit: int = ...) -> list[Waiting]: ...
@@ -294,7 +295,7 @@ class Deferral:
     def look(self) -> None: ...
     def someone_waits(self) -> None: ...
     def run_once(self) -> int: ...
-    def is_authentic(self, entry: Entry) -> bool: ...
+    def is_authentic(self, entry: LogEntry) -> bool: ...
 
 class OpLog:
     def register(self, kind: OpKind) -> None: ...
@@ -314,17 +315,19 @@ class OpLog:
     def clock_step_script(self, step: ConfirmedStep) -> Script: ...
     @property
     def is_seal_due(self) -> bool: ...
-    def tail(self, limit: int = ..., *, node_id: str | None = ..., kind: str | None = ...) -> list[Entry]: ...
+    def tail(
+        self, limit: int = ..., *, node_id: str | None = ..., kind: str | None = ...
+    ) -> list[LogEntry]: ...
     def after(
         self, after_id: int, limit: int, *, node_id: str | None = ..., kind: str | None = ...
-    ) -> list[Entry]: ...
+    ) -> list[LogEntry]: ...
     def follow(
         self, after_id: int, *, node_id: str | None = ..., kind: str | None = ...
-    ) -> Generator[Entry]: ...
+    ) -> Generator[LogEntry]: ...
     def last_id(self) -> int: ...
-    def find(self, op_id: str) -> Entry: ...
-    def is_authentic(self, entry: Entry) -> bool: ...
-    def entries(self, node_id: str | None = ..., up_to: int | None = ...) -> Iterator[list[Entry]]: ...
+    def find(self, op_id: str) -> LogEntry: ...
+    def is_authentic(self, entry: LogEntry) -> bool: ...
+    def entries(self, node_id: str | None = ..., up_to: int | None = ...) -> Iterator[list[LogEntry]]: ...
     def keys(self) -> list[Key]: ...
     def moment(self) -> Moment: ...
     def verify(self, node_id: str | None = ...) -> list[ChainReport]: ...
@@ -341,7 +344,7 @@ class Conflicts:
     def record(
         self,
         conflict_id: str,
-        place: Place,
+        place: RowAddress,
         sides: tuple[Columns | None, Columns, Columns | None],
         *,
         agent: str | None,
@@ -389,7 +392,7 @@ class Occ:
 
 class Locks:
     highest_token: int
-    waited: Spread
+    waited: Histogram
     def acquire(
         self,
         keys: str | Sequence[str],
@@ -427,9 +430,9 @@ class Locks:
 
 class Bus:
     senders: Senders
-    arrivals: Arrivals
-    whereabouts: Whereabouts
-    letters: Letters
+    arrivals: RelayBuffer
+    whereabouts: AgentDirectory
+    letters: MessageQueries
     stats: ClaimStats
     def relay_by(self, outbox: Outbox) -> None: ...
     def send(
@@ -484,13 +487,13 @@ class Senders:
     def genuine(self, messages: Sequence[Message], *, ask: bool = ...) -> list[bool]: ...
     def is_known(self, node_id: str, *, ask: bool = ...) -> bool: ...
 
-class Whereabouts:
+class AgentDirectory:
     def remembered(self, receiver: str) -> tuple[bool, Peer | None]: ...
     def of(self, receiver: str) -> Peer | None: ...
     def at(self, url: str) -> Peer | None: ...
     def is_first(self, message: Message) -> bool: ...
 
-class Letters:
+class MessageQueries:
     def learn_time(self) -> None: ...
     def peek(self, names: Sequence[str], *, after: int = ..., limit: int = ...) -> list[Message]: ...
     def follow(self, names: Sequence[str], after: int = ...) -> Generator[Message]: ...
@@ -512,8 +515,8 @@ class Letters:
 
 class Jobs:
     clock: MeshClock
-    roster: Roster
-    moves: Moves
+    roster: JobQueries
+    moves: JobTransitions
     notes: Notes
     expired: int
     def schedule(
@@ -542,7 +545,7 @@ class Jobs:
     def watch(self, reference: Reference) -> Generator[Job]: ...
     def wait(self, reference: Reference, *, timeout: float | None = ...) -> Job: ...
 
-class Roster:
+class JobQueries:
     def find(self, reference: str, *, fresh: bool = ...) -> Job: ...
     def find_all(self, job_ids: Iterable[str], *, fresh: bool = ...) -> dict[str, Job]: ...
     def standing(self, job_ids: Iterable[str]) -> dict[str, Job]: ...
@@ -638,14 +641,14 @@ class Rhythm:
         role: str = ...,
     ) -> Iterator[AbstractContextManager[Phrase]]: ...
     times: Times
-    ground: Ground
+    ground: RhythmContext
     budgets: Budgets
     policies: Policies
     pulse: Pulse
     holds: BeatLocks
     leadership: Leadership
     status: StatusDesk
-    reverb: Reverb
+    reverb: BarReporter
     help: Help
     controller: TempoController
     def look(self) -> None: ...
@@ -697,8 +700,8 @@ class Policies:
     def said(self) -> dict[str, PlanEntry]: ...
 
 class Pulse:
-    source: Source
-    lateness: Spread
+    source: TempoSource
+    lateness: Histogram
     def frame(self, at_ms: int | None = ...) -> BeatFrame: ...
     def beats(self) -> Generator[BeatFrame]: ...
     def close(self) -> None: ...
@@ -761,7 +764,7 @@ class StatusDesk:
     def flush(self, timeout: float | None = ...) -> None: ...
     def close(self) -> None: ...
 
-class Reverb:
+class BarReporter:
     tally: Tally
     @property
     def grace_ms(self) -> int: ...
@@ -797,7 +800,7 @@ class Help:
     def close_due(self) -> int: ...
 
 class TempoController:
-    def decide(self, report: BarReport) -> Decision | None: ...
+    def decide(self, report: BarReport) -> TempoDecision | None: ...
     def replayed(self, last: int = ...) -> list[Divergence]: ...
 
 class Phrase:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from vox_mesh.errors import BadValue
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.sync.loop_thread import Call, LoopThread
 
 _PACKAGE: Final = "vox_mesh."
@@ -26,12 +26,12 @@ class Blocking:
 
     _loop: LoopThread
     _target: Any
-    _node: Planes | None
+    _node: MeshServices | None
 
-    def __init__(self, loop: LoopThread, target: Any, node: Planes | None) -> None:
+    def __init__(self, loop: LoopThread, target: Any, node: MeshServices | None) -> None:
         object.__setattr__(self, "_loop", loop)
         object.__setattr__(self, "_target", target)
-        object.__setattr__(self, "_node", target if isinstance(target, Planes) else node)
+        object.__setattr__(self, "_node", target if isinstance(target, MeshServices) else node)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -56,7 +56,7 @@ class Blocking:
         return id(self._target)
 
 
-def _calling(loop: LoopThread, function: Callable[..., Any], node: Planes | None) -> Callable[..., Any]:
+def _calling(loop: LoopThread, function: Callable[..., Any], node: MeshServices | None) -> Callable[..., Any]:
     """The function, called in the loop whether it is async or not: nothing there expects other threads."""
 
     @wraps(function)
@@ -74,7 +74,7 @@ def _bare(value: Any) -> Any:
     return object.__getattribute__(value, "_target") if isinstance(value, Blocking) else value
 
 
-def _as_given(loop: LoopThread, value: Any, node: Planes | None) -> Any:
+def _as_given(loop: LoopThread, value: Any, node: MeshServices | None) -> Any:
     """What a function has returned, as the outside may use it: what can be entered is a block."""
     if isinstance(value, AbstractAsyncContextManager):
         return Block(loop, value, node)
@@ -83,13 +83,13 @@ def _as_given(loop: LoopThread, value: Any, node: Planes | None) -> Any:
     return _as_seen(loop, value, node)
 
 
-def _each(loop: LoopThread, items: Any, node: Planes | None) -> Generator[Any, None, None]:
+def _each(loop: LoopThread, items: Any, node: MeshServices | None) -> Generator[Any, None, None]:
     with closing(loop.iterate(items, node)) as blocking:
         for item in blocking:
             yield _as_given(loop, item, node)
 
 
-def _as_seen(loop: LoopThread, value: Any, node: Planes | None) -> Any:
+def _as_seen(loop: LoopThread, value: Any, node: MeshServices | None) -> Any:
     """What an object of the loop has, as the outside may use it."""
     return Blocking(loop, value, node) if is_service(value) else value
 
@@ -115,7 +115,7 @@ class Block(AbstractContextManager[Any]):
     """
 
     def __init__(
-        self, loop: LoopThread, manager: AbstractAsyncContextManager[Any], node: Planes | None = None
+        self, loop: LoopThread, manager: AbstractAsyncContextManager[Any], node: MeshServices | None = None
     ) -> None:
         self._loop = loop
         self._manager = manager

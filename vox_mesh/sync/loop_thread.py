@@ -139,7 +139,7 @@ class Call:
             del error  # it knows this frame, which must not know it
 
 
-class _Stream:
+class _BlockingStream:
     """An async iterator, as calls of a thread see it; all of it runs in the loop."""
 
     def __init__(self, items: Any) -> None:
@@ -244,7 +244,7 @@ class LoopThread:
 
     def iterate(self, items: Any, node: object) -> Generator[Any, None, None]:
         """An async generator as a generator; it is closed with it."""
-        stream = _Stream(items)
+        stream = _BlockingStream(items)
         try:
             while True:
                 try:

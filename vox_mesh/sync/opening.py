@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from typing import Any
 
 from vox_mesh.mesh import Mesh as AsyncMesh
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.settings import Settings
 from vox_mesh.sync.blocking import Block
 from vox_mesh.sync.loop_thread import LoopThread
@@ -25,14 +25,14 @@ class Mesh:
 
     @staticmethod
     def open(
-        settings: Settings | None = None, surroundings: Surroundings | None = None
+        settings: Settings | None = None, surroundings: Dependencies | None = None
     ) -> AbstractContextManager[Any]:
         """Join the mesh that the settings choose, as a node that ticks until the end."""
         return opened(lambda: AsyncMesh.open(settings, surroundings))
 
     @staticmethod
     def open_command(
-        settings: Settings, surroundings: Surroundings | None = None
+        settings: Settings, surroundings: Dependencies | None = None
     ) -> AbstractContextManager[Any]:
         """Look at the mesh, or write to it, beside its nodes and without becoming one."""
         return opened(lambda: AsyncMesh.open_command(settings, surroundings))

@@ -19,7 +19,7 @@ from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base import durations
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.engines.thread import to_the_end
@@ -138,9 +138,9 @@ class Town:
         given = {"node_id": name, "home_dir": self._folder / name, "http": False, **settings}
         return TownSettings(**given)
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self) -> Dependencies:
         clock = self.clock
-        return Surroundings(
+        return Dependencies(
             lambda: clock.now_ms, clock.monotonic, elapsed=clock.monotonic, memory=self._memory
         )
 

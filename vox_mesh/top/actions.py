@@ -10,7 +10,7 @@ from typing import Any, Final
 from vox_mesh.errors import IllegalTransition
 from vox_mesh.model.jobs.records import ENDS, JobState
 from vox_mesh.occ.conflicts import Take
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.top.panels import text_of
 from vox_mesh.views.overview import ConflictLine, JobLine, LockLine, MessageLine, WaiterLine
 
@@ -27,7 +27,7 @@ class Asks(Enum):
 
 
 @dataclass(frozen=True)
-class Deed:
+class RowAction:
     """Something that a key does. `refusal` says why it can't be done to an item; the answer goes to `do`."""
 
     key: str
@@ -35,7 +35,7 @@ class Deed:
     asks: Asks
     question: Callable[[Any], str]
     refusal: Callable[[Any], str | None]
-    do: Callable[[Planes, Any, str], Awaitable[str]]
+    do: Callable[[MeshServices, Any, str], Awaitable[str]]
 
 
 # --- jobs ----------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def _ending(job: JobLine) -> str:
     return "was aborted" if job.state == JobState.ABORTED else str(job.state)
 
 
-async def _abort(mesh: Planes, job: JobLine, _: str) -> str:
+async def _abort(mesh: MeshServices, job: JobLine, _: str) -> str:
     try:
         await mesh.jobs.abort(job.job_id, reason=_BY_HAND)
     except IllegalTransition:
@@ -65,7 +65,7 @@ def _retry_refusal(job: JobLine) -> str | None:
     return None if job.state in ENDS else f"{_named(job)} is {job.state}: only one that has ended is retried"
 
 
-async def _retry(mesh: Planes, job: JobLine, _: str) -> str:
+async def _retry(mesh: MeshServices, job: JobLine, _: str) -> str:
     again = await mesh.jobs.retry(job.job_id)
     when = "is retried" if again.is_new else "was retried before"
     return f"{_named(job)} {when} as {again.job_id[:_SHORT_ID]}"
@@ -83,7 +83,7 @@ def _break_refusal(lock: LockLine | WaiterLine) -> str | None:
     return f"nobody holds {text_of(lock.lock_key)} itself" if isinstance(lock, WaiterLine) else None
 
 
-async def _break(mesh: Planes, lock: LockLine, reason: str) -> str:
+async def _break(mesh: MeshServices, lock: LockLine, reason: str) -> str:
     _, holders = await mesh.locks.break_lock(lock.lock_key, reason)
     who = ", ".join(text_of(holder.holder_agent) for holder in holders)
     return f"{text_of(lock.lock_key)} is broken: {who} held it"
@@ -103,7 +103,7 @@ def _resend_refusal(message: MessageLine) -> str | None:
     return f"the {_letter(message)} is {message.standing}: only a dead letter is sent again"
 
 
-async def _resend(mesh: Planes, message: MessageLine, _: str) -> str:
+async def _resend(mesh: MeshServices, message: MessageLine, _: str) -> str:
     await mesh.bus.letters.retry(message.message_uuid)
     return f"the {_letter(message)} is sent again"
 
@@ -111,19 +111,19 @@ async def _resend(mesh: Planes, message: MessageLine, _: str) -> str:
 # --- conflicts -----------------------------------------------------------------------------------
 
 
-async def _resolve(mesh: Planes, conflict: ConflictLine, side: str) -> str:
+async def _resolve(mesh: MeshServices, conflict: ConflictLine, side: str) -> str:
     done = await mesh.conflicts.resolve(conflict.conflict_id, take=Take(side))
     return f"conflict {conflict.conflict_id} is resolved: {done.resolution}"
 
 
-DEEDS: Final[dict[str, tuple[Deed, ...]]] = {
+DEEDS: Final[dict[str, tuple[RowAction, ...]]] = {
     "jobs": (
-        Deed("a", "abort", Asks.CONFIRMATION, lambda j: f"Abort {_named(j)}?", _abort_refusal, _abort),
-        Deed("r", "retry", Asks.CONFIRMATION, lambda j: f"Retry {_named(j)}?", _retry_refusal, _retry),
+        RowAction("a", "abort", Asks.CONFIRMATION, lambda j: f"Abort {_named(j)}?", _abort_refusal, _abort),
+        RowAction("r", "retry", Asks.CONFIRMATION, lambda j: f"Retry {_named(j)}?", _retry_refusal, _retry),
     ),
-    "locks": (Deed("b", "break", Asks.REASON, _break_question, _break_refusal, _break),),
+    "locks": (RowAction("b", "break", Asks.REASON, _break_question, _break_refusal, _break),),
     "messages": (
-        Deed(
+        RowAction(
             "r",
             "send again",
             Asks.CONFIRMATION,
@@ -133,7 +133,7 @@ DEEDS: Final[dict[str, tuple[Deed, ...]]] = {
         ),
     ),
     "conflicts": (
-        Deed(
+        RowAction(
             "s",
             "settle",
             Asks.SIDE,
@@ -148,7 +148,7 @@ DEEDS: Final[dict[str, tuple[Deed, ...]]] = {
 KEYS: Final = frozenset(deed.key for deeds in DEEDS.values() for deed in deeds)
 
 
-async def done(deed: Deed, mesh: Planes, item: Any, answer: str) -> str:
+async def done(deed: RowAction, mesh: MeshServices, item: Any, answer: str) -> str:
     """Do it, and vouch for it at once: whoever looks may go on looking for hours."""
     try:
         return await deed.do(mesh, item, answer)

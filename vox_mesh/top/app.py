@@ -16,15 +16,15 @@ from textual.widgets import Input
 
 from vox_mesh.errors import MeshError
 from vox_mesh.settings import Settings
-from vox_mesh.top.actions import DEEDS, KEYS, Asks, Deed, done
+from vox_mesh.top.actions import DEEDS, KEYS, Asks, RowAction, done
 from vox_mesh.top.details import details, sides
-from vox_mesh.top.dialogs import Ask, Choice, Page, key_words
+from vox_mesh.top.dialogs import Ask, DialogChoice, DialogPage, key_words
 from vox_mesh.top.feed import Feed
 from vox_mesh.top.headline import Words, database_words, fault_words, replica_words, rhythm_words
 from vox_mesh.top.layout import heights
-from vox_mesh.top.panels import PANELS, Line, text_of
+from vox_mesh.top.panels import PANELS, PanelLine, text_of
 from vox_mesh.top.rate import Rate
-from vox_mesh.top.widgets import Table, TextLine
+from vox_mesh.top.widgets import TableWidget, TextLine
 from vox_mesh.views.overview import Overview
 
 _WIDE: Final = (110, 34)
@@ -95,7 +95,7 @@ class TopApp(App[None]):
         self._away_since = 0.0
         self._message: Words = []
         self._filter = ""
-        self._filtered_from: Table | None = None
+        self._filtered_from: TableWidget | None = None
         self._arranged = (0, "")
 
     # --- how it ends -----------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class TopApp(App[None]):
         yield TextLine(id="rhythm")
         with Container(id="panels"):
             for panel in PANELS:
-                yield Table(panel)
+                yield TableWidget(panel)
         yield Input(placeholder="show only rows with this text", id="filter")
         yield TextLine(id="message")
         yield TextLine(id="keys")
@@ -182,19 +182,19 @@ class TopApp(App[None]):
         return self.screen_stack[0]
 
     @property
-    def _tables(self) -> list[Table]:
-        return list(self._base.query(Table))
+    def _tables(self) -> list[TableWidget]:
+        return list(self._base.query(TableWidget))
 
-    def _table(self, name: str) -> Table:
-        table: Table = self._base.query_one(f"#{name}", Table)
+    def _table(self, name: str) -> TableWidget:
+        table: TableWidget = self._base.query_one(f"#{name}", TableWidget)
         return table
 
     @property
-    def _focused(self) -> Table | None:
+    def _focused(self) -> TableWidget | None:
         focused = self._base.focused
-        return focused if isinstance(focused, Table) else None
+        return focused if isinstance(focused, TableWidget) else None
 
-    def _is_wanted(self, line: Line) -> bool:
+    def _is_wanted(self, line: PanelLine) -> bool:
         return any(self._filter in text.casefold() for text, _ in line.cells)
 
     def _arrange(self) -> None:
@@ -270,7 +270,7 @@ class TopApp(App[None]):
 
     def action_explain(self) -> None:
         """Show what the keys do."""
-        self.push_screen(Page("vox-mesh top", ["", *_HELP]))
+        self.push_screen(DialogPage("vox-mesh top", ["", *_HELP]))
 
     def action_filter(self) -> None:
         """Ask for a text; only rows with it are shown."""
@@ -309,12 +309,12 @@ class TopApp(App[None]):
         if line is not None:
             self._in_background(self._show_details(line))
 
-    def _selected(self) -> Line | None:
+    def _selected(self) -> PanelLine | None:
         return None if self._focused is None else self._focused.selected
 
-    async def _show_details(self, line: Line) -> None:
+    async def _show_details(self, line: PanelLine) -> None:
         told = await details(self._mesh, line.item)
-        self.push_screen(Page(" ".join(text for text, _ in line.cells[:2]), told))
+        self.push_screen(DialogPage(" ".join(text for text, _ in line.cells[:2]), told))
 
     def action_act(self, key: str) -> None:
         """Do what the key stands for to the row that is selected, once that is confirmed."""
@@ -332,16 +332,16 @@ class TopApp(App[None]):
         else:
             self._in_background(self._ask(deed, line.item))
 
-    async def _ask(self, deed: Deed, item: Any) -> None:
+    async def _ask(self, deed: RowAction, item: Any) -> None:
         question = deed.question(item)
         dialog: ModalScreen[str | None]
         match deed.asks:
             case Asks.REASON:
                 dialog = Ask(question, "why? (it is kept in the log)")
             case Asks.SIDE:
-                dialog = Choice(question, _SIDES, await sides(self._mesh, item.conflict_id))
+                dialog = DialogChoice(question, _SIDES, await sides(self._mesh, item.conflict_id))
             case Asks.CONFIRMATION:
-                dialog = Choice(question, _YES)
+                dialog = DialogChoice(question, _YES)
 
         def answered(answer: str | None) -> None:
             if answer:
@@ -349,7 +349,7 @@ class TopApp(App[None]):
 
         self.push_screen(dialog, answered)
 
-    async def _do(self, deed: Deed, item: Any, answer: str) -> None:
+    async def _do(self, deed: RowAction, item: Any, answer: str) -> None:
         self.tell(await done(deed, self._mesh, item, answer), "green")
 
     @property

@@ -14,7 +14,7 @@ from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.occ.merge import Columns
 from vox_mesh.occ.conflicts import Conflict
 from vox_mesh.occ.tables import WRITTEN_AT
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.nodes import NodeView
 from vox_mesh.views.overview import ConflictLine, JobLine, KindLine, LockLine, MessageLine, WaiterLine
 
@@ -30,7 +30,7 @@ _LOGGED: Final = 200
 _SIDE: Final = 18
 
 
-async def details(mesh: Planes, item: Any) -> list[str]:
+async def details(mesh: MeshServices, item: Any) -> list[str]:
     """It as lines of harmless text, as the commands show it."""
     match item:
         case JobLine():
@@ -53,7 +53,7 @@ async def details(mesh: Planes, item: Any) -> list[str]:
     raise NotKnown("there is no more to tell of it")
 
 
-async def _job(mesh: Planes, item: JobLine) -> list[str]:
+async def _job(mesh: MeshServices, item: JobLine) -> list[str]:
     job = await mesh.jobs.find(item.job_id)
     note = await mesh.jobs.notes.of(job.job_id, fresh=True)
     row = job._asdict()
@@ -69,7 +69,7 @@ async def _job(mesh: Planes, item: JobLine) -> list[str]:
     return [*lines, "", "log", *logged] if logged else lines
 
 
-async def _message(mesh: Planes, item: MessageLine) -> list[str]:
+async def _message(mesh: MeshServices, item: MessageLine) -> list[str]:
     message = await mesh.bus.letters.find(item.message_uuid)
     if message is None:
         raise NotKnown("the message is gone")
@@ -80,7 +80,7 @@ async def _message(mesh: Planes, item: MessageLine) -> list[str]:
     return [*fields(_with_times(about)), "", "body", *_indented(text)]
 
 
-async def _conflict(mesh: Planes, item: ConflictLine) -> list[str]:
+async def _conflict(mesh: MeshServices, item: ConflictLine) -> list[str]:
     conflict = await mesh.conflicts.find(item.conflict_id)
     about = {name: value for name, value in asdict(conflict).items() if name not in _SIDES}
     about["row_key"] = json.dumps(shown(conflict.row_key), ensure_ascii=False)
@@ -88,7 +88,7 @@ async def _conflict(mesh: Planes, item: ConflictLine) -> list[str]:
     return [*fields(known), "", *_compared(conflict)]
 
 
-async def sides(mesh: Planes, conflict_id: str) -> list[str]:
+async def sides(mesh: MeshServices, conflict_id: str) -> list[str]:
     """What the sides of a conflict differ in, cut to what fits into a small terminal."""
     conflict = await mesh.conflicts.find(conflict_id)
     return _compared(conflict, most=_SIDE)

@@ -42,7 +42,7 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         self.dismiss(None)
 
 
-class Choice(Dialog[str]):
+class DialogChoice(Dialog[str]):
     """A question that one key answers; what there is to know before it may stand below it."""
 
     def __init__(self, question: str, answers: Answers, told: Sequence[str] = ()) -> None:
@@ -89,7 +89,7 @@ class Ask(Dialog[str]):
             self.dismiss(event.value.strip())
 
 
-class Page(Dialog[str]):
+class DialogPage(Dialog[str]):
     """Something to read, as long as it may be."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

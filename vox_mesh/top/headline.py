@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Final
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError
-from vox_mesh.model.rhythm.frames import Source
+from vox_mesh.model.rhythm.frames import TempoSource
 from vox_mesh.top.panels import span, text_of
 from vox_mesh.views.overview import DatabaseLine, Overview, RhythmLine
 
@@ -56,7 +56,7 @@ def rhythm_words(rhythm: RhythmLine) -> Words:
     beat, report = rhythm.beat, rhythm.report
     words = [
         (f"beat {beat.beat_index}/{beat.bar_len_beats} {text_of(beat.phase)}", "bold"),
-        (f"  {beat.tempo_bpm:g} bpm", "yellow" if beat.source == Source.MEDIAN else ""),
+        (f"  {beat.tempo_bpm:g} bpm", "yellow" if beat.source == TempoSource.MEDIAN else ""),
         (f"  leader {text_of(beat.leader or '-')}", ""),
     ]
     if report is not None:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.cli.support.output import printable
 from vox_mesh.model.jobs.records import JobState
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.views.nodes import NodeView
 from vox_mesh.views.overview import (
     ConflictLine,
@@ -24,10 +24,10 @@ _FAR_OFF_MS: Final = 1_000
 _SHORT_ID: Final = 8
 
 STYLES: Final[dict[str, str]] = {
-    **dict.fromkeys((State.ALIVE, JobState.RUNNING, JobState.SUCCEEDED), "green"),
-    **dict.fromkeys((State.WARN, State.ALERT, JobState.CLAIMED, "overdue"), "yellow"),
-    **dict.fromkeys((State.CRITICAL, State.DEAD, JobState.FAILED), "red"),
-    **dict.fromkeys((State.LEFT, JobState.ABORTED, "claimed"), "bright_black"),
+    **dict.fromkeys((NodeState.ALIVE, JobState.RUNNING, JobState.SUCCEEDED), "green"),
+    **dict.fromkeys((NodeState.WARN, NodeState.ALERT, JobState.CLAIMED, "overdue"), "yellow"),
+    **dict.fromkeys((NodeState.CRITICAL, NodeState.DEAD, JobState.FAILED), "red"),
+    **dict.fromkeys((NodeState.LEFT, JobState.ABORTED, "claimed"), "bright_black"),
 }
 """The colours of states; those that are not here have none. All of them are among the 16 of any terminal."""
 
@@ -40,7 +40,7 @@ class Column(NamedTuple):
     is_number: bool = False
 
 
-class Line(NamedTuple):
+class PanelLine(NamedTuple):
     """A row of a panel: what it is about, told apart by `key`, and its cells, each with a style."""
 
     key: str
@@ -55,7 +55,7 @@ class Panel:
     name: str
     title: str
     columns: tuple[Column, ...]
-    lines: Callable[[Overview], Sequence[Line]]
+    lines: Callable[[Overview], Sequence[PanelLine]]
     summary: Callable[[Overview], str]
 
 
@@ -75,10 +75,10 @@ def span(milliseconds: float | None) -> str:
     return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
 
 
-def _line(key: str, item: Any, *cells: object) -> Line:
+def _line(key: str, item: Any, *cells: object) -> PanelLine:
     """A cell is a value, or a value and its style."""
     pairs = (cell if isinstance(cell, tuple) else (cell, "") for cell in cells)
-    return Line(key, item, tuple((text_of(value), style) for value, style in pairs))
+    return PanelLine(key, item, tuple((text_of(value), style) for value, style in pairs))
 
 
 def _state(state: str) -> tuple[str, str]:
@@ -92,10 +92,10 @@ def _told(*parts: tuple[int, str]) -> str:
 # --- nodes ---------------------------------------------------------------------------------------
 
 
-def _node(node: NodeView, overview: Overview) -> Line:
+def _node(node: NodeView, overview: Overview) -> PanelLine:
     is_draining = node.node_id in overview.draining
     distance = node.clock_distance_ms
-    faulty = node.faults and node.state not in (State.DEAD, State.LEFT)
+    faulty = node.faults and node.state not in (NodeState.DEAD, NodeState.LEFT)
     return _line(
         node.node_id,
         node,
@@ -114,15 +114,17 @@ def _node(node: NodeView, overview: Overview) -> Line:
 
 def _nodes_summary(overview: Overview) -> str:
     states = [node.state for node in overview.nodes]
-    dead, left = states.count(State.DEAD), states.count(State.LEFT)
-    faulty = sum(bool(node.faults) and node.state not in (State.DEAD, State.LEFT) for node in overview.nodes)
+    dead, left = states.count(NodeState.DEAD), states.count(NodeState.LEFT)
+    faulty = sum(
+        bool(node.faults) and node.state not in (NodeState.DEAD, NodeState.LEFT) for node in overview.nodes
+    )
     return _told((overview.live, "live"), (faulty, "not ready"), (dead, "dead"), (left, "left"))
 
 
 # --- jobs ----------------------------------------------------------------------------------------
 
 
-def _kind(kind: KindLine) -> Line:
+def _kind(kind: KindLine) -> PanelLine:
     counts = [
         (kind.jobs[state], STYLES.get(state, "")) if kind.jobs.get(state) else ("·", "bright_black")
         for state in JobState
@@ -135,7 +137,7 @@ def _kinds_summary(overview: Overview) -> str:
     return _told(*((overview.jobs_in(state), state.value) for state in JobState))
 
 
-def _job(job: JobLine) -> Line:
+def _job(job: JobLine) -> PanelLine:
     return _line(
         job.job_id,
         job,
@@ -175,7 +177,7 @@ def _jobs_summary(overview: Overview) -> str:
 # --- locks ---------------------------------------------------------------------------------------
 
 
-def _lock(lock: LockLine) -> Line:
+def _lock(lock: LockLine) -> PanelLine:
     waiting = len(lock.waiters)
     return _line(
         f"{lock.lock_key}\n{lock.fence_token}",
@@ -189,14 +191,14 @@ def _lock(lock: LockLine) -> Line:
     )
 
 
-def _waiter(waiter: WaiterLine) -> Line:
+def _waiter(waiter: WaiterLine) -> PanelLine:
     """Somebody who waits for a key that nobody holds as it is written: only what overlaps it."""
     key = f"{waiter.lock_key}\n{waiter.node_id}\n{waiter.agent_id}"
     who = f"{waiter.agent_id} @ {waiter.node_id}"
     return _line(key, waiter, waiter.lock_key, ("waits", "yellow"), span(waiter.since_ms), "", "", who)
 
 
-def _locks(overview: Overview) -> list[Line]:
+def _locks(overview: Overview) -> list[PanelLine]:
     return [*map(_lock, overview.locks), *map(_waiter, overview.waiters)]
 
 
@@ -208,7 +210,7 @@ def _locks_summary(overview: Overview) -> str:
 # --- messages ------------------------------------------------------------------------------------
 
 
-def _message(message: MessageLine) -> Line:
+def _message(message: MessageLine) -> PanelLine:
     return _line(
         message.message_uuid,
         message,
@@ -232,7 +234,7 @@ def _messages_summary(overview: Overview) -> str:
 # --- conflicts -----------------------------------------------------------------------------------
 
 
-def _conflict(conflict: ConflictLine) -> Line:
+def _conflict(conflict: ConflictLine) -> PanelLine:
     return _line(
         conflict.conflict_id,
         conflict,

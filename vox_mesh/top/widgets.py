@@ -16,7 +16,7 @@ from textual.widget import Widget
 
 from vox_mesh.top.headline import Words
 from vox_mesh.top.layout import GAP, cut, widths
-from vox_mesh.top.panels import Column, Line, Panel
+from vox_mesh.top.panels import Column, Panel, PanelLine
 
 _PLAIN: Final = Style.null()
 """Of what is empty. Without any style it can't be drawn where colours are taken out (`NO_COLOR`)."""
@@ -51,7 +51,7 @@ class TextLine(Widget):
         return _strip(line, width)
 
 
-class Table(Widget, can_focus=True):
+class TableWidget(Widget, can_focus=True):
     """A panel: its title with a summary, and below it the rows, of which one is selected."""
 
     DEFAULT_CSS = "Table { height: 1fr; width: 1fr; }"
@@ -71,14 +71,14 @@ class Table(Widget, can_focus=True):
         super().__init__(id=panel.name)
         self.panel = panel
         self._summary = ""
-        self._lines: Sequence[Line] = ()
+        self._lines: Sequence[PanelLine] = ()
         self._at = 0
         self._first = 0
         self._drawn: list[Words] = []
 
     # --- what it shows ---------------------------------------------------------------------------
 
-    def show(self, lines: Sequence[Line], summary: str) -> None:
+    def show(self, lines: Sequence[PanelLine], summary: str) -> None:
         """Show these rows; the one that is selected stays so, wherever it is now."""
         selected = self.selected
         self._lines, self._summary = lines, summary
@@ -88,7 +88,7 @@ class Table(Widget, can_focus=True):
         self._draw()
 
     @property
-    def selected(self) -> Line | None:
+    def selected(self) -> PanelLine | None:
         """The row that is selected."""
         return self._lines[self._at] if self._at < len(self._lines) else None
 

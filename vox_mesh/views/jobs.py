@@ -14,7 +14,7 @@ from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.queries import Predecessor
 from vox_mesh.model.jobs.records import Job, matches
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.rhythm import stamped
 
 
@@ -105,7 +105,7 @@ class WholeJobView(JobView):
         )
 
 
-async def whole_job(mesh: Planes, reference: str) -> WholeJobView:
+async def whole_job(mesh: MeshServices, reference: str) -> WholeJobView:
     """All that is known of the job with this id, beginning of an id, or ULID."""
     job = await mesh.jobs.find(reference)
     roster, names = mesh.jobs.roster, [job.job_id]
@@ -115,7 +115,7 @@ async def whole_job(mesh: Planes, reference: str) -> WholeJobView:
     return replace(whole, output_artifacts=[{**each, **stamp} for each in whole.output_artifacts])
 
 
-async def _stamp_of_outputs(mesh: Planes, job: Job) -> dict[str, Any]:
+async def _stamp_of_outputs(mesh: MeshServices, job: Job) -> dict[str, Any]:
     """When what a job left behind was kept: with the op that ended it."""
     with suppress(NotKnown):
         await mesh.rhythm.look()
@@ -186,7 +186,7 @@ class CountView:
 _NONE = dict.fromkeys(("pending", "claimed", "running", "succeeded", "failed", "aborted"), 0)
 
 
-async def job_counts(mesh: Planes, pattern: str | None = None) -> list[CountView]:
+async def job_counts(mesh: MeshServices, pattern: str | None = None) -> list[CountView]:
     """How many jobs there are of each kind, or of the kinds that a pattern is of."""
     counts, oldest = await mesh.jobs.roster.counts(), await mesh.jobs.roster.oldest_pending()
     return [
@@ -196,7 +196,7 @@ async def job_counts(mesh: Planes, pattern: str | None = None) -> list[CountView
     ]
 
 
-async def ready_jobs(mesh: Planes, pattern: str | None, limit: int) -> list[Job]:
+async def ready_jobs(mesh: MeshServices, pattern: str | None, limit: int) -> list[Job]:
     """The first so many that could be claimed now."""
     roster = mesh.jobs.roster
     kinds = [each for each in (await roster.situation()).kinds if pattern is None or matches(pattern, each)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vox_mesh.jobs.queries import KindRules
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,6 @@ class KindView:
         return cls(**rules._asdict() | switches)
 
 
-async def rules_of(mesh: Planes, kind: str) -> KindRules:
+async def rules_of(mesh: MeshServices, kind: str) -> KindRules:
     """What is decided of a kind, be it nothing."""
     return (await mesh.jobs.roster.situation()).rules.get(kind) or KindRules(kind)

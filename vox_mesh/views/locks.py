@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vox_mesh.errors import BadValue, NotKnown, StaleFence
 from vox_mesh.locks.locks import Locks
 from vox_mesh.model.locks.records import Holder, Lock
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 
 if TYPE_CHECKING:
     from vox_mesh.rhythm.beat_locks import BeatLocks
@@ -59,7 +59,7 @@ class LockView:
 
 
 async def lock_desk(
-    mesh: Planes, *, ttl: float | None, until: str | None, **asked: Any
+    mesh: MeshServices, *, ttl: float | None, until: str | None, **asked: Any
 ) -> tuple[Locks | BeatLocks, dict[str, Any]]:
     """Who is asked for a lock, and how: it is for a time, or until a boundary of the rhythm."""
     if until is None:
@@ -70,7 +70,7 @@ async def lock_desk(
     return mesh.rhythm.holds, {**asked, "until": until}
 
 
-async def held_under(mesh: Planes, key: str, token: int) -> Lock:
+async def held_under(mesh: MeshServices, key: str, token: int) -> Lock:
     """The lock that is held on a key under this token."""
     try:
         return await mesh.locks.find(key, token)
@@ -78,7 +78,7 @@ async def held_under(mesh: Planes, key: str, token: int) -> Lock:
         raise _not_held(key, token) from None
 
 
-async def let_go(mesh: Planes, key: str, token: int) -> Lock:
+async def let_go(mesh: MeshServices, key: str, token: int) -> Lock:
     """Release the lock that is held on a key under this token, with all of its keys."""
     held = await held_under(mesh, key, token)
     if not await mesh.locks.release(held):

@@ -9,7 +9,7 @@ from vox_mesh.errors import NotKnown
 from vox_mesh.messages.claims import is_brought
 from vox_mesh.messages.queries import Thread
 from vox_mesh.model.messages.records import Message, MessageState
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.rhythm import stamped
 
 
@@ -47,7 +47,7 @@ class MessageView:
     acknowledged: bool
 
     @classmethod
-    def of(cls, mesh: Planes, message: Message) -> MessageView:
+    def of(cls, mesh: MeshServices, message: Message) -> MessageView:
         """A message, whatever became of it."""
         row = message._asdict()
         del row["signature"]
@@ -73,7 +73,7 @@ class ThreadView:
         return cls(*thread)
 
 
-async def found(mesh: Planes, beginning: str) -> Message:
+async def found(mesh: MeshServices, beginning: str) -> Message:
     """The message whose id begins like this."""
     message = await mesh.bus.letters.find(beginning) if beginning else None
     if message is None:
@@ -81,7 +81,7 @@ async def found(mesh: Planes, beginning: str) -> Message:
     return message
 
 
-async def held(mesh: Planes, beginning: str, claim_owner: str) -> Message:
+async def held(mesh: MeshServices, beginning: str, claim_owner: str) -> Message:
     """The message under this claim. Whether that is so, the database says."""
     message = (await found(mesh, beginning))._replace(claim_owner=claim_owner)
     if is_brought(message):  # that is known to a node alone

@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from vox_mesh.nodes.nodes import Node
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 
 _OWNER: Final = "owner"
 _COORDINATOR: Final = "coordinator"
@@ -85,7 +85,7 @@ def _texts(said: str) -> list[str]:
     return [str(each) for each in texts] if isinstance(texts, list) else []
 
 
-async def with_roles(mesh: Planes, found: list[Node]) -> list[tuple[Node, str]]:
+async def with_roles(mesh: MeshServices, found: list[Node]) -> list[tuple[Node, str]]:
     """These nodes, each with its role."""
     owner, coordinator = await mesh.roles.owner(), await mesh.roles.coordinator()
     told: list[tuple[Node, str]] = []

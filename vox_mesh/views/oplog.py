@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vox_mesh.model.jobs.records import JOB_OPS
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainReport
 from vox_mesh.oplog.export import record_of
 from vox_mesh.oplog.op_kinds import END_PHRASE, RESOLVE, SET_TEMPO, TEMPO_DECISION
 from vox_mesh.oplog.pending_ops import Waiting
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.rhythm import stamped
 
 _TOPICS: Final = {
@@ -27,12 +27,12 @@ ENTRY_TOPICS: Final = frozenset({*_TOPICS.values(), _OTHER})
 """What entries can be about."""
 
 
-def topic_of(entry: Entry) -> str:
+def topic_of(entry: LogEntry) -> str:
     """What an entry is about, in a word."""
     return _TOPICS.get(entry.kind, _OTHER)
 
 
-def stamped_record(mesh: Planes, entry: Entry) -> dict[str, Any]:
+def stamped_record(mesh: MeshServices, entry: LogEntry) -> dict[str, Any]:
     """An entry for a JSON encoder, with the bar and the beat of its time."""
     return {**record_of(entry), **stamped(mesh, entry.hlc)._asdict()}
 
@@ -63,7 +63,7 @@ class EntryView:
     result: str | None
 
     @classmethod
-    def of(cls, mesh: Planes, entry: Entry) -> EntryView:
+    def of(cls, mesh: MeshServices, entry: LogEntry) -> EntryView:
         """An entry as the log has it."""
         told = {**entry._asdict(), **stamped_record(mesh, entry)}
         return cls(**{name: told[name] for name in cls.__dataclass_fields__})
@@ -105,7 +105,7 @@ class StandingView:
         return cls(waits.op_id, waits.node_id, waits.kind, state, waits.dropped, waits.waits_for)
 
 
-async def standing_of(mesh: Planes, op_id: str) -> StandingView:
+async def standing_of(mesh: MeshServices, op_id: str) -> StandingView:
     """How an op stands."""
     entry = await mesh.oplog.find(op_id)
     waits = await mesh.deferral.waiting_for(op_id)

@@ -14,11 +14,11 @@ from vox_mesh.errors import NoAnswer
 from vox_mesh.locks.scripts import OWN
 from vox_mesh.model.jobs.records import HELD, JobState
 from vox_mesh.model.locks.records import milliseconds_at
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.rhythm.rhythm import OFFICE
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.views.nodes import NodeView, with_roles
@@ -30,7 +30,7 @@ MOST: Final = 200
 _SQL: Final = named("overview")
 _LOOK_S: Final = 3.0
 
-_GONE: Final = {State.DEAD: 1, State.LEFT: 2}
+_GONE: Final = {NodeState.DEAD: 1, NodeState.LEFT: 2}
 _JOBS_FIRST: Final = (
     *(JobState.RUNNING, JobState.CLAIMED, JobState.FAILED),
     *(JobState.PENDING, JobState.ABORTED, JobState.SUCCEEDED),
@@ -194,7 +194,7 @@ class Overview:
         return sum(kind.jobs.get(state, 0) for kind in self.kinds)
 
 
-async def overview(mesh: Planes) -> Overview:
+async def overview(mesh: MeshServices) -> Overview:
     """The mesh as it is now."""
     return await Lookout(mesh).look()
 
@@ -202,7 +202,7 @@ async def overview(mesh: Planes) -> Overview:
 class Lookout:
     """Looks at one mesh again and again; what seldom changes is not asked for again."""
 
-    def __init__(self, mesh: Planes) -> None:
+    def __init__(self, mesh: MeshServices) -> None:
         self._mesh = mesh
         self._address: tuple[str, str] | None = None
         self._roles: tuple[object, dict[str, str]] = (None, {})
@@ -232,7 +232,7 @@ class Lookout:
             roles = {node.node_id: role for node, role in await with_roles(self._mesh, found)}
             self._roles = known_by, roles
         views = [NodeView.of(node, self._roles[1][node.node_id]) for node in found]
-        return sorted(views, key=lambda each: (_GONE.get(State(each.state), 0), each.node_id))
+        return sorted(views, key=lambda each: (_GONE.get(NodeState(each.state), 0), each.node_id))
 
     async def _rhythm(self, row: Row) -> RhythmLine:
         rhythm = self._mesh.rhythm

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.model.jobs.proof import trailers
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ProofView:
     remarks: list[str]
 
 
-async def verified(mesh: Planes, reference: str) -> ProofView:
+async def verified(mesh: MeshServices, reference: str) -> ProofView:
     """Whether the proof of a job holds."""
     job = await mesh.jobs.find(reference)
     faults, remarks, proof = await _verifier(mesh).check(job)
@@ -39,7 +39,7 @@ class Bundled(NamedTuple):
     faults: list[str]
 
 
-async def bundled(mesh: Planes, reference: str) -> Bundled:
+async def bundled(mesh: MeshServices, reference: str) -> Bundled:
     """The bundle of a job, if its proof holds."""
     job = await mesh.jobs.find(reference)
     verifier = _verifier(mesh)
@@ -48,7 +48,7 @@ async def bundled(mesh: Planes, reference: str) -> Bundled:
     return Bundled(job.job_id, text, faults)
 
 
-def _verifier(mesh: Planes) -> Verifier:
+def _verifier(mesh: MeshServices) -> Verifier:
     return Verifier(mesh.oplog, mesh.artifacts)
 
 
@@ -85,7 +85,7 @@ class RebuildView:
     repaired: bool
 
 
-async def rebuilt(mesh: Planes, *, repair: bool = False) -> RebuildView:
+async def rebuilt(mesh: MeshServices, *, repair: bool = False) -> RebuildView:
     """The roster compared with the log that it follows from, or made as the log has it."""
     rebuild = Rebuild(mesh.store)
     differences = await (rebuild.repair() if repair else rebuild.check())

@@ -16,7 +16,7 @@ from vox_mesh.model.rhythm.promises import HelpThread
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import window_id
 from vox_mesh.model.rhythm.ucxl import Address, resolve
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 
 # --- beats ---------------------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ class BeatView:
         )
 
 
-async def beat_of(mesh: Planes) -> BeatView:
+async def beat_of(mesh: MeshServices) -> BeatView:
     """The beat of now."""
     await mesh.rhythm.look()
     leader = await mesh.rhythm.leader()
@@ -69,7 +69,7 @@ class AgreementView:
     differing: list[str]
 
 
-async def agreement_of(mesh: Planes) -> AgreementView:
+async def agreement_of(mesh: MeshServices) -> AgreementView:
     """Whether they do. A node that has not said so by the second bar goes by another."""
     rhythm, now_ms = mesh.rhythm, mesh.rhythm.times.now_ms
     entry, leader = (await rhythm.policies.look(fresh=True)).at(now_ms), await rhythm.leader()
@@ -93,7 +93,7 @@ class Stamped(NamedTuple):
     beat_index: int | None
 
 
-def stamped(mesh: Planes, hlc: Any) -> Stamped:
+def stamped(mesh: MeshServices, hlc: Any) -> Stamped:
     """In which bar and beat a hybrid time lies. What somebody else wrote may be no time at all."""
     try:
         stamp = mesh.rhythm.stamp(hlc)
@@ -160,7 +160,7 @@ class StatusView:
     window: str
 
     @classmethod
-    def of(cls, mesh: Planes, claim: StatusClaim) -> StatusView:
+    def of(cls, mesh: MeshServices, claim: StatusClaim) -> StatusView:
         """A claim, in the beat of its time."""
         stamp = mesh.rhythm.stamp(claim.hlc)
         said = {**asdict(claim), "wait_for": list(claim.wait_for), "beat_index": stamp.beat_index}
@@ -185,7 +185,7 @@ class MomentView:
     window_ms: int
 
 
-async def moment_of(mesh: Planes, address: Address) -> MomentView:
+async def moment_of(mesh: MeshServices, address: Address) -> MomentView:
     """When an address means, seen from now."""
     rhythm = mesh.rhythm
     await rhythm.look()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vox_mesh.errors import NotKnown, Refused
 from vox_mesh.oplog.roles import Coordinator, Owner
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class KeyView:
     op_id: str
 
 
-async def roles_of(mesh: Planes) -> RolesView:
+async def roles_of(mesh: MeshServices) -> RolesView:
     """All roles."""
     owner, coordinator = await mesh.roles.owner(), await mesh.roles.coordinator()
     return RolesView(
@@ -99,7 +99,7 @@ async def roles_of(mesh: Planes) -> RolesView:
     )
 
 
-async def routes_of(mesh: Planes) -> list[RouteView]:
+async def routes_of(mesh: MeshServices) -> list[RouteView]:
     """All routes."""
     states = {node.node_id: node.state.value for node in await mesh.nodes.all()}
     return [
@@ -108,27 +108,27 @@ async def routes_of(mesh: Planes) -> list[RouteView]:
     ]
 
 
-async def route(mesh: Planes, kind: str, node_id: str) -> RoutedView:
+async def route(mesh: MeshServices, kind: str, node_id: str) -> RoutedView:
     """Have jobs of a kind go to a node only."""
     if await mesh.nodes.find(node_id) is None:
         raise NotKnown(f"no node {node_id!r} was ever here", hint="see `vox-mesh nodes --all`")
     return await _routed(mesh, kind, node_id)
 
 
-async def clear_route(mesh: Planes, kind: str) -> RoutedView:
+async def clear_route(mesh: MeshServices, kind: str) -> RoutedView:
     """Have jobs of a kind go anywhere again."""
     if kind not in await mesh.roles.routes():
         raise NotKnown(f"there is no route for {kind}", hint="see `vox-mesh route list`")
     return await _routed(mesh, kind, None)
 
 
-async def _routed(mesh: Planes, kind: str, node_id: str | None) -> RoutedView:
+async def _routed(mesh: MeshServices, kind: str, node_id: str | None) -> RoutedView:
     async with explaining_refusals(mesh):
         op = await mesh.roles.route_kind(kind, node_id)
     return RoutedView(op.key, kind, node_id)
 
 
-async def rekey(mesh: Planes, node_id: str, key: str | None) -> KeyView:
+async def rekey(mesh: MeshServices, node_id: str, key: str | None) -> KeyView:
     """Accept a new key for a node; without one, the key that it came with."""
     async with explaining_refusals(mesh):
         request = await mesh.roles.key_request(node_id)
@@ -140,7 +140,7 @@ async def rekey(mesh: Planes, node_id: str, key: str | None) -> KeyView:
 
 
 @asynccontextmanager
-async def explaining_refusals(mesh: Planes) -> AsyncIterator[None]:
+async def explaining_refusals(mesh: MeshServices) -> AsyncIterator[None]:
     """Add what to do to a refusal of what only the owner may do."""
     try:
         yield

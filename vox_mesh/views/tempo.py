@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vox_mesh.model.rhythm.plan import PlanEntry
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PoliciesView:
     now_ms: int
 
 
-async def policies_of(mesh: Planes) -> PoliciesView:
+async def policies_of(mesh: MeshServices) -> PoliciesView:
     """The policies of a mesh, as the database has them."""
     plan, now_ms = await mesh.rhythm.policies.look(fresh=True), mesh.rhythm.times.now_ms
     coming = [PolicyView.of(entry) for entry in plan.entries if entry.anchor_ms > now_ms]

@@ -7,12 +7,12 @@ from typing import Final
 
 from vox_mesh.errors import NotKnown
 from vox_mesh.jobs.queries import Situation
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import Node
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.nodes import kinds_of
 
-_GONE: Final = (State.DEAD, State.LEFT)
+_GONE: Final = (NodeState.DEAD, NodeState.LEFT)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class WorkerView:
         )
 
 
-async def workers(mesh: Planes) -> list[WorkerView]:
+async def workers(mesh: MeshServices) -> list[WorkerView]:
     """All workers; nodes that are gone, as long as they have jobs in hand or are not to take any."""
     situation = await mesh.jobs.roster.situation()
     return [
@@ -51,7 +51,7 @@ async def workers(mesh: Planes) -> list[WorkerView]:
     ]
 
 
-async def worker_named(mesh: Planes, node_id: str) -> WorkerView:
+async def worker_named(mesh: MeshServices, node_id: str) -> WorkerView:
     """A node, as a worker."""
     node = await mesh.nodes.find(node_id)
     if node is None:

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import RunningNode, Vox, running_node
 from tests.cli.node.test_nodes import interrupted, line_of
 from tools.sqld import Server
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.oplog.op_kinds import RESTORE
 
 _ABSENT = "01" + "0" * 24
@@ -38,7 +38,7 @@ def node(vox: Vox) -> RunningNode:
 def test_the_tail_shows_the_last_entries_by_chain_and_kind(vox: Vox, node: RunningNode) -> None:
     entries = vox("oplog", "tail", "--json").document
     assert [entry["kind"] for entry in entries] == ["InitialiseMesh", "note", "note", "Seal"]
-    assert {*Entry._fields, "window", "beat_index"} == {*entries[0]}
+    assert {*LogEntry._fields, "window", "beat_index"} == {*entries[0]}
     assert entries[1]["payload"] == {"text": "one"}
     assert (entries[1]["node_id"], entries[1]["seq"], entries[1]["accepted"]) == (node.node_id, 2, True)
     last = vox("oplog", "tail", "--kind", "note", "--node", node.node_id, "--limit", "1", "--json").document

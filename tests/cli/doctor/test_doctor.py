@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Ended, Vox
 from tools.sqld import Server, free_port
-from vox_mesh.cli.doctor.checks import State
+from vox_mesh.cli.doctor.checks import CheckState
 from vox_mesh.cli.doctor.database_checks import judge_clock
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.spool.spool import Spool
@@ -168,9 +168,15 @@ def test_a_mark_without_its_replica_is_told(vox: Vox, shared_server: Server) -> 
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize(
     ("distance_ms", "state"),
-    [(0, State.OK), (1_000, State.OK), (1_001, State.WARN), (60_000, State.WARN), (60_001, State.FAIL)],
+    [
+        (0, CheckState.OK),
+        (1_000, CheckState.OK),
+        (1_001, CheckState.WARN),
+        (60_000, CheckState.WARN),
+        (60_001, CheckState.FAIL),
+    ],
 )
-def test_a_clock_that_is_off_is_told(distance_ms: int, sign: int, state: State) -> None:
+def test_a_clock_that_is_off_is_told(distance_ms: int, sign: int, state: CheckState) -> None:
     finding = judge_clock(sign * distance_ms)
     assert finding.state is state
-    assert bool(finding.advice) is (state is not State.OK)
+    assert bool(finding.advice) is (state is not CheckState.OK)

@@ -14,7 +14,7 @@ from tests.support.nodes.serving import Served
 from vox_mesh import Message
 from vox_mesh.errors import TooLarge
 from vox_mesh.http.api import messages
-from vox_mesh.messages.queries import Letters
+from vox_mesh.messages.queries import MessageQueries
 from vox_mesh.store.script import new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -165,16 +165,16 @@ async def test_where_messages_are_too_large_for_one_answer_pages_have_fewer(
     served: Served, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a server that answers with so much at the most; the file home has no such limit."""
-    read = Letters._read
+    read = MessageQueries._read
 
-    async def read_a_few(self: Letters, name: str, *values: Any) -> list[Message]:
+    async def read_a_few(self: MessageQueries, name: str, *values: Any) -> list[Message]:
         if name in ("list", "peek") and values[-1] > 2:
             raise TooLarge("the answer is too large", statement=0)
         return await read(self, name, *values)
 
     for number in range(5):
         await sent(served, agent, number)
-    monkeypatch.setattr(Letters, "_read", read_a_few)
+    monkeypatch.setattr(MessageQueries, "_read", read_a_few)
     page = await served.get("/v1/messages", receiver=agent, limit=7)
     assert ([each["payload"] for each in page["items"]], page["next"]) == ([4, 3, 2, 1, 0], None)
     monkeypatch.setattr(messages, "_PAGE_BYTES", 1)

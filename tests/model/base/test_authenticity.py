@@ -13,8 +13,8 @@ from tests.support.oplog.chains import Log, Said, key_named, problems, rechained
 from tests.support.running.examples import few
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.model.oplog.chain import ANCHOR, Entry
-from vox_mesh.model.oplog.verification import DESIGNATE, REKEY, Key, Witness, is_authentic, key_at
+from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
+from vox_mesh.model.oplog.verification import DESIGNATE, REKEY, ChainWitness, Key, is_authentic, key_at
 
 OWNER_KEY = key_named(OWNER).public
 # What verdicts say is vouched for by seals, and by nothing else.
@@ -58,7 +58,7 @@ def test_an_entry_of_an_old_key_is_not_authentic_by_a_signature_of_the_new_one()
     assert is_authentic(forged[-1], forged[-1:], keys)
 
 
-@pytest.mark.parametrize("field", [field for field in Entry._fields if field not in VERDICT])
+@pytest.mark.parametrize("field", [field for field in LogEntry._fields if field not in VERDICT])
 def test_a_changed_field_makes_an_entry_nobodys(field: str) -> None:
     log = request()
     for index in range(3):
@@ -71,26 +71,26 @@ def test_a_changed_field_makes_an_entry_nobodys(field: str) -> None:
             assert not is_authentic(changed[0], changed, log.keys), (index, value)
 
 
-def designation() -> Entry:
+def designation() -> LogEntry:
     return Log(OWNER).write(OWNER, Said(DESIGNATE, {"node": "node-b"}, is_signed=True))[0]
 
 
 def test_only_what_the_owner_signed_itself_is_the_owners() -> None:
-    entry, witness = designation(), Witness(OWNER_KEY, ())
+    entry, witness = designation(), ChainWitness(OWNER_KEY, ())
     assert witness.is_of_owner(entry)
     assert not witness.is_of_owner(entry._replace(signature=None))
     assert not witness.is_of_owner(signed_by(key_named("thief"), entry))
     assert not witness.is_of_owner(signed_by(key_named("thief"), entry._replace(payload='{"node":"thief"}')))
-    assert not Witness(None, ()).is_of_owner(entry)
-    assert not Witness(key_named("thief").public, ()).is_of_owner(entry)
+    assert not ChainWitness(None, ()).is_of_owner(entry)
+    assert not ChainWitness(key_named("thief").public, ()).is_of_owner(entry)
 
 
 @pytest.mark.parametrize("owner_key", ["", "ed25519:", "ed25519:" + "0" * 64, "garbage"])
 def test_an_owner_without_a_key_says_nothing(owner_key: str) -> None:
-    assert not Witness(owner_key, ()).is_of_owner(designation())
+    assert not ChainWitness(owner_key, ()).is_of_owner(designation())
 
 
-def cut_elsewhere(entry: Entry) -> Entry:
+def cut_elsewhere(entry: LogEntry) -> LogEntry:
     """Another entry with the same hash: what one says within its payload, the other says itself."""
     inner = parse(entry.payload)["op"]
     head, _, rest = canonical(inner).removeprefix('{"deps":[],').partition(',"payload":')
@@ -121,21 +121,21 @@ def test_an_op_within_a_payload_that_the_owner_signed_is_none_of_the_owners() ->
     forged = cut_elsewhere(entry)
     assert forged.true_hash == entry.hash, "or this shows nothing"
     assert forged.kind == DESIGNATE
-    assert not Witness(OWNER_KEY, ()).is_of_owner(forged)
+    assert not ChainWitness(OWNER_KEY, ()).is_of_owner(forged)
     assert not is_authentic(forged, [forged], log.keys)
     assert found(log, [forged])
 
 
 # --- whatever a row holds, it is judged -----------------------------------------------------------
 
-garbage = st.builds(Entry, *[anything for _ in Entry._fields])
+garbage = st.builds(LogEntry, *[anything for _ in LogEntry._fields])
 
 
 @few
 @given(st.lists(garbage, min_size=1, max_size=4))
-def test_rows_of_garbage_are_found_and_believed_by_nobody(rows: list[Entry]) -> None:
+def test_rows_of_garbage_are_found_and_believed_by_nobody(rows: list[LogEntry]) -> None:
     log = small_log()
-    witness = Witness(log.owner_key, log.keys)
+    witness = ChainWitness(log.owner_key, log.keys)
     for row in rows:
         assert not is_authentic(row, rows[rows.index(row) :], log.keys)
         assert not witness.is_of_owner(row)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vox_mesh.model.base.histogram import FEW, LONG_S, OTHER, QUICK_S, Counts, Spread
+from vox_mesh.model.base.histogram import FEW, LONG_S, OTHER, QUICK_S, Counts, Histogram
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e6)))
 def test_each_bucket_has_all_that_is_at_most_its_bound(values: list[float]) -> None:
-    spread = Spread((0.5, 2.0, 1_000.0))
+    spread = Histogram((0.5, 2.0, 1_000.0))
     for value in values:
         spread.observe(value)
     assert list(spread.buckets) == [
@@ -24,13 +24,13 @@ def test_each_bucket_has_all_that_is_at_most_its_bound(values: list[float]) -> N
 
 
 def test_a_value_on_a_bound_is_in_its_bucket() -> None:
-    spread = Spread(FEW)
+    spread = Histogram(FEW)
     spread.observe(8)
     assert [bound for bound, count in spread.buckets if count] == [8.0, 16.0, 32.0, 64.0, 128.0, 256.0, inf]
 
 
 def test_what_clocks_that_disagree_make_negative_is_a_zero() -> None:
-    spread = Spread(QUICK_S)
+    spread = Histogram(QUICK_S)
     spread.observe(-3.0)
     assert (next(iter(spread.buckets)), spread.sum) == ((QUICK_S[0], 1), 0.0)
 

@@ -7,32 +7,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.running.examples import few
-from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, State, missed_ticks, state_of
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, NodeState, missed_ticks, state_of
 
-BETTER_FIRST = [State.ALIVE, State.WARN, State.ALERT, State.CRITICAL, State.DEAD]
+BETTER_FIRST = [NodeState.ALIVE, NodeState.WARN, NodeState.ALERT, NodeState.CRITICAL, NodeState.DEAD]
 
 
 @pytest.mark.parametrize(
     ("silent_ms", "missed", "state"),
     [
-        (-5_000, 0, State.ALIVE),
-        (0, 0, State.ALIVE),
-        (5_000, 0, State.ALIVE),
-        (7_499, 0, State.ALIVE),
-        (7_500, 1, State.WARN),
-        (12_500, 2, State.WARN),
-        (17_499, 2, State.WARN),
-        (17_500, 3, State.ALERT),
-        (22_500, 4, State.ALERT),
-        (27_499, 4, State.ALERT),
-        (27_500, 5, State.CRITICAL),
-        (47_500, 9, State.CRITICAL),
-        (52_499, 9, State.CRITICAL),
-        (52_500, 10, State.DEAD),
-        (10**12, 199_999_999, State.DEAD),
+        (-5_000, 0, NodeState.ALIVE),
+        (0, 0, NodeState.ALIVE),
+        (5_000, 0, NodeState.ALIVE),
+        (7_499, 0, NodeState.ALIVE),
+        (7_500, 1, NodeState.WARN),
+        (12_500, 2, NodeState.WARN),
+        (17_499, 2, NodeState.WARN),
+        (17_500, 3, NodeState.ALERT),
+        (22_500, 4, NodeState.ALERT),
+        (27_499, 4, NodeState.ALERT),
+        (27_500, 5, NodeState.CRITICAL),
+        (47_500, 9, NodeState.CRITICAL),
+        (52_499, 9, NodeState.CRITICAL),
+        (52_500, 10, NodeState.DEAD),
+        (10**12, 199_999_999, NodeState.DEAD),
     ],
 )
-def test_a_node_that_ticks_every_5_s(silent_ms: int, missed: int, state: State) -> None:
+def test_a_node_that_ticks_every_5_s(silent_ms: int, missed: int, state: NodeState) -> None:
     """A tick is missed once it is half a tick late."""
     assert missed_ticks(silent_ms, 5_000) == missed
     assert state_of(silent_ms, 5_000, has_left=False) is state
@@ -41,10 +41,12 @@ def test_a_node_that_ticks_every_5_s(silent_ms: int, missed: int, state: State) 
 @few
 @given(
     st.integers(1, 3_600_000),
-    st.sampled_from([(1, State.WARN), (3, State.ALERT), (5, State.CRITICAL), (10, State.DEAD)]),
+    st.sampled_from(
+        [(1, NodeState.WARN), (3, NodeState.ALERT), (5, NodeState.CRITICAL), (10, NodeState.DEAD)]
+    ),
 )
 def test_the_borders_lie_half_a_tick_after_the_missed_one_for_any_tick(
-    tick_ms: int, level: tuple[int, State]
+    tick_ms: int, level: tuple[int, NodeState]
 ) -> None:
     ticks, state = level
     border = -(-tick_ms * (2 * ticks + 1) // 2)  # the first whole millisecond that is not before it
@@ -66,10 +68,10 @@ def test_longer_silence_is_never_better(tick_ms: int, silent_ms: int, more_ms: i
 @given(st.integers(1, 3_600_000), st.integers(0, 10**8))
 def test_dead_is_what_the_database_takes_for_dead(tick_ms: int, silent_ms: int) -> None:
     """A place in use is refused as long as its last tick is later than so many ticks ago."""
-    is_dead = state_of(silent_ms, tick_ms, has_left=False) is State.DEAD
+    is_dead = state_of(silent_ms, tick_ms, has_left=False) is NodeState.DEAD
     assert is_dead is (not -silent_ms > -DEAD_AFTER_TICKS * tick_ms)
 
 
 @pytest.mark.parametrize("silent_ms", [0, 7_500, 10**9])
 def test_a_node_that_left_has_left_however_long_ago(silent_ms: int) -> None:
-    assert state_of(silent_ms, 5_000, has_left=True) is State.LEFT
+    assert state_of(silent_ms, 5_000, has_left=True) is NodeState.LEFT

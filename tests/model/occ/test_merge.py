@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vox_mesh.model.occ.merge import Change, change_of, differing, three_way
+from vox_mesh.model.occ.merge import FieldChange, change_of, differing, three_way
 
 _NAMES: Final = ("a", "b", "c", "d")
 _VALUES: Final = st.sampled_from([None, 0, 1, 2.5, "x", "", b"x"])
@@ -91,13 +91,13 @@ def test_who_changed_a_column_is_told(ours: int, theirs: int) -> None:
     told = change_of("a", {"a": 1}, {"a": ours}, {"a": theirs})
     match ours != 1, theirs != 1:
         case True, True:
-            assert told is (Change.ALIKE if ours == theirs else Change.CLASH)
+            assert told is (FieldChange.ALIKE if ours == theirs else FieldChange.CLASH)
         case True, False:
-            assert told is Change.LEFT
+            assert told is FieldChange.LEFT
         case False, True:
-            assert told is Change.RIGHT
+            assert told is FieldChange.RIGHT
         case _:
-            assert told is Change.NONE
+            assert told is FieldChange.NONE
 
 
 def test_two_who_both_made_the_row_clash_where_they_differ_and_nowhere_else() -> None:

@@ -15,7 +15,7 @@ from tests.model.base.test_canonical import values
 from tests.support.oplog.chains import Log, Said
 from tests.support.running.examples import exactly, few, many
 from vox_mesh.model.base.canonical import canonical, is_canonical, parse
-from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Entry, Sealing, Verdict, hash_of, signed_text
+from vox_mesh.model.oplog.chain import NO_HASH, SEAL, LogEntry, Sealing, Verdict, hash_of, signed_text
 
 TEXT: Final = (
     '{"deps":["01KCA0000000000000000000AA"],"hlc":"1800000000000-00007-node-1/cli","kind":"RouteKind",'
@@ -26,7 +26,7 @@ TEXT: Final = (
 )
 DIGEST: Final = "d1ec95f4f5c597ab14bb71dfe74508d38f0463f48df979583e3a1f8dde9ca669"
 
-VECTOR: Final = Entry(
+VECTOR: Final = LogEntry(
     id=1,
     node_id="node-1/cli",
     seq=1,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.oplog.chains import Log, Said, key_named, problems, rechained, signed_by, verified
 from tests.support.running.examples import exactly, few, many
-from vox_mesh.model.oplog.chain import ANCHOR, NO_HASH, SEAL, Entry, signed_text
-from vox_mesh.model.oplog.verification import DESIGNATE, OWNER_ONLY, REKEY, ROUTE, Key, LogCheck, Witness
+from vox_mesh.model.oplog.chain import ANCHOR, NO_HASH, SEAL, LogEntry, signed_text
+from vox_mesh.model.oplog.verification import DESIGNATE, OWNER_ONLY, REKEY, ROUTE, ChainWitness, Key, LogCheck
 
 OWNER: Final = "node-a"
 NODES: Final = (OWNER, "node-a/cli", "node-b", "node.c")
@@ -63,7 +63,7 @@ def small_log() -> Log:
     return sealed_and_anchored(log)
 
 
-def found(log: Log, entries: list[Entry]) -> list[str]:
+def found(log: Log, entries: list[LogEntry]) -> list[str]:
     return problems(entries, log.keys, log.owner_key)
 
 
@@ -104,7 +104,7 @@ anything = st.one_of(
 )
 
 
-def is_unseen(entry: Entry, field: str, value: Any, log: Log) -> bool:
+def is_unseen(entry: LogEntry, field: str, value: Any, log: Log) -> bool:
     """What nothing vouches for: where the last entry of a chain was committed. The next seal does."""
     chain = log.chain(entry.node_id)
     if field != "id" or entry != chain[-1] or type(value) is not int:
@@ -117,7 +117,7 @@ def is_unseen(entry: Entry, field: str, value: Any, log: Log) -> bool:
 def test_any_change_of_a_single_field_is_found(log: Log, data: st.DataObject) -> None:
     entries = log.entries
     index = data.draw(st.integers(0, len(entries) - 1))
-    field = data.draw(st.sampled_from(Entry._fields))
+    field = data.draw(st.sampled_from(LogEntry._fields))
     old = getattr(entries[index], field)
     elsewhere = st.sampled_from([getattr(entry, field) for entry in entries])
     value: Any = data.draw(anything | elsewhere | st.sampled_from(like(old)))
@@ -140,7 +140,7 @@ def like(old: Any) -> list[Any]:
     return [value for value in values if exactly(value) != exactly(old)]
 
 
-@pytest.mark.parametrize("field", Entry._fields)
+@pytest.mark.parametrize("field", LogEntry._fields)
 def test_this_field_of_every_entry_is_vouched_for(field: str) -> None:
     log = small_log()
     for index, entry in enumerate(log.entries):
@@ -271,7 +271,7 @@ def test_a_chain_written_anew_with_another_key_is_found(log: Log, data: st.DataO
     assert problems(log.entries, later, log.owner_key)
 
 
-def rewritten(log: Log, name: str) -> list[Entry]:
+def rewritten(log: Log, name: str) -> list[LogEntry]:
     """The chain with another first payload, by its own author, without any fault in itself."""
     chain = log.chain(name)
     return rechained([chain[0]._replace(payload='"other"'), *chain[1:]], key_named(name))
@@ -308,7 +308,7 @@ def test_a_chain_of_which_nothing_is_left_is_reported() -> None:
     assert ["it ends here, but anchor" in problem for problem in found(log, left)] == [True]
     keyless = [key for key in log.keys if key.node_id != "node-b"]
     assert len(problems(left, keyless, log.owner_key)) == 1
-    witness = Witness(None, log.keys)
+    witness = ChainWitness(None, log.keys)
     reports = LogCheck(witness).finish()
     assert [(each.node_id, each.problem) for each in reports] == [
         (name, "its entries are gone, but its key is known") for name in log.names

@@ -18,7 +18,7 @@ from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import COMPLETE, EXPIRE
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_500 if SOAK else 180)]
 
@@ -73,7 +73,7 @@ async def _pause(run: Works, name: str) -> None:
                     break
 
 
-async def nothing() -> AsyncIterator[Entry]:
+async def nothing() -> AsyncIterator[LogEntry]:
     """Nothing to wait for."""
     return
     yield

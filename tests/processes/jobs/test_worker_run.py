@@ -23,7 +23,7 @@ from tools.sqld import Server
 from vox_mesh import Job, Manifest, Mesh, Settings
 from vox_mesh.jobs.exec.process_group import members
 from vox_mesh.jobs.jobs import Scheduled
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 
 _ECHO: Final = "example.echo"
 _HANDLERS: Final = ("--handlers", "my_handlers:handlers")
@@ -212,7 +212,7 @@ async def test_a_signal_under_load_leaves_every_job_ended_or_free(
         assert all(_is_free(job) for job in echoes if job.state == "pending")
         node = await mesh.nodes.find(worker.node_id)
         assert node is not None
-        assert node.state is State.LEFT
+        assert node.state is NodeState.LEFT
 
 
 async def test_what_ends_within_the_grace_is_finished(on_file: Settings, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tools.sqld import Server
 from vox_mesh import Settings, open_store
 from vox_mesh.errors import KeyRefused, MeshError, NodeInUse, SlotInUse
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, State
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, NodeState
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.store.slots import slot_folder
 
@@ -220,7 +220,7 @@ async def test_a_node_that_starts_while_the_server_is_away_is_known_once_it_is_b
                 break
         (node,) = nodes
         assert (node.node_id, node.incarnation) == (author.reports[0]["node"], 1)
-        assert node.state is State.ALIVE
+        assert node.state is NodeState.ALIVE
         owner = await mesh.roles.owner()
         while owner is None:
             owner = await mesh.roles.owner()

@@ -15,7 +15,7 @@ from tools.homes import FILE
 from vox_mesh import Mesh, Settings
 from vox_mesh.cli.node.node_run import NodeRun, Work
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.batch import Batch
 
 _TOKEN: Final = "a-token-of-one-node"
@@ -68,7 +68,7 @@ class Asked:
 async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
     """A node that is ready."""
     settings = FILE.settings(tmp_path, None, http=True, token=_TOKEN, tick="50ms", db_deadline="1s")
-    hasty = Surroundings(chance=lambda: 0.0)  # it pauses as shortly as it may
+    hasty = Dependencies(chance=lambda: 0.0)  # it pauses as shortly as it may
     async with Mesh.open(settings, hasty) as node:
         url = node.presence.activity.control_addr
         assert url is not None

@@ -25,7 +25,7 @@ from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, open_store
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, State
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, NodeState
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.store.slots import slot_folder, take_slot
 
@@ -36,7 +36,7 @@ _AT_ONCE_S = 5.0  # nothing but its own word tells that it left
 _IN_TIME_S = 5.0
 _PATIENCE_S = 60.0
 _CALLERS = 2
-_LEVELS = [State.ALIVE, State.WARN, State.ALERT, State.CRITICAL, State.DEAD]
+_LEVELS = [NodeState.ALIVE, NodeState.WARN, NodeState.ALERT, NodeState.CRITICAL, NodeState.DEAD]
 
 
 def _in(folder: Path, settings: Settings, name: str = _NAME) -> Settings:
@@ -45,7 +45,7 @@ def _in(folder: Path, settings: Settings, name: str = _NAME) -> Settings:
     return settings.model_copy(update={"home_dir": folder, "db_path": path, "node_id": name})
 
 
-async def _seen(mesh: Mesh, name: str, state: State, incarnation: int | None = None) -> list[Node]:
+async def _seen(mesh: Mesh, name: str, state: NodeState, incarnation: int | None = None) -> list[Node]:
     """All that a watch shows of a node until it is in that state (as that incarnation)."""
     shown: list[Node] = []
     async with asyncio.timeout(_PATIENCE_S):
@@ -69,7 +69,7 @@ async def _paused(pid: int) -> AsyncIterator[None]:
 async def _pid(mesh: Mesh, author: Writer) -> int:
     """The process of a node that has begun, as the mesh knows it."""
     await author.until(bool)
-    return (await _seen(mesh, author.reports[0]["node"], State.ALIVE))[-1].pid
+    return (await _seen(mesh, author.reports[0]["node"], NodeState.ALIVE))[-1].pid
 
 
 async def test_a_paused_node_is_seen_to_fall_silent_in_time_and_to_be_back(
@@ -80,7 +80,7 @@ async def test_a_paused_node_is_seen_to_fall_silent_in_time_and_to_be_back(
     async with Mesh.open(_in(tmp_path / "observer", settings, _OTHER)) as observer:
         pid = await _pid(observer, sleeper)
         async with _paused(pid):
-            shown = await _seen(observer, _NAME, State.DEAD)
+            shown = await _seen(observer, _NAME, NodeState.DEAD)
             dead = shown[-1]
             assert dead.age_ms >= DEAD_AFTER_TICKS * _TICK_MS
             assert dead.age_ms < DEAD_AFTER_TICKS * _TICK_MS + _IN_TIME_S * 1_000
@@ -89,7 +89,7 @@ async def test_a_paused_node_is_seen_to_fall_silent_in_time_and_to_be_back(
             assert len(levels) >= 3, "it was dead all of a sudden"
             live = await observer.nodes.live_nodes_from_db(stale_threshold_ms=10 * _TICK_MS)
             assert [node.node_id for node in live] == [_OTHER]
-        back = (await _seen(observer, _NAME, State.ALIVE))[-1]
+        back = (await _seen(observer, _NAME, NodeState.ALIVE))[-1]
         assert (back.pid, back.incarnation) == (pid, 1)
         await sleeper.finish()
 
@@ -107,7 +107,7 @@ async def test_a_replaced_node_that_wakes_up_writes_nothing_more(
         pid = await _pid(observer, old)
         await old.until_more(50)
         async with _paused(pid):
-            await _seen(observer, _NAME, State.DEAD)
+            await _seen(observer, _NAME, NodeState.DEAD)
             copied = _in(tmp_path / "copy", settings)
             shutil.copytree(slot_folder(settings.home_dir, _NAME), slot_folder(copied.home_dir, _NAME))
             new = await start_author(copied, Job(verb, table, "new", callers=_CALLERS))
@@ -126,7 +126,7 @@ async def test_a_replaced_node_that_wakes_up_writes_nothing_more(
         assert chain.sealed_to == chain.entries - 1
         node = await observer.nodes.find(_NAME)
         assert node is not None
-        assert (node.incarnation, node.state) == (2, State.LEFT)  # the new one's word, not the old one's
+        assert (node.incarnation, node.state) == (2, NodeState.LEFT)  # the new one's word, not the old one's
         assert node.pid != pid
     assert "begun again elsewhere" in old.errors
 
@@ -148,7 +148,7 @@ async def test_a_node_that_leaves_is_seen_to_at_once_and_leaves_nothing_behind(
             author = await start_author(settings, Job("sit"))
             pid = await _pid(observer, author)
             name = author.reports[0]["node"]
-            watching = asyncio.create_task(_seen(observer, name, State.LEFT, incarnation))
+            watching = asyncio.create_task(_seen(observer, name, NodeState.LEFT, incarnation))
             end(author)
             assert await author.ended() == code
             ended = time.monotonic()

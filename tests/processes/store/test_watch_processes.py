@@ -20,7 +20,7 @@ from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Settings, Store, open_store
 from vox_mesh.runtime import open_store as opening
 from vox_mesh.store.watch.inotify import Inotify
-from vox_mesh.store.watch.listening import Events, NoEvents, WalListener
+from vox_mesh.store.watch.listening import FileEvents, NoEvents, WalListener
 
 _PATIENCE_S: Final = 30.0
 _ROWS: Final = 200
@@ -89,7 +89,7 @@ async def _seen(store: Store, count: str) -> list[int]:
 
 @pytest.mark.parametrize("events", [Inotify, NoEvents])
 async def test_on_the_file_home_another_processs_commits_are_seen_with_and_without_events(
-    events: Callable[[Path], Events],
+    events: Callable[[Path], FileEvents],
     tmp_path: Path,
     start_writer: StartWriter,
     monkeypatch: pytest.MonkeyPatch,

@@ -8,7 +8,7 @@ from proof.checkers.dependencies import DEPENDENCY_CHECKS
 from tests.proof.checkers.story import Story, faults
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.oplog.op_kinds import APPLY, DROP
-from vox_mesh.oplog.pending_ops import Standing
+from vox_mesh.oplog.pending_ops import DependencyState
 
 
 class _Log:
@@ -35,7 +35,7 @@ class _Log:
         )
 
     def deferred(self, op_id: str, *deps: str) -> None:
-        self.entry(op_id, *deps, reason=Standing.DEFERRED)
+        self.entry(op_id, *deps, reason=DependencyState.DEFERRED)
 
     def settled(self, op_id: str, kind: str = APPLY) -> None:
         self.entry(f"{kind} {op_id}", op_id, kind=kind, payload={"op": op_id})

@@ -20,8 +20,8 @@ from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import THREAD, HelpPromise, HelpState, HelpThread, thread_of, verdict
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import MeshClock, Surroundings
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.nodes.clock import Dependencies, MeshClock
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.help import help as helping
 from vox_mesh.rhythm.help.help import ANSWER, EXPIRED, PROMISE, REQUEST, WITHDRAWN, Help
 from vox_mesh.rhythm.tempo.times import Times
@@ -38,7 +38,7 @@ def help_of(node: Mesh, bpm: float = BPM) -> Help:
     """The help of a node that goes by this tempo."""
     policy = TempoPolicy.of_document({"cluster_id": "home", "initial_bpm": bpm})
     times, plan = Times(node.clock), Plan(PlanEntry.of(policy))
-    return Help(Ground(node.store, node._author, node.clock, times, None, plan), node.bus)
+    return Help(RhythmContext(node.store, node._author, node.clock, times, None, plan), node.bus)
 
 
 class Two:
@@ -380,7 +380,7 @@ async def test_who_waits_closes_no_thread_but_its_own(two: Two) -> None:
 
 async def test_a_node_whose_clock_is_ahead_closes_nothing_before_its_time(two: Two) -> None:
     thread = await two.asker.ask("helper", "?", within_beats=2)
-    later = Surroundings(wall_ms=lambda: two.town.clock.now_ms + 3 * BEAT_S * 1_000)
+    later = Dependencies(wall_ms=lambda: two.town.clock.now_ms + 3 * BEAT_S * 1_000)
     two.helper._ground.times = Times(MeshClock(later))
     assert await two.helper.close_due() == 0
     assert await two.state(thread) == "asked"

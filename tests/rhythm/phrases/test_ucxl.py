@@ -20,7 +20,7 @@ from vox_mesh.model.rhythm.ucxl import (
     Address,
     BarBeat,
     Beats,
-    Phase,
+    PhaseFilter,
     Resolved,
     parse,
     resolve,
@@ -57,7 +57,7 @@ def fault(text: str, plan: Plan = BUILT_IN) -> BadAddress:
 
 
 bases = st.builds("ucxl://{}".format, st.from_regex(r"[!-\"$-:<-~äλ*]{1,60}", fullmatch=True))
-phases = st.from_regex(r"[a-z][a-z0-9_-]{0,31}", fullmatch=True).map(Phase)
+phases = st.from_regex(r"[a-z][a-z0-9_-]{0,31}", fullmatch=True).map(PhaseFilter)
 beats = st.builds(Beats, st.integers(0, MAX_BEATS), st.booleans())
 bar_beats = st.builds(BarBeat, st.integers(1, MAX_BAR), st.integers(1, MAX_BEATS))
 suffixes = st.tuples(st.none() | beats | bar_beats, st.none() | phases, st.booleans()).map(
@@ -117,7 +117,7 @@ def test_with_a_phase_it_is_the_nearest_moment_of_that_phase_in_its_direction(
     now_ms = plan.entries[1].anchor_ms - 400_000 + ahead_ms % 1_200_000
     beats = Beats(count, is_past)
     target = resolve(Address(BASE, (beats,)), plan, now_ms)
-    found = resolve(Address(BASE, (beats, Phase(phase))), plan, now_ms)
+    found = resolve(Address(BASE, (beats, PhaseFilter(phase))), plan, now_ms)
     assert found.phase == phase
     if target.phase == phase:
         assert found == target

@@ -14,17 +14,17 @@ from vox_mesh.model.rhythm import kpis
 from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
-from vox_mesh.model.rhythm.reports import BarReport, Figures, Source, Standing, stretches
+from vox_mesh.model.rhythm.reports import BarReport, Figures, MeshStanding, ReportSource, stretches
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline, Window, window_id
 
 _COUNTS = st.integers(0, 1_000)
 _BEATS = st.dictionaries(st.sampled_from([each.value for each in ClaimState]), _COUNTS)
 _POLICY = TempoPolicy.built_in("default")
-_SOURCE = Source(Timeline([Tempo(12, 8)]), PlanEntry(_POLICY, Tempo(12, 8)))
+_SOURCE = ReportSource(Timeline([Tempo(12, 8)]), PlanEntry(_POLICY, Tempo(12, 8)))
 _WINDOW = Window(BEGIN_MS, BEGIN_MS + BAR_MS)
 
 
-def of(standing: Standing = Standing(), **figures: object) -> BarReport:  # noqa: B008 - it is frozen
+def of(standing: MeshStanding = MeshStanding(), **figures: object) -> BarReport:  # noqa: B008 - it is frozen
     """The report on a bar with these figures."""
     return BarReport.of_window(_SOURCE, _WINDOW, Figures(**figures), standing)  # type: ignore[arg-type]
 
@@ -79,7 +79,7 @@ def test_the_time_to_first_use_is_the_median(beats: list[float]) -> None:
 
 def test_a_report_has_all_figures_and_can_be_stored() -> None:
     report = of(
-        Standing(12, 4, 1.0, 30),
+        MeshStanding(12, 4, 1.0, 30),
         tasks={"executing": 1, "done": 2, "failed": 1},
         beats={"executing": 6, "waiting": 2, "done": 2},
         reporters=3,
@@ -121,7 +121,7 @@ def test_each_alarm_is_raised_above_its_threshold_and_not_before() -> None:
 
 
 def test_a_suggestion_follows_from_what_went_wrong() -> None:
-    crowded = Standing(40, 4, 1.0, 0)
+    crowded = MeshStanding(40, 4, 1.0, 0)
     assert of(crowded).suggestion.tempo == "faster"
     assert of().suggestion.tempo == "keep"
     overrun = of(crowded, tasks={"done": 8}, overruns={"review": 5}).suggestion

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline, Window
-from vox_mesh.model.rhythm.watch import SOON_BARS, Watch
+from vox_mesh.model.rhythm.watch import SOON_BARS, BarWatch
 
 _LINE = Timeline([Tempo(60.0, 4)])
 _BAR_MS = 4_000
@@ -17,7 +17,7 @@ _BARS = 40
 def test_the_parts_are_the_bars_each_of_which_was_watched_or_not(
     looks: set[int], first: int, count: int
 ) -> None:
-    watch = Watch()
+    watch = BarWatch()
     for bar in sorted(looks):
         watch.look(_LINE, bar * _BAR_MS + 700)
     watched = {
@@ -37,7 +37,7 @@ def test_the_parts_are_the_bars_each_of_which_was_watched_or_not(
 
 
 def test_what_is_told_is_forgotten_and_what_goes_on_is_not() -> None:
-    watch = Watch()
+    watch = BarWatch()
     assert watch.begins_ms is None
     assert list(watch.parts(Window(0, _BAR_MS))) == [(Window(0, _BAR_MS), False)]
     for bar in (0, 1, 2, 10, 11, 20):
@@ -50,7 +50,7 @@ def test_what_is_told_is_forgotten_and_what_goes_on_is_not() -> None:
 
 
 def test_of_a_time_before_which_the_clock_was_set_back_nothing_is_known() -> None:
-    watch = Watch()
+    watch = BarWatch()
     for bar in (10, 11, 12, 20, 3):
         watch.look(_LINE, bar * _BAR_MS)
     assert watch.begins_ms == 3 * _BAR_MS

@@ -10,7 +10,7 @@ import pytest
 
 from tests.rhythm.orchestra import Orchestra, Player, orchestra
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.rhythm.frames import Source
+from vox_mesh.model.rhythm.frames import TempoSource
 from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.store.script import Script, Statement
@@ -114,7 +114,7 @@ async def test_where_nobody_leads_and_policies_differ_the_one_in_the_middle_is_f
             await town.turn(BAR_MS // 4)
         assert town.leaders() == []
         frame = one.playing.rhythm.frame()
-        assert (frame.source, frame.tempo_bpm) == (Source.MEDIAN, 120)
+        assert (frame.source, frame.tempo_bpm) == (TempoSource.MEDIAN, 120)
         assert "nobody leads and nodes go by 3 policies" in caplog.text
         for player in town.living:
             player.line.is_mute = False
@@ -122,7 +122,7 @@ async def test_where_nobody_leads_and_policies_differ_the_one_in_the_middle_is_f
             await town.turn(BAR_MS // 4)
         assert len(town.leaders()) == 1
         assert one.playing.rhythm.frame().policy_hash == own.policy_hash
-        assert one.playing.rhythm.frame().source is Source.POLICY
+        assert one.playing.rhythm.frame().source is TempoSource.POLICY
 
 
 async def test_tempos_that_an_older_copy_of_the_database_does_not_have_are_written_again(

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.model.oplog.chain import NO_HASH, Entry
+from vox_mesh.model.oplog.chain import NO_HASH, LogEntry
 from vox_mesh.model.rhythm.control import (
     ControlState,
-    Decision,
     Readings,
+    TempoDecision,
     decide,
     record,
     replay,
@@ -49,10 +49,10 @@ def policy_of(**changes: Any) -> TempoPolicy:
     return TempoPolicy.of_document(document | changes)
 
 
-def entry_of(payload: str, place: int, *, accepted: bool = True) -> Entry:
+def entry_of(payload: str, place: int, *, accepted: bool = True) -> LogEntry:
     """A decision as the log holds it."""
     what = (f"op-{place}", TEMPO_DECISION, "", "[]", payload, "default", NO_HASH, NO_HASH, None)
-    return Entry(place, "a", place, *what, int(accepted), None, None)
+    return LogEntry(place, "a", place, *what, int(accepted), None, None)
 
 
 class Bar(NamedTuple):
@@ -63,7 +63,7 @@ class Bar(NamedTuple):
     from_ms: int
     in_force_bpm: float
     before: ControlState
-    decision: Decision
+    decision: TempoDecision
 
     @property
     def payload(self) -> str:

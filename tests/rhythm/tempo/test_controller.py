@@ -14,13 +14,13 @@ from tests.support.nodes.clocks import Clock
 from tests.support.oplog.authoring import Scene, scene
 from vox_mesh.errors import StaleFence, Unreachable
 from vox_mesh.model.base.canonical import parse
-from vox_mesh.model.oplog.chain import Entry
-from vox_mesh.model.rhythm.control import Decision, state_after
+from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.rhythm.control import TempoDecision, state_after
 from vox_mesh.model.rhythm.policy import TempoPolicy
-from vox_mesh.model.rhythm.reports import BarReport, Figures, Source, Standing
+from vox_mesh.model.rhythm.reports import BarReport, Figures, MeshStanding, ReportSource
 from vox_mesh.model.rhythm.tempo import MINUTE_MS
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.oplog.op_kinds import TEMPO_DECISION
 from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.write.breaker import Breaker
@@ -29,16 +29,16 @@ NOON_S: Final = 1_800_000_000.0
 TTL_S: Final = 100.0
 A_FEW_MS: Final = 20
 
-PRESSED: Final = (Figures(tasks={"executing": 10}, reporters=2), Standing(80, 8, 1.0))
+PRESSED: Final = (Figures(tasks={"executing": 10}, reporters=2), MeshStanding(80, 8, 1.0))
 OVERRUN: Final = (
     Figures(tasks={"executing": 10}, overruns={"executing": 4}, reporters=2),
-    Standing(80, 8, 1.0),
+    MeshStanding(80, 8, 1.0),
 )
 ALARMING: Final = (
     Figures(tasks={"executing": 10}, overruns={"executing": 9}, reporters=2),
-    Standing(80, 8, 1.0),
+    MeshStanding(80, 8, 1.0),
 )
-CALM: Final = (Figures(tasks={"executing": 2}, reporters=2), Standing(0, 8, 0.55))
+CALM: Final = (Figures(tasks={"executing": 2}, reporters=2), MeshStanding(0, 8, 0.55))
 
 
 def policy_of(**changes: Any) -> TempoPolicy:
@@ -60,11 +60,11 @@ class Player:
         """Lead, or go on to."""
         assert await self.rhythm.leadership.keep(TTL_S)
 
-    def report(self, of: tuple[Figures, Standing]) -> BarReport:
+    def report(self, of: tuple[Figures, MeshStanding]) -> BarReport:
         """A report of the bar before this one."""
         timeline, now_ms = self.rhythm.timeline, self.rhythm.times.now_ms
         window = timeline.window_at(timeline.window_at(now_ms).start_ms - 1)
-        return BarReport.of_window(Source(timeline, self.rhythm.ground.entry), window, *of)
+        return BarReport.of_window(ReportSource(timeline, self.rhythm.ground.entry), window, *of)
 
     async def pass_bar(self) -> None:
         """Let a bar pass, and learn on the downbeat what was announced."""
@@ -73,16 +73,16 @@ class Player:
         await self.rhythm.look()
         await self.lead()
 
-    async def bar(self, of: tuple[Figures, Standing]) -> Decision | None:
+    async def bar(self, of: tuple[Figures, MeshStanding]) -> TempoDecision | None:
         """Let a bar pass that went like this, and do on the downbeat what a leader does."""
         await self.pass_bar()
         return await self.controller.decide(self.report(of))
 
-    async def bars(self, of: tuple[Figures, Standing], count: int) -> list[Decision]:
+    async def bars(self, of: tuple[Figures, MeshStanding], count: int) -> list[TempoDecision]:
         """The same for several; what was decided."""
         return [decision for _ in range(count) if (decision := await self.bar(of)) is not None]
 
-    async def until_change(self, of: tuple[Figures, Standing]) -> Decision:
+    async def until_change(self, of: tuple[Figures, MeshStanding]) -> TempoDecision:
         """Bars like this until the tempo changes."""
         for _ in range(30):
             decision = await self.bar(of)
@@ -90,7 +90,7 @@ class Player:
                 return decision
         raise AssertionError("the tempo did not change")
 
-    async def ops(self) -> list[Entry]:
+    async def ops(self) -> list[LogEntry]:
         """The decisions in the log, also those that were refused."""
         return await self.node.oplog.tail(1_000, kind=TEMPO_DECISION)
 
@@ -105,7 +105,7 @@ class Hall:
     @asynccontextmanager
     async def player(self, name: str = "a", breaker: Breaker | None = None) -> AsyncIterator[Player]:
         """One more."""
-        surroundings = Surroundings(
+        surroundings = Dependencies(
             wall_ms=lambda: round(self._clock.now * 1_000),
             monotonic=self._clock,
             chance=lambda: 0.5,

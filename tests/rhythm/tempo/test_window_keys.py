@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.tempo import Window
-from vox_mesh.model.rhythm.window_keys import LONGEST_WINDOW_MS, MARK, RELAY, Fault, check, issue
+from vox_mesh.model.rhythm.window_keys import LONGEST_WINDOW_MS, MARK, RELAY, WindowKeyFault, check, issue
 
 _SECRET: Final = "a-token-that-nobody-may-read"
 _PROJECT: Final = ("acme", "shop")
@@ -24,7 +24,7 @@ _lengths = st.integers(1, LONGEST_WINDOW_MS)
 _texts = st.text(max_size=30)
 
 
-def _fault(key: str, now_ms: int = _BAR.start_ms, **changes: Any) -> Fault | None:
+def _fault(key: str, now_ms: int = _BAR.start_ms, **changes: Any) -> WindowKeyFault | None:
     asked: dict[str, Any] = {"secret": _SECRET, "project": _PROJECT, "role": RELAY, "revoke_after_bars": 1}
     return check(token=key, now_ms=now_ms, **(asked | changes))
 
@@ -37,9 +37,9 @@ def test_a_key_is_good_from_one_bar_before_its_own_until_so_many_after(
     now_ms = start_ms + away_bars * length_ms + away_ms
     expected = None
     if now_ms < start_ms - length_ms:
-        expected = Fault.EARLY
+        expected = WindowKeyFault.EARLY
     elif now_ms >= start_ms + (1 + bars) * length_ms:
-        expected = Fault.STALE
+        expected = WindowKeyFault.STALE
     assert _fault(key, now_ms, revoke_after_bars=bars) is expected
 
 
@@ -49,9 +49,9 @@ def test_with_any_character_changed_added_or_left_out_it_is_wrong(data: st.DataO
     at = data.draw(st.integers(0, len(key) - 1))
     other = data.draw(st.sampled_from(_WRITABLE).filter(lambda each: each != key[at]))
     assert _fault(key) is None
-    assert _fault(key[:at] + other + key[at + 1 :]) is Fault.WRONG
-    assert _fault(key[:at] + other + key[at:]) is Fault.WRONG
-    assert _fault(key[:at] + key[at + 1 :]) is Fault.WRONG
+    assert _fault(key[:at] + other + key[at + 1 :]) is WindowKeyFault.WRONG
+    assert _fault(key[:at] + other + key[at:]) is WindowKeyFault.WRONG
+    assert _fault(key[:at] + key[at + 1 :]) is WindowKeyFault.WRONG
 
 
 @given(_texts, _texts, _texts, _texts)
@@ -59,20 +59,20 @@ def test_it_is_for_its_project_and_role_alone(scope: str, repository: str, role:
     own = (scope, repository)
     key = issue(_SECRET, own, role, _BAR)
     assert _fault(key, project=own, role=role) is None
-    assert _fault(key, project=(scope + "x", repository), role=role) is Fault.PROJECT
-    assert _fault(key, project=(scope, repository + "x"), role=role) is Fault.PROJECT
+    assert _fault(key, project=(scope + "x", repository), role=role) is WindowKeyFault.PROJECT
+    assert _fault(key, project=(scope, repository + "x"), role=role) is WindowKeyFault.PROJECT
     assert _fault(key, project=(scope + repository, ""), role=role) in (
-        (None,) if not repository else (Fault.PROJECT,)
+        (None,) if not repository else (WindowKeyFault.PROJECT,)
     )
-    assert _fault(key, project=own, role=role + "x") is Fault.ROLE
+    assert _fault(key, project=own, role=role + "x") is WindowKeyFault.ROLE
     if secret != _SECRET:
-        assert _fault(key, project=own, role=role, secret=secret) is Fault.WRONG
+        assert _fault(key, project=own, role=role, secret=secret) is WindowKeyFault.WRONG
 
 
 @given(_texts)
 def test_whatever_is_no_key_is_wrong_and_no_error(text: str) -> None:
-    assert _fault(text) is Fault.WRONG
-    assert _fault(MARK + text) is Fault.WRONG
+    assert _fault(text) is WindowKeyFault.WRONG
+    assert _fault(MARK + text) is WindowKeyFault.WRONG
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_whatever_is_no_key_is_wrong_and_no_error(text: str) -> None:
 def test_what_is_no_bar_is_refused_whoever_signed_it(start_ms: Any, end_ms: Any) -> None:
     honest = issue(_SECRET, _PROJECT, RELAY, Window(0, 5))
     assert _fault(honest, 0) is None
-    assert _fault(issue(_SECRET, _PROJECT, RELAY, Window(start_ms, end_ms)), 0) is Fault.WRONG
+    assert _fault(issue(_SECRET, _PROJECT, RELAY, Window(start_ms, end_ms)), 0) is WindowKeyFault.WRONG
 
 
 def test_another_version_is_refused() -> None:
@@ -90,7 +90,7 @@ def test_another_version_is_refused() -> None:
         {"version": 2, "scope": "acme", "repository": "shop", "role": RELAY, "start_ms": 0, "end_ms": 5}
     )
     fields = base64.urlsafe_b64encode(said.encode()).rstrip(b"=").decode()
-    assert _fault(f"{MARK}{fields}.{'A' * 43}", 0) is Fault.WRONG
+    assert _fault(f"{MARK}{fields}.{'A' * 43}", 0) is WindowKeyFault.WRONG
 
 
 def test_a_key_can_stand_in_a_header_and_tells_nothing_of_the_token() -> None:

@@ -15,7 +15,7 @@ from tools.homes import MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Statement
 from vox_mesh.errors import DatabaseFault, OutcomeUnknown
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.store.schema.probe import try_to_write
@@ -69,7 +69,7 @@ async def test_messages_wait_in_the_spool_and_no_node_is_dead_until_there_is_roo
             later.setattr(MeshClock, "now_ms", property(lambda _: now_ms + 1_000 * _HOUR_S))
             assert node.store.traffic.unwritable_since is not None
             node.store.traffic.unwritable_since -= _HOUR_S
-            assert [each.state for each in await node.nodes.all()] == [State.ALIVE]
+            assert [each.state for each in await node.nodes.all()] == [NodeState.ALIVE]
 
         disk.empty()
         await node.run_once()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.store.replica.wire import PAGE, Frame
+from vox_mesh.store.replica.wire import PAGE, WalFrame
 
 LOG: Final = "7b353d10-b11b-4042-a1f4-991dc874a3ee"
 OTHER_LOG: Final = "4c5590cb-5636-4c3b-92b3-3b8b8bd3d06d"
@@ -19,9 +19,9 @@ def page_of(mark: int) -> bytes:
     return bytes([mark]) * PAGE
 
 
-def frame_of(number: int, page_number: int, size_after: int, page: bytes) -> Frame:
+def frame_of(number: int, page_number: int, size_after: int, page: bytes) -> WalFrame:
     """A frame as the wire would bring it."""
-    return Frame(number, page_number, size_after, memoryview(page))
+    return WalFrame(number, page_number, size_after, memoryview(page))
 
 
 def pages_of(data: bytes) -> list[bytes]:
@@ -38,18 +38,18 @@ class Primary:
         self._pages: list[bytes] = []
         self._connection = sqlite3.connect(path, isolation_level=None)
 
-    def commit(self, *statements: str) -> list[Frame]:
+    def commit(self, *statements: str) -> list[WalFrame]:
         """Run the statements in one transaction; its frames."""
         for statement in ("BEGIN", *statements, "COMMIT"):
             self._connection.execute(statement)
         return self._changed()
 
-    def vacuum(self) -> list[Frame]:
+    def vacuum(self) -> list[WalFrame]:
         """Give free pages back."""
         self._connection.execute("VACUUM")
         return self._changed()
 
-    def _changed(self) -> list[Frame]:
+    def _changed(self) -> list[WalFrame]:
         pages = pages_of(self.path.read_bytes())
         changed = [at for at, page in enumerate(pages) if self._pages[at : at + 1] != [page]]
         self._pages = pages
@@ -60,7 +60,7 @@ class Primary:
         self.next_frame += len(frames)
         return frames
 
-    def snapshot(self) -> list[Frame]:
+    def snapshot(self) -> list[WalFrame]:
         """All pages, newest first, as a compacted log has them."""
         count = len(self._pages)
         return [

@@ -15,7 +15,7 @@ import pytest
 from tests.store.replica.frames import LOG, frame_of, page_of
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.pages import PageFile
-from vox_mesh.store.replica.wire import Frame
+from vox_mesh.store.replica.wire import WalFrame
 
 NAME: Final = "copy"
 FILES: Final = (NAME, f"{NAME}.redo", f"{NAME}.mark")
@@ -28,7 +28,7 @@ class Transaction:
     changes: tuple[tuple[int, int], ...]
     size_after: int
 
-    def frames(self, first: int) -> list[Frame]:
+    def frames(self, first: int) -> list[WalFrame]:
         """As the log has them."""
         last = len(self.changes) - 1
         return [
@@ -81,7 +81,7 @@ class Owner:
 
     def take(self, *transactions: Transaction) -> None:
         """Add these, and apply them together."""
-        frames: list[Frame] = []
+        frames: list[WalFrame] = []
         for transaction in transactions:
             frames += transaction.frames(self.file.next_frame + len(frames))
         self.file.add(frames)

@@ -23,7 +23,7 @@ from vox_mesh.store.replica import copy as copying
 from vox_mesh.store.replica.copy import Copy
 from vox_mesh.store.replica.interruptions import Incomplete, Restarted
 from vox_mesh.store.replica.mark import Mark
-from vox_mesh.store.replica.wire import PAGE, Frame
+from vox_mesh.store.replica.wire import PAGE, WalFrame
 
 _PATIENCE_S = 30.0
 COUNT = Statement("SELECT count(*) FROM t")
@@ -204,7 +204,7 @@ async def test_a_snapshot_is_taken_whole_and_the_log_goes_on_behind_it(
     assert (tmp_path / "copy").read_bytes() == source.path.read_bytes()
 
 
-def _numbered(frames: list[Frame], checksum: int) -> list[Frame]:
+def _numbered(frames: list[WalFrame], checksum: int) -> list[WalFrame]:
     """The same frames with checksums, of which the last one's is given."""
     return [frame._replace(checksum=checksum - len(frames) + at) for at, frame in enumerate(frames, 1)]
 
@@ -222,7 +222,7 @@ async def test_a_snapshot_is_applied_only_to_a_copy_that_shares_its_past(
     before = (tmp_path / "copy").read_bytes()
     changed = source.commit("CREATE TABLE v (a)")  # which leaves the page of the last frame as it is
     newest_first = [frame._replace(size_after=0) for frame in reversed(changed)]
-    shown = Frame(last, source.path.stat().st_size // PAGE - 1, 0, memoryview(bytes(PAGE)), past or 0)
+    shown = WalFrame(last, source.path.stat().st_size // PAGE - 1, 0, memoryview(bytes(PAGE)), past or 0)
     page = source.path.read_bytes()[(shown.page_number - 1) * PAGE :][:PAGE]
     snapshot = [*newest_first, shown._replace(page=memoryview(page))][: None if past else -1]
     assert copy.expect(again=True) == last
@@ -433,7 +433,7 @@ async def test_readers_in_a_tight_loop_see_whole_transactions_only(copy: Copy, s
 
 
 async def test_a_changed_file_is_never_answered_from(copy: Copy, source: Primary, tmp_path: Path) -> None:
-    frames: list[Frame] = source.commit("INSERT INTO t VALUES (4)")
+    frames: list[WalFrame] = source.commit("INSERT INTO t VALUES (4)")
     assert await value(copy) == 3
     (tmp_path / "copy").write_bytes(source.path.read_bytes())
     assert await copy.read(COUNT) is None

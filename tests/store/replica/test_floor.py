@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.nodes.clocks import Clock
 from tests.support.running.examples import many
-from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.replica.floor import ReadWatermark
 
 _STEPS = 120
 
@@ -49,7 +49,7 @@ class World:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.clock = Clock()
-        self.floor = Floor(self.clock)
+        self.floor = ReadWatermark(self.clock)
         self.commits = 0
         self.seen = 0
         self.lines: list[Line] = []
@@ -214,12 +214,12 @@ def test_the_walks_meet_the_floor_and_miss_it() -> None:
 
 
 def test_nothing_seen_is_nothing_to_miss() -> None:
-    assert Floor(Clock()).is_met_by("any", 0, -1.0)
+    assert ReadWatermark(Clock()).is_met_by("any", 0, -1.0)
 
 
 def test_an_answer_of_an_unknown_log_is_met_by_what_was_asked_later_only() -> None:
     clock = Clock(10.0)
-    floor = Floor(clock)
+    floor = ReadWatermark(clock)
     floor.note(5, 1)
     for as_of in (9.0, 10.0):  # of two things at the same moment nobody knows which came first
         assert not floor.is_met_by("a", 1_000, as_of)
@@ -229,7 +229,7 @@ def test_an_answer_of_an_unknown_log_is_met_by_what_was_asked_later_only() -> No
 
 def test_a_connection_that_a_hello_has_placed_needs_no_other() -> None:
     clock = Clock(10.0)
-    floor = Floor(clock)
+    floor = ReadWatermark(clock)
     floor.note(5, 1)
     floor.place("a", 11.0)
     clock.now = 20.0
@@ -243,7 +243,7 @@ def test_a_connection_that_a_hello_has_placed_needs_no_other() -> None:
 
 def test_a_hello_of_before_places_no_connection() -> None:
     clock = Clock(10.0)
-    floor = Floor(clock)
+    floor = ReadWatermark(clock)
     floor.note(5, 1)
     floor.place("a", 10.0)
     clock.now = 20.0
@@ -253,7 +253,7 @@ def test_a_hello_of_before_places_no_connection() -> None:
 
 def test_an_answer_that_comes_late_from_an_older_log_takes_nothing_back() -> None:
     clock = Clock(10.0)
-    floor = Floor(clock)
+    floor = ReadWatermark(clock)
     floor.note(5, 1)
     floor.place("a", 11.0)
     clock.now = 12.0
@@ -269,7 +269,7 @@ def test_an_answer_that_comes_late_from_an_older_log_takes_nothing_back() -> Non
 
 def test_however_many_connections_there_were_the_floor_stays_small() -> None:
     clock = Clock()
-    floor = Floor(clock)
+    floor = ReadWatermark(clock)
     for connection in range(1, 1_000):
         floor.note(0, connection)
         clock.now += 1

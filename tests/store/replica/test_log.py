@@ -18,7 +18,7 @@ from vox_mesh.errors import MeshError, NoAnswer, SyncRefused, Unauthorized, Unre
 from vox_mesh.store.engines.hrana.http import HttpEngine
 from vox_mesh.store.replica.interruptions import Interrupted, NeedsSnapshot, NoSnapshot, SessionOver
 from vox_mesh.store.replica.log import PrimaryLog
-from vox_mesh.store.replica.wire import Frame
+from vox_mesh.store.replica.wire import WalFrame
 from vox_mesh.store.script import new_key
 
 _PATIENCE_S = 60.0
@@ -45,9 +45,9 @@ async def run(server: Server, *statements: str) -> None:
         await engine.close()
 
 
-async def frames_until(log: PrimaryLog, first: int, end: int) -> list[Frame]:
+async def frames_until(log: PrimaryLog, first: int, end: int) -> list[WalFrame]:
     """The frames from `first` up to `end`, as they are pushed."""
-    found: list[Frame] = []
+    found: list[WalFrame] = []
     async with asyncio.timeout(_PATIENCE_S), aclosing(log.follow(first)) as chunks:
         async for frames in chunks:
             found += frames
@@ -125,7 +125,7 @@ async def test_a_frozen_server_keeps_a_hello_no_longer_than_its_deadline(server:
         await log.hello(20.0)
 
 
-async def snapshot_of(log: PrimaryLog, first: int) -> list[Frame]:
+async def snapshot_of(log: PrimaryLog, first: int) -> list[WalFrame]:
     """All pages of a snapshot."""
     async with asyncio.timeout(_PATIENCE_S), aclosing(log.snapshot(first)) as chunks:
         return [frame async for frames in chunks for frame in frames]
@@ -136,7 +136,7 @@ async def test_a_snapshot_has_what_the_log_has_lost() -> None:
         async with log_of(server.url, server.token) as log:
             await run(server, "CREATE TABLE t (a)", *["INSERT INTO t VALUES (randomblob(300000))"] * 6)
             end = (await log.hello(5.0)).next_frame
-            found: list[Frame] = []
+            found: list[WalFrame] = []
             async with asyncio.timeout(_PATIENCE_S):
                 for first in cycle((0, 1)):  # the server compacts in its own time, and may count from 1
                     try:

@@ -14,10 +14,10 @@ from tests.support.store.gateways import gateway
 from tools.homes import HomeCase
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
-from vox_mesh.contrib.native import COMMAND, Source, Syncing
+from vox_mesh.contrib.native import COMMAND, ReplicaSource, Syncing
 from vox_mesh.errors import ReplicaOff, Unreachable
 from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
-from vox_mesh.store.replica.replica import State
+from vox_mesh.store.replica.replica import ReplicaState
 
 _HAS_PACKAGE: Final = importlib.util.find_spec("libsql") is not None
 _NATIVE: Final = HomeCase(Home.MESH, Driver.WS, ReplicaChoice.NATIVE)
@@ -66,7 +66,7 @@ async def test_it_answers_reads_keeps_up_and_survives_the_server(tmp_path: Path,
         assert await _held(store) == 6
         status = (await store.status()).replica
         assert status is not None
-        assert (status.driver, status.state) == ("native", State.IN_TOUCH)
+        assert (status.driver, status.state) == ("native", ReplicaState.IN_TOUCH)
 
 
 @with_package
@@ -117,7 +117,7 @@ def _through(url: str, folder: Path, server: Server) -> Settings:
 
 @without_package
 async def test_the_process_that_syncs_tells_what_is_in_its_way_and_ends_with_its_pipe(tmp_path: Path) -> None:
-    source = Source(tmp_path / "copy", "http://127.0.0.1:1", None, timeout=1.0)
+    source = ReplicaSource(tmp_path / "copy", "http://127.0.0.1:1", None, timeout=1.0)
     async with Syncing(COMMAND, source) as syncing:
         with pytest.raises(Unreachable, match="libsql"):
             await syncing.sync()

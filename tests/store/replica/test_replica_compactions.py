@@ -28,7 +28,7 @@ from tools.homes import MESH, environment
 from tools.server_log import ServerLog
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
-from vox_mesh.store.replica.replica import State
+from vox_mesh.store.replica.replica import ReplicaState
 
 _PATIENCE_S: Final = 60.0
 _LOOK_S: Final = 0.005
@@ -122,7 +122,7 @@ async def test_a_follower_keeps_its_copy_though_the_snapshot_is_long_in_the_maki
             gate.calls.clear()
             while not gate.calls[SNAPSHOT]:  # now and then the last commit is pushed just in time
                 await writer.compact()
-            await until(store, lambda: standing(store).state is State.CATCHING_UP)
+            await until(store, lambda: standing(store).state is ReplicaState.CATCHING_UP)
             assert file_of(ours).stat().st_ino == before, "the copy was dropped"
             await _assert_watched(store, writer)
             gate.release()
@@ -146,7 +146,7 @@ async def test_a_follower_fetches_no_more_than_the_log_over_many_compactions(
                 await writer.compact()
                 await _synced(store)
             status, written = standing(store), writer.log.head().end - began
-        assert (status.start_overs, status.state) == (0, State.IN_TOUCH)
+        assert (status.start_overs, status.state) == (0, ReplicaState.IN_TOUCH)
         assert status.fetched_bytes - before.fetched_bytes < 1.05 * written * _FRAME_BYTES
         await _assert_equal_to_primary(ours, compacting, tmp_path)
 

@@ -29,7 +29,7 @@ from vox_mesh.errors import WrongHome
 from vox_mesh.model.base.homes import ReplicaChoice
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import mark_of
-from vox_mesh.store.replica.replica import State
+from vox_mesh.store.replica.replica import ReplicaState
 from vox_mesh.store.replica.wire import Hello
 
 _PATIENCE_S: Final = 30.0
@@ -156,7 +156,7 @@ async def test_damage_done_while_nobody_has_it_open_is_healed_on_opening(
     async with await open_store(node) as store:
         await witness.ask(store)
         await witness.from_replica(store)
-        assert standing(store).state is State.IN_TOUCH
+        assert standing(store).state is ReplicaState.IN_TOUCH
     _assert_sound(replica_file(node), witness)
     if damage in _TO_THE_FILE:
         assert "the replica is not as it was left; it is fetched again" in caplog.messages
@@ -185,7 +185,7 @@ async def test_damage_done_under_a_reading_store_never_shows_and_is_healed(
             damage(replica_file(node), witness.last)
             await store.synced()  # whoever has it open need not mind that it lies elsewhere, until then
             await witness.from_replica(store)
-            assert standing(store).state is State.IN_TOUCH
+            assert standing(store).state is ReplicaState.IN_TOUCH
             assert standing(store).error == ""
         assert not asking.done()
         asking.cancel()
@@ -368,7 +368,7 @@ async def test_a_full_disk_turns_the_replica_off_with_a_warning(
 ) -> None:
     settings = node.model_copy(update={"db_path": small_disk / "local.db"})
     async with await open_store(settings) as store:
-        await until(store, lambda: standing(store).state is State.OFF)
+        await until(store, lambda: standing(store).state is ReplicaState.OFF)
         assert "No space left" in standing(store).error
         rows = await store.read(f"SELECT count(*) FROM {big_table}")
         assert (rows.age_s, rows.value) == (0, 500)
@@ -392,7 +392,7 @@ async def test_with_a_server_that_does_not_push_the_primary_answers_and_the_stat
     async with counting(primary, refused=(WAL_LOG, status)) as gate:
         settings = node.model_copy(update={"db_url": gate.url, "db_replica": choice})
         async with await open_store(settings) as store:
-            await until(store, lambda: standing(store).state is State.OFF)
+            await until(store, lambda: standing(store).state is ReplicaState.OFF)
             assert "does not push its log" in standing(store).error
             assert str(status) in standing(store).error
             witness = await Witness.make(store)

@@ -16,7 +16,7 @@ from tests.support.store.tables import make_table
 from tools.homes import MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
-from vox_mesh.store.replica.replica import State
+from vox_mesh.store.replica.replica import ReplicaState
 from vox_mesh.store.schema.schema import VERSION
 
 _PAGES: Final = 5_000
@@ -114,7 +114,7 @@ async def test_a_redo_file_that_is_spoiled_before_it_is_applied_is_noticed(
     await node.write(Script(Statement(_MANY_ROWS.format(table=table, count=300))))
     await node.synced()
     assert (await node.read(f"SELECT count(a) FROM {table}")).value == 300
-    await until(node, lambda: standing(node).state is State.IN_TOUCH)
+    await until(node, lambda: standing(node).state is ReplicaState.IN_TOUCH)
     await node.synced()
     rows = await node.read(f"SELECT count(a) FROM {table}")
     assert (rows.value, rows.age_s > 0) == (300, True)

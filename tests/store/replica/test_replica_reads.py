@@ -25,7 +25,7 @@ from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.store import Value
 from vox_mesh.store.engines.reader import Reader
 from vox_mesh.store.replica.mark import replica_path
-from vox_mesh.store.replica.replica import State
+from vox_mesh.store.replica.replica import ReplicaState
 
 _DRIVERS: Final = (Driver.WS, Driver.HTTP, Driver.LIBSQL_CLIENT)
 _PATIENCE_S: Final = 30.0
@@ -132,7 +132,7 @@ async def test_the_status_tells_how_the_replica_stands(tmp_path: Path, node: Sto
     await node.synced()
     status = (await node.status()).replica
     assert status is not None
-    assert (status.driver, status.state, status.error) == ("pushed", State.IN_TOUCH, "")
+    assert (status.driver, status.state, status.error) == ("pushed", ReplicaState.IN_TOUCH, "")
     assert status.frame is not None
     assert status.frame > 0
     assert status.lag_frames == 0
@@ -239,7 +239,7 @@ async def test_a_frozen_server_is_noticed_in_time_and_found_again(tmp_path: Path
         frozen_at = time.monotonic()
         change = await asyncio.wait_for(anext(watch), _NOTICED_S)
         assert (change.rows.value, change.in_touch) == ("still here", False)
-        assert standing(store).state is State.OUT_OF_TOUCH
+        assert standing(store).state is ReplicaState.OUT_OF_TOUCH
         assert "did not answer" in standing(store).error
         ages = [rows.age_s async for rows in _answers_until(store, frozen_at + 4.8)]
         assert ages == sorted(ages)
@@ -302,7 +302,7 @@ async def test_a_hello_that_commits_overtake_is_not_taken_for_another_log(
             await until(store, lambda: standing(store).frame != frame)
             gate.release()
             await syncing
-            assert standing(store).state is State.IN_TOUCH
+            assert standing(store).state is ReplicaState.IN_TOUCH
     assert caplog.messages == []
 
 
@@ -337,7 +337,7 @@ async def test_closed_while_it_catches_up_it_ends_promptly_and_goes_on_next_time
     syncing = asyncio.create_task(store.synced(lambda done, total: begun.set() if done else None))
     await asyncio.wait_for(begun.wait(), _PATIENCE_S)
     syncing.cancel()
-    assert standing(store).state is State.CATCHING_UP
+    assert standing(store).state is ReplicaState.CATCHING_UP
     await _assert_ends_promptly(store, before)
     async with await open_store(settings) as store:
         await until_in_touch(store)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.running.examples import many
 from vox_mesh.store.replica import wire
-from vox_mesh.store.replica.wire import PAGE, BadWire, Frame, Hello, Parts, Trailers
+from vox_mesh.store.replica.wire import PAGE, BadWire, FrameParts, Hello, Trailers, WalFrame
 
 _LOG_ID = "4c5590cb-5636-4c3b-92b3-3b8b8bd3d06d"
 _SESSION = "32aa4df1-b6b7-e32f-c6d7-dd08dab6280b"
@@ -54,7 +54,7 @@ SNAPSHOT_LAST = _with_page(
 
 def parted(data: bytes) -> list[memoryview | Trailers]:
     """The parts of bytes that come in at once."""
-    return list(Parts().feed(data))
+    return list(FrameParts().feed(data))
 
 
 def only_message(data: bytes) -> memoryview:
@@ -122,7 +122,7 @@ STREAM = HELLO_FILLED[: -len(SUCCESS)] + FRAME + LAST_FRAME + SNAPSHOT_LAST + by
 @given(st.lists(st.integers(0, len(STREAM)), max_size=60))
 @example(list(range(20)))
 def test_messages_are_the_same_however_the_stream_is_cut(cuts: list[int]) -> None:
-    parts = Parts()
+    parts = FrameParts()
     bounds = pairwise([0, *sorted(cuts), len(STREAM)])
     found = [part for start, end in bounds for part in parts.feed(STREAM[start:end])]
     assert found == parted(STREAM)
@@ -130,7 +130,7 @@ def test_messages_are_the_same_however_the_stream_is_cut(cuts: list[int]) -> Non
 
 
 def test_messages_are_the_same_byte_by_byte() -> None:
-    parts = Parts()
+    parts = FrameParts()
     assert [part for byte in STREAM for part in parts.feed(bytes([byte]))] == parted(STREAM)
 
 
@@ -167,13 +167,13 @@ def understood(message: memoryview) -> list[object]:
 @example(b"grpc-status: " + b"9" * 5_000)
 def test_no_bytes_are_more_than_refused(data: bytes) -> None:
     for found in understood(memoryview(data)):
-        assert isinstance(found, Hello | Frame | Trailers)
+        assert isinstance(found, Hello | WalFrame | Trailers)
 
 
 @many
 @given(st.lists(_bytes, max_size=6))
 def test_no_stream_is_more_than_refused(chunks: list[bytes]) -> None:
-    parts = Parts()
+    parts = FrameParts()
     given_in = came_out = 0
     with suppress(BadWire):
         for chunk in chunks:

@@ -16,11 +16,11 @@ from tests.support.store.leftovers import descriptors
 from vox_mesh.errors import DatabaseFault, Unreachable
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engines.file import FileEngine
-from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.replica.floor import ReadWatermark
 from vox_mesh.store.watch import listening
 from vox_mesh.store.watch.changes import Changes
 from vox_mesh.store.watch.inotify import Inotify
-from vox_mesh.store.watch.listening import Events, Listener, NoEvents, Pulse, WalListener
+from vox_mesh.store.watch.listening import FileEvents, Listener, NoEvents, ServerPoll, WalListener
 
 _PATIENCE_S: Final = 10.0
 _SILENCE_S: Final = 0.05
@@ -77,12 +77,12 @@ async def _listening(listener: Listener, changes: Changes) -> AsyncIterator[None
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _no_inotify(_: Path) -> Events:
+def _no_inotify(_: Path) -> FileEvents:
     raise OSError("no more of it to be had")
 
 
 @pytest.mark.parametrize("events", [Inotify, NoEvents, _no_inotify])
-async def test_every_commit_of_another_is_heard(events: Callable[[Path], Events], tmp_path: Path) -> None:
+async def test_every_commit_of_another_is_heard(events: Callable[[Path], FileEvents], tmp_path: Path) -> None:
     path, changes = tmp_path / "x.db", Changes()
     listening_engine, writing_engine = await FileEngine.open(path), await FileEngine.open(path)
     listener = WalListener(Path(f"{path}-wal"), listening_engine.data_version, changes, events)
@@ -204,7 +204,7 @@ async def test_a_look_that_fails_is_told_and_does_not_end_the_listening() -> Non
 class Primary:
     """Answers as of a frame, or not at all."""
 
-    def __init__(self, floor: Floor) -> None:
+    def __init__(self, floor: ReadWatermark) -> None:
         self.floor = floor
         self.frame: int | None = 7
         self.is_away = self.is_pushed = False
@@ -226,8 +226,8 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick_looks")
 async def test_the_pulse_tells_of_new_frames_of_loss_and_of_return() -> None:
-    changes, primary = Changes(), Primary(Floor(lambda: 0.0))
-    pulse = Pulse(primary.ask, lambda: primary.is_pushed, primary.floor, changes)
+    changes, primary = Changes(), Primary(ReadWatermark(lambda: 0.0))
+    pulse = ServerPoll(primary.ask, lambda: primary.is_pushed, primary.floor, changes)
     async with _listening(pulse, changes):
         quiet = changes.count
         waiting = asyncio.create_task(changes.after(quiet))
@@ -252,8 +252,8 @@ async def test_the_pulse_tells_of_new_frames_of_loss_and_of_return() -> None:
 @pytest.mark.usefixtures("quick_looks")
 @pytest.mark.parametrize("reason", ["pushed", "nobody waits"])
 async def test_the_pulse_rests_when_it_is_not_needed(reason: str) -> None:
-    changes, primary = Changes(), Primary(Floor(lambda: 0.0))
-    pulse = Pulse(primary.ask, lambda: primary.is_pushed, primary.floor, changes)
+    changes, primary = Changes(), Primary(ReadWatermark(lambda: 0.0))
+    pulse = ServerPoll(primary.ask, lambda: primary.is_pushed, primary.floor, changes)
     async with _listening(pulse, changes):
         waiting = asyncio.create_task(changes.after(changes.count))
         await primary.asked.after(primary.asked.count)

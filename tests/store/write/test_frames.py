@@ -13,7 +13,7 @@ from vox_mesh.errors import Refused
 from vox_mesh.store.rows import Value
 from vox_mesh.store.script import Op, Shape, new_key
 from vox_mesh.store.spool.spool import Spool, decode, encode
-from vox_mesh.store.write.envelope import Frame, Unbound
+from vox_mesh.store.write.envelope import RequestWrapper, StaleWrapper
 from vox_mesh.store.write.request import (
     Forgetting,
     IsolatedRequest,
@@ -40,11 +40,11 @@ class Bench:
         """Adds a row."""
         return Statement(f"INSERT INTO {self.table} (a) VALUES (?) RETURNING a", (text,))
 
-    def frame(self, *preface: Statement, entries: Statement) -> Frame:
+    def frame(self, *preface: Statement, entries: Statement) -> RequestWrapper:
         """A frame whose entries are the same whatever became of the scripts."""
-        return Frame(preface, entries, lambda: entries)
+        return RequestWrapper(preface, entries, lambda: entries)
 
-    def request(self, way: Way, frame: Frame, *scripts: Script) -> Request:
+    def request(self, way: Way, frame: RequestWrapper, *scripts: Script) -> Request:
         """A request with a frame."""
         return way(self.store.tenant, scripts, Forgetting(), frame)
 
@@ -85,7 +85,7 @@ async def test_a_preface_that_fails_lets_nothing_be_applied(bench: Bench, way: W
     scripts = Script(bench.adding("one")), Script(bench.adding("two"))
     for preface in ((bench.adding("first"), REFUSE), (REFUSE, bench.adding("second"))):
         frame = bench.frame(*preface, entries=bench.adding("entry"))
-        with pytest.raises(Unbound):
+        with pytest.raises(StaleWrapper):
             await bench.send(bench.request(way, frame, *scripts))
     assert await bench.rows() == []
     assert not any([await bench.is_known(script) for script in scripts])
@@ -95,7 +95,7 @@ async def test_a_preface_that_fails_lets_nothing_be_applied(bench: Bench, way: W
 async def test_entries_that_fail_roll_everything_back(bench: Bench, way: Way) -> None:
     scripts = Script(bench.adding("one")), Script(bench.adding("two"))
     frame = bench.frame(bench.adding("preface"), entries=REFUSE)
-    with pytest.raises(Unbound):
+    with pytest.raises(StaleWrapper):
         await bench.send(bench.request(way, frame, *scripts))
     assert await bench.rows() == []
     assert not any([await bench.is_known(script) for script in scripts])
@@ -124,7 +124,7 @@ async def test_entries_note_outside_the_savepoints_what_became_of_each_script(be
         "WHERE scope_id = ? AND script_key IN (?, ?, ?) ORDER BY script_key RETURNING b",
         (bench.store.tenant.scope_id, *keys),
     )
-    frame = Frame((bench.adding("preface"),), REFUSE, lambda: noting)
+    frame = RequestWrapper((bench.adding("preface"),), REFUSE, lambda: noting)
     verdicts, entries = await bench.send(bench.request(IsolatedRequest, frame, *scripts))
     assert [isinstance(verdict, Refused) for verdict in verdicts] == [False, True, False]
     assert entries == [[None], [1], [None]]
@@ -134,9 +134,11 @@ async def test_entries_note_outside_the_savepoints_what_became_of_each_script(be
 @WAYS
 async def test_nothing_but_a_preface_is_a_frame_too(bench: Bench, way: Way) -> None:
     script = Script(bench.adding("one"))
-    with pytest.raises(Unbound):
-        await bench.send(bench.request(way, Frame((REFUSE,)), script))
-    verdicts, entries = await bench.send(bench.request(way, Frame((bench.adding("preface"),)), script))
+    with pytest.raises(StaleWrapper):
+        await bench.send(bench.request(way, RequestWrapper((REFUSE,)), script))
+    verdicts, entries = await bench.send(
+        bench.request(way, RequestWrapper((bench.adding("preface"),)), script)
+    )
     assert isinstance(verdicts[0], Outcome)
     assert entries == []
     assert await bench.rows() == ["preface", "one"]
@@ -145,7 +147,7 @@ async def test_nothing_but_a_preface_is_a_frame_too(bench: Bench, way: Way) -> N
 async def test_a_key_that_is_twice_in_an_optimistic_request_fails_it_also_with_an_op(bench: Bench) -> None:
     script = Script(bench.adding("one"), op=Op("note", "{}"))
     with pytest.raises(RolledBack):
-        await bench.send(bench.request(OptimisticRequest, Frame(), script, script))
+        await bench.send(bench.request(OptimisticRequest, RequestWrapper(), script, script))
     assert await bench.rows() == []
 
 

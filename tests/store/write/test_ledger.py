@@ -9,7 +9,7 @@ from tests.support.nodes.clocks import Clock
 from tests.support.running.examples import many
 from tests.support.store.combining import adding, combining, outcome
 from vox_mesh import Script, Statement
-from vox_mesh.store.write.idempotency_keys import Ledger
+from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
 
 
 def keys(start: int, count: int) -> list[str]:
@@ -19,7 +19,7 @@ def keys(start: int, count: int) -> list[str]:
 
 def test_a_key_is_remembered_for_a_minute_after_its_answer() -> None:
     clock = Clock()
-    ledger = Ledger(clock)
+    ledger = IdempotencyKeyPruner(clock)
     ledger.answered(keys(0, 5_000))
     clock.now += 60
     assert not ledger.due(may_look_back=False).keys
@@ -31,14 +31,14 @@ def test_a_key_is_remembered_for_a_minute_after_its_answer() -> None:
 
 def test_a_few_keys_are_not_worth_statements_of_their_own() -> None:
     clock = Clock()
-    ledger = Ledger(clock)
+    ledger = IdempotencyKeyPruner(clock)
     ledger.answered(keys(0, 100))
     clock.now += 1_000
     assert not ledger.due(may_look_back=False).keys
 
 
 def test_under_load_the_newest_sixteen_thousand_are_remembered() -> None:
-    ledger = Ledger(Clock())
+    ledger = IdempotencyKeyPruner(Clock())
     ledger.answered(keys(0, 16_384 + 255))
     assert not ledger.due(may_look_back=False).keys
     ledger.answered(keys(16_384 + 255, 400))
@@ -49,7 +49,7 @@ def test_under_load_the_newest_sixteen_thousand_are_remembered() -> None:
 
 def test_what_was_due_stays_due_until_a_request_with_it_was_applied() -> None:
     clock = Clock()
-    ledger = Ledger(clock)
+    ledger = IdempotencyKeyPruner(clock)
     ledger.answered(keys(0, 600))
     clock.now += 61
     due = ledger.due(may_look_back=False)
@@ -60,7 +60,7 @@ def test_what_was_due_stays_due_until_a_request_with_it_was_applied() -> None:
 
 def test_it_looks_back_for_what_was_left_behind_once_an_hour() -> None:
     clock = Clock()
-    ledger = Ledger(clock)
+    ledger = IdempotencyKeyPruner(clock)
     first = ledger.due(may_look_back=True)
     assert first.older_than_s == 86_400
     assert ledger.due(may_look_back=False).older_than_s is None
@@ -77,7 +77,7 @@ def test_keys_are_forgotten_in_order_each_once_and_none_too_early(
     steps: list[tuple[int, float, bool]],
 ) -> None:
     clock = Clock()
-    ledger = Ledger(clock)
+    ledger = IdempotencyKeyPruner(clock)
     answered_at: list[float] = []
     forgotten: list[str] = []
     for count, pause, applied in steps:

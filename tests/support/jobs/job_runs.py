@@ -30,7 +30,7 @@ from vox_mesh.model.jobs.records import (
     YIELD,
     Job,
 )
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
 
 PATIENCE_S: Final = 120.0
@@ -208,7 +208,7 @@ class History:
         self.refused: Counter[tuple[str, str | None]] = Counter()
         self.expired = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LogEntry) -> None:
         """The next that was committed."""
         if entry.kind not in JOB_OPS:
             return
@@ -223,13 +223,13 @@ class History:
                 raise AssertionError(f"{entry.kind} {entry.op_id} of {item['job_id']}: {fault}") from fault
 
     @staticmethod
-    def _moved(entry: Entry, items: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _moved(entry: LogEntry, items: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if entry.result is None:
             return iter(items)
         moved = set(orjson.loads(orjson.loads(entry.result)["moved"]))
         return (item for item in items if item["job_id"] in moved)
 
-    def _add(self, entry: Entry, payload: dict[str, Any], item: dict[str, Any]) -> None:
+    def _add(self, entry: LogEntry, payload: dict[str, Any], item: dict[str, Any]) -> None:
         if entry.kind == SCHEDULE:
             self.stories.setdefault(item["job_id"], Story(item["max_attempts"]))  # again, it is the same job
             return
@@ -255,7 +255,7 @@ class History:
             story.holder, story.end = None, "aborted"
 
 
-async def _committed(mesh: Mesh) -> AsyncIterator[list[Entry]]:
+async def _committed(mesh: Mesh) -> AsyncIterator[list[LogEntry]]:
     """The whole log in the order of the commits, in pages."""
     last, newest = 0, await mesh.oplog.last_id()
     while last < newest:

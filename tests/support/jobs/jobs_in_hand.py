@@ -12,7 +12,7 @@ from vox_mesh import Mesh, Outcome
 from vox_mesh.jobs.jobs import Reference
 from vox_mesh.jobs.queries import json
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE, Job
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 
 LEASE_MS: Final = 60_000
 _PAGE: Final = 10_000
@@ -59,7 +59,7 @@ async def lapse(mesh: Mesh, *references: Reference) -> None:
     await write(mesh, f"UPDATE jobs SET lease_until_ms = 1 {_THESE} AND lease_until_ms IS NOT NULL", chosen)
 
 
-async def ops(mesh: Mesh, kind: str) -> list[Entry]:
+async def ops(mesh: Mesh, kind: str) -> list[LogEntry]:
     """The entries of a kind in the log of all nodes, in the order of their commits."""
     await mesh.store.synced()
     return await mesh.oplog.tail(_PAGE, kind=kind)
@@ -70,7 +70,7 @@ async def accepted(mesh: Mesh, kind: str) -> list[list[str]]:
     return [_moved(entry) for entry in await ops(mesh, kind) if entry.accepted]
 
 
-def _moved(entry: Entry) -> list[str]:
+def _moved(entry: LogEntry) -> list[str]:
     if entry.result is None:
         return [item["job_id"] for item in orjson.loads(entry.payload)["jobs"]]
     answer: list[str] = orjson.loads(orjson.loads(entry.result)["moved"])

@@ -16,7 +16,7 @@ from tools.homes import MEMORY, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Message, Script, Statement
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store import Value, new_key
 from vox_mesh.store.schema.statements import named
 
@@ -109,10 +109,10 @@ class Crowd:
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack
 
-    def _opening(self, name: str, surroundings: Surroundings | None) -> AbstractAsyncContextManager[MeshNode]:
+    def _opening(self, name: str, surroundings: Dependencies | None) -> AbstractAsyncContextManager[MeshNode]:
         raise NotImplementedError
 
-    async def node(self, name: str, surroundings: Surroundings | None = None) -> MeshNode:
+    async def node(self, name: str, surroundings: Dependencies | None = None) -> MeshNode:
         """A new incarnation of a node."""
         opening = self._opening(name, surroundings)
         node = await self._stack.enter_async_context(opening)
@@ -125,7 +125,7 @@ class _InMemory(Crowd):
     async def begin(self) -> None:
         self._scene = await self._stack.enter_async_context(scene())
 
-    def _opening(self, name: str, surroundings: Surroundings | None) -> AbstractAsyncContextManager[MeshNode]:
+    def _opening(self, name: str, surroundings: Dependencies | None) -> AbstractAsyncContextManager[MeshNode]:
         return self._scene.node(name, surroundings)
 
 
@@ -134,7 +134,7 @@ class _InTown(Crowd):
         super().__init__(stack)
         self._town = town
 
-    def _opening(self, name: str, surroundings: Surroundings | None) -> AbstractAsyncContextManager[MeshNode]:
+    def _opening(self, name: str, surroundings: Dependencies | None) -> AbstractAsyncContextManager[MeshNode]:
         return Mesh.open(self._town.settings(name, http=False), surroundings)
 
 

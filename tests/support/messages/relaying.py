@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.support.nodes.town import Town
 from vox_mesh.http.access import Access
-from vox_mesh.http.address import Address
+from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.connections import Patience
-from vox_mesh.http.relay.endpoint import FROM, NODE, PATH, STORED, Delivery, Limits, wire
+from vox_mesh.http.relay.endpoint import FROM, NODE, PATH, STORED, Delivery, RelayLimits, wire
 from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.http.service import Service
 from vox_mesh.mesh import Mesh
@@ -180,13 +180,13 @@ async def serving(
     node: MeshNode,
     *,
     patience: Patience | None = None,
-    limits: Limits | None = None,
+    limits: RelayLimits | None = None,
     keys: RelayKeys | None = None,
 ) -> AsyncIterator[tuple[Service, str]]:
     """A second service of a node, with less patience, other limits or keys of its own; and its address."""
     access = Access(TOKEN, relay_keys=keys)
     delivery = Delivery(node.identity.node_id, Reception(node.store, node.bus, node.clock), access, limits)
-    service = Service(Address("127.0.0.1", 0, None, "VOX_MESH_BIND"), [delivery.add_to], patience)
+    service = Service(ListenAddress("127.0.0.1", 0, None, "VOX_MESH_BIND"), [delivery.add_to], patience)
     try:
         yield service, await service.start()
     finally:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh.http.access import Access
-from vox_mesh.http.address import Address
+from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.metrics.endpoint import Metrics
 from vox_mesh.http.service import Service
 from vox_mesh.node import MeshNode
@@ -58,7 +58,7 @@ def metrics_of(node: MeshNode) -> Metrics:
 @asynccontextmanager
 async def served(metrics: Metrics) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a service with these metrics alone."""
-    service = Service(Address("127.0.0.1", 0, None, "VOX_MESH_BIND"), [metrics.add_to])
+    service = Service(ListenAddress("127.0.0.1", 0, None, "VOX_MESH_BIND"), [metrics.add_to])
     try:
         url = await service.start()
         async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) as client:

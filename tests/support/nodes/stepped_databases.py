@@ -13,14 +13,14 @@ from tools.faketime import SettableClock
 from tools.homes import MESH
 from tools.install_faketime import NoFaketime
 from tools.sqld import Server
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.memory import SharedMemory
 
 HOUR_S: Final = 3_600.0
 
-_true_ms: Final = Surroundings().wall_ms
+_true_ms: Final = Dependencies().wall_ms
 
 
 class SteppedDatabase(NamedTuple):

@@ -10,7 +10,7 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from vox_mesh.nodes.clock import Surroundings
+from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.engines.memory import SharedMemory
 
 T = TypeVar("T")
@@ -62,10 +62,10 @@ def now_ms() -> int:
     return EPOCH_MS + round(asyncio.get_running_loop().time() * 1_000)
 
 
-def surroundings() -> Surroundings:
+def surroundings() -> Dependencies:
     """A memory home of its own, by the time of the running loop."""
     loop = asyncio.get_running_loop()
-    return Surroundings(now_ms, loop.time, memory=SharedMemory(now_ms), elapsed=loop.time)
+    return Dependencies(now_ms, loop.time, memory=SharedMemory(now_ms), elapsed=loop.time)
 
 
 def run(scenario: Coroutine[Any, Any, T]) -> T:

@@ -14,11 +14,11 @@ from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.homes import Home
 from vox_mesh.model.nodes.store_memory import StoreMemory
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import Identity, passing_identity
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.witness import SharedPlace, StoreWitness
 from vox_mesh.store.batch import Batch
@@ -59,7 +59,7 @@ class Scene:
     async def node(
         self,
         node_id: str = "a",
-        surroundings: Surroundings | None = None,
+        surroundings: Dependencies | None = None,
         *,
         breaker: Breaker | None = None,
         spool: Path | None = None,
@@ -69,13 +69,13 @@ class Scene:
 
         `remembers`: it knows what its earlier incarnations have seen of the database.
         """
-        surroundings = Surroundings() if surroundings is None else surroundings
+        surroundings = Dependencies() if surroundings is None else surroundings
         identity = self._identities.setdefault(node_id, passing_identity(node_id))
         tenant = Tenant("", "default", node_id)
         clock = MeshClock(surroundings)
         presence = Presence(identity, tenant, clock, place=node_id, tick_s=5.0, activity=Activity())
         witness = StoreWitness(SharedPlace(self._memories, node_id)) if remembers else None
-        author = Author(lambda: identity, tenant, clock, presence, witness)
+        author = OpLogWriter(lambda: identity, tenant, clock, presence, witness)
         queue = None if spool is None else AgentQueue(Spool(spool, 2**20), timeout=LONG_S)
         home = Home.MEMORY if spool is None else Home.MESH
         store = Store(
@@ -108,12 +108,12 @@ def noted(*statements: Statement, key: str | None = None, payload: str = "{}") -
     return Script(*statements, key=key, op=Op(NOTE, payload))
 
 
-async def own_chain(mesh: Mesh) -> list[Entry]:
+async def own_chain(mesh: Mesh) -> list[LogEntry]:
     """The entries of the node's own chain."""
     return [entry async for page in mesh.oplog.entries(mesh.identity.chain) for entry in page]
 
 
-async def notes(mesh: Mesh) -> list[Entry]:
+async def notes(mesh: Mesh) -> list[LogEntry]:
     """The notes that this node has in the log."""
     return [entry for entry in await own_chain(mesh) if entry.kind == NOTE]
 
@@ -124,6 +124,6 @@ async def assert_sound(mesh: Mesh) -> None:
     assert not problems, problems
 
 
-def ids(entries: Sequence[Entry]) -> list[str]:
+def ids(entries: Sequence[LogEntry]) -> list[str]:
     """Which ops these are."""
     return [entry.op_id for entry in entries]

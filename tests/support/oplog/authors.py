@@ -20,7 +20,7 @@ from vox_mesh import MeshError, Script, Store
 from vox_mesh.errors import StaleIncarnation
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.store.script import Op, Statement, new_key
@@ -176,7 +176,7 @@ async def assert_log_tells_the_same(
 
     `untold`: how many ops each author may have had under way when it was killed.
     """
-    entries: dict[str, Entry] = {}
+    entries: dict[str, LogEntry] = {}
     async for page in mesh.oplog.entries():
         entries |= {entry.op_id: entry for entry in page if entry.kind in (NOTE.name, PAIR)}
     ops = {entry.payload for entry in entries.values()}
@@ -197,7 +197,7 @@ async def assert_log_tells_the_same(
         )
 
 
-def _assert_true(told: dict[str, Any], entry: Entry | None) -> None:
+def _assert_true(told: dict[str, Any], entry: LogEntry | None) -> None:
     """Whether an author was told the truth about an op."""
     found = None if entry is None else (entry.accepted, entry.reason)
     match told["told"]:

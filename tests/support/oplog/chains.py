@@ -13,8 +13,8 @@ from proof.op_hash import op_hash
 from vox_mesh.model.base.hlc import HybridClock
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.base.ulid import encode
-from vox_mesh.model.oplog.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, signed_text
-from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, Key, LogCheck, Witness
+from vox_mesh.model.oplog.chain import ANCHOR, NO_HASH, SEAL, LogEntry, Sealing, signed_text
+from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
 
 REPOSITORY: Final = "default"
 _START_MS: Final = 1_800_000_000_000
@@ -37,7 +37,7 @@ def key_named(name: str) -> SigningKey:
     return SigningKey(Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest()))
 
 
-def signed_by(key: SigningKey, entry: Entry) -> Entry:
+def signed_by(key: SigningKey, entry: LogEntry) -> LogEntry:
     """The entry with the hash of its contents and a signature of it."""
     own = op_hash(entry)
     return entry._replace(hash=own, signature=key.sign(signed_text(own)))
@@ -50,13 +50,13 @@ class Log:
         self.owner_key = None if owner is None else key_named(owner).public
         self.keys: list[Key] = []
         self._signing: dict[str, SigningKey] = {}
-        self._chains: dict[str, list[Entry]] = {}
+        self._chains: dict[str, list[LogEntry]] = {}
         self._sealings: dict[str, Sealing] = {}
         self._clocks: dict[str, HybridClock] = {}
         self._count = 0
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LogEntry]:
         """All entries, chain by chain and in order."""
         return [entry for name in sorted(self._chains) for entry in self._chains[name]]
 
@@ -65,11 +65,11 @@ class Log:
         """The chains, in their order."""
         return sorted(self._chains)
 
-    def chain(self, node_id: str) -> list[Entry]:
+    def chain(self, node_id: str) -> list[LogEntry]:
         """The entries of one chain."""
         return self._chains.get(node_id, [])
 
-    def write(self, node_id: str, *said: Said) -> list[Entry]:
+    def write(self, node_id: str, *said: Said) -> list[LogEntry]:
         """One request: its ops, of which the last is signed; a seal comes first, if there is one."""
         if node_id not in self._chains:
             self._chains[node_id] = []
@@ -81,7 +81,7 @@ class Log:
             self._sealings[node_id].add(entry.kind, entry.verdict)
         return made
 
-    def seal(self, node_id: str) -> Entry:
+    def seal(self, node_id: str) -> LogEntry:
         """A request with nothing but a seal."""
         return self.write(node_id, self.sealing(node_id))[0]
 
@@ -90,7 +90,7 @@ class Log:
         sealing = self._sealings.get(node_id, Sealing())
         return Said(SEAL, sealing.claim(len(self.chain(node_id)) + 1))
 
-    def anchor(self, node_id: str) -> Entry:
+    def anchor(self, node_id: str) -> LogEntry:
         """A request that records where all other chains end."""
         heads = {name: [chain[-1].seq, chain[-1].hash] for name, chain in self._chains.items()}
         heads.pop(node_id, None)
@@ -104,10 +104,10 @@ class Log:
         self._signing[node_id] = key
         self.keys.append(Key(node_id, from_seq, key.public))
 
-    def _entry(self, node_id: str, said: Said, *, is_last: bool) -> Entry:
+    def _entry(self, node_id: str, said: Said, *, is_last: bool) -> LogEntry:
         chain = self._chains[node_id]
         self._count += 1
-        entry = Entry(
+        entry = LogEntry(
             id=self._count,
             node_id=node_id,
             seq=len(chain) + 1,
@@ -131,9 +131,9 @@ class Log:
         return entry
 
 
-def rechained(entries: Sequence[Entry], key: SigningKey) -> list[Entry]:
+def rechained(entries: Sequence[LogEntry], key: SigningKey) -> list[LogEntry]:
     """A chain written anew so that all fits together: links, numbers, seals, hashes, and signatures."""
-    made: list[Entry] = []
+    made: list[LogEntry] = []
     sealing = Sealing()
     for seq, entry in enumerate(entries, start=1):
         linked = entry._replace(seq=seq, prev=made[-1].hash if made else NO_HASH)
@@ -148,11 +148,11 @@ def rechained(entries: Sequence[Entry], key: SigningKey) -> list[Entry]:
 
 
 def verified(
-    entries: Iterable[Entry], keys: Iterable[Key], owner_key: str | None = None
+    entries: Iterable[LogEntry], keys: Iterable[Key], owner_key: str | None = None
 ) -> list[ChainReport]:
     """What verification finds in a log."""
     entries = list(entries)
-    witness = Witness(owner_key, keys)
+    witness = ChainWitness(owner_key, keys)
     for entry in entries:
         if entry.kind in WITNESSES:
             witness.hear(entry)
@@ -162,7 +162,7 @@ def verified(
     return check.finish()
 
 
-def problems(entries: Iterable[Entry], keys: Iterable[Key], owner_key: str | None = None) -> list[str]:
+def problems(entries: Iterable[LogEntry], keys: Iterable[Key], owner_key: str | None = None) -> list[str]:
     """What is wrong with a log: nothing, if it was not changed."""
     return [
         f"{each.node_id} {each.seq}: {each.problem}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vox_mesh import Mesh, Script, Statement, Written
-from vox_mesh.occ.tables import Place
+from vox_mesh.occ.tables import RowAddress
 
 MEMORIES: Final = "memories"
 
@@ -48,7 +48,7 @@ def moving(mesh: Mesh, times: int, values: Mapping[str, Any]) -> None:
     versions = mesh.occ._versions
     look, left = versions.look, times
 
-    async def look_and_move(place: Place) -> dict[str, Any] | None:
+    async def look_and_move(place: RowAddress) -> dict[str, Any] | None:
         nonlocal left
         seen = await look(place)
         if left:

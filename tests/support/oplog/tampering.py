@@ -16,11 +16,11 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.base.homes import Home
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Entry, Sealing, signed_text
+from vox_mesh.model.oplog.chain import NO_HASH, SEAL, LogEntry, Sealing, signed_text
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import COMMANDS, Identity
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store import Value, new_key
 from vox_mesh.store.write.request import Tenant
@@ -53,7 +53,7 @@ NO_ENTRY: Final = "it holds something that no entry can hold"
 # The entries of the second chain, which begins when the first one has been sealed twice.
 ANCHOR, COMMANDS_SEAL = 1, 2
 
-_COLUMNS: Final = ", ".join(Entry._fields)
+_COLUMNS: Final = ", ".join(LogEntry._fields)
 _OF_ENTRY: Final = "WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq = ?4"
 _TABLES: Final = ("agent_oplog", "node_keys", "mesh_owner")
 _TIMEOUT_S: Final = 10.0
@@ -76,7 +76,7 @@ class Intruder:
         changes = (Statement(sql, (*self._mesh, *values)) for sql, values in statements)
         await self._store.write(Script(*changes))
 
-    async def entries(self, chain: str) -> list[Entry]:
+    async def entries(self, chain: str) -> list[LogEntry]:
         """What the log holds of a chain, in order."""
         sql = f"SELECT {_COLUMNS} FROM agent_oplog"
         rows = await self._store.read(
@@ -84,7 +84,7 @@ class Intruder:
             (*self._mesh, chain),
             fresh=True,
         )
-        return [Entry._make(row) for row in rows]
+        return [LogEntry._make(row) for row in rows]
 
     async def set(self, chain: str, seq: int, /, **columns: Value) -> None:
         """Change columns of one entry."""
@@ -96,16 +96,16 @@ class Intruder:
         sql = "DELETE FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3"
         await self.run((f"{sql} AND seq BETWEEN ?4 AND ?5", (chain, first, last)))
 
-    async def insert(self, entry: Entry) -> None:
+    async def insert(self, entry: LogEntry) -> None:
         """Add an entry as it is; the database gives it its id."""
-        names = [name for name in Entry._fields if name not in ("id", "repository_id")]
+        names = [name for name in LogEntry._fields if name not in ("id", "repository_id")]
         places = ", ".join(f"?{place}" for place in range(3, 3 + len(names)))
         sql = (
             f"INSERT INTO agent_oplog (scope_id, repository_id, {', '.join(names)}) VALUES (?1, ?2, {places})"
         )
         await self.run((sql, tuple(getattr(entry, name) for name in names)))
 
-    async def replace(self, chain: str, entries: list[Entry]) -> None:
+    async def replace(self, chain: str, entries: list[LogEntry]) -> None:
         """Put other contents in the places of a chain's entries."""
         sql = f"UPDATE agent_oplog SET payload = ?5, prev = ?6, hash = ?7, signature = ?8 {_OF_ENTRY}"
         await self.run(*((sql, (chain, e.seq, e.payload, e.prev, e.hash, e.signature)) for e in entries))
@@ -143,12 +143,12 @@ class Intruder:
         sql = "INSERT OR REPLACE INTO deferred_ops (scope_id, repository_id, op_id, causal_deps)"
         await self.run((f"{sql} VALUES (?1, ?2, ?3, '[]')", (op_id,)))
 
-    async def next_entry(self, chain: str, kind: str, said: Any, /, **columns: Any) -> Entry:
+    async def next_entry(self, chain: str, kind: str, said: Any, /, **columns: Any) -> LogEntry:
         """An entry that fits the end of a chain in all but its signature."""
         entries = await self.entries(chain)
         last = entries[-1] if entries else None
         time = Hlc(0, 0, chain) if last is None else Hlc.parse(last.hlc)
-        entry = Entry(
+        entry = LogEntry(
             id=0,
             node_id=chain,
             seq=1 if last is None else last.seq + 1,
@@ -167,14 +167,14 @@ class Intruder:
         )
         return hashed(entry._replace(**columns))
 
-    def signed(self, entry: Entry, key: SigningKey) -> Entry:
+    def signed(self, entry: LogEntry, key: SigningKey) -> LogEntry:
         """The entry with its hash and a key's signature."""
         entry = hashed(entry)
         return entry._replace(signature=key.sign(signed_text(entry.hash, self._mesh[0])))
 
-    def rechained(self, entries: list[Entry], first: int, payload: str, key: SigningKey) -> list[Entry]:
+    def rechained(self, entries: list[LogEntry], first: int, payload: str, key: SigningKey) -> list[LogEntry]:
         """The chain from an entry on, with another payload there: linked, sealed and signed anew by a key."""
-        again: list[Entry] = []
+        again: list[LogEntry] = []
         sealing = Sealing()
         prev = NO_HASH
         for entry in entries:
@@ -188,7 +188,7 @@ class Intruder:
         return again
 
 
-def hashed(entry: Entry) -> Entry:
+def hashed(entry: LogEntry) -> LogEntry:
     """The entry with the hash that its contents have."""
     return entry._replace(hash=entry.true_hash)
 
@@ -232,7 +232,7 @@ def note(payload: Any, *statements: Statement, answer: Answer | None = None) -> 
 async def open_scene(settings: Settings) -> AsyncIterator[Scene]:
     """Such a mesh, with nothing changed yet."""
     # Its clock stands still, so that no minute passes after which it would seal and anchor by itself.
-    async with Mesh.open(settings, Surroundings(monotonic=lambda: 0.0)) as node:
+    async with Mesh.open(settings, Dependencies(monotonic=lambda: 0.0)) as node:
         node.oplog.register(NOTE)
         verdicts = await node.store.write_all(
             [
@@ -267,9 +267,9 @@ async def commands_beside(node: MeshNode, settings: Settings) -> AsyncIterator[M
         return
     identity = Identity(node.identity.node_id, node.identity.key, node.identity.node_id + COMMANDS)
     tenant = Tenant(settings.scope_id, settings.repository_id, "command")
-    surroundings = Surroundings()
+    surroundings = Dependencies()
     clock = MeshClock(surroundings)
-    author = Author(lambda: identity, tenant, clock)
+    author = OpLogWriter(lambda: identity, tenant, clock)
     store = Store(settings.home, node.store._engine, tenant, timeout=_TIMEOUT_S, journal=author)
     mesh = Mesh(store, author, clock, surroundings, None, node.artifacts, RhythmFiles())
     yield mesh

@@ -9,7 +9,7 @@ from typing import Final
 
 from vox_mesh import Settings, Store
 from vox_mesh.store.replica.mark import replica_path
-from vox_mesh.store.replica.replica import ReplicaStatus, State
+from vox_mesh.store.replica.replica import ReplicaState, ReplicaStatus
 
 _PATIENCE_S: Final = 30.0
 
@@ -37,4 +37,4 @@ async def until(store: Store, condition: Callable[[], bool], timeout: float = _P
 
 async def until_in_touch(store: Store) -> None:
     """Wait until commits come in by themselves."""
-    await until(store, lambda: standing(store).state is State.IN_TOUCH)
+    await until(store, lambda: standing(store).state is ReplicaState.IN_TOUCH)

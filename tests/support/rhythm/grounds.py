@@ -8,9 +8,9 @@ from typing import Final
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import MeshClock, Surroundings
-from vox_mesh.rhythm.context import Ground
-from vox_mesh.rhythm.reports.bar_reporter import Reverb
+from vox_mesh.nodes.clock import Dependencies, MeshClock
+from vox_mesh.rhythm.context import RhythmContext
+from vox_mesh.rhythm.reports.bar_reporter import BarReporter
 from vox_mesh.rhythm.reports.status import StatusDesk
 from vox_mesh.rhythm.tempo.times import Times
 
@@ -36,9 +36,9 @@ class Player:
     """A node's desk and reports by a clock of the test's own."""
 
     node: MeshNode
-    ground: Ground
+    ground: RhythmContext
     status: StatusDesk
-    reverb: Reverb
+    reverb: BarReporter
 
     async def beat(self) -> None:
         """Have the beat of now end."""
@@ -52,9 +52,9 @@ class Player:
 
 def player(node: MeshNode, hand: Hand, policy: TempoPolicy | None = None) -> Player:
     """A node of the rhythm that goes by this clock alone."""
-    clock = MeshClock(Surroundings(lambda: hand.now_ms, elapsed=lambda: hand.now_ms / 1_000))
+    clock = MeshClock(Dependencies(lambda: hand.now_ms, elapsed=lambda: hand.now_ms / 1_000))
     clock.name(node.identity.chain)
     policy = TempoPolicy.built_in("default") if policy is None else policy
     plan = Plan(PlanEntry.of(policy))
-    ground = Ground(node.store, node._author, clock, Times(clock), None, plan)
-    return Player(node, ground, StatusDesk(ground), Reverb(ground))
+    ground = RhythmContext(node.store, node._author, clock, Times(clock), None, plan)
+    return Player(node, ground, StatusDesk(ground), BarReporter(ground))

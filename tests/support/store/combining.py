@@ -17,9 +17,9 @@ from vox_mesh.store.engines.memory import MemoryEngine
 from vox_mesh.store.schema.schema import ensure_schema
 from vox_mesh.store.write.combiner import Combiner
 from vox_mesh.store.write.dispatcher import Sender
-from vox_mesh.store.write.idempotency_keys import Ledger
+from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
 from vox_mesh.store.write.request import Tenant, Verdict
-from vox_mesh.store.write.retry import Carrier
+from vox_mesh.store.write.retry import RetryingCaller
 
 LONG_S = 30.0
 """A deadline that no test waits for."""
@@ -33,7 +33,7 @@ async def at_once(_: float) -> None:
 class Combining:
     """A combiner, its gate, and a table `t` to write to."""
 
-    def __init__(self, gate: GatedEngine, combiner: Combiner, ledger: Ledger) -> None:
+    def __init__(self, gate: GatedEngine, combiner: Combiner, ledger: IdempotencyKeyPruner) -> None:
         self.gate = gate
         self.combiner = combiner
         self.ledger = ledger
@@ -67,8 +67,8 @@ async def combining(path: Path | None = None, **options: Any) -> AsyncIterator[C
     engine: Engine = MemoryEngine() if path is None else await FileEngine.open(path)
     gate = GatedEngine(engine)
     await ensure_schema(gate)
-    ledger = Ledger(time.monotonic)
-    carrier = Carrier(None, sleep=at_once)
+    ledger = IdempotencyKeyPruner(time.monotonic)
+    carrier = RetryingCaller(None, sleep=at_once)
     combiner = Combiner(
         Sender(gate.run, carrier, Tenant("", "default", "writer"), ledger),
         carrier,

@@ -25,12 +25,12 @@ from vox_mesh.cli.support.start import start_shared
 from vox_mesh.errors import BadValue
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.row_json import decoded, shown
-from vox_mesh.model.occ.merge import Change, Columns, change_of
+from vox_mesh.model.occ.merge import Columns, FieldChange, change_of
 from vox_mesh.occ.conflicts import Conflict, Resolution, Take
 from vox_mesh.settings import Settings
 from vox_mesh.views.conflicts import SIDES, ConflictView
 
-_COLOURS: Final = {Change.CLASH: "red", Change.LEFT: "green", Change.RIGHT: "cyan"}
+_COLOURS: Final = {FieldChange.CLASH: "red", FieldChange.LEFT: "green", FieldChange.RIGHT: "cyan"}
 
 
 @click.group(no_args_is_help=False)
@@ -130,7 +130,7 @@ def _is_coloured() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def _changed_by(conflict: Conflict, name: str) -> Change:
+def _changed_by(conflict: Conflict, name: str) -> FieldChange:
     right = conflict.base if conflict.right is None else conflict.right  # gone, it has changed no field
     return change_of(name, conflict.base, conflict.left, right or {})
 

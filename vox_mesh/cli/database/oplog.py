@@ -23,7 +23,7 @@ from vox_mesh.cli.support.output import (
 from vox_mesh.cli.support.start import start_shared
 from vox_mesh.errors import NotKnown
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.oplog.export import export_log, verify_export
 from vox_mesh.settings import Settings
@@ -78,7 +78,7 @@ async def _tail(
         return await _told(mesh, entries, as_json=as_json)
 
 
-async def _told(mesh: Mesh, entries: Sequence[Entry], *, as_json: bool) -> list[Record]:
+async def _told(mesh: Mesh, entries: Sequence[LogEntry], *, as_json: bool) -> list[Record]:
     if not as_json:
         return [_line(each) for each in entries]
     await mesh.rhythm.look()
@@ -105,7 +105,7 @@ class _Shown:
         self._as_json = as_json
         self._bar_ends_ms = 0
 
-    async def next(self, entry: Entry) -> None:
+    async def next(self, entry: LogEntry) -> None:
         """Print it."""
         if not self._as_json:
             show_lines(table([_line(entry)])[1:])
@@ -117,7 +117,7 @@ class _Shown:
         show_next(stamped_record(self._mesh, entry))
 
 
-def _line(entry: Entry) -> Record:
+def _line(entry: LogEntry) -> Record:
     """An entry as people want to see it."""
     verdict = "accepted" if entry.accepted else "refused"
     return {

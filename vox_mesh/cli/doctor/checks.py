@@ -14,7 +14,7 @@ from vox_mesh.views.overview import Overview
 from vox_mesh.views.rhythm import AgreementView
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     """How a check ended."""
 
     OK = "ok"
@@ -23,38 +23,38 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """What a check found, and what to do about it."""
 
-    state: State
+    state: CheckState
     found: str
     advice: str = ""
     check: str = ""
     cause: MeshError | None = None
 
     @classmethod
-    def of(cls, error: MeshError, check: str = "") -> Finding:
+    def of(cls, error: MeshError, check: str = "") -> CheckResult:
         """A check that ended with an error."""
-        return cls(State.FAIL, " ".join(str(error).split()), error.hint, check, error)
+        return cls(CheckState.FAIL, " ".join(str(error).split()), error.hint, check, error)
 
     def as_record(self) -> dict[str, Any]:
         """As it is printed."""
         return {"check": self.check, "state": self.state.value, "found": self.found, "advice": self.advice}
 
 
-def ok(found: str) -> Finding:
+def ok(found: str) -> CheckResult:
     """All is well."""
-    return Finding(State.OK, found)
+    return CheckResult(CheckState.OK, found)
 
 
-def warn(found: str, advice: str) -> Finding:
+def warn(found: str, advice: str) -> CheckResult:
     """It works, but should be seen to."""
-    return Finding(State.WARN, found, advice)
+    return CheckResult(CheckState.WARN, found, advice)
 
 
-def fail(found: str, advice: str) -> Finding:
+def fail(found: str, advice: str) -> CheckResult:
     """It does not work."""
-    return Finding(State.FAIL, found, advice)
+    return CheckResult(CheckState.FAIL, found, advice)
 
 
 @dataclass
@@ -98,23 +98,23 @@ class Patient:
         self._agreement = agreement
 
 
-class Check(Protocol):
+class DoctorCheck(Protocol):
     """Looks at one thing; `None` means that there is nothing to look at on this home."""
 
     __name__: str
 
-    def __call__(self, patient: Patient) -> Awaitable[Finding | None]:
+    def __call__(self, patient: Patient) -> Awaitable[CheckResult | None]:
         """Look."""
 
 
-async def examine(patient: Patient, checks: Iterable[Check]) -> list[Finding]:
+async def examine(patient: Patient, checks: Iterable[DoctorCheck]) -> list[CheckResult]:
     """Run the checks one after another; one that raises has failed."""
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     for check in checks:
         try:
             finding = await check(patient)
         except MeshError as error:
-            finding = Finding.of(error)
+            finding = CheckResult.of(error)
         except OSError as error:
             finding = fail(str(error), "check that the folder is there and may be read")
         if finding is not None:

@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from vox_mesh.cli.database.db_migrate import NOT_REPAIRABLE, REPAIRABLE
-from vox_mesh.cli.doctor.checks import Check, Finding, Patient, fail, ok, warn
+from vox_mesh.cli.doctor.checks import CheckResult, DoctorCheck, Patient, fail, ok, warn
 from vox_mesh.cli.support.start import opened_engine
 from vox_mesh.contrib.native import require_package
 from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
@@ -29,7 +29,7 @@ _RECENT_MS: Final = 7 * 86_400_000
 _EPOCHS: Final = named("rollback")["epochs"]
 
 
-async def reachability(patient: Patient) -> Finding:
+async def reachability(patient: Patient) -> CheckResult:
     """Whether the database answers, and how fast."""
     await probe.ping(patient.engine)  # connects
     took: list[float] = []
@@ -41,7 +41,7 @@ async def reachability(patient: Patient) -> Finding:
     return ok(f"{facts.driver}, {facts.server}, round trip {statistics.median(took) * 1_000:.2f} ms")
 
 
-async def schema(patient: Patient) -> Finding:
+async def schema(patient: Patient) -> CheckResult:
     """Whether the database has the schema that this code knows, in the right shape."""
     version, oldest_code = await versions_at(patient.engine.query)
     if oldest_code > VERSION:
@@ -56,7 +56,7 @@ async def schema(patient: Patient) -> Finding:
     return _judge_shape(await repair_plan(patient.engine.query))
 
 
-def _judge_shape(plan: RepairPlan) -> Finding:
+def _judge_shape(plan: RepairPlan) -> CheckResult:
     different = [*plan.repaired, *plan.remaining]
     if not different:
         return ok(f"version {VERSION}")
@@ -65,7 +65,7 @@ def _judge_shape(plan: RepairPlan) -> Finding:
     return fail(found, advice)
 
 
-async def rollbacks(patient: Patient) -> Finding | None:
+async def rollbacks(patient: Patient) -> CheckResult | None:
     """Whether the database went back to an earlier state in the last seven days."""
     if (await versions_at(patient.engine.query))[0] < VERSION:
         return None
@@ -81,7 +81,7 @@ async def rollbacks(patient: Patient) -> Finding | None:
     return warn(found, "see what was lost: `vox-mesh db lost`")
 
 
-async def anonymous_access(patient: Patient) -> Finding | None:
+async def anonymous_access(patient: Patient) -> CheckResult | None:
     """Whether the server answers a query without a token."""
     if patient.settings.home is not Home.MESH:
         return None
@@ -96,20 +96,20 @@ async def anonymous_access(patient: Patient) -> Finding | None:
         )
 
 
-async def write_access(patient: Patient) -> Finding:
+async def write_access(patient: Patient) -> CheckResult:
     """Whether the database lets us write."""
     await probe.try_to_write(patient.engine)
     return ok("granted")
 
 
-async def clock(patient: Patient) -> Finding:
+async def clock(patient: Patient) -> CheckResult:
     """How far this machine's clock is from the database's, and what the nodes say of that one."""
     # The answer that took the shortest time says it best.
     _, distance = min([await _clock_distance(patient) for _ in range(_ROUNDS)])
     return judge_clock(distance, await probe.clock_report(patient.engine))
 
 
-def judge_clock(distance: float, report: probe.ClockReport = probe.NO_CORRECTION) -> Finding:
+def judge_clock(distance: float, report: probe.ClockReport = probe.NO_CORRECTION) -> CheckResult:
     """Judge the clocks: this machine's is so many milliseconds ahead of the database's."""
     if report.witnesses:
         return fail(
@@ -138,7 +138,7 @@ async def _clock_distance(patient: Patient) -> tuple[float, float]:
     return took, (asked + took / 2) * 1_000 - theirs
 
 
-async def server_flags(patient: Patient) -> Finding | None:
+async def server_flags(patient: Patient) -> CheckResult | None:
     """Whether the server checkpoints on commit, which can wedge it."""
     if patient.settings.home is not Home.MESH:
         return None
@@ -154,7 +154,7 @@ async def server_flags(patient: Patient) -> Finding | None:
     return ok("checkpoints by interval")
 
 
-async def write_ahead_log(patient: Patient) -> Finding | None:
+async def write_ahead_log(patient: Patient) -> CheckResult | None:
     """Whether a reader keeps the write-ahead log of the file home from being emptied."""
     if not isinstance(patient.engine, FileEngine):
         return None
@@ -168,7 +168,7 @@ async def write_ahead_log(patient: Patient) -> Finding | None:
     return ok(told)
 
 
-async def replica(patient: Patient) -> Finding | None:
+async def replica(patient: Patient) -> CheckResult | None:
     """Which embedded replica a node here can keep."""
     settings = patient.settings
     if settings.home is not Home.MESH:
@@ -191,7 +191,7 @@ async def replica(patient: Patient) -> Finding | None:
     return ok(f"pushed: the server's log has {hello.next_frame} frames")
 
 
-CHECKS: Final[tuple[Check, ...]] = (
+CHECKS: Final[tuple[DoctorCheck, ...]] = (
     reachability,
     schema,
     rollbacks,

@@ -13,7 +13,7 @@ from typing import Final
 
 from dotenv import dotenv_values
 
-from vox_mesh.cli.doctor.checks import Check, Finding, Patient, fail, ok, warn
+from vox_mesh.cli.doctor.checks import CheckResult, DoctorCheck, Patient, fail, ok, warn
 from vox_mesh.model.base.homes import Home
 from vox_mesh.nodes.identity import kept_identity
 from vox_mesh.settings import EXAMPLES, Settings
@@ -29,7 +29,7 @@ _TOO_LOW_BYTES: Final = 64 * 2**20
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
-async def settings(patient: Patient) -> Finding:
+async def settings(patient: Patient) -> CheckResult:
     """Variables that do nothing: misspelt ones, and a database without the switch that uses it."""
     known = {*EXAMPLES, *_OTHER_VARIABLES}
     unknown = sorted(name for name in _given(patient) if name.startswith("VOX_") and name not in known)
@@ -54,7 +54,7 @@ def _given(patient: Patient) -> set[str]:
     return {name.upper() for name in (*patient.environment, *written)}
 
 
-async def home(patient: Patient) -> Finding:
+async def home(patient: Patient) -> CheckResult:
     """Which home is chosen, and whether its place may be used."""
     match patient.settings.home:
         case Home.MEMORY:
@@ -71,7 +71,7 @@ async def home(patient: Patient) -> Finding:
             return ok(f"mesh: {patient.settings.endpoint}")
 
 
-async def disk_space(patient: Patient) -> Finding:
+async def disk_space(patient: Patient) -> CheckResult:
     """Room for the database, the replica and the spool."""
     free = {place: shutil.disk_usage(_existing(place)).free for place in _places(patient)}
     place, least = min(free.items(), key=lambda item: item[1])
@@ -90,7 +90,7 @@ def _existing(path: Path) -> Path:
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 
-async def file_permissions(patient: Patient) -> Finding:
+async def file_permissions(patient: Patient) -> CheckResult:
     """Whether other users of this machine can read what is ours."""
     open_to_others = [path for path in _private(patient) if path.exists() and path.stat().st_mode & _OTHERS]
     if not open_to_others:
@@ -106,7 +106,7 @@ def _private(patient: Patient) -> Iterator[Path]:
         yield from (Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm"))
 
 
-async def spool(patient: Patient) -> Finding:
+async def spool(patient: Patient) -> CheckResult:
     """Writes that wait for the database, and those it refused."""
     try:
         status = all_spools(patient.settings.home_dir)
@@ -126,7 +126,7 @@ async def spool(patient: Patient) -> Finding:
     return ok("empty")
 
 
-async def replica_mark(patient: Patient) -> Finding | None:
+async def replica_mark(patient: Patient) -> CheckResult | None:
     """Marks of replicas that are gone; the file home refuses a path with one."""
     path = patient.settings.file_path
     replicas = [path, *(replica for _, replica in replicas_beside(path))]
@@ -137,7 +137,7 @@ async def replica_mark(patient: Patient) -> Finding | None:
     return warn(f"marks of replicas that are gone: {named}", f"rm {named}")
 
 
-async def identity(patient: Patient) -> Finding | None:
+async def identity(patient: Patient) -> CheckResult | None:
     """Whether the keys of the nodes here are there, and this user's alone."""
     if patient.settings.home is Home.MEMORY:
         return None
@@ -146,7 +146,7 @@ async def identity(patient: Patient) -> Finding | None:
     return ok(", ".join(names) or "there is none yet: it is made on the first start")
 
 
-CHECKS: Final[tuple[Check, ...]] = (
+CHECKS: Final[tuple[DoctorCheck, ...]] = (
     settings,
     home,
     disk_space,

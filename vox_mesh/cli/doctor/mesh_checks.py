@@ -7,20 +7,20 @@ from typing import Final
 
 import httpx
 
-from vox_mesh.cli.doctor.checks import Check, Finding, Patient, fail, ok, warn
+from vox_mesh.cli.doctor.checks import CheckResult, DoctorCheck, Patient, fail, ok, warn
 from vox_mesh.model.base.addresses import host_of, is_loopback
 from vox_mesh.model.jobs.records import JobState, matches
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.identity import machine_id
 from vox_mesh.settings import Settings
 from vox_mesh.views.nodes import NodeView
 
 _ASK_S: Final = 3.0
 _LONG_MS: Final = 60_000
-_GONE: Final = (State.DEAD, State.LEFT)
+_GONE: Final = (NodeState.DEAD, NodeState.LEFT)
 
 
-async def nodes(patient: Patient) -> Finding:
+async def nodes(patient: Patient) -> CheckResult:
     """Who is here, and how each of them says it is."""
     there = [node for node in patient.scene.nodes if node.state not in _GONE]
     if not there:
@@ -28,13 +28,13 @@ async def nodes(patient: Patient) -> Finding:
     ill = [f"{node.node_id}: {fault}" for node in there for fault in node.faults]
     if ill:
         return fail("; ".join(ill), "see the log of that node, and docs/operations.md")
-    silent = [node.node_id for node in there if node.state != State.ALIVE]
+    silent = [node.node_id for node in there if node.state != NodeState.ALIVE]
     if silent:
         return warn(f"silent: {', '.join(silent)}", "is its machine up, and can it reach the database?")
     return ok(", ".join(node.node_id for node in there))
 
 
-async def service(patient: Patient) -> Finding | None:
+async def service(patient: Patient) -> CheckResult | None:
     """Whether the nodes of this machine answer over HTTP, and are ready.
 
     One that is dead by the roster is asked as well: it may be that it only can't write.
@@ -43,7 +43,7 @@ async def service(patient: Patient) -> Finding | None:
     here = [
         node
         for node in patient.scene.nodes
-        if node.state != State.LEFT and node.machine_id == own and node.control_addr is not None
+        if node.state != NodeState.LEFT and node.machine_id == own and node.control_addr is not None
     ]
     headers = _headers(patient.settings)
     async with httpx.AsyncClient(timeout=_ASK_S, headers=headers, trust_env=False) as client:
@@ -69,12 +69,12 @@ async def _asked(client: httpx.AsyncClient, node: NodeView) -> str | None:
             return "it has another VOX_MESH_TOKEN"
         wrong = [f"{each['name']}: {each['detail']}" for each in answer.json()["checks"] if not each["ok"]]
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:  # or somebody else answers there
-        is_known = node.state == State.DEAD
+        is_known = node.state == NodeState.DEAD
         return None if is_known else f"it does not answer at {node.control_addr} ({type(error).__name__})"
     return "; ".join(wrong)
 
 
-async def reach(patient: Patient) -> Finding | None:
+async def reach(patient: Patient) -> CheckResult | None:
     """Whether other machines could reach a node that is started here."""
     told = patient.settings.control_addr
     if told is None or is_loopback(host_of(told)) or patient.settings.token is not None:
@@ -85,7 +85,7 @@ async def reach(patient: Patient) -> Finding | None:
     )
 
 
-async def jobs(patient: Patient) -> Finding:
+async def jobs(patient: Patient) -> CheckResult:
     """Jobs that nobody takes, and those that went wrong."""
     scene = patient.scene
     taken = {kind for node in scene.nodes if node.state not in _GONE for kind in node.kinds}
@@ -107,7 +107,7 @@ def _is_taken(kind: str, patterns: set[str]) -> bool:
     return any(matches(each, kind) for each in patterns)
 
 
-async def messages(patient: Patient) -> Finding:
+async def messages(patient: Patient) -> CheckResult:
     """Messages that nobody has dealt with."""
     mail = patient.scene.mail
     if mail.dead:
@@ -117,7 +117,7 @@ async def messages(patient: Patient) -> Finding:
     return ok(f"{mail.unread} unread")
 
 
-async def conflicts(patient: Patient) -> Finding:
+async def conflicts(patient: Patient) -> CheckResult:
     """Writes that lost a race and wait for somebody to decide."""
     count = patient.scene.open_conflicts
     if count:
@@ -125,7 +125,7 @@ async def conflicts(patient: Patient) -> Finding:
     return ok("none is open")
 
 
-async def tempo(patient: Patient) -> Finding:
+async def tempo(patient: Patient) -> CheckResult:
     """Whether all nodes go by the tempo of the mesh."""
     found = patient.agreement
     if not found.differing:
@@ -138,4 +138,4 @@ async def tempo(patient: Patient) -> Finding:
     )
 
 
-CHECKS: Final[tuple[Check, ...]] = (nodes, service, reach, tempo, jobs, messages, conflicts)
+CHECKS: Final[tuple[DoctorCheck, ...]] = (nodes, service, reach, tempo, jobs, messages, conflicts)

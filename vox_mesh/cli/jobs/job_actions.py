@@ -14,7 +14,7 @@ from vox_mesh.cli.support.options import Function, seconds
 from vox_mesh.cli.support.output import json_option, show_lines, show_one, show_several, table
 from vox_mesh.cli.support.session import run_beside
 from vox_mesh.jobs import batches
-from vox_mesh.jobs.batches import OPEN, RETRIED, Choice, found
+from vox_mesh.jobs.batches import OPEN, RETRIED, JobSelection, found
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.records import Job, JobState
@@ -23,13 +23,13 @@ from vox_mesh.views.jobs import AbortedView, JobView, RetriedView
 
 def _chosen(
     references: tuple[str, ...], state: str | None, kind: str | None, default: Sequence[JobState]
-) -> Choice:
+) -> JobSelection:
     """The jobs that are asked for; by default, those in these states."""
     has_filter = state is not None or kind is not None
     if bool(references) == has_filter:
         context = click.get_current_context()
         raise click.UsageError("name jobs, or say which by --state and --kind", context)
-    return Choice(references, default if state is None else [JobState(state)], kind)
+    return JobSelection(references, default if state is None else [JobState(state)], kind)
 
 
 def _choice_options(states: Iterable[JobState]) -> Callable[[Function], Function]:

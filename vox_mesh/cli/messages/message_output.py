@@ -11,14 +11,14 @@ from typing import Final
 from vox_mesh.cli.support.output import Record, fields, printable, show_lines, show_next, show_one, table
 from vox_mesh.errors import MeshError
 from vox_mesh.model.messages.records import Message
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.messages import MessageView
 
 _SHORT: Final = 60
 _TIMES: Final = ("expires_ms", "ack_by_ms", "claim_until_ms", "not_before_ms")
 
 
-async def records(mesh: Planes, messages: Iterable[Message]) -> list[Record]:
+async def records(mesh: MeshServices, messages: Iterable[Message]) -> list[Record]:
     """Messages by column; their payloads are the values themselves."""
     with suppress(MeshError):  # then their beats are told by the tempos that are known here
         await mesh.rhythm.look()
@@ -54,7 +54,7 @@ def short_line(message: Message, **more: str | None) -> Record:
     return {**line(message, **more), "payload": text if len(text) <= _SHORT else f"{text[:_SHORT]}…"}
 
 
-async def show_next_message(mesh: Planes, message: Message, how: Record, *, as_json: bool) -> None:
+async def show_next_message(mesh: MeshServices, message: Message, how: Record, *, as_json: bool) -> None:
     """Print one of many messages that come one by one; `how` is its line."""
     if as_json:
         show_next(*await records(mesh, [message]))

@@ -7,7 +7,7 @@ import logging
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.cli.node.logs import name_node
-from vox_mesh.cli.node.shutdown import Watch
+from vox_mesh.cli.node.shutdown import ShutdownWatchdog
 from vox_mesh.cli.node.systemd import ServiceManager
 from vox_mesh.cli.node.traces import set_up_traces, shut_down
 from vox_mesh.cli.support.exit_codes import ExitCode
@@ -62,7 +62,7 @@ class NodeRun:
             if opening is not None:
                 opening.cancel()
 
-        watch = Watch(lambda: loop.call_soon_threadsafe(stop), self._leaving_s)
+        watch = ShutdownWatchdog(lambda: loop.call_soon_threadsafe(stop), self._leaving_s)
         try:
             async with Mesh.open(self._settings) as mesh:
                 name_node(mesh.identity.node_id)

@@ -21,13 +21,13 @@ from vox_mesh.cli.support.output import (
 )
 from vox_mesh.cli.support.start import start_shared
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import STALE_MS, Node
 from vox_mesh.settings import Settings
 from vox_mesh.views import roles
 from vox_mesh.views.nodes import NodeView, kinds_of, with_roles
 
-_SILENT: Final = (State.CRITICAL, State.DEAD)
+_SILENT: Final = (NodeState.CRITICAL, NodeState.DEAD)
 _NO_HEARTBEAT: Final = (
     "no heartbeat advances: either no node runs, or the database cannot be written "
     "(such as on a full disk); run `vox-mesh doctor`"

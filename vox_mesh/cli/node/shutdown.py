@@ -33,7 +33,7 @@ class _LastCall(NamedTuple):
         os._exit(self.code)
 
 
-class Watch:
+class ShutdownWatchdog:
     """Hears signals, and ends the process if it does not end by itself.
 
     All of that is done in a thread: a handler may block the loop, and with it the one thread that Python

@@ -17,7 +17,7 @@ from vox_mesh.cli.support.start import start
 from vox_mesh.errors import MeshError
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import milliseconds_at
-from vox_mesh.model.rhythm.frames import Source
+from vox_mesh.model.rhythm.frames import TempoSource
 from vox_mesh.settings import Settings
 from vox_mesh.views.rhythm import BeatView, beat_of
 
@@ -27,7 +27,7 @@ _LONGEST_STRIP: Final = 32
 _NEW_LINE: Final = "\r\x1b[K"
 
 
-class _Signs(NamedTuple):
+class _BeatSigns(NamedTuple):
     """What beats are drawn with: those that were, the one that is, and those to come."""
 
     past: str
@@ -36,8 +36,8 @@ class _Signs(NamedTuple):
     phase: str
 
 
-_DRAWN: Final = _Signs("●", "◉", "○", "│")
-_ASCII: Final = _Signs("=", "#", "-", "|")
+_DRAWN: Final = _BeatSigns("●", "◉", "○", "│")
+_ASCII: Final = _BeatSigns("=", "#", "-", "|")
 
 
 @click.command()
@@ -106,7 +106,7 @@ def _line(seen: BeatView, mesh: Mesh) -> str:
         f"leader {seen.leader or '-'}",
         seen.cluster_id,
     ]
-    if seen.source == Source.MEDIAN:
+    if seen.source == TempoSource.MEDIAN:
         words.append("(policies differ: the median)")
     return printable("  ".join(word for word in words if word))
 
@@ -124,7 +124,7 @@ def _strip(seen: BeatView, phases: Mapping[str, int]) -> str:
     return strip + signs.phase
 
 
-def _sign(index: int, now: int, signs: _Signs) -> str:
+def _sign(index: int, now: int, signs: _BeatSigns) -> str:
     if index == now:
         return signs.now
     return signs.past if index < now else signs.coming

@@ -32,7 +32,7 @@ _MARGIN: Final = 4
 _NAME_WIDTH: Final = 9
 
 
-class _Signs(NamedTuple):
+class _StripSigns(NamedTuple):
     """What a strip is drawn with."""
 
     phase: str
@@ -40,8 +40,8 @@ class _Signs(NamedTuple):
     line: str
 
 
-_ASCII: Final = _Signs("|", "+", "-")
-_DRAWN: Final = _Signs("│", "┼", "─")
+_ASCII: Final = _StripSigns("|", "+", "-")
+_DRAWN: Final = _StripSigns("│", "┼", "─")
 
 
 @click.group(no_args_is_help=False)
@@ -93,7 +93,7 @@ def _attempts(score: Score) -> range:
 # --- the picture -----------------------------------------------------------------------------------
 
 
-def _lines(found: ScoreFile, signs: _Signs) -> Iterator[str]:
+def _lines(found: ScoreFile, signs: _StripSigns) -> Iterator[str]:
     score = found.score
     width = min(_WIDEST_BEAT, _STRIP_WIDTH // score.bar_len)
     yield _ruler(score.bar_len, width)
@@ -115,7 +115,7 @@ def _ruler(beats: int, width: int) -> str:
     return f"{'':{_MARGIN}}{numbers}".rstrip()
 
 
-def _row(score: Score, number: int, width: int, signs: _Signs) -> str:
+def _row(score: Score, number: int, width: int, signs: _StripSigns) -> str:
     """A phrase: its phases, each as long as it is, and how many beats they are."""
     spans = score.boundaries(number)
     strip = "".join(_stretch(span, width, signs) for span in spans) + (signs.phase if width > 1 else "")
@@ -123,7 +123,7 @@ def _row(score: Score, number: int, width: int, signs: _Signs) -> str:
     return f"{number:>{_MARGIN - 1}} {strip:<{score.bar_len * width + 1}}  {beats}"
 
 
-def _stretch(span: Span, width: int, signs: _Signs) -> str:
+def _stretch(span: Span, width: int, signs: _StripSigns) -> str:
     beats = span.ends - span.begins
     if width == 1:
         return span.phase[0] * beats

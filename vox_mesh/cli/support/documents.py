@@ -12,19 +12,21 @@ from vox_mesh.model.documents.documents import MAX_BYTES
 _STDIN: Final = "-"
 
 
-class Written(NamedTuple):
+class NamedText(NamedTuple):
     """A text, and what it is called when something is wrong with it."""
 
     text: bytes
     name: str
 
 
-def read_file(file: str) -> Written:
+def read_file(file: str) -> NamedText:
     """The text of a file; `-` is stdin."""
     name = "stdin" if file == _STDIN else file
     try:
         with click.open_file(file, "rb") as opened:
-            return Written(opened.read(MAX_BYTES + 1), name)  # more than may be is told, and need not be read
+            return NamedText(
+                opened.read(MAX_BYTES + 1), name
+            )  # more than may be is told, and need not be read
     except OSError as error:
         raise BadValue(f"{name} can't be read: {error.strerror}", hint="name another file") from None
 

@@ -21,8 +21,8 @@ from vox_mesh.http.api.streams import sent_as_it_comes
 from vox_mesh.http.api.table import ALL
 from vox_mesh.http.body import body_of
 from vox_mesh.http.problems import Handler, Problem
-from vox_mesh.http.request_scope import Calls
-from vox_mesh.runtime.services import Planes
+from vox_mesh.http.request_scope import RequestScope
+from vox_mesh.runtime.services import MeshServices
 
 DOCUMENT: Final = "/v1/openapi.json"
 
@@ -33,10 +33,10 @@ _EXACT: Final = 2**53
 class Api:
     """Serves the operations on a mesh."""
 
-    def __init__(self, mesh: Planes, access: Access) -> None:
+    def __init__(self, mesh: MeshServices, access: Access) -> None:
         self._mesh = mesh
         self._access = access
-        self._calls = Calls()
+        self._calls = RequestScope()
         self._document: bytes | None = None
 
     def add_to(self, app: web.Application) -> None:

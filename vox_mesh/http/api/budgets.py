@@ -9,7 +9,7 @@ from pydantic import Field
 from vox_mesh.http.api.operations import Asked, Operations, Seconds
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.model.rhythm.budgets import Budget
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.budgets import BudgetView, SpendingView
 
 BUDGETS: Final = Operations("budgets")
@@ -38,14 +38,14 @@ class ToAllow(Asked):
 
 
 @BUDGETS.get("/v1/budgets")
-async def list_budgets(mesh: Planes, query: BudgetsAsked) -> Page[BudgetView]:
+async def list_budgets(mesh: MeshServices, query: BudgetsAsked) -> Page[BudgetView]:
     """List the budgets that are set."""
     found = await mesh.rhythm.budgets.show(query.subject)
     return query.page_of([BudgetView.of(each) for each in found], lambda view: view.subject)
 
 
 @BUDGETS.put("/v1/budgets")
-async def set_budget(mesh: Planes, body: ToAllow) -> BudgetView:
+async def set_budget(mesh: MeshServices, body: ToAllow) -> BudgetView:
     """Have an agent or an account spend no more than that, or what it likes."""
     budgets = mesh.rhythm.budgets
     if body.budget is None:
@@ -56,7 +56,7 @@ async def set_budget(mesh: Planes, body: ToAllow) -> BudgetView:
 
 
 @BUDGETS.get("/v1/budgets/report")
-async def report_spending(mesh: Planes, query: SpendingAsked) -> Page[SpendingView]:
+async def report_spending(mesh: MeshServices, query: SpendingAsked) -> Page[SpendingView]:
     """List what agents and accounts have spent: beats, cost and resources."""
     await mesh.rhythm.look()
     since_ms = None if query.since is None else mesh.clock.now_ms - round(query.since * 1_000)

@@ -8,7 +8,7 @@ from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Asked, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.model.base.row_json import decoded
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.conflicts import ConflictView, ResolutionView
 
 CONFLICTS: Final = Operations("conflicts")
@@ -31,7 +31,7 @@ class Resolving(Asked):
 
 
 @CONFLICTS.get("/v1/conflicts")
-async def list_conflicts(mesh: Planes, query: ConflictsAsked) -> Page[ConflictView]:
+async def list_conflicts(mesh: MeshServices, query: ConflictsAsked) -> Page[ConflictView]:
     """List the conflicts, oldest first."""
     after = query.text or ""
     found = await mesh.conflicts.after(after, query.limit, open_only=query.open, table=query.table)
@@ -39,13 +39,13 @@ async def list_conflicts(mesh: Planes, query: ConflictsAsked) -> Page[ConflictVi
 
 
 @CONFLICTS.get("/v1/conflicts/{conflict_id}")
-async def show_conflict(mesh: Planes, conflict_id: Text) -> ConflictView:
+async def show_conflict(mesh: MeshServices, conflict_id: Text) -> ConflictView:
     """Show a conflict; its id, or enough of its beginning."""
     return ConflictView.of(await mesh.conflicts.find(conflict_id))
 
 
 @CONFLICTS.post("/v1/conflicts/{conflict_id}/resolve")
-async def resolve_conflict(mesh: Planes, conflict_id: Text, body: Resolving) -> ResolutionView:
+async def resolve_conflict(mesh: MeshServices, conflict_id: Text, body: Resolving) -> ResolutionView:
     """Resolve a conflict, if the row is still the right side, or is the version that `onto` names."""
     if (body.take is None) == (body.value is None):
         raise BadValue("give one of `take` and `value`")

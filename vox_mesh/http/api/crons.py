@@ -9,7 +9,7 @@ from pydantic import Field
 from vox_mesh.http.api.manifests import GivenManifest
 from vox_mesh.http.api.operations import Asked, Operations
 from vox_mesh.http.api.pages import Page, PageAsked
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.crons import CronView, RemovedCronView
 
 CRONS: Final = Operations("crons")
@@ -18,7 +18,7 @@ CronName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 
 @CRONS.get("/v1/crons")
-async def list_crons(mesh: Planes, query: PageAsked) -> Page[CronView]:
+async def list_crons(mesh: MeshServices, query: PageAsked) -> Page[CronView]:
     """List the crons: when each is due next, and the job of its last time."""
     return query.page_of([CronView.of(each) for each in await mesh.crons.listed()], lambda cron: cron.name)
 
@@ -32,13 +32,13 @@ class ToRepeat(Asked):
 
 
 @CRONS.put("/v1/crons/{name}")
-async def add_cron(mesh: Planes, name: CronName, body: ToRepeat) -> CronView:
+async def add_cron(mesh: MeshServices, name: CronName, body: ToRepeat) -> CronView:
     """Have a job scheduled again and again; one that is there already stays, or another is refused."""
     return CronView.of(await mesh.crons.add(name, body.expression, body.manifest, body.timezone))
 
 
 @CRONS.delete("/v1/crons/{name}")
-async def remove_cron(mesh: Planes, name: CronName) -> RemovedCronView:
+async def remove_cron(mesh: MeshServices, name: CronName) -> RemovedCronView:
     """Have no more jobs come of a cron; those that have come stay."""
     await mesh.crons.remove(name)
     return RemovedCronView(name)

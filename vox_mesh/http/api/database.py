@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vox_mesh.http.api.operations import Operations
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.engine import EngineFacts
 from vox_mesh.store.replica.replica import ReplicaStatus
 from vox_mesh.store.spool.spool import SpoolStatus
@@ -31,7 +31,7 @@ class StoreView:
 
 
 @DATABASE.get("/v1/db")
-async def show_database(mesh: Planes) -> StoreView:
+async def show_database(mesh: MeshServices) -> StoreView:
     """Show where the data lives, and how this node's replica, spool and breaker stand."""
     status, (scope_id, repository_id, *_) = await mesh.store.status(), mesh.store.tenant
     return StoreView(
@@ -48,6 +48,6 @@ async def show_database(mesh: Planes) -> StoreView:
 
 
 @DATABASE.get("/v1/overview")
-async def show_overview(mesh: Planes) -> Overview:
+async def show_overview(mesh: MeshServices) -> Overview:
     """Show the whole mesh at one moment: nodes, jobs, locks, messages and conflicts."""
     return await overview(mesh)

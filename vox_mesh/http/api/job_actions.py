@@ -11,9 +11,9 @@ from vox_mesh.http.api.jobs import JobName
 from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
 from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageAsked, no_cursor
 from vox_mesh.jobs import batches
-from vox_mesh.jobs.batches import OPEN, Choice
+from vox_mesh.jobs.batches import OPEN, JobSelection
 from vox_mesh.model.jobs.records import Job, JobState
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.jobs import AbortedView, JobView, RetriedView
 
 ACTIONS: Final = Operations("jobs")
@@ -36,7 +36,7 @@ class ToAbort(Asked):
 
 
 @ACTIONS.post("/v1/jobs/{job}/abort")
-async def abort_job(mesh: Planes, job: JobName, body: ToAbort) -> AbortedView:
+async def abort_job(mesh: MeshServices, job: JobName, body: ToAbort) -> AbortedView:
     """End a job that has not ended; whoever works on it stops, and what waits for its success fails."""
     found = await mesh.jobs.find(job)
     aborted = await batches.abort(mesh.jobs, [found], body.reason)
@@ -44,7 +44,7 @@ async def abort_job(mesh: Planes, job: JobName, body: ToAbort) -> AbortedView:
 
 
 @ACTIONS.post("/v1/jobs/{job}/retry")
-async def retry_job(mesh: Planes, job: JobName) -> RetriedView:
+async def retry_job(mesh: MeshServices, job: JobName) -> RetriedView:
     """Have a job that has ended done again, as a new one; asked for twice, it is the same new one."""
     found = await mesh.jobs.find(job)
     batches.refuse_open([found])
@@ -60,7 +60,7 @@ class ToYield(Asked):
 
 
 @ACTIONS.post("/v1/jobs/{job}/yield")
-async def yield_job(mesh: Planes, job: JobName, body: ToYield) -> JobView:
+async def yield_job(mesh: MeshServices, job: JobName, body: ToYield) -> JobView:
     """Have a job that somebody works on go back to those that wait; it does not count as a failure."""
     return JobView.of(await batches.give_back(mesh.jobs, job, timedelta(seconds=body.delay), body.reason))
 
@@ -86,19 +86,19 @@ class _Chosen(PageAsked):
             raise ValueError("jobs that are named come on one page")
         return self
 
-    def choice(self, default: tuple[JobState, ...]) -> Choice:
+    def choice(self, default: tuple[JobState, ...]) -> JobSelection:
         """Those that are meant; by default, in these states."""
         states = default if self.state is None else (JobState(self.state),)
-        return Choice(self.jobs or (), states, self.kind)
+        return JobSelection(self.jobs or (), states, self.kind)
 
-    async def batch(self, mesh: Planes, choice: Choice) -> Page[Job]:
+    async def batch(self, mesh: MeshServices, choice: JobSelection) -> Page[Job]:
         """The jobs of this page."""
         if choice.is_by_name:
             return Page(await choice.all(mesh.jobs), None)
         found = await choice.some(mesh.jobs, self._after(choice), self.limit)
         return self.page(found, lambda job: (job.state, job.id))
 
-    def _after(self, choice: Choice) -> tuple[JobState, int] | None:
+    def _after(self, choice: JobSelection) -> tuple[JobState, int] | None:
         match self.position:
             case None:
                 return None
@@ -115,7 +115,7 @@ class ToAbortMany(_Chosen):
 
 
 @ACTIONS.post("/v1/jobs/abort", takes_s=_MANY_S)
-async def abort_jobs(mesh: Planes, body: ToAbortMany) -> Page[AbortedView] | Page[JobView]:
+async def abort_jobs(mesh: MeshServices, body: ToAbortMany) -> Page[AbortedView] | Page[JobView]:
     """End jobs that have not ended, by name or all that fit; a dry run tells which it would be."""
     choice = body.choice(OPEN)
     page = await body.batch(mesh, choice)
@@ -134,7 +134,7 @@ class ToRetryMany(_Chosen):
 
 
 @ACTIONS.post("/v1/jobs/retry", takes_s=_MANY_S)
-async def retry_jobs(mesh: Planes, body: ToRetryMany) -> Page[RetriedView] | Page[JobView]:
+async def retry_jobs(mesh: MeshServices, body: ToRetryMany) -> Page[RetriedView] | Page[JobView]:
     """Have jobs that have ended done again, each as a new one; a dry run tells which it would be."""
     page = await body.batch(mesh, body.choice((JobState.FAILED,)))
     if body.dry_run:

@@ -15,7 +15,7 @@ from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, 
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.jobs.records import JobState
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.job_graph import GraphView, around, of_open
 from vox_mesh.views.jobs import (
     CountView,
@@ -55,7 +55,7 @@ class ToSchedule(Asked):
 
 
 @JOBS.post("/v1/jobs")
-async def schedule_jobs(mesh: Planes, body: ToSchedule) -> list[ScheduledView]:
+async def schedule_jobs(mesh: MeshServices, body: ToSchedule) -> list[ScheduledView]:
     """Schedule jobs, all or none; those that others wait for come first in the answer."""
     return [ScheduledView.of(each) for each in await mesh.jobs.schedule_all(body.manifests, new=body.new)]
 
@@ -72,7 +72,7 @@ class JobsAsked(PageAsked):
 
 
 @JOBS.get("/v1/jobs")
-async def list_jobs(mesh: Planes, query: JobsAsked) -> Page[JobView]:
+async def list_jobs(mesh: MeshServices, query: JobsAsked) -> Page[JobView]:
     """List jobs, the newest first."""
     wanted: dict[str, Any] = {
         "state": None if query.state is None else JobState(query.state),
@@ -95,7 +95,7 @@ class CountsAsked(PageAsked):
 
 
 @JOBS.get("/v1/jobs/counts")
-async def count_jobs(mesh: Planes, query: CountsAsked) -> Page[CountView]:
+async def count_jobs(mesh: MeshServices, query: CountsAsked) -> Page[CountView]:
     """Count the jobs of each kind, by state."""
     return query.page_of(await job_counts(mesh, query.kind), lambda count: count.kind)
 
@@ -108,25 +108,25 @@ class ReadyAsked(Asked):
 
 
 @JOBS.get("/v1/jobs/ready")
-async def list_ready_jobs(mesh: Planes, query: ReadyAsked) -> list[JobView]:
+async def list_ready_jobs(mesh: MeshServices, query: ReadyAsked) -> list[JobView]:
     """List the first jobs that could be claimed now: the most urgent, then those that wait longest."""
     return [JobView.of(job) for job in await ready_jobs(mesh, query.kind, query.limit)]
 
 
 @JOBS.get("/v1/jobs/graph", takes_s=_ALL_S)
-async def graph_open_jobs(mesh: Planes) -> GraphView:
+async def graph_open_jobs(mesh: MeshServices) -> GraphView:
     """Show what waits for what, of all jobs that are still to be done."""
     return GraphView.of(await of_open(mesh.jobs))
 
 
 @JOBS.get("/v1/jobs/rebuild", takes_s=_ALL_S)
-async def check_roster(mesh: Planes) -> RebuildView:
+async def check_roster(mesh: MeshServices) -> RebuildView:
     """Compare the roster with the log that it follows from."""
     return await rebuilt(mesh)
 
 
 @JOBS.post("/v1/jobs/rebuild", takes_s=_ALL_S)
-async def repair_roster(mesh: Planes) -> RebuildView:
+async def repair_roster(mesh: MeshServices) -> RebuildView:
     """Make the roster as the log has it."""
     return await rebuilt(mesh, repair=True)
 
@@ -135,7 +135,7 @@ async def repair_roster(mesh: Planes) -> RebuildView:
 
 
 @JOBS.get("/v1/jobs/{job}")
-async def show_job(mesh: Planes, job: JobName) -> WholeJobView:
+async def show_job(mesh: MeshServices, job: JobName) -> WholeJobView:
     """Show all of a job: state, manifest, attempts, progress, what it waits for, and what it left."""
     return await whole_job(mesh, job)
 
@@ -147,7 +147,7 @@ class WaitAsked(Asked):
 
 
 @JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAITING_S, waits=True)
-async def wait_for_job(mesh: Planes, job: JobName, query: WaitAsked) -> JobView:
+async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitAsked) -> JobView:
     """Wait until a job has ended, or the time is over; the job as it is then."""
     found = await mesh.jobs.find(job)
     with suppress(TimeoutError):
@@ -162,7 +162,7 @@ class LogsAsked(PageAsked):
 
 
 @JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAITING_S, waits=True)
-async def read_job_logs(mesh: Planes, job: JobName, query: LogsAsked) -> Page[PieceView]:
+async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsAsked) -> Page[PieceView]:
     """Read what a job has printed and logged; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)
     job_id, notes, after = found.job_id, mesh.jobs.notes, query.number or 0
@@ -181,7 +181,7 @@ async def read_job_logs(mesh: Planes, job: JobName, query: LogsAsked) -> Page[Pi
 
 
 @JOBS.get("/v1/jobs/{job}/graph")
-async def graph_job(mesh: Planes, job: JobName) -> GraphView:
+async def graph_job(mesh: MeshServices, job: JobName) -> GraphView:
     """Show what a job waits for, and what waits for it, and so on."""
     return GraphView.of(await around(mesh.jobs, [(await mesh.jobs.find(job)).job_id]))
 
@@ -197,7 +197,7 @@ Bundle = Annotated[
 
 
 @JOBS.get("/v1/jobs/{job}/bundle", takes_s=_ALL_S)
-async def bundle_job(mesh: Planes, job: JobName) -> Bundle:
+async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     """Give all that is needed to check a job's proof elsewhere; it may not be changed by a byte."""
     bundle = await bundled(mesh, job)
     if bundle.faults:
@@ -212,6 +212,6 @@ async def bundle_job(mesh: Planes, job: JobName) -> Bundle:
 
 
 @JOBS.get("/v1/jobs/{job}/verify", takes_s=_ALL_S)
-async def verify_job(mesh: Planes, job: JobName) -> ProofView:
+async def verify_job(mesh: MeshServices, job: JobName) -> ProofView:
     """Check the proof of a job: its signature, what it says, and what the job left."""
     return await verified(mesh, job)

@@ -10,7 +10,7 @@ from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Asked, Operations, Seconds
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.model.jobs.manifest_fields import Kind
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.kinds import KindView, rules_of
 
 KINDS: Final = Operations("kinds")
@@ -19,7 +19,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 @KINDS.get("/v1/kinds")
-async def list_kinds(mesh: Planes, query: PageAsked) -> Page[KindView]:
+async def list_kinds(mesh: MeshServices, query: PageAsked) -> Page[KindView]:
     """List the kinds of which anything is decided."""
     return query.page_of(
         [KindView.of(each) for each in await mesh.job_kinds.listed()], lambda each: each.kind
@@ -27,14 +27,14 @@ async def list_kinds(mesh: Planes, query: PageAsked) -> Page[KindView]:
 
 
 @KINDS.post("/v1/kinds/{kind}/pause")
-async def pause_kind(mesh: Planes, kind: Kind) -> KindView:
+async def pause_kind(mesh: MeshServices, kind: Kind) -> KindView:
     """Have no more jobs of a kind claimed, by anyone; those in hand go on."""
     await mesh.job_kinds.pause(kind)
     return KindView.of(await rules_of(mesh, kind))
 
 
 @KINDS.post("/v1/kinds/{kind}/resume")
-async def resume_kind(mesh: Planes, kind: Kind) -> KindView:
+async def resume_kind(mesh: MeshServices, kind: Kind) -> KindView:
     """Have jobs of a kind claimed again."""
     await mesh.job_kinds.resume(kind)
     return KindView.of(await rules_of(mesh, kind))
@@ -74,7 +74,7 @@ class ToLimit(Asked):
 
 
 @KINDS.patch("/v1/kinds/{kind}")
-async def change_kind(mesh: Planes, kind: Kind, body: ToLimit) -> KindView:
+async def change_kind(mesh: MeshServices, kind: Kind, body: ToLimit) -> KindView:
     """Limit jobs of a kind in the whole mesh, or have their inference recorded."""
     limits, is_audit = body.limits, "audited" in body.model_fields_set
     if not limits and not is_audit:

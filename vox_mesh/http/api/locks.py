@@ -14,7 +14,7 @@ from vox_mesh.http.access import Scope
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, Seconds, Text, Wait
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.locks.path_guard import obstacles
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.locks import HoldView, LockView, held_under, let_go, lock_desk
 
 LOCKS: Final = Operations("locks")
@@ -41,14 +41,14 @@ class Acquiring(Asked):
     shared: bool = False
 
 
-class Held(Asked):
+class HoldBody(Asked):
     """A hold, named by one of its keys and its token."""
 
     lock_key: Text
     fence_token: _Token
 
 
-class Renewing(Held):
+class Renewing(HoldBody):
     """For how long it is to be held, from now on."""
 
     ttl: Seconds | None = None
@@ -92,27 +92,27 @@ class SweptView:
 
 
 @LOCKS.get("/v1/locks")
-async def list_locks(mesh: Planes, query: LocksAsked) -> Page[HoldView]:
+async def list_locks(mesh: MeshServices, query: LocksAsked) -> Page[HoldView]:
     """List who holds what; with a key, only what is in its way."""
     holders = await (mesh.locks.holders() if query.key is None else mesh.locks.in_the_way(query.key))
     views = [HoldView.of(holder) for holder in holders]
     return query.page_of(views, lambda view: f"{view.lock_key}\0{view.fence_token:020}\0{view.holder_agent}")
 
 
-async def _let_go(mesh: Planes, held: LockView) -> None:
+async def _let_go(mesh: MeshServices, held: LockView) -> None:
     with suppress(MeshError):  # what can't be said is left to its time
         await let_go(mesh, held.lock_keys[0], held.fence_token)
 
 
 @LOCKS.post("/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S, waits=True, undo=_let_go)
-async def acquire_lock(mesh: Planes, body: Acquiring) -> LockView:
+async def acquire_lock(mesh: MeshServices, body: Acquiring) -> LockView:
     """Acquire all of the keys under one token, or none of them."""
     desk, asked = await lock_desk(mesh, **body.model_dump())
     return LockView.of(await desk.acquire(**asked))
 
 
 @LOCKS.post("/v1/locks/renew")
-async def renew_lock(mesh: Planes, body: Renewing) -> LockView:
+async def renew_lock(mesh: MeshServices, body: Renewing) -> LockView:
     """Hold a lock again, from now on, with all of its keys."""
     return LockView.of(
         await mesh.locks.renew(await held_under(mesh, body.lock_key, body.fence_token), ttl=body.ttl)
@@ -120,26 +120,26 @@ async def renew_lock(mesh: Planes, body: Renewing) -> LockView:
 
 
 @LOCKS.post("/v1/locks/release")
-async def release_lock(mesh: Planes, body: Held) -> LockView:
+async def release_lock(mesh: MeshServices, body: HoldBody) -> LockView:
     """Let go of a lock, with all of its keys."""
     return LockView.of(await let_go(mesh, body.lock_key, body.fence_token))
 
 
 @LOCKS.post("/v1/locks/break")
-async def break_lock(mesh: Planes, body: Breaking) -> BrokenView:
+async def break_lock(mesh: MeshServices, body: Breaking) -> BrokenView:
     """End the holds of a key, with all of their keys; it is recorded in the op log."""
     op_id, holders = await mesh.locks.break_lock(body.lock_key, body.reason)
     return BrokenView(op_id, [HoldView.of(holder) for holder in holders])
 
 
 @LOCKS.post("/v1/locks/check", scope=Scope.READ)
-async def check_paths(mesh: Planes, body: Guarding) -> list[ObstacleView]:
+async def check_paths(mesh: MeshServices, body: Guarding) -> list[ObstacleView]:
     """Which holds of others are in the way of changing these paths; none: nothing is."""
     found = obstacles(body.paths, await mesh.locks.holders(), body.agent)
     return [ObstacleView(each.path, HoldView.of(each.holder)) for each in found]
 
 
 @LOCKS.post("/v1/locks/sweep")
-async def sweep_locks(mesh: Planes) -> SweptView:
+async def sweep_locks(mesh: MeshServices) -> SweptView:
     """Remove holds that have expired; live nodes do so by themselves."""
     return SweptView(await mesh.locks.sweep_expired_distributed_locks())

@@ -17,7 +17,7 @@ from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.messages.bus import DEFAULT_PRIORITY, DEFAULT_TYPE
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
 from vox_mesh.model.messages.records import EVERYONE, MAX_ATTEMPTS, Message, MessageState, inbox_names
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.views.messages import MessageView, ThreadView, found, held
 
@@ -69,7 +69,7 @@ class Sending(Asked):
     traceparent: Text | None = None
 
 
-class Claiming(Asked):
+class ClaimBody(Asked):
     """How many messages are claimed, for how long; of an agent, and of roles that it has."""
 
     roles: Annotated[list[Text], Field(max_length=100, default_factory=list)]
@@ -91,7 +91,7 @@ class GivingBack(UnderClaim):
 
 
 @MESSAGES.get("/v1/messages")
-async def list_messages(mesh: Planes, query: MessagesAsked) -> Page[MessageView]:
+async def list_messages(mesh: MeshServices, query: MessagesAsked) -> Page[MessageView]:
     """List messages, the newest first; dead letters with `state=dead`."""
     if query.state is MessageState.SPOOLED:
         raise BadValue("spooled messages are in the spool of a node", hint="GET /v1/db says how many")
@@ -105,7 +105,7 @@ async def list_messages(mesh: Planes, query: MessagesAsked) -> Page[MessageView]
     return await _page(mesh, query, lambda position, limit: wanted(before=position, limit=limit))
 
 
-async def _page(mesh: Planes, query: PageAsked, read: Read) -> Page[MessageView]:
+async def _page(mesh: MeshServices, query: PageAsked, read: Read) -> Page[MessageView]:
     """A page of messages; of large ones it has fewer, and no more are read at a time than anyone can hold."""
     found: list[Message] = []
     most, size, position = _AT_A_TIME, 0, query.number
@@ -131,7 +131,7 @@ def _position(view: MessageView) -> int:
 
 
 @MESSAGES.post("/v1/messages", status=HTTPStatus.CREATED)
-async def send_message(mesh: Planes, body: Sending) -> list[MessageView]:
+async def send_message(mesh: MeshServices, body: Sending) -> list[MessageView]:
     """Send a message to an agent, to whoever has a role, or to everyone: one for each of them."""
     options = body.model_dump(exclude_none=True, exclude={"to", "payload", "key"})
     if body.to == EVERYONE:
@@ -143,25 +143,25 @@ async def send_message(mesh: Planes, body: Sending) -> list[MessageView]:
 
 
 @MESSAGES.get("/v1/messages/overdue")
-async def list_overdue(mesh: Planes, query: Some) -> list[MessageView]:
+async def list_overdue(mesh: MeshServices, query: Some) -> list[MessageView]:
     """List messages that should have been acknowledged by now, the longest overdue first."""
     return [MessageView.of(mesh, each) for each in await mesh.bus.letters.overdue(limit=query.limit)]
 
 
 @MESSAGES.get("/v1/threads")
-async def list_threads(mesh: Planes, query: Some) -> list[ThreadView]:
+async def list_threads(mesh: MeshServices, query: Some) -> list[ThreadView]:
     """List threads, the latest first."""
     return [ThreadView.of(each) for each in await mesh.bus.letters.threads(query.limit)]
 
 
 @MESSAGES.get("/v1/messages/{message_uuid}")
-async def show_message(mesh: Planes, message_uuid: Text) -> MessageView:
+async def show_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
     """Show a message; its id, or enough of its beginning."""
     return MessageView.of(mesh, await found(mesh, message_uuid))
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/retry")
-async def retry_message(mesh: Planes, message_uuid: Text) -> MessageView:
+async def retry_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
     """Send a dead letter again, as if it had never been tried."""
     dead = await found(mesh, message_uuid)
     await mesh.bus.letters.retry(dead.message_uuid)
@@ -169,7 +169,7 @@ async def retry_message(mesh: Planes, message_uuid: Text) -> MessageView:
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/ack")
-async def ack_message(mesh: Planes, message_uuid: Text, body: UnderClaim) -> MessageView:
+async def ack_message(mesh: MeshServices, message_uuid: Text, body: UnderClaim) -> MessageView:
     """Say that a message which was claimed is done with."""
     claimed = await held(mesh, message_uuid, body.claim_owner)
     await mesh.bus.ack(claimed)
@@ -177,26 +177,26 @@ async def ack_message(mesh: Planes, message_uuid: Text, body: UnderClaim) -> Mes
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/nack")
-async def nack_message(mesh: Planes, message_uuid: Text, body: GivingBack) -> MessageView:
+async def nack_message(mesh: MeshServices, message_uuid: Text, body: GivingBack) -> MessageView:
     """Give back a message which was claimed: it is tried again."""
     claimed = await held(mesh, message_uuid, body.claim_owner)
     await mesh.bus.nack(claimed, retry_in=body.retry_in, reason=body.reason)
     return await _as_it_is(mesh, claimed)
 
 
-async def _as_it_is(mesh: Planes, message: Message) -> MessageView:
+async def _as_it_is(mesh: MeshServices, message: Message) -> MessageView:
     return MessageView.of(mesh, await found(mesh, message.message_uuid))
 
 
 @MESSAGES.get("/v1/inbox/{agent}")
-async def look_into_inbox(mesh: Planes, agent: Text, query: InboxAsked) -> Page[MessageView]:
+async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxAsked) -> Page[MessageView]:
     """Show what waits for an agent, and claim nothing."""
     names = inbox_names(agent, query.roles.split(",") if query.roles else ())
     peek = mesh.bus.letters.peek
     return await _page(mesh, query, lambda position, limit: peek(names, after=position or 0, limit=limit))
 
 
-async def _put_back(mesh: Planes, claimed: list[MessageView]) -> None:
+async def _put_back(mesh: MeshServices, claimed: list[MessageView]) -> None:
     with suppress(MeshError):  # what can't be said is left to its lease
         await mesh.bus.put_back(
             [await held(mesh, each.message_uuid, each.claim_owner or "") for each in claimed]
@@ -204,7 +204,7 @@ async def _put_back(mesh: Planes, claimed: list[MessageView]) -> None:
 
 
 @MESSAGES.post("/v1/inbox/{agent}/claim", undo=_put_back)
-async def claim_messages(mesh: Planes, agent: Text, body: Claiming) -> list[MessageView]:
+async def claim_messages(mesh: MeshServices, agent: Text, body: ClaimBody) -> list[MessageView]:
     """Claim what waits for an agent: nobody else's until the lease is over. Say what became of each."""
     claiming = mesh.bus.poll_inbox_from_db(agent, roles=body.roles, limit=body.limit, lease=body.lease)
     claimed = await to_the_end(asyncio.ensure_future(claiming))

@@ -10,7 +10,7 @@ from vox_mesh.errors import NotKnown
 from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.nodes.nodes import STALE_MS
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.nodes import NodeView, with_roles
 
 NODES: Final = Operations("nodes")
@@ -26,7 +26,7 @@ class NodesAsked(PageAsked):
 
 
 @NODES.get("/v1/nodes")
-async def list_nodes(mesh: Planes, query: NodesAsked) -> Page[NodeView]:
+async def list_nodes(mesh: MeshServices, query: NodesAsked) -> Page[NodeView]:
     """List the live nodes, or all that ever were here."""
     found = await (mesh.nodes.all() if query.all else mesh.nodes.live_nodes_from_db(query.stale_ms))
     views = [NodeView.of(*each) for each in await with_roles(mesh, found)]
@@ -34,7 +34,7 @@ async def list_nodes(mesh: Planes, query: NodesAsked) -> Page[NodeView]:
 
 
 @NODES.get("/v1/nodes/{node_id}")
-async def show_node(mesh: Planes, node_id: Text) -> NodeView:
+async def show_node(mesh: MeshServices, node_id: Text) -> NodeView:
     """Show a node."""
     node = await mesh.nodes.find(node_id)
     if node is None:

@@ -17,10 +17,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from vox_mesh.http.access import Scope
 from vox_mesh.model.base.durations import milliseconds
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 
 Work = Callable[..., Coroutine[Any, Any, Any]]
-Undo = Callable[[Planes, Any], Awaitable[None]]
+Undo = Callable[[MeshServices, Any], Awaitable[None]]
 Function = TypeVar("Function", bound=Work)
 
 _NAME: Final = re.compile(r"\{(\w+)\}")

@@ -10,7 +10,7 @@ from vox_mesh.errors import NotKnown
 from vox_mesh.http.api.operations import Asked, JsonLines, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.oplog.export import Export
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.oplog import ChainView, EntryView, StandingView, standing_of
 
 OPLOG: Final = Operations("oplog")
@@ -33,7 +33,7 @@ class ChainAsked(Asked):
 
 
 @OPLOG.get("/v1/oplog")
-async def list_entries(mesh: Planes, query: EntriesAsked) -> Page[EntryView]:
+async def list_entries(mesh: MeshServices, query: EntriesAsked) -> Page[EntryView]:
     """List entries, in the order of their commits."""
     after = query.number if query.cursor is not None else query.after
     found = await mesh.oplog.after(after or 0, query.limit, node_id=query.node, kind=query.kind)
@@ -41,14 +41,14 @@ async def list_entries(mesh: Planes, query: EntriesAsked) -> Page[EntryView]:
 
 
 @OPLOG.get("/v1/oplog/waiting")
-async def list_waiting(mesh: Planes, query: PageAsked) -> Page[StandingView]:
+async def list_waiting(mesh: MeshServices, query: PageAsked) -> Page[StandingView]:
     """List the ops that wait for others to be applied first, and for which."""
     views = [StandingView.of(each) for each in await mesh.deferral.waiting()]
     return query.page_of(views, lambda view: view.op_id)
 
 
 @OPLOG.get("/v1/oplog/verify", takes_s=_VERIFY_S)
-async def verify_chains(mesh: Planes, query: ChainAsked) -> list[ChainView]:
+async def verify_chains(mesh: MeshServices, query: ChainAsked) -> list[ChainView]:
     """Recompute every hash, number, link and signature; name the first broken entry of each chain."""
     reports = await mesh.oplog.verify(query.node)
     if query.node is not None and not reports:
@@ -57,26 +57,26 @@ async def verify_chains(mesh: Planes, query: ChainAsked) -> list[ChainView]:
 
 
 @OPLOG.get("/v1/oplog/export")
-async def export_log(mesh: Planes) -> JsonLines:
+async def export_log(mesh: MeshServices) -> JsonLines:
     """Send the whole log, and the keys to verify it with; without its last line it is not whole."""
     export = await Export.begin(mesh.oplog, *mesh.store.tenant[:2])
     return JsonLines(export.parts())
 
 
 @OPLOG.get("/v1/oplog/{op_id}")
-async def show_entry(mesh: Planes, op_id: Text) -> EntryView:
+async def show_entry(mesh: MeshServices, op_id: Text) -> EntryView:
     """Show the entry of an op."""
     return EntryView.of(mesh, await mesh.oplog.find(op_id))
 
 
 @OPLOG.get("/v1/oplog/{op_id}/standing")
-async def show_standing(mesh: Planes, op_id: Text) -> StandingView:
+async def show_standing(mesh: MeshServices, op_id: Text) -> StandingView:
     """How an op stands: applied, refused, waiting, or dropped for good."""
     return await standing_of(mesh, op_id)
 
 
 @OPLOG.post("/v1/oplog/anchor")
-async def anchor_chains(mesh: Planes) -> EntryView:
+async def anchor_chains(mesh: MeshServices) -> EntryView:
     """Record where all other chains end, so that cutting one off can be seen."""
     outcome = await mesh.oplog.anchor()
     return EntryView.of(mesh, await mesh.oplog.find(outcome.key))

@@ -16,7 +16,7 @@ from vox_mesh.model.rhythm.promises import HelpState
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import LONGEST_BAR
 from vox_mesh.model.rhythm.ucxl import parse
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.rhythm import BeatView, MomentView, PromiseView, StatusView, beat_of, moment_of
 from vox_mesh.views.tempo import PoliciesView, PolicyView, policies_of
 
@@ -27,7 +27,7 @@ _Beat = Annotated[int, Field(ge=1, le=LONGEST_BAR)]
 
 
 @RHYTHM.get("/v1/rhythm/beat")
-async def show_beat(mesh: Planes) -> BeatView:
+async def show_beat(mesh: MeshServices) -> BeatView:
     """Show the beat of now: its place in the bar, its phase, the tempo, and who leads."""
     return await beat_of(mesh)
 
@@ -42,13 +42,13 @@ class ToSet(Asked):
 
 
 @RHYTHM.get("/v1/rhythm/policy")
-async def show_policy(mesh: Planes) -> PoliciesView:
+async def show_policy(mesh: MeshServices) -> PoliciesView:
     """Show the policy in force, and what was announced to follow it."""
     return await policies_of(mesh)
 
 
 @RHYTHM.put("/v1/rhythm/policy")
-async def set_policy(mesh: Planes, body: ToSet) -> PolicyView:
+async def set_policy(mesh: MeshServices, body: ToSet) -> PolicyView:
     """Have a policy in force from a downbeat two or more bars ahead, on every node at the same one."""
     said = body.policy
     wanted = parse_policy(said) if isinstance(said, str) else TempoPolicy.of_document(said)
@@ -65,14 +65,14 @@ class PromisesAsked(PageAsked):
 
 
 @RHYTHM.get("/v1/rhythm/reports")
-async def list_reports(mesh: Planes, query: PageAsked) -> Page[BarReport]:
+async def list_reports(mesh: MeshServices, query: PageAsked) -> Page[BarReport]:
     """List what became of bars, each in its last revision, the newest first; missing ones are there too."""
     found = await mesh.rhythm.reverb.reports(query.limit, before_ms=query.number)
     return query.page(found, lambda report: report.start_ms)
 
 
 @RHYTHM.get("/v1/rhythm/promises")
-async def list_promises(mesh: Planes, query: PromisesAsked) -> Page[PromiseView]:
+async def list_promises(mesh: MeshServices, query: PromisesAsked) -> Page[PromiseView]:
     """List who asked for help, what was promised, and what came of it; the newest first."""
     found = await mesh.rhythm.help.listed(state=query.state, before=query.text, limit=query.limit)
     return query.page([PromiseView.of(thread) for thread in found], lambda view: view.thread_id)
@@ -98,7 +98,7 @@ class StatusSaid(Asked):
 
 
 @RHYTHM.post("/v1/rhythm/status", status=HTTPStatus.ACCEPTED)
-async def claim_status(mesh: Planes, body: StatusSaid) -> StatusView:
+async def claim_status(mesh: MeshServices, body: StatusSaid) -> StatusView:
     """Say how a task stands. It counts for the beat of its time, and is written at the end of this one."""
     said = body.model_dump(mode="json", exclude_none=True)
     now: dict[str, Any] = {"hlc": str(mesh.clock.tick())}
@@ -119,6 +119,6 @@ class AddressAsked(Asked):
 
 
 @RHYTHM.get("/v1/ucxl")
-async def resolve_address(mesh: Planes, query: AddressAsked) -> MomentView:
+async def resolve_address(mesh: MeshServices, query: AddressAsked) -> MomentView:
     """When an address means, by the tempo of the mesh: `;beats=^^N`, `;beats=~~N`, `;phase=NAME`."""
     return await moment_of(mesh, parse(query.address))

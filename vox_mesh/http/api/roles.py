@@ -6,7 +6,7 @@ from typing import Final
 
 from vox_mesh.http.api.operations import Asked, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
-from vox_mesh.runtime.services import Planes
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views import roles
 from vox_mesh.views.roles import (
     DesignatedView,
@@ -33,13 +33,13 @@ class Rekeying(Asked):
 
 
 @ROLES.get("/v1/roles")
-async def show_roles(mesh: Planes) -> RolesView:
+async def show_roles(mesh: MeshServices) -> RolesView:
     """Show the owner of the mesh, the coordinator and the routes."""
     return await roles.roles_of(mesh)
 
 
 @ROLES.put("/v1/roles/coordinator")
-async def designate_coordinator(mesh: Planes, body: ToNode) -> DesignatedView:
+async def designate_coordinator(mesh: MeshServices, body: ToNode) -> DesignatedView:
     """Make a node the coordinator."""
     async with explaining_refusals(mesh):
         op = await mesh.roles.designate_coordinator(body.node_id)
@@ -47,24 +47,24 @@ async def designate_coordinator(mesh: Planes, body: ToNode) -> DesignatedView:
 
 
 @ROLES.get("/v1/routes")
-async def list_routes(mesh: Planes, query: PageAsked) -> Page[RouteView]:
+async def list_routes(mesh: MeshServices, query: PageAsked) -> Page[RouteView]:
     """List the routes, and the state of the nodes that they lead to."""
     return query.page_of(await roles.routes_of(mesh), lambda view: view.kind)
 
 
 @ROLES.put("/v1/routes/{kind}")
-async def set_route(mesh: Planes, kind: Text, body: ToNode) -> RoutedView:
+async def set_route(mesh: MeshServices, kind: Text, body: ToNode) -> RoutedView:
     """Have jobs of a kind, or of all kinds of a pattern, go to one node only."""
     return await roles.route(mesh, kind, body.node_id)
 
 
 @ROLES.delete("/v1/routes/{kind}")
-async def clear_route(mesh: Planes, kind: Text) -> RoutedView:
+async def clear_route(mesh: MeshServices, kind: Text) -> RoutedView:
     """Have jobs of a kind go anywhere again."""
     return await roles.clear_route(mesh, kind)
 
 
 @ROLES.post("/v1/nodes/{node_id}/rekey")
-async def rekey_node(mesh: Planes, node_id: Text, body: Rekeying) -> KeyView:
+async def rekey_node(mesh: MeshServices, node_id: Text, body: Rekeying) -> KeyView:
     """Accept a new key for a node that is known with another."""
     return await roles.rekey(mesh, node_id, body.key)

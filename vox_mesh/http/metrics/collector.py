@@ -21,9 +21,9 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.bus import Bus
-from vox_mesh.model.base.histogram import OTHER, QUICK_S, Spread
+from vox_mesh.model.base.histogram import OTHER, QUICK_S, Histogram
 from vox_mesh.model.jobs.records import JobState
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.census import Census
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
@@ -31,8 +31,7 @@ from vox_mesh.occ.occ import Occ
 from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.oplog.pending_ops import Deferral
 from vox_mesh.rhythm.rhythm import Rhythm
-from vox_mesh.store.replica.replica import ReplicaStatus
-from vox_mesh.store.replica.replica import State as ReplicaState
+from vox_mesh.store.replica.replica import ReplicaState, ReplicaStatus
 from vox_mesh.store.spool.spool import SpoolStatus
 from vox_mesh.store.store import Store
 
@@ -70,7 +69,7 @@ class Measured(Protocol):
         """How often it found that the database had gone back to an earlier state."""
 
 
-class Part(Protocol):
+class SupervisedPart(Protocol):
     """A part of the node that is begun again when it fails."""
 
     restarts: int
@@ -89,10 +88,10 @@ class HttpTally:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, str]] = Counter()
         """By method, route and status."""
-        self.seconds = Spread(QUICK_S)
+        self.seconds = Histogram(QUICK_S)
 
 
-class Families:
+class MetricsCollector:
     """Collects the metrics of one node, whenever they are asked for; what has to be awaited is in `seen`."""
 
     def __init__(self, node: Measured, http: HttpTally, is_ready: Callable[[], bool] | None) -> None:
@@ -120,7 +119,7 @@ class Families:
         yield InfoMetricFamily("vox_node", "Which node this is.", info)
         ready = None if self._is_ready is None else self._is_ready()
         yield gauge("vox_ready", "Whether the node can do its work.", ready)
-        parts: Mapping[str, Part] = getattr(getattr(node, "supervisor", None), "parts", {})
+        parts: Mapping[str, SupervisedPart] = getattr(getattr(node, "supervisor", None), "parts", {})
         yield counters(
             "vox_part_restarts",
             "How often a part of the node failed and was begun again.",
@@ -212,8 +211,8 @@ class Families:
                 ages.add_metric((OTHER,), max(each.silent_s for each in others))
                 missed.add_metric((OTHER,), max(each.missed_ticks for each in others))
             counted = Counter(each.state for each in census.nodes)
-            counted[State.LEFT] = census.nodes_left
-            for state in State:
+            counted[NodeState.LEFT] = census.nodes_left
+            for state in NodeState:
                 states.add_metric((state.value,), counted[state])
         yield ages
         yield missed

@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Access, Scope
-from vox_mesh.http.metrics.collector import MAX_KINDS, Families, HttpTally, Measured, Seen
+from vox_mesh.http.metrics.collector import MAX_KINDS, HttpTally, Measured, MetricsCollector, Seen
 from vox_mesh.http.metrics.labels import Label
 from vox_mesh.http.metrics.rhythm_collector import MAX_SUBJECTS
 from vox_mesh.http.problems import Handler
@@ -36,7 +36,7 @@ class Metrics:
         self._store = node.store
         self._clock = node.clock
         self._http = HttpTally()
-        self._families = Families(node, self._http, is_ready)
+        self._families = MetricsCollector(node, self._http, is_ready)
         self._registry = CollectorRegistry()
         self._registry.register(self._families)
         ProcessCollector(registry=self._registry)

@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from vox_mesh.model.base.histogram import Spread
+from vox_mesh.model.base.histogram import Histogram
 
 
 def gauge(name: str, told: str, value: float | None) -> Metric:
@@ -45,7 +45,7 @@ def as_label(words: str) -> str:
     return words.replace(" ", "_").replace("-", "_")
 
 
-def histogram(name: str, told: str, spread: Spread) -> Metric:
+def histogram(name: str, told: str, spread: Histogram) -> Metric:
     """How values are spread."""
     buckets: list[Any] = [("+Inf" if bound == inf else str(bound), count) for bound, count in spread.buckets]
     return HistogramMetricFamily(name, told, buckets=buckets, sum_value=spread.sum)

@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vox_mesh.http.metrics.instruments import counter, counters, gauge, histogram
-from vox_mesh.model.rhythm.frames import Source
+from vox_mesh.model.rhythm.frames import TempoSource
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.nodes.census import Census
 from vox_mesh.rhythm.rhythm import Rhythm
@@ -38,7 +38,7 @@ def rhythm_families(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
     yield gauge(
         "vox_rhythm_degraded",
         "Whether this node goes by the median, since policies differ and nobody leads.",
-        frame.source == Source.MEDIAN,
+        frame.source == TempoSource.MEDIAN,
     )
     yield counter(
         "vox_rhythm_windows_missing",

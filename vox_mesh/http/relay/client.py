@@ -37,7 +37,7 @@ _AGAIN: Final = (
 )
 
 
-class HttpCourier:
+class HttpRelayClient:
     """Posts to `/v1/a2a/deliver` of the node that messages are for."""
 
     def __init__(self, node_id: str, keys: RelayKeys | None) -> None:

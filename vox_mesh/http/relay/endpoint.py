@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from vox_mesh.http.access import Access, Rates, Scope
+from vox_mesh.http.access import Access, RateLimiter, Scope
 from vox_mesh.http.body import READ_S, body_of
 from vox_mesh.http.problems import Problem
 from vox_mesh.messages.relay_inbound import Reception
@@ -72,7 +72,7 @@ def wire(message: Message) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RelayLimits:
     """How much is taken: requests a second of each peer, at the same time, and seconds for a body."""
 
     per_second: float = 500.0
@@ -84,13 +84,13 @@ class Delivery:
     """Takes what other nodes bring."""
 
     def __init__(
-        self, node_id: str, reception: Reception, access: Access, limits: Limits | None = None
+        self, node_id: str, reception: Reception, access: Access, limits: RelayLimits | None = None
     ) -> None:
         self._node_id = node_id
         self._reception = reception
         self._access = access
-        self._limits = Limits() if limits is None else limits
-        self._rates = Rates(self._limits.per_second, time.monotonic)
+        self._limits = RelayLimits() if limits is None else limits
+        self._rates = RateLimiter(self._limits.per_second, time.monotonic)
         self._at_once = 0
 
     def add_to(self, app: web.Application) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from vox_mesh.errors import MeshError
 from vox_mesh.model.rhythm.tempo import Window
-from vox_mesh.model.rhythm.window_keys import RELAY, Fault, Project, check, issue
+from vox_mesh.model.rhythm.window_keys import RELAY, Project, WindowKeyFault, check, issue
 
 _LOOK_S: Final = 1.0
 
@@ -56,6 +56,6 @@ class RelayKeys:
                     await self._look_at_clock()
         return self.current()
 
-    def fault(self, key: str) -> Fault | None:
+    def fault(self, key: str) -> WindowKeyFault | None:
         """Why a key that somebody shows is not accepted; `None`: it is."""
         return check(self._secret, key, self._project, RELAY, self._now_ms(), self._revoke_after_bars())

@@ -116,8 +116,8 @@ async def run_command(
     try:
         async with (
             _Place(thread, command, policy) as place,
-            _Stream("stdout", stdout, on_output, thread).read_while(group) as out,
-            _Stream("stderr", stderr, on_output, thread).read_while(group) as err,
+            _OutputStream("stdout", stdout, on_output, thread).read_while(group) as out,
+            _OutputStream("stderr", stderr, on_output, thread).read_while(group) as err,
         ):
             start = Start(
                 command.argv,
@@ -225,7 +225,7 @@ class _Place:
 # --- what it says --------------------------------------------------------------------------------
 
 
-class _Stream:
+class _OutputStream:
     """An output stream of a command, a piece of which is read when the one before it has been dealt with."""
 
     def __init__(

@@ -38,7 +38,7 @@ _OFTEN_IGNORED: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SI
 _PRIVATE: Final = 0o077
 
 
-class Terminal(Protocol):
+class ControllingTerminal(Protocol):
     """The terminal that we were started in, as far as a group may have it."""
 
     def give_if_interactive(self, group: int) -> None:
@@ -86,7 +86,7 @@ class Start:
 class ProcessGroup:
     """Runs one command. When that returns, all of its processes are gone."""
 
-    def __init__(self, terminal: Terminal | None = None, *, grace_s: float = GRACE_S) -> None:
+    def __init__(self, terminal: ControllingTerminal | None = None, *, grace_s: float = GRACE_S) -> None:
         self._terminal = terminal
         self._grace_s = grace_s
         self._lock = threading.Lock()

@@ -14,7 +14,7 @@ import orjson
 from blake3 import blake3
 
 from vox_mesh.errors import ArtifactDamaged, ArtifactMissing, BadValue
-from vox_mesh.jobs.proof.blob_files import PIECE, Draft, Shelves
+from vox_mesh.jobs.proof.blob_files import PIECE, BlobStore, PendingBlob
 from vox_mesh.model.jobs.proof import BLAKE3, Output, base64_content, base64_of, hash_of, output_faults
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
@@ -57,7 +57,7 @@ class ArtifactSink:
     A block `with` it discards it at its end, unless it was finished.
     """
 
-    def __init__(self, shelves: Shelves, output: Output, limit: int) -> None:
+    def __init__(self, shelves: BlobStore, output: Output, limit: int) -> None:
         self.size = 0
         self.cut = 0
         self._shelves = shelves
@@ -65,7 +65,7 @@ class ArtifactSink:
         self._limit = limit
         self._hasher = blake3()
         self._held = bytearray()
-        self._draft: Draft | None = None
+        self._draft: PendingBlob | None = None
         self._is_open = True
 
     def write(self, piece: bytes) -> None:
@@ -140,7 +140,7 @@ class Artifacts:
 
     def __init__(self, store: Store, folder: Path, node_id: Callable[[], str]) -> None:
         self._store = store
-        self._shelves = Shelves(folder)
+        self._shelves = BlobStore(folder)
         self._node_id = node_id
 
     # --- keeping ---------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ _TRIES: Final = 8
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Draft:
+class PendingBlob:
     """A file that is being written. It is locked, so that others can tell it from what was left behind."""
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +59,7 @@ def _locked_file(folder: Path) -> tuple[int, str]:
     raise OSError(errno.EAGAIN, "new files are removed there as soon as they are made")
 
 
-class Shelves:
+class BlobStore:
     """The folder of the files. It is made when there is something to keep."""
 
     def __init__(self, folder: Path) -> None:
@@ -72,20 +72,20 @@ class Shelves:
         digits = content_hash.removeprefix(BLAKE3)
         return self.folder / digits[:2] / digits[2:]
 
-    def draft(self) -> Draft:
+    def draft(self) -> PendingBlob:
         """A new file to write to."""
         with self._told():
             if not self.folder.exists():
                 make_private(self.folder)
                 keep_names(self.folder.parent)
-            return Draft(self.folder)
+            return PendingBlob(self.folder)
 
-    def add(self, draft: Draft, piece: bytes) -> None:
+    def add(self, draft: PendingBlob, piece: bytes) -> None:
         """Write to a draft."""
         with self._told():
             draft.write(piece)
 
-    def put(self, draft: Draft, content_hash: str) -> None:
+    def put(self, draft: PendingBlob, content_hash: str) -> None:
         """Give a draft with this content its place, for good. What stands there whole stays."""
         place = self.place(content_hash)
         with self._told():

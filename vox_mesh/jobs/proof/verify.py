@@ -13,7 +13,7 @@ from vox_mesh.model.base.canonical import canonical, content_id, parse
 from vox_mesh.model.documents.json_shapes import has_keys, short
 from vox_mesh.model.jobs.proof import Output, Proof, bundle, faults_of
 from vox_mesh.model.jobs.records import COMPLETE, Job
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import key_at
 from vox_mesh.oplog.oplog import OpLog
 
@@ -61,7 +61,7 @@ class Verifier:
         damaged, remarks = await self._outputs(proof)
         return Verification([*faults, *damaged], remarks, proof)
 
-    async def _entry_faults(self, entry: Entry) -> list[str]:
+    async def _entry_faults(self, entry: LogEntry) -> list[str]:
         faults = []
         if entry.accepted != 1:
             faults.append(f"the op {entry.op_id} that ended it was refused: {short(entry.reason)}")
@@ -72,7 +72,9 @@ class Verifier:
             )
         return faults
 
-    async def _proof_faults(self, job: Job, entry: Entry, item: Mapping[str, Any], proof: Proof) -> list[str]:
+    async def _proof_faults(
+        self, job: Job, entry: LogEntry, item: Mapping[str, Any], proof: Proof
+    ) -> list[str]:
         keys = [key for key in await self._oplog.keys() if key.node_id == entry.node_id]
         key = key_at(entry.seq, keys)
         faults = [] if key is not None else [f"no key is known of the node {short(entry.node_id)}"]
@@ -134,7 +136,7 @@ def _manifest_faults(job: Job) -> list[str]:
     return [] if found == job.job_id else [f"its manifest is that of job {found}"]
 
 
-def _item_of(entry: Entry, job_id: str) -> Mapping[str, Any] | None:
+def _item_of(entry: LogEntry, job_id: str) -> Mapping[str, Any] | None:
     """What an op that completes jobs says of this one."""
     try:
         items = parse(entry.payload)["jobs"] if entry.kind == COMPLETE else []

@@ -12,7 +12,7 @@ from vox_mesh.jobs.worker.handlers import Handler, HandlerSet
 _MANY: Final = 2  # at least this part of all: a half
 
 
-class Places:
+class Capacity:
     """The places of one worker; how many are taken is what the others are told."""
 
     def __init__(self, handlers: HandlerSet, activity: Activity) -> None:

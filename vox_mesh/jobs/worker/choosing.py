@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from vox_mesh.jobs.queries import Claimable, KindRules, Roster, Situation
+from vox_mesh.jobs.queries import Claimable, JobQueries, KindRules, Situation
 from vox_mesh.model.jobs.records import EXEC, matches, most_specific
 from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms
-from vox_mesh.model.nodes.liveness import State
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Node, Nodes
 from vox_mesh.oplog.roles import Roles
@@ -20,10 +20,10 @@ _FRESH_S: Final = 0.5  # nodes come and go more slowly than jobs
 _SURPRISED_S: Final = 0.05
 _MANY_FREE: Final = 0.25
 _LONG_MS: Final = 5_000
-_LIVE: Final = frozenset({State.ALIVE, State.WARN})
+_LIVE: Final = frozenset({NodeState.ALIVE, NodeState.WARN})
 
 
-class Choice(NamedTuple):
+class ClaimChoice(NamedTuple):
     """The jobs to claim now, and when to look again if nothing else happens before."""
 
     take: list[Claimable]
@@ -36,7 +36,7 @@ class Chooser:
     def __init__(
         self,
         node_id: str,
-        roster: Roster,
+        roster: JobQueries,
         nodes: Nodes,
         roles: Roles,
         clock: MeshClock,
@@ -115,7 +115,7 @@ class Chooser:
         rules = self.rules_of(kind)
         return self._now.routed is None and rules.max_running is None and rules.rate is None
 
-    def choose(self, jobs: Sequence[Claimable], capacity: int, places: int, *, is_deep: bool) -> Choice:
+    def choose(self, jobs: Sequence[Claimable], capacity: int, places: int, *, is_deep: bool) -> ClaimChoice:
         """Those of the jobs that are ours by now, up to so many. The jobs are of kinds that are open to us.
 
         Where we are first comes before all others of the same priority. What is another's turn is ours too
@@ -124,7 +124,7 @@ class Chooser:
         many places, or they have not come for long.
         """
         if not capacity:
-            return Choice([], None)  # the worker was stopped while it looked
+            return ClaimChoice([], None)  # the worker was stopped while it looked
         now_ms = self._clock.now_ms
         anyones_ms = now_ms - patience_ms(RANKS, self._grace_ms)
         due: dict[int, tuple[list[Claimable], list[Claimable]]] = {}
@@ -149,7 +149,7 @@ class Chooser:
             elif not ours:
                 take += [job for job in others if now_ms - job.not_before_ms > _LONG_MS]
                 later_ms += [job.not_before_ms + _LONG_MS + 1 for job in others]
-        return Choice(take[:places], min(later_ms, default=None))
+        return ClaimChoice(take[:places], min(later_ms, default=None))
 
     def _ranking(self, kind: str, capacity: int, is_deep: bool) -> Ranking:
         """Among those who could take a job of a kind, each by its weight: those with a free place.

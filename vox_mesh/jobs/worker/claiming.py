@@ -9,7 +9,7 @@ import orjson
 
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.jobs.queries import Claimable
-from vox_mesh.jobs.transitions import Moves
+from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.jobs.worker.choosing import Chooser
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.records import Job, JobState
@@ -35,13 +35,13 @@ class Claimed(NamedTuple):
     lease_ms: int
 
 
-class Claiming:
+class JobClaimer:
     """Claims jobs for one worker."""
 
     def __init__(
         self,
         store: Store,
-        moves: Moves,
+        moves: JobTransitions,
         chooser: Chooser,
         clock: MeshClock,
         node_id: str,

@@ -16,15 +16,15 @@ from blake3 import blake3
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, Refused, StaleClaim
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
-from vox_mesh.jobs.queries import Roster
-from vox_mesh.jobs.transitions import NOT_ALL, Item, Moves
+from vox_mesh.jobs.queries import JobQueries
+from vox_mesh.jobs.transitions import NOT_ALL, Item, JobTransitions
 from vox_mesh.model.base.canonical import embedded
 from vox_mesh.model.jobs.proof import BLAKE3, Envelope, Runner, prove_and_tell, tellable
 from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.observability.log_context import apart, of_job
-from vox_mesh.oplog.author import Author
+from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.store.script import Script
 from vox_mesh.store.store import Store
 
@@ -70,10 +70,10 @@ class Finisher:
     def __init__(
         self,
         store: Store,
-        moves: Moves,
-        roster: Roster,
+        moves: JobTransitions,
+        roster: JobQueries,
         artifacts: Artifacts,
-        author: Author,
+        author: OpLogWriter,
         clock: MeshClock,
         chance: Callable[[], float],
     ) -> None:

@@ -21,7 +21,7 @@ from vox_mesh.store.script import Statement, guard
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
-    from vox_mesh.jobs.worker.limits import Bound
+    from vox_mesh.jobs.worker.limits import AttemptLimits
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class JobContext:
         self._artifacts = artifacts
         self._notebook = Notebook(store, job)
         self._loop = asyncio.get_running_loop()
-        self.bound: Bound | None = None
+        self.bound: AttemptLimits | None = None
         """What bounds it: its score, and budgets."""
         self._is_cancelled = False
         self._cancellation: threading.Event | None = None  # if a thread waits for it

@@ -11,8 +11,8 @@ from typing import Final
 import orjson
 
 from vox_mesh.errors import MeshError, Refused
-from vox_mesh.jobs.queries import Roster
-from vox_mesh.jobs.transitions import Moves
+from vox_mesh.jobs.queries import JobQueries
+from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.store.store import Store
 
@@ -52,8 +52,8 @@ class Leases:
     def __init__(
         self,
         store: Store,
-        moves: Moves,
-        roster: Roster,
+        moves: JobTransitions,
+        roster: JobQueries,
         node_id: str,
         monotonic: Callable[[], float],
         to_boundary: ToBoundary | None = None,

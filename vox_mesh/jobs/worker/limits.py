@@ -19,7 +19,7 @@ from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of,
 from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.score import DEFER, Score
 from vox_mesh.rhythm.budgets.budgets import Budgets, BudgetStanding
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import Script, new_key
 
@@ -45,10 +45,10 @@ class Shut(NamedTuple):
     again_ms: int | None = None
 
 
-class Bounds:
+class WorkerLimits:
     """Knows what bounds the work of one worker."""
 
-    def __init__(self, ground: Ground, budgets: Budgets, monotonic: Callable[[], float]) -> None:
+    def __init__(self, ground: RhythmContext, budgets: Budgets, monotonic: Callable[[], float]) -> None:
         self.ground = ground
         self.budgets = budgets
         self.monotonic = monotonic
@@ -67,7 +67,7 @@ class Bounds:
         is_all = await self.budgets.is_exhausted(self.agent)
         return Shut(accounts, is_all, self.budgets.look_again_ms if accounts or is_all else None)
 
-    async def of(self, context: JobContext) -> Bound | None:
+    async def of(self, context: JobContext) -> AttemptLimits | None:
         """What bounds an attempt, if anything does."""
         core, job = context.core, context.job
         standings = await self.budgets.standings()
@@ -80,15 +80,15 @@ class Bounds:
         await self.budgets.charge_lost(job.job_id, fresh=had_others)
         if had_others:
             spent = await self.budgets.spent_on_job(job.job_id)
-        return Bound(self, context, score, budget, standings, *spent)
+        return AttemptLimits(self, context, score, budget, standings, *spent)
 
 
-class Bound:
+class AttemptLimits:
     """What bounds one attempt. The attempt is one phrase."""
 
     def __init__(
         self,
-        bounds: Bounds,
+        bounds: WorkerLimits,
         context: JobContext,
         score: Score | None,
         budget: Budget,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vox_mesh.model.base.histogram import LONG_S, Spread
+from vox_mesh.model.base.histogram import LONG_S, Histogram
 
 
 @dataclass(slots=True)
@@ -16,7 +16,7 @@ class WorkerStats:
     failed: int = 0
     given_back: int = 0
     refused: int = 0
-    queued: Spread = field(default_factory=lambda: Spread(LONG_S))
+    queued: Histogram = field(default_factory=lambda: Histogram(LONG_S))
     """For how many seconds jobs could have been claimed before they were started."""
-    ran: Spread = field(default_factory=lambda: Spread(LONG_S))
+    ran: Histogram = field(default_factory=lambda: Histogram(LONG_S))
     """How many seconds attempts took, however they ended."""

@@ -24,14 +24,14 @@ from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.worker.attempt import Work, attempt, executed, handled
-from vox_mesh.jobs.worker.capacity import Places
+from vox_mesh.jobs.worker.capacity import Capacity
 from vox_mesh.jobs.worker.choosing import Chooser
-from vox_mesh.jobs.worker.claiming import REST_S, Claimed, Claiming
+from vox_mesh.jobs.worker.claiming import REST_S, Claimed, JobClaimer
 from vox_mesh.jobs.worker.completing import Ended, Finisher
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.jobs.worker.handlers import F, Handler, HandlerSet
 from vox_mesh.jobs.worker.leases import Leases
-from vox_mesh.jobs.worker.limits import Bounds
+from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.jobs.worker.stats import WorkerStats
 from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, EXEC, Job, JobState
 from vox_mesh.observability.log_context import job_context, of_job
@@ -61,14 +61,14 @@ class Worker:
         store: Store,
         jobs: Jobs,
         chooser: Chooser,
-        claiming: Claiming,
+        claiming: JobClaimer,
         leases: Leases,
         finisher: Finisher,
         artifacts: Artifacts,
         presence: Presence,
         beat: Callable[[], Any],
         policy: ExecPolicy | None,
-        bounds: Bounds,
+        bounds: WorkerLimits,
     ) -> None:
         self._store = store
         self._jobs = jobs
@@ -86,7 +86,7 @@ class Worker:
         self.stats = WorkerStats()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._lingering: dict[str, asyncio.Future[Any]] = {}  # calls in threads that outlast their attempts
-        self._places = Places(self.handlers, presence.activity)
+        self._places = Capacity(self.handlers, presence.activity)
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._is_heir = True  # what we do not have in hand would be of an earlier process of this node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Check(NamedTuple):
+class HealthCheck(NamedTuple):
     """One thing that must be so for a node to be of use; if it is not, `detail` says what is wrong."""
 
     name: str

@@ -19,7 +19,7 @@ FEW: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 """Bounds for numbers of things that go together."""
 
 
-class Spread:
+class Histogram:
     """How values are spread: how many were at most as large as each of some bounds, and their sum."""
 
     __slots__ = ("_counts", "bounds", "sum")

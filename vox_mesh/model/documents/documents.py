@@ -18,7 +18,7 @@ Path = tuple[str | int, ...]
 _PLAIN_NAME: Final = re.compile(r"[^\s.:\[\]\"']{1,64}")
 
 
-class Fault(NamedTuple):
+class DocumentFault(NamedTuple):
     """What is wrong, and where."""
 
     name: str
@@ -44,7 +44,7 @@ class Document:
 
     name: str
     value: Any
-    faults: tuple[Fault, ...]
+    faults: tuple[DocumentFault, ...]
     lines: Lines
 
     def line_of(self, path: Path) -> int:
@@ -56,9 +56,9 @@ class Document:
             lines = lines.inner[step]
         return lines.line
 
-    def fault(self, path: Path, wrong: str) -> Fault:
+    def fault(self, path: Path, wrong: str) -> DocumentFault:
         """A fault of the value there."""
-        return Fault(self.name, self.line_of(path), path, wrong)
+        return DocumentFault(self.name, self.line_of(path), path, wrong)
 
 
 def field_text(path: Path) -> str:

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from vox_mesh.errors import BadDocument
-from vox_mesh.model.documents.documents import Document, Fault, Path, field_text
+from vox_mesh.model.documents.documents import Document, DocumentFault, Path, field_text
 
 Flaw = tuple[Path, str]
 """Where something is wrong, and what."""
@@ -127,7 +127,7 @@ def _model_of(field: FieldInfo) -> type[BaseModel] | None:
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
-def faults_of(document: Document, flaws: Iterable[Flaw]) -> list[Fault]:
+def faults_of(document: Document, flaws: Iterable[Flaw]) -> list[DocumentFault]:
     """All faults of a document: of those at one place, the first that was found."""
     faults = list(document.faults)
     told = {fault.path for fault in faults}
@@ -155,7 +155,7 @@ def read_model(
 
     documents = read_documents(text, name)
     if not documents:
-        raise bad([str(Fault(name, 1, (), f"there is no {called} in it"))])
+        raise bad([str(DocumentFault(name, 1, (), f"there is no {called} in it"))])
     document = documents[0]
     found: AnyModel | None = None
     flaws: list[Flaw] = []

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 import yaml
 
-from vox_mesh.model.documents.documents import MAX_BYTES, Document, Fault, Lines, is_unicode
+from vox_mesh.model.documents.documents import MAX_BYTES, Document, DocumentFault, Lines, is_unicode
 
 MAX_DEPTH: Final = 128
 
@@ -53,7 +53,7 @@ def _documents(text: str | bytes, name: str) -> Iterator[Document]:
         events = yaml.parse(readable, Loader=_Loader)
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
-                yield _Reading(name, events).document(_line(event))
+                yield _YamlReading(name, events).document(_line(event))
     except _Unreadable as error:
         yield _unread(name, error.line, str(error))
     except yaml.MarkedYAMLError as error:
@@ -71,7 +71,7 @@ class _Unreadable(Exception):
 
 
 def _unread(name: str, line: int, wrong: str) -> Document:
-    return Document(name, None, (Fault(name, line, (), wrong),), Lines(line))
+    return Document(name, None, (DocumentFault(name, line, (), wrong),), Lines(line))
 
 
 def _readable(text: str | bytes) -> str:
@@ -116,14 +116,14 @@ def _as_yaml(found: re.Match[str]) -> str:
     return found[0] if found[0][0] == "\\" else f"\\u{ord(found[0]):04x}"
 
 
-class _Reading:
+class _YamlReading:
     """The reading of one document from the parser's events."""
 
     def __init__(self, name: str, events: Iterator[Any]) -> None:
         self._name = name
         self._events = events
         self._path: list[str | int] = []
-        self._faults: list[Fault] = []
+        self._faults: list[DocumentFault] = []
 
     def document(self, line: int) -> Document:
         value, lines = self._node(next(self._events))
@@ -132,7 +132,7 @@ class _Reading:
         return Document(self._name, value, tuple(self._faults), lines)
 
     def _fault(self, event: Any, wrong: str) -> None:
-        self._faults.append(Fault(self._name, _line(event), tuple(self._path), wrong))
+        self._faults.append(DocumentFault(self._name, _line(event), tuple(self._path), wrong))
 
     def _node(self, event: Any) -> tuple[Any, Lines]:
         if isinstance(event, yaml.AliasEvent):

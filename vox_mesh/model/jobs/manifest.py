@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from vox_mesh.errors import BadManifest, BadValue
 from vox_mesh.model.base.canonical import content_id, parse
-from vox_mesh.model.documents.documents import Document, Fault, Lines, Path, field_text
+from vox_mesh.model.documents.documents import Document, DocumentFault, Lines, Path, field_text
 from vox_mesh.model.documents.validation import Flaw, faults_of, flaws_of, in_words, named, nulls, shortened
 from vox_mesh.model.jobs import manifest_fields
 from vox_mesh.model.jobs.manifest_fields import EPOCH, MILLISECOND, After, When
@@ -241,7 +241,7 @@ def parse_manifests(text: str | bytes, name: str = "manifest") -> list[Manifest]
     from vox_mesh.model.documents.yaml_reader import read_documents  # a parser is not for everyone to load
 
     manifests: list[Manifest] = []
-    faults: list[Fault] = []
+    faults: list[DocumentFault] = []
     documents = read_documents(text, name)
     for document in documents:
         manifest, found = _read(document)
@@ -250,7 +250,7 @@ def parse_manifests(text: str | bytes, name: str = "manifest") -> list[Manifest]
         elif manifest is not None:
             manifests.append(manifest)
     if not documents:
-        faults.append(Fault(name, 1, (), "there is no manifest in it"))
+        faults.append(DocumentFault(name, 1, (), "there is no manifest in it"))
     if faults:
         raise BadManifest(shortened([*map(str, faults)], name))
     return manifests
@@ -270,7 +270,7 @@ def manifests_at(values: Mapping[Path, Any]) -> list[Manifest]:
     return manifests
 
 
-def _read(document: Document) -> tuple[Manifest | None, list[Fault]]:
+def _read(document: Document) -> tuple[Manifest | None, list[DocumentFault]]:
     """The manifest of a document, and all its faults: of those at one place, the first that was found."""
     fields = document.value
     if not isinstance(fields, dict):

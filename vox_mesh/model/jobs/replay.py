@@ -27,7 +27,7 @@ from vox_mesh.model.jobs.records import (
     JobState,
 )
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 
 COLUMNS: Final = Job._fields[1:]
 """What follows from the log; the rowid does not, but for its order."""
@@ -44,7 +44,7 @@ Item = Mapping[str, Any]
 """What an op says of one job."""
 
 
-class Finding(NamedTuple):
+class ReplayFinding(NamedTuple):
     """An accepted op that the rules don't allow."""
 
     entry_id: int
@@ -77,7 +77,7 @@ class _Op(NamedTuple):
         return self.chain.partition("/")[0]
 
 
-class Replay:
+class JobReplay:
     """Follows the log, entry by entry. What can't be is a finding, and changes nothing."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Replay:
         """By their ids, in the order in which they came."""
         self.after: dict[str, dict[str, str]] = {}
         """What jobs wait for, or waited for: each predecessor, and what of it is awaited."""
-        self.findings: list[Finding] = []
+        self.findings: list[ReplayFinding] = []
         self.last_id = 0
         """The entry that was followed last."""
         self._successors: dict[str, list[str]] = {}
@@ -101,7 +101,7 @@ class Replay:
             ABORT: self._abort,
         }
 
-    def follow(self, entry: Entry) -> None:
+    def follow(self, entry: LogEntry) -> None:
         """Take in the next entry."""
         self.last_id = entry.id
         if not entry.accepted:
@@ -298,9 +298,9 @@ class Replay:
         row = self.jobs.get(job_id)
         return row is not None and row["last_op"] == op.op_id
 
-    def _find(self, op: _Op | Entry, job_id: str, what: str) -> None:
-        entry_id = op.id if isinstance(op, Entry) else op.entry_id
-        self.findings.append(Finding(entry_id, op.op_id, op.kind, job_id, what))
+    def _find(self, op: _Op | LogEntry, job_id: str, what: str) -> None:
+        entry_id = op.id if isinstance(op, LogEntry) else op.entry_id
+        self.findings.append(ReplayFinding(entry_id, op.op_id, op.kind, job_id, what))
 
 
 _FREE: Final = {
@@ -312,7 +312,7 @@ _FREE: Final = {
 """What a row is like when its job is nobody's again."""
 
 
-def _read(entry: Entry) -> _Op:
+def _read(entry: LogEntry) -> _Op:
     payload = parse(entry.payload)
     result = {} if entry.result is None else orjson.loads(entry.result)
     # Without a result, it has moved all that it names.

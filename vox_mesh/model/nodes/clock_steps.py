@@ -11,7 +11,7 @@ _APART_MS: Final = 1_000
 _TWICE: Final = 2
 
 
-class Step(NamedTuple):
+class ClockStep(NamedTuple):
     """A step of the database's clock, known to lie between two bounds: an answer takes its time."""
 
     low_ms: int
@@ -22,15 +22,15 @@ class Step(NamedTuple):
         """How far apart the bounds lie."""
         return self.high_ms - self.low_ms
 
-    def agrees_with(self, other: Step) -> bool:
+    def agrees_with(self, other: ClockStep) -> bool:
         """Whether both can be the same step, give or take a second."""
         return self.low_ms <= other.high_ms + _APART_MS and other.low_ms <= self.high_ms + _APART_MS
 
 
-class Witness(NamedTuple):
+class ClockWitness(NamedTuple):
     """A live node. `beats`: how often it has written its heartbeat since the step was first noticed here."""
 
-    step: Step | None
+    step: ClockStep | None
     beats: int
     knows_correction: bool
 
@@ -40,7 +40,7 @@ class Witness(NamedTuple):
         return self.step is None and self.beats >= _TWICE
 
 
-class Decision(StrEnum):
+class StepDecision(StrEnum):
     """What to do about a step."""
 
     WAIT = "wait"
@@ -48,22 +48,22 @@ class Decision(StrEnum):
     ACCEPT = "accept"
 
 
-class Judgement(NamedTuple):
+class StepJudgement(NamedTuple):
     """What the nodes agree on: `step_ms` is the step to correct, `witnesses` how many have noticed it."""
 
-    decision: Decision
+    decision: StepDecision
     step_ms: int = 0
     witnesses: int = 0
 
 
 def judge(
-    own: Step,
-    others: Sequence[Witness],
+    own: ClockStep,
+    others: Sequence[ClockWitness],
     *,
     own_clock_stepped_too: bool,
     has_come_right: bool = False,
     is_overdue: bool = False,
-) -> Judgement:
+) -> StepJudgement:
     """Decide whose clock is wrong.
 
     The database's, if most live nodes have noticed the same step; our own, if others that go by the database
@@ -76,21 +76,21 @@ def judge(
     overdue, the one in the middle is right: the others then find that it goes by the database.
     """
     if has_come_right or not all(other.knows_correction for other in others):
-        return Judgement(Decision.ACCEPT)
+        return StepJudgement(StepDecision.ACCEPT)
     if not others and own_clock_stepped_too:
-        return Judgement(Decision.ACCEPT)
+        return StepJudgement(StepDecision.ACCEPT)
     agreeing = [own, *(other.step for other in others if other.step and other.step.agrees_with(own))]
     if 2 * len(agreeing) > 1 + len(others):
-        return Judgement(Decision.CORRECT, _agreed_ms(agreeing), len(agreeing))
+        return StepJudgement(StepDecision.CORRECT, _agreed_ms(agreeing), len(agreeing))
     if sum(other.goes_by_database for other in others) >= len(agreeing):
-        return Judgement(Decision.ACCEPT)
+        return StepJudgement(StepDecision.ACCEPT)
     if is_overdue:
         noticed = [own, *(other.step for other in others if other.step)]
-        return Judgement(Decision.CORRECT, _agreed_ms(noticed), len(noticed))
-    return Judgement(Decision.WAIT)
+        return StepJudgement(StepDecision.CORRECT, _agreed_ms(noticed), len(noticed))
+    return StepJudgement(StepDecision.WAIT)
 
 
-def _agreed_ms(steps: Sequence[Step]) -> int:
+def _agreed_ms(steps: Sequence[ClockStep]) -> int:
     """Return the step in the middle of those that are known about as exactly as the best of them.
 
     Of its bounds the upper one counts: the time of the mesh is then not ahead, and no lease ends too soon.
@@ -99,6 +99,6 @@ def _agreed_ms(steps: Sequence[Step]) -> int:
     return median_low(step.high_ms for step in steps if step.width_ms <= least_ms + _APART_MS)
 
 
-def is_followed(nodes: Sequence[Witness]) -> bool:
+def is_followed(nodes: Sequence[ClockWitness]) -> bool:
     """Return whether most live nodes go by the database's clock as it is now: then a command does so, too."""
     return 2 * sum(node.goes_by_database for node in nodes) > len(nodes)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class State(StrEnum):
+class NodeState(StrEnum):
     """How a node stands, from the best to the worst; `left` is a clean end."""
 
     ALIVE = "alive"
@@ -17,7 +17,7 @@ class State(StrEnum):
     LEFT = "left"
 
 
-_LEVELS: Final = ((10, State.DEAD), (5, State.CRITICAL), (3, State.ALERT), (1, State.WARN))
+_LEVELS: Final = ((10, NodeState.DEAD), (5, NodeState.CRITICAL), (3, NodeState.ALERT), (1, NodeState.WARN))
 _PATIENCE: Final = 0.5  # of a tick: they are jittered, and take their time to arrive
 
 DEAD_AFTER_TICKS: Final = _LEVELS[0][0] + _PATIENCE
@@ -29,9 +29,9 @@ def missed_ticks(silent_ms: int, tick_ms: int) -> int:
     return max(0, int(silent_ms / tick_ms - _PATIENCE))
 
 
-def state_of(silent_ms: int, tick_ms: int, *, has_left: bool) -> State:
+def state_of(silent_ms: int, tick_ms: int, *, has_left: bool) -> NodeState:
     """What a node's silence means."""
     if has_left:
-        return State.LEFT
+        return NodeState.LEFT
     missed = missed_ticks(silent_ms, tick_ms)
-    return next((state for ticks, state in _LEVELS if missed >= ticks), State.ALIVE)
+    return next((state for ticks, state in _LEVELS if missed >= ticks), NodeState.ALIVE)

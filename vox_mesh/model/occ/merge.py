@@ -12,7 +12,7 @@ Columns = Mapping[str, Any]
 _UNSAID: Final = object()
 
 
-class Change(StrEnum):
+class FieldChange(StrEnum):
     """Who has changed a column: nobody, one side, both to the same value, or both to different ones."""
 
     NONE = ""
@@ -32,7 +32,7 @@ class ThreeWay(NamedTuple):
     clashes: tuple[str, ...]
 
 
-def change_of(name: str, base: Columns | None, left: Columns, right: Columns) -> Change:
+def change_of(name: str, base: Columns | None, left: Columns, right: Columns) -> FieldChange:
     """Who has changed a column since `base`; without a base, whoever names it.
 
     A side that does not name a column has not changed it. A column that the base does not name is taken for
@@ -43,8 +43,8 @@ def change_of(name: str, base: Columns | None, left: Columns, right: Columns) ->
     is_ours = ours is not _UNSAID and ours != origin
     is_theirs = theirs is not _UNSAID and theirs != origin
     if is_ours and is_theirs:
-        return Change.ALIKE if ours == theirs else Change.CLASH
-    return Change.LEFT if is_ours else Change.RIGHT if is_theirs else Change.NONE
+        return FieldChange.ALIKE if ours == theirs else FieldChange.CLASH
+    return FieldChange.LEFT if is_ours else FieldChange.RIGHT if is_theirs else FieldChange.NONE
 
 
 def three_way(base: Columns | None, left: Columns, right: Columns) -> ThreeWay:
@@ -52,10 +52,10 @@ def three_way(base: Columns | None, left: Columns, right: Columns) -> ThreeWay:
     names = {**right, **left}
     changes = {name: change_of(name, base, left, right) for name in names}
     row = {
-        name: left[name] if change is Change.LEFT or name not in right else right[name]
+        name: left[name] if change is FieldChange.LEFT or name not in right else right[name]
         for name, change in changes.items()
     }
-    return ThreeWay(row, tuple(name for name, change in changes.items() if change is Change.CLASH))
+    return ThreeWay(row, tuple(name for name, change in changes.items() if change is FieldChange.CLASH))
 
 
 def differing(row: Columns, other: Columns) -> dict[str, Any]:

@@ -24,7 +24,7 @@ Verdict = tuple[int, int, int, str | None, str | None, str | None]
 """What a seal vouches for: an entry's id, number, `accepted`, reason, result and signature."""
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One entry as the log holds it. `payload`, and `causal_deps` with op ids, are canonical JSON."""
 
     id: int

@@ -14,7 +14,7 @@ from vox_mesh.model.base.canonical import is_canonical, parse
 from vox_mesh.model.base.hlc import clock_part
 from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.base.ulid import is_ulid
-from vox_mesh.model.oplog.chain import ANCHOR, NO_HASH, SEAL, Entry, Sealing, signed_text
+from vox_mesh.model.oplog.chain import ANCHOR, NO_HASH, SEAL, LogEntry, Sealing, signed_text
 
 INITIALISE: Final = "InitialiseMesh"
 DESIGNATE: Final = "DesignateCoordinator"
@@ -47,7 +47,9 @@ def key_at(seq: int, keys: Sequence[Key]) -> str | None:
     return next((key.public_key for key in reversed(keys) if key.from_seq <= seq), None)
 
 
-def is_authentic(entry: Entry, following: Sequence[Entry], keys: Sequence[Key], scope_id: str = "") -> bool:
+def is_authentic(
+    entry: LogEntry, following: Sequence[LogEntry], keys: Sequence[Key], scope_id: str = ""
+) -> bool:
     """Whether the entry is its author's: signed, or followed in its chain by one that is.
 
     `following` is the chain from that entry on.
@@ -70,7 +72,7 @@ def is_authentic(entry: Entry, following: Sequence[Entry], keys: Sequence[Key], 
     return False
 
 
-def _is_whole(entry: Entry) -> bool:
+def _is_whole(entry: LogEntry) -> bool:
     """Whether the entry has its hash; and its parts are what they were then, not cut elsewhere."""
     return entry.true_hash == entry.hash and is_canonical(entry.payload) and is_canonical(entry.causal_deps)
 
@@ -87,7 +89,7 @@ class ChainReport(NamedTuple):
     op_id: str | None = None
 
 
-class Witness:
+class ChainWitness:
     """What ops say of other chains: which heads they had, and which keys the owner accepted."""
 
     def __init__(self, owner_key: str | None, keys: Iterable[Key], scope_id: str = "") -> None:
@@ -99,7 +101,7 @@ class Witness:
         self.heads: dict[str, dict[int, tuple[str, str]]] = defaultdict(dict)
         self._accepted_keys: set[Key] = set()
 
-    def hear(self, entry: Entry) -> None:
+    def hear(self, entry: LogEntry) -> None:
         """Take in an op of one of the kinds `WITNESSES`."""
         if entry.accepted != 1:
             return
@@ -122,7 +124,7 @@ class Witness:
         if known not in (digest, _DISPUTED):  # else whoever rewrote a chain could anchor it anew
             self.heads[node_id][seq] = (_DISPUTED, f"{earlier} or {anchor}")
 
-    def is_of_owner(self, entry: Entry) -> bool:
+    def is_of_owner(self, entry: LogEntry) -> bool:
         """Whether the owner authored just this entry, whatever its chain looks like."""
         if self.owner_key is None or entry.signature is None:
             return False
@@ -146,19 +148,19 @@ class Witness:
 class _ChainCheck:
     """The entries of one chain, in order, up to the first that is wrong."""
 
-    def __init__(self, node_id: str, witness: Witness) -> None:
+    def __init__(self, node_id: str, witness: ChainWitness) -> None:
         self.node_id = node_id
         self._witness = witness
         self._keys: Sequence[Key] = witness.keys.get(node_id, ())
         self._first_of_keys = {key.from_seq for key in self._keys}
         self._heads: Mapping[int, tuple[str, str]] = witness.heads.get(node_id, {})
         self._sealing = Sealing()
-        self._last: Entry | None = None
+        self._last: LogEntry | None = None
         self._time = ""
         self.entries = self.sealed_to = self.anchored_to = 0
         self.fault: tuple[str, int | None, str | None] | None = None
 
-    def check(self, entry: Entry) -> None:
+    def check(self, entry: LogEntry) -> None:
         """Look at the next entry."""
         self.entries += 1
         if self.fault is not None:
@@ -171,7 +173,7 @@ class _ChainCheck:
             self.fault = (problem, entry.seq, entry.op_id)
         self._last = entry
 
-    def _problem(self, entry: Entry) -> str | None:
+    def _problem(self, entry: LogEntry) -> str | None:
         last = self._last
         expected, prev = (1, NO_HASH) if last is None else (last.seq + 1, last.hash)
         if entry.seq != expected:
@@ -189,7 +191,7 @@ class _ChainCheck:
             self._sealing.add(entry.kind, entry.verdict)
         return problem
 
-    def _bad_form(self, entry: Entry) -> str | None:
+    def _bad_form(self, entry: LogEntry) -> str | None:
         if not is_canonical(entry.payload):
             return "its payload is not canonical JSON"
         if entry.causal_deps != "[]" and not is_canonical(entry.causal_deps):
@@ -204,7 +206,7 @@ class _ChainCheck:
         self._time = time
         return None
 
-    def _bad_verdict(self, entry: Entry) -> str | None:
+    def _bad_verdict(self, entry: LogEntry) -> str | None:
         place, accepted, reason, result = entry.id, entry.accepted, entry.reason, entry.result
         if not (type(place) is type(accepted) is int):
             return "its verdict is written as none is"
@@ -218,7 +220,7 @@ class _ChainCheck:
             return "its verdict is neither accepted nor refused with a reason"
         return None
 
-    def _bad_signature(self, entry: Entry) -> str | None:
+    def _bad_signature(self, entry: LogEntry) -> str | None:
         if not self._keys:
             return "no key is known for it"
         last = self._last
@@ -239,13 +241,13 @@ class _ChainCheck:
                 return "only the owner may author it, and its author is not the owner"
         return None
 
-    def _bad_owner(self, entry: Entry) -> str | None:
+    def _bad_owner(self, entry: LogEntry) -> str | None:
         if entry.kind != INITIALISE or not entry.accepted:
             return None
         is_recorded = parse(entry.payload)["key"] == self._witness.owner_key
         return None if is_recorded else "another owner than this is recorded"
 
-    def _bad_seal(self, entry: Entry) -> str | None:
+    def _bad_seal(self, entry: LogEntry) -> str | None:
         if entry.kind != SEAL:
             return None
         if (entry.accepted, entry.reason, entry.result) != (1, None, None):
@@ -255,7 +257,7 @@ class _ChainCheck:
         self.sealed_to = entry.seq - 1
         return None
 
-    def _bad_head(self, entry: Entry) -> str | None:
+    def _bad_head(self, entry: LogEntry) -> str | None:
         digest, anchor = self._heads[entry.seq]
         if digest != entry.hash:
             return f"anchor {anchor} recorded another hash for it"
@@ -288,13 +290,13 @@ class _ChainCheck:
 class LogCheck:
     """Takes all entries, chain by chain and in order, and reports on each chain."""
 
-    def __init__(self, witness: Witness) -> None:
+    def __init__(self, witness: ChainWitness) -> None:
         self._witness = witness
         self._current: _ChainCheck | None = None
         self._seen: set[str] = set()
         self.chains: list[ChainReport] = []
 
-    def check(self, entry: Entry) -> None:
+    def check(self, entry: LogEntry) -> None:
         """Look at the next entry."""
         current = self._current
         if current is None or current.node_id != entry.node_id:

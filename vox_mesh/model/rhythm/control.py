@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from vox_mesh.errors import MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
-from vox_mesh.model.oplog.chain import Entry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import MINUTE_MS, Tempo
 
@@ -116,7 +116,7 @@ class ControlState:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class TempoDecision:
     """What was decided for the bars to come, and why."""
 
     bpm: float
@@ -130,14 +130,14 @@ class Decision:
 
 def decide(
     policy: TempoPolicy, state: ControlState, readings: Readings, now_ms: int, from_ms: int | None = None
-) -> Decision:
+) -> TempoDecision:
     """The tempo that follows from the readings of the bar that has just ended.
 
     `from_ms` is the downbeat from which on a change would hold: now, if none is given.
     """
 
-    def stay(why: str, after: ControlState = state, wanted_bpm: float = state.bpm) -> Decision:
-        return Decision(state.bpm, after, why, False, readings, wanted_bpm)
+    def stay(why: str, after: ControlState = state, wanted_bpm: float = state.bpm) -> TempoDecision:
+        return TempoDecision(state.bpm, after, why, False, readings, wanted_bpm)
 
     if not policy.adaptation.enable:
         return stay("off: the policy does not adapt")
@@ -174,7 +174,7 @@ def decide(
             ceiling_bpm=state.bpm,
             ceiling_ms=now_ms + CEILING_MS,
         )
-    return Decision(bpm, after, _reason(bpm > state.bpm, heard), True, readings, wanted)
+    return TempoDecision(bpm, after, _reason(bpm > state.bpm, heard), True, readings, wanted)
 
 
 def _smoothed(state: ControlState, readings: Readings) -> Readings:
@@ -285,7 +285,7 @@ def decisive(policy: TempoPolicy) -> dict[str, Any]:
 
 
 def record(
-    policy: TempoPolicy, before: ControlState, decision: Decision, now_ms: int, from_ms: int
+    policy: TempoPolicy, before: ControlState, decision: TempoDecision, now_ms: int, from_ms: int
 ) -> dict[str, Any]:
     """A decision with all that it was made of: the payload of its op."""
     return {
@@ -349,7 +349,7 @@ class Divergence(NamedTuple):
     recomputed: str
 
 
-def replay(entries: Iterable[Entry]) -> Iterator[Divergence]:
+def replay(entries: Iterable[LogEntry]) -> Iterator[Divergence]:
     """Make recorded decisions again from their inputs, in their order, and tell where one differs.
 
     One that was refused changed nothing, so the next follows from the one before it.

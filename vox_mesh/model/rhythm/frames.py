@@ -14,7 +14,7 @@ from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.tempo import Beat
 
 
-class Source(StrEnum):
+class TempoSource(StrEnum):
     """Where the tempo of a frame is from."""
 
     POLICY = "policy"
@@ -45,10 +45,10 @@ class BeatFrame:
     hlc: str
     policy_hash: str
     deadline_at: str
-    source: str = Source.POLICY
+    source: str = TempoSource.POLICY
 
     @classmethod
-    def of(cls, beat: Beat, entry: PlanEntry, hlc: str, source: Source = Source.POLICY) -> Self:
+    def of(cls, beat: Beat, entry: PlanEntry, hlc: str, source: TempoSource = TempoSource.POLICY) -> Self:
         """The frame of a beat under a policy."""
         return cls(
             cluster_id=entry.policy.cluster_id,

@@ -100,7 +100,7 @@ _Bpm = Annotated[float, Field(ge=SLOWEST_BPM, le=FASTEST_BPM)]
 _BPM_TEXT: Final = f"beats a minute, a number from 1/60 to {FASTEST_BPM:g}"
 
 
-class Limits(BaseModel):
+class PolicyLimits(BaseModel):
     """Between which the tempo stays, whatever it adapts to."""
 
     model_config = STRICT
@@ -115,8 +115,8 @@ class Limits(BaseModel):
         return self
 
 
-def _usual_limits(bpm: float) -> Limits:
-    return Limits.model_construct(min_bpm=max(SLOWEST_BPM, bpm / 2), max_bpm=min(FASTEST_BPM, bpm * 2))
+def _usual_limits(bpm: float) -> PolicyLimits:
+    return PolicyLimits.model_construct(min_bpm=max(SLOWEST_BPM, bpm / 2), max_bpm=min(FASTEST_BPM, bpm * 2))
 
 
 class Adaptation(BaseModel):
@@ -175,7 +175,7 @@ class TempoPolicy(BaseModel):
         description="names such as [plan, work, review], or a map of names to beats that sum to "
         "bar_len_beats; names are words of a-z, 0-9, _ and -",
     )
-    limits: Limits = Field(description="min_bpm and max_bpm")
+    limits: PolicyLimits = Field(description="min_bpm and max_bpm")
     adaptation: Adaptation = Field(
         Adaptation.model_construct(), description="a map of enable, hysteresis_pct and change_per_minute"
     )

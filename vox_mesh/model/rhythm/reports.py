@@ -64,7 +64,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MeshStanding:
     """How the mesh stood when a bar was reported; nothing is known of that for one that is reported late."""
 
     queue_depth: int | None = None
@@ -100,7 +100,7 @@ class Figures:
     promises: Mapping[str, int] = field(default_factory=dict)
 
 
-class Source(NamedTuple):
+class ReportSource(NamedTuple):
     """What a report is made by: the timeline, and what held in its bar."""
 
     timeline: Timeline
@@ -135,7 +135,7 @@ class BarReport:
     """Whose claims came after the bar was first reported."""
     missing: Names = Names()
     """Who had something to do in the bar before, and said nothing in this one."""
-    standing: Standing = Standing()
+    standing: MeshStanding = MeshStanding()
     suggestion: Suggestion = Suggestion()
     alarms: tuple[Alarm, ...] = ()
     kpis: Kpis = field(default_factory=Kpis)
@@ -145,7 +145,7 @@ class BarReport:
     # --- made ------------------------------------------------------------------------------------
 
     @classmethod
-    def of_bars(cls, source: Source, window: Window, *, is_missing: bool) -> Self:
+    def of_bars(cls, source: ReportSource, window: Window, *, is_missing: bool) -> Self:
         """Bars in which there was nothing, or of which nobody knows."""
         policy, tempo = source.entry.policy, source.timeline.tempo_at(window.start_ms)
         return cls(
@@ -160,7 +160,9 @@ class BarReport:
         )
 
     @classmethod
-    def of_window(cls, source: Source, window: Window, figures: Figures, standing: Standing) -> Self:
+    def of_window(
+        cls, source: ReportSource, window: Window, figures: Figures, standing: MeshStanding
+    ) -> Self:
         """One bar of which there is something to tell."""
         bare = cls.of_bars(source, window, is_missing=False)
         by_phase: dict[str, int] = {}
@@ -233,7 +235,7 @@ class BarReport:
             **document,
             "late": _names(document["late"]),
             "missing": _names(document["missing"]),
-            "standing": Standing(**document["standing"]),
+            "standing": MeshStanding(**document["standing"]),
             "suggestion": Suggestion(**document["suggestion"]),
             "alarms": tuple(Alarm(**alarm) for alarm in document["alarms"]),
             "kpis": Kpis(**document["kpis"]),

@@ -47,7 +47,7 @@ class Beats:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PhaseFilter:
     """`;phase=`: in this one."""
 
     name: str
@@ -67,8 +67,8 @@ class BarBeat:
         return f";bar={self.bar}#beat={self.beat}"
 
 
-Suffix = Beats | Phase | BarBeat
-_Kind = TypeVar("_Kind", Beats, Phase, BarBeat)
+Suffix = Beats | PhaseFilter | BarBeat
+_Kind = TypeVar("_Kind", Beats, PhaseFilter, BarBeat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,10 @@ class Resolved(NamedTuple):
 
 def parse(text: str) -> Address:
     """Read an address; `BadAddress` says where it is none, and what is allowed there."""
-    return _Reading(text).address()
+    return _UcxlReading(text).address()
 
 
-class _Reading:
+class _UcxlReading:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -150,12 +150,12 @@ class _Reading:
                 return Beats(self._number(0, MAX_BEATS), mark == _PAST)
         raise self._fault("it does not say which way", f"{_FUTURE}N is N beats from now, {_PAST}N before")
 
-    def _phase(self) -> Phase:
+    def _phase(self) -> PhaseFilter:
         found = _WORD.match(self._text, self._at)
         if found is None:
             raise self._fault("there is no phase", "the name of a phase of the policy, such as work")
         self._at = found.end()
-        return Phase(found[0])
+        return PhaseFilter(found[0])
 
     def _bar(self) -> BarBeat:
         bar = self._number(1, MAX_BAR)
@@ -184,7 +184,7 @@ class _Reading:
 
 
 def _is_same_or_rival(suffix: Suffix, other: Suffix) -> bool:
-    return isinstance(suffix, Phase) is isinstance(other, Phase)
+    return isinstance(suffix, PhaseFilter) is isinstance(other, PhaseFilter)
 
 
 # --- resolving ------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def resolve(address: Address, plan: Plan, now_ms: int) -> Resolved:
     the policy that holds then.
     """
     at_ms = _target(address, plan, now_ms)
-    phase, beats = address.suffix(Phase), address.suffix(Beats)
+    phase, beats = address.suffix(PhaseFilter), address.suffix(Beats)
     if phase is not None:
         at_ms = _in_phase(address, phase, plan, at_ms, is_past=beats is not None and beats.is_past)
     if not 0 <= at_ms < END_MS:
@@ -239,7 +239,7 @@ def _beat_of_bar(address: Address, wanted: BarBeat, plan: Plan) -> int:
     return tempo.anchor_ms + bars * tempo.bar_ms + (wanted.beat - 1) * tempo.beat_ms
 
 
-def _in_phase(address: Address, phase: Phase, plan: Plan, at_ms: int, *, is_past: bool) -> int:
+def _in_phase(address: Address, phase: PhaseFilter, plan: Plan, at_ms: int, *, is_past: bool) -> int:
     """The moment, or the next one in the phase, or the last."""
     known = plan.at(at_ms).policy.phase_beats
     beat = plan.timeline.beat_at(at_ms)

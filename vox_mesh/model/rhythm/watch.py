@@ -14,14 +14,14 @@ SOON_BARS: Final = 2
 _MOST: Final = 64
 
 
-class Part(NamedTuple):
+class WatchedBars(NamedTuple):
     """Bars in a row, all of which were watched, or none."""
 
     window: Window
     is_watched: bool
 
 
-class Watch:
+class BarWatch:
     """Remembers the stretches of time in which somebody looked, bar for bar; the last one goes on."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Watch:
         is_now = self._since_ms is not None and at_ms >= self._since_ms
         return is_now or any(start_ms <= at_ms < end_ms for start_ms, end_ms in self._ended)
 
-    def parts(self, window: Window) -> Iterator[Part]:
+    def parts(self, window: Window) -> Iterator[WatchedBars]:
         """These bars without a gap: those that were watched, and those that were not."""
         at_ms, until_ms = window
         going_on = () if self._since_ms is None else (Window(self._since_ms, until_ms),)
@@ -62,12 +62,12 @@ class Watch:
             if end_ms <= at_ms or start_ms >= until_ms:
                 continue
             if at_ms < start_ms:
-                yield Part(Window(at_ms, start_ms), is_watched=False)
+                yield WatchedBars(Window(at_ms, start_ms), is_watched=False)
                 at_ms = start_ms
-            yield Part(Window(at_ms, min(end_ms, until_ms)), is_watched=True)
+            yield WatchedBars(Window(at_ms, min(end_ms, until_ms)), is_watched=True)
             at_ms = min(end_ms, until_ms)
         if at_ms < until_ms:
-            yield Part(Window(at_ms, until_ms), is_watched=False)
+            yield WatchedBars(Window(at_ms, until_ms), is_watched=False)
 
     def forget(self, before_ms: int) -> None:
         """What was before is told."""

@@ -39,7 +39,7 @@ Project = tuple[str, str]
 """Scope and repository."""
 
 
-class Fault(StrEnum):
+class WindowKeyFault(StrEnum):
     """Why a window key is not accepted."""
 
     WRONG = "wrong"
@@ -67,27 +67,27 @@ def issue(secret: str, project: Project, role: str, window: Window) -> str:
 
 def check(
     secret: str, token: str, project: Project, role: str, now_ms: int, revoke_after_bars: int
-) -> Fault | None:
+) -> WindowKeyFault | None:
     """What is wrong with a key, if anything.
 
     It is good from one bar before its own, for those whose clock is behind, until so many bars after it.
     """
     said = _fields(token)
     if said is None:
-        return Fault.WRONG
+        return WindowKeyFault.WRONG
     window = Window(said["start_ms"], said["end_ms"])
     named = (said["scope"], said["repository"])
     # Made again and compared as a whole: there is one text of a key, and no other that means the same.
     if not hmac.compare_digest(token.encode(), issue(secret, named, said["role"], window).encode()):
-        return Fault.WRONG
+        return WindowKeyFault.WRONG
     if named != project:
-        return Fault.PROJECT
+        return WindowKeyFault.PROJECT
     if said["role"] != role:
-        return Fault.ROLE
+        return WindowKeyFault.ROLE
     length_ms = window.end_ms - window.start_ms
     if now_ms < window.start_ms - length_ms:
-        return Fault.EARLY
-    return None if now_ms < window.end_ms + revoke_after_bars * length_ms else Fault.STALE
+        return WindowKeyFault.EARLY
+    return None if now_ms < window.end_ms + revoke_after_bars * length_ms else WindowKeyFault.STALE
 
 
 def _fields(token: str) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of,
 from vox_mesh.model.rhythm.costs import Rates, Resources, parse_rates
 from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.tempo import Timeline
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
@@ -95,7 +95,7 @@ class _Seen:
 class Budgets:
     """Sets budgets, records what was spent, and tells both."""
 
-    def __init__(self, ground: Ground, rates: Rates) -> None:
+    def __init__(self, ground: RhythmContext, rates: Rates) -> None:
         self._ground = ground
         self.rates = rates
         self._seen = _Seen()

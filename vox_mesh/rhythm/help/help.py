@@ -25,7 +25,7 @@ from vox_mesh.model.rhythm.promises import (
     thread_of,
     verdict,
 )
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
@@ -60,7 +60,7 @@ class HelpCounts(NamedTuple):
 class Help:
     """Asks for help and gives it. Any number of nodes may close the threads whose time is over."""
 
-    def __init__(self, ground: Ground, bus: Bus) -> None:
+    def __init__(self, ground: RhythmContext, bus: Bus) -> None:
         self._ground = ground
         self._store = ground.store
         self._bus = bus

@@ -6,10 +6,10 @@ import logging
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.phrases.cutoff import answer_of
-from vox_mesh.rhythm.phrases.spec import WRITE_S, Sheet
-from vox_mesh.rhythm.phrases.status_reporter import Voice
+from vox_mesh.rhythm.phrases.spec import WRITE_S, PhraseSpec
+from vox_mesh.rhythm.phrases.status_reporter import StatusReporter
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
 
@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
 class Checkpoints:
     """Those of one task of an agent, in all its phrases. The same in the same bar is not written again."""
 
-    def __init__(self, ground: Ground, sheet: Sheet) -> None:
+    def __init__(self, ground: RhythmContext, sheet: PhraseSpec) -> None:
         self._ground = ground
         self._task = sheet.task
         self._whose = (*ground.mesh, sheet.agent, sheet.task)
@@ -66,7 +66,7 @@ class Checkpoints:
         """The statement that removes it, when its task is done."""
         return Statement(_SQL["forget"], (*self._whose, str(self._ground.clock.tick())))
 
-    async def keep_state(self, voice: Voice) -> None:
+    async def keep_state(self, voice: StatusReporter) -> None:
         """Keep what the task's state is, if anybody can tell: soon, and whatever may be wrong with it."""
         if self._state is None:
             return
@@ -78,7 +78,7 @@ class Checkpoints:
             _log.warning("no checkpoint of %s could be kept: %r", self._task, error)
             voice.remark("a checkpoint not kept")
 
-    async def run(self, voice: Voice) -> None:
+    async def run(self, voice: StatusReporter) -> None:
         """Keep the state on each downbeat."""
         times = self._ground.times
         while True:

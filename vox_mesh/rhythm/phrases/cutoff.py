@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.tempo.times import Times
 
 _LAST_WORDS_MS: Final = 500
@@ -87,7 +87,7 @@ class Cutoff:
         self._timeout.reschedule(asyncio.get_running_loop().time())
 
 
-async def answer_of(function: Callable[[], Any], ground: Ground, at_ms: int) -> Any:
+async def answer_of(function: Callable[[], Any], ground: RhythmContext, at_ms: int) -> Any:
     """What a function of somebody else answers; `TimeoutError` if that is awaited beyond a moment."""
     answer = function()
     if not inspect.isawaitable(answer):
@@ -102,7 +102,7 @@ async def answer_of(function: Callable[[], Any], ground: Ground, at_ms: int) -> 
     return doing.result()
 
 
-async def put_away(doing: asyncio.Future[Any], ground: Ground) -> None:
+async def put_away(doing: asyncio.Future[Any], ground: RhythmContext) -> None:
     """Cancel it if it is not done, and wait a little for its end."""
     doing.add_done_callback(_forget)
     if not doing.done():

@@ -19,9 +19,9 @@ from vox_mesh.rhythm.phrases.checkpoints import Checkpoints
 from vox_mesh.rhythm.phrases.cutoff import Cutoff, put_away
 from vox_mesh.rhythm.phrases.phase import Phase
 from vox_mesh.rhythm.phrases.recording import note_of, why, write_end
-from vox_mesh.rhythm.phrases.spec import Parts, Place, Sheet
-from vox_mesh.rhythm.phrases.status_reporter import PLAN, REVIEW, WORK, Voice
-from vox_mesh.rhythm.phrases.timer import BETWEEN, Course
+from vox_mesh.rhythm.phrases.spec import PhraseParts, PhraseSpec, RetryPosition
+from vox_mesh.rhythm.phrases.status_reporter import PLAN, REVIEW, WORK, StatusReporter
+from vox_mesh.rhythm.phrases.timer import BETWEEN, PhraseTimer
 from vox_mesh.rhythm.phrases.waits import HELP, Waits
 from vox_mesh.rhythm.tempo.times import Times
 from vox_mesh.store.engines.thread import to_the_end
@@ -40,17 +40,17 @@ class Phrase:
 
     def __init__(
         self,
-        parts: Parts,
-        sheet: Sheet,
+        parts: PhraseParts,
+        sheet: PhraseSpec,
         checkpoints: Checkpoints,
         attempt: int = 1,
-        place: Place = Place.ALONE,
+        place: RetryPosition = RetryPosition.ALONE,
     ) -> None:
         self._parts = parts
         self._sheet = sheet
         self._place = place
-        self._course = Course(parts.ground, sheet, attempt)
-        self._voice = Voice(parts.status, sheet.agent, sheet.task)
+        self._course = PhraseTimer(parts.ground, sheet, attempt)
+        self._voice = StatusReporter(parts.status, sheet.agent, sheet.task)
         self._checkpoints = checkpoints
         self._keeping: asyncio.Task[None] | None = None
         self._phase: Phase | None = None
@@ -181,7 +181,7 @@ class Phrase:
         if not was_cut_off:
             return
         self._is_cut_short = True
-        if DEFER in steps and self._place is not Place.LAST:
+        if DEFER in steps and self._place is not RetryPosition.LAST:
             raise PhraseDeferred(
                 f"{phase} of {self.task} took all its beats", phase=phase, hint="go on in another phrase"
             )
@@ -278,7 +278,7 @@ class Phrase:
 
     def _is_made_up_for(self, error: BaseException) -> bool:
         if isinstance(error, PhraseDeferred):
-            return self._place is Place.FOLLOWED
+            return self._place is RetryPosition.FOLLOWED
         return self._waits.have_covered(error)
 
     def _outcome_of(self, error: BaseException | None) -> PhraseOutcome:
@@ -328,7 +328,7 @@ class Phrase:
         )
 
     def _last_state(self) -> ClaimState:
-        if self.outcome is PhraseOutcome.DEFERRED and self._place is Place.FOLLOWED:
+        if self.outcome is PhraseOutcome.DEFERRED and self._place is RetryPosition.FOLLOWED:
             return ClaimState.WAITING  # for the next phrase
         is_done = self.outcome in (PhraseOutcome.DONE, PhraseOutcome.DEGRADED)
         return ClaimState.DONE if is_done else ClaimState.FAILED

@@ -14,11 +14,11 @@ from vox_mesh.model.rhythm.ends import PhraseOutcome
 from vox_mesh.model.rhythm.score import Score, ScoreFile, parse_score
 from vox_mesh.rhythm.budgets.allowance import Allowance
 from vox_mesh.rhythm.budgets.budgets import Budgets
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.help.help import Help
 from vox_mesh.rhythm.phrases.checkpoints import Checkpoints
 from vox_mesh.rhythm.phrases.phrase import Phrase
-from vox_mesh.rhythm.phrases.spec import Fallbacks, Parts, Place, Sheet, Start, State
+from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, PhraseSpec, RetryPosition, Start, State
 from vox_mesh.rhythm.reports.status import StatusDesk
 
 AnyScore = Score | ScoreFile | Path | str | None
@@ -30,8 +30,10 @@ AnyBudget = Budget | Mapping[str, Any] | None
 class Phrases:
     """Makes phrases; each is played by `async with`."""
 
-    def __init__(self, ground: Ground, status: StatusDesk, bus: Bus, budgets: Budgets, helping: Help) -> None:
-        self._parts = Parts(ground, status, bus, budgets, helping)
+    def __init__(
+        self, ground: RhythmContext, status: StatusDesk, bus: Bus, budgets: Budgets, helping: Help
+    ) -> None:
+        self._parts = PhraseParts(ground, status, bus, budgets, helping)
 
     def phrase(
         self,
@@ -74,7 +76,7 @@ class Phrases:
         sheet = self._sheet(score, task, agent, fallbacks, budget, state, start, job_id, role)
         checkpoints, most = Checkpoints(self._parts.ground, sheet), sheet.score.retry.max_phrases
         for attempt in range(1, most + 1):
-            place = Place.FOLLOWED if attempt < most else Place.LAST
+            place = RetryPosition.FOLLOWED if attempt < most else RetryPosition.LAST
             phrase = Phrase(self._parts, sheet, checkpoints, attempt, place)
             yield phrase
             if phrase.outcome is not PhraseOutcome.DEFERRED:
@@ -91,7 +93,7 @@ class Phrases:
         start: Start,
         job_id: str | None,
         role: str,
-    ) -> Sheet:
+    ) -> PhraseSpec:
         if not 0 < len(task) <= MAX_TASK or not task.isprintable():
             raise BadValue(f"{task!r} is no task", hint=f"1 to {MAX_TASK} printable characters")
         if start not in ("now", "downbeat"):
@@ -100,7 +102,7 @@ class Phrases:
         agent = self._parts.bus.agent_or_default(agent)
         own = _budget_of(written if budget is None else budget)
         allowance = Allowance(own, agent)
-        return Sheet(known, task, agent, allowance, fallbacks or {}, state, start, job_id, role)
+        return PhraseSpec(known, task, agent, allowance, fallbacks or {}, state, start, job_id, role)
 
 
 def _score_of(score: AnyScore) -> tuple[Score, Mapping[str, Any] | None]:

@@ -9,13 +9,13 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.claims import MAX_NOTES
 from vox_mesh.model.rhythm.ends import PhraseEnd
 from vox_mesh.oplog.op_kinds import END_PHRASE
-from vox_mesh.rhythm.phrases.spec import WRITE_S, Parts
+from vox_mesh.rhythm.phrases.spec import WRITE_S, PhraseParts
 from vox_mesh.store.script import Op, Script, Statement
 
 _log = logging.getLogger(__name__)
 
 
-async def write_end(parts: Parts, end: PhraseEnd, *beside: Statement) -> float:
+async def write_end(parts: PhraseParts, end: PhraseEnd, *beside: Statement) -> float:
     """Write it down, with what follows from it, in one script that may wait for the database; its cost.
 
     That it can't be written hides nothing of what the phrase ended in.

@@ -11,7 +11,7 @@ from vox_mesh.messages.bus import Bus
 from vox_mesh.model.rhythm.score import Score
 from vox_mesh.rhythm.budgets.allowance import Allowance
 from vox_mesh.rhythm.budgets.budgets import Budgets
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.help.help import Help
 from vox_mesh.rhythm.reports.status import StatusDesk
 
@@ -28,7 +28,7 @@ State = Callable[[], Any]
 """Tells what a checkpoint should keep; it may be awaited."""
 
 
-class Place(Enum):
+class RetryPosition(Enum):
     """Where a phrase stands among the retries of its task."""
 
     ALONE = "alone"
@@ -37,10 +37,10 @@ class Place(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PhraseParts:
     """What plays together in a phrase."""
 
-    ground: Ground
+    ground: RhythmContext
     status: StatusDesk
     bus: Bus
     budgets: Budgets
@@ -48,7 +48,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class PhraseSpec:
     """What is to be played."""
 
     score: Score

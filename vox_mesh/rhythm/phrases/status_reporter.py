@@ -16,7 +16,7 @@ REVIEW: Final = "review"
 _STATES: Final = {PLAN: ClaimState.PLANNING, WORK: ClaimState.EXECUTING, REVIEW: ClaimState.REVIEW}
 
 
-class Voice:
+class StatusReporter:
     """Claims how the task stands, and remembers what is to be told of it in the end."""
 
     def __init__(self, status: StatusDesk, agent: str, task: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 
 
 class Stopwatch:
     """Counts the beats while it runs. Started twice, it runs until it is stopped twice."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: RhythmContext) -> None:
         self._ground = ground
         self._counted = 0.0
         self._starts = 0

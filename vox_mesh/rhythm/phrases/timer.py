@@ -8,9 +8,9 @@ from itertools import accumulate
 from typing import Final
 
 from vox_mesh.errors import BadValue, OverBudget
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.phrases.cutoff import Cutoff
-from vox_mesh.rhythm.phrases.spec import Sheet
+from vox_mesh.rhythm.phrases.spec import PhraseSpec
 from vox_mesh.rhythm.phrases.stopwatch import Stopwatch
 
 BETWEEN: Final = "between"
@@ -20,10 +20,10 @@ FALLBACK: Final = "fallback"
 """Where those are counted that a fallback took."""
 
 
-class Course:
+class PhraseTimer:
     """Counted from the phrase's beginning, by the beats of the mesh."""
 
-    def __init__(self, ground: Ground, sheet: Sheet, attempt: int) -> None:
+    def __init__(self, ground: RhythmContext, sheet: PhraseSpec, attempt: int) -> None:
         self._ground = ground
         self._allowance = sheet.allowance
         self._task = sheet.task

@@ -14,9 +14,9 @@ from vox_mesh.errors import BadValue, MeshError, ThreadClosed, WaitExhausted
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.promises import HelpState, HelpThread
 from vox_mesh.rhythm.phrases.cutoff import Cutoff, answer_of, either, put_away
-from vox_mesh.rhythm.phrases.spec import WRITE_S, Parts, Sheet
-from vox_mesh.rhythm.phrases.status_reporter import Voice
-from vox_mesh.rhythm.phrases.timer import Course
+from vox_mesh.rhythm.phrases.spec import WRITE_S, PhraseParts, PhraseSpec
+from vox_mesh.rhythm.phrases.status_reporter import StatusReporter
+from vox_mesh.rhythm.phrases.timer import PhraseTimer
 
 _log = logging.getLogger(__name__)
 
@@ -35,10 +35,10 @@ class Waits:
 
     def __init__(
         self,
-        parts: Parts,
-        sheet: Sheet,
-        course: Course,
-        voice: Voice,
+        parts: PhraseParts,
+        sheet: PhraseSpec,
+        course: PhraseTimer,
+        voice: StatusReporter,
         phrase_id: str,
         playing: Callable[[], Cutoff],
     ) -> None:

@@ -14,10 +14,10 @@ import orjson
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.model.rhythm.claims import ClaimState
-from vox_mesh.model.rhythm.reports import BarReport, Figures, Source, Standing, stretches
+from vox_mesh.model.rhythm.reports import BarReport, Figures, MeshStanding, ReportSource, stretches
 from vox_mesh.model.rhythm.tempo import Window
-from vox_mesh.model.rhythm.watch import Watch
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.model.rhythm.watch import BarWatch
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.reports.totals import Tally
 from vox_mesh.rhythm.tempo.policies import nothing_else
 from vox_mesh.store.rows import Row
@@ -54,7 +54,7 @@ _SQL: Final = named("rhythm_reports")
 _FORGET: Final = {"claims": named("rhythm_status")["forget"], "reports": _SQL["forget"]}
 
 
-class _Last(NamedTuple):
+class _LastReport(NamedTuple):
     """The last report."""
 
     window_ms: int
@@ -66,7 +66,7 @@ class _Last(NamedTuple):
 class _Due(NamedTuple):
     """What there is to report, as the database tells it."""
 
-    last: _Last | None
+    last: _LastReport | None
     serial: int
     unreported: Sequence[int]
     late: Sequence[tuple[int, int]]
@@ -81,10 +81,10 @@ class _Due(NamedTuple):
     is_fresh: bool
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> MeshStanding:
         """How the mesh stands now."""
         utilisation = self.load / self.places if self.places else None
-        return Standing(self.queue_depth, self.places, utilisation, self.clock_distance_ms)
+        return MeshStanding(self.queue_depth, self.places, utilisation, self.clock_distance_ms)
 
     @property
     def is_all(self) -> bool:
@@ -101,20 +101,20 @@ class _Draft:
     has_data: bool
     is_missing: bool = False
     revision: int = 1
-    standing: Standing = Standing()  # noqa: RUF009 - it is frozen
+    standing: MeshStanding = MeshStanding()  # noqa: RUF009 - it is frozen
     first_serial: int | None = None
     """Claims after this one came late."""
     before: BarReport | None = None
     """What was reported of it so far."""
 
 
-class Reverb:
+class BarReporter:
     """Makes and gives out the reports on bars. Any number of nodes may make them at the same time."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: RhythmContext) -> None:
         self._ground = ground
         self.tally = Tally()
-        self._watch = Watch()
+        self._watch = BarWatch()
 
     @property
     def grace_ms(self) -> int:
@@ -207,7 +207,7 @@ class Reverb:
         return self._due_of(rows[0], is_fresh=not rows.age_s)
 
     def _due_of(self, row: Row, *, is_fresh: bool) -> _Due:
-        last = None if row["last"] is None else _Last(*orjson.loads(row["last"]))
+        last = None if row["last"] is None else _LastReport(*orjson.loads(row["last"]))
         # Threads end at any moment: one in each bar tells of them all.
         ends = sorted((each for ends in orjson.loads(row["late_threads"]) for each in ends), reverse=True)
         late_threads = {self._ground.timeline.window_at(each).start_ms: each for each in ends}
@@ -249,7 +249,7 @@ class Reverb:
         for window, has_data in stretches(timeline, from_ms, until_ms, data):
             if has_data:
                 is_now = window.end_ms == self._due_until(now_ms)
-                standing = due.standing if is_now else Standing()
+                standing = due.standing if is_now else MeshStanding()
                 drafts.append(_Draft(window, True, standing=standing))
             else:
                 drafts += self._untold(window)
@@ -368,7 +368,7 @@ class Reverb:
         reports: list[BarReport] = []
         for draft in drafts:
             window = draft.window
-            source = Source(plan.timeline, plan.at(window.start_ms))
+            source = ReportSource(plan.timeline, plan.at(window.start_ms))
             if draft.has_data:
                 report = BarReport.of_window(source, window, figures[window.start_ms], draft.standing)
             else:

@@ -20,7 +20,7 @@ from vox_mesh.errors import (
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.claims import ClaimState, StatusClaim
 from vox_mesh.model.rhythm.tempo import Beat
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Shape
 
@@ -81,7 +81,7 @@ class StatusDesk:
     A task that goes on is claimed again in each beat, until it is done or failed.
     """
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: RhythmContext) -> None:
         self._ground = ground
         self._live: dict[_Task, _Said] = {}
         self._unsaid: dict[tuple[str, str, int], _Said] = {}

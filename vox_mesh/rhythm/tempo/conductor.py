@@ -13,14 +13,14 @@ from typing import Final
 
 from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.locks.leadership import Leadership
-from vox_mesh.model.rhythm.frames import Source
+from vox_mesh.model.rhythm.frames import TempoSource
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry, median
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.rhythm.cleanup import Tidying
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.help.help import Help
-from vox_mesh.rhythm.reports.bar_reporter import Reverb
+from vox_mesh.rhythm.reports.bar_reporter import BarReporter
 from vox_mesh.rhythm.tempo.controller import TempoController
 from vox_mesh.rhythm.tempo.policies import Policies
 from vox_mesh.rhythm.tempo.pulse import Pulse
@@ -43,11 +43,11 @@ class Conductor:
 
     def __init__(
         self,
-        ground: Ground,
+        ground: RhythmContext,
         policies: Policies,
         pulse: Pulse,
         leadership: Leadership,
-        reverb: Reverb,
+        reverb: BarReporter,
         controller: TempoController,
         helping: Help,
         nodes: Nodes,
@@ -171,9 +171,9 @@ class Conductor:
         seen = {own.policy_hash: own, **await self._said_by_others()}
         if len(seen) == 1 or await self._leadership.leader() is not None:
             self._differing_since_ms = None
-            if self._pulse.source is Source.MEDIAN:
+            if self._pulse.source is TempoSource.MEDIAN:
                 _log.info("nodes go by the same policy again, or one leads")
-                self._pulse.source, ground.plan = Source.POLICY, self._policies.announced
+                self._pulse.source, ground.plan = TempoSource.POLICY, self._policies.announced
             return
         if self._differing_since_ms is None:
             self._differing_since_ms = now_ms
@@ -184,7 +184,7 @@ class Conductor:
                 "nobody leads and nodes go by %d policies: the middle one is followed, %g beats a minute",
                 *(len(seen), middle.tempo.bpm),
             )
-            self._pulse.source, ground.plan = Source.MEDIAN, Plan(middle)
+            self._pulse.source, ground.plan = TempoSource.MEDIAN, Plan(middle)
 
     async def _said_by_others(self) -> dict[str, PlanEntry]:
         said = await self._policies.said()

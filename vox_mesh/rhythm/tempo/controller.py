@@ -9,13 +9,13 @@ from typing import Final, NamedTuple
 from vox_mesh.errors import Refused
 from vox_mesh.locks.leadership import Leadership
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
-from vox_mesh.model.oplog.chain import Entry as LogEntry
+from vox_mesh.model.oplog.chain import LogEntry as LogEntry
 from vox_mesh.model.rhythm import control
-from vox_mesh.model.rhythm.control import ControlState, Decision, Divergence, Readings
+from vox_mesh.model.rhythm.control import ControlState, Divergence, Readings, TempoDecision
 from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.oplog.op_kinds import TEMPO_DECISION
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.tempo.policies import OVERTAKEN, Policies
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script
@@ -28,7 +28,7 @@ _BREAKER_OPEN: Final = "breaker open"
 _MOST: Final = 1_000
 
 
-class _Last(NamedTuple):
+class _LastDecision(NamedTuple):
     """The last decision, as whoever makes the next one must know it."""
 
     policy: JsonObject
@@ -40,14 +40,14 @@ class _Last(NamedTuple):
 class TempoController:
     """Decides once for each bar, on the node that leads. Its memory is the log: any leader goes on there."""
 
-    def __init__(self, ground: Ground, policies: Policies, leadership: Leadership) -> None:
+    def __init__(self, ground: RhythmContext, policies: Policies, leadership: Leadership) -> None:
         self._ground = ground
         self._policies = policies
         self._leadership = leadership
-        self._last: _Last | None = None
+        self._last: _LastDecision | None = None
         self._token: int | None = None  # under which that was known
 
-    async def decide(self, report: BarReport) -> Decision | None:
+    async def decide(self, report: BarReport) -> TempoDecision | None:
         """Decide by the report of the bar that has just ended; `None` if there is nothing to decide.
 
         A bar that is as the one before, and moves nothing, repeats its decision: that is not written again.
@@ -66,7 +66,7 @@ class TempoController:
         before, readings = self._state(head), report.readings(_incident(report))
         entry = self._policies.next(head.policy, head.tempo.bpm, "")
         decision = control.decide(head.policy, before, readings, now_ms, entry.anchor_ms)
-        now = _Last(control.decisive(head.policy), decision.state, readings, decision.reason)
+        now = _LastDecision(control.decisive(head.policy), decision.state, readings, decision.reason)
         if now == self._last:
             return decision
         entry = replace(entry, tempo=replace(entry.tempo, bpm=decision.bpm), reason=decision.reason)
@@ -103,7 +103,7 @@ class TempoController:
             payload = parse(entry.payload)
             try:
                 state, readings = control.state_after(payload), control.readings_of(payload)
-                self._last = _Last(payload["policy"], state, readings, payload["reason"])
+                self._last = _LastDecision(payload["policy"], state, readings, payload["reason"])
             except (KeyError, TypeError, ValueError) as error:
                 _log.warning("the last decision on the tempo is not understood here: %s", error)
 

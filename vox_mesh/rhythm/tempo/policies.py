@@ -14,7 +14,7 @@ from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Tempo
 from vox_mesh.oplog.op_kinds import SET_TEMPO
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement, new_key
@@ -31,7 +31,7 @@ _TRIES: Final = 8
 class Policies:
     """Reads and announces policies."""
 
-    def __init__(self, ground: Ground, built_in: TempoPolicy) -> None:
+    def __init__(self, ground: RhythmContext, built_in: TempoPolicy) -> None:
         self._ground = ground
         self._first = PlanEntry.of(built_in)
         self._seen: Row | None = None
@@ -178,7 +178,7 @@ class Policies:
 OVERTAKEN: Final = ("tempo_overtaken", "tempo_late")
 
 
-def nothing_else(ground: Ground) -> Statement:
+def nothing_else(ground: RhythmContext) -> Statement:
     """Lets a script go on only if nothing was announced that is not known here."""
     return Statement(
         _SQL["refuse_if_announced_after"], (*ground.mesh, ground.newest_ms), refusal="tempo_overtaken"

@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from vox_mesh.model.base.histogram import Spread
-from vox_mesh.model.rhythm.frames import BeatFrame, Source
+from vox_mesh.model.base.histogram import Histogram
+from vox_mesh.model.rhythm.frames import BeatFrame, TempoSource
 from vox_mesh.model.rhythm.tempo import Beat, Metronome
 from vox_mesh.observability.log_context import apart
-from vox_mesh.rhythm.context import Ground
+from vox_mesh.rhythm.context import RhythmContext
 
 _log = logging.getLogger(__name__)
 
@@ -54,13 +54,13 @@ class _Listener:
 class Pulse:
     """Derives beats from the clock, for as long as anybody listens."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: RhythmContext) -> None:
         self._ground = ground
         self._listeners: set[_Listener] = set()
         self._beating: asyncio.Task[None] | None = None
-        self.source = Source.POLICY
+        self.source = TempoSource.POLICY
         """Where the tempo is from."""
-        self.lateness = Spread(_LATE_S)
+        self.lateness = Histogram(_LATE_S)
         """How long after they had begun beats were told."""
 
     def frame(self, at_ms: int | None = None) -> BeatFrame:

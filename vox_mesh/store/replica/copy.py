@@ -16,7 +16,7 @@ from vox_mesh.store.replica.interruptions import Restarted, Spoiled
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.overtaken import OvertakenCopies
 from vox_mesh.store.replica.pages import PageFile
-from vox_mesh.store.replica.wire import Frame
+from vox_mesh.store.replica.wire import WalFrame
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
@@ -97,7 +97,7 @@ class Copy:
         self._arrived = self.next_frame - self.is_checking
         return self._arrived
 
-    async def take(self, frames: Sequence[Frame]) -> bool:
+    async def take(self, frames: Sequence[WalFrame]) -> bool:
         """Take in the next frames of the log; whether a transaction among them was applied."""
         for frame in frames:
             if frame.number != self._arrived:
@@ -126,13 +126,13 @@ class Copy:
         await self._change(apply, inline=is_short)
         return True
 
-    async def take_older(self, frames: Sequence[Frame]) -> None:
+    async def take_older(self, frames: Sequence[WalFrame]) -> None:
         """Take in pages of a snapshot, which come newest first: the frame to compare with comes last."""
         if self.is_checking and frames and frames[-1].number == self.next_frame - 1:
             self._compare_past(frames[-1])
         await self._aside(lambda: self._file.add_older(frames))
 
-    def _compare_past(self, last: Frame) -> None:
+    def _compare_past(self, last: WalFrame) -> None:
         """Compare the primary's frame at the end of this copy with the copy's own."""
         self.is_checking = False
         if last.checksum != self._file.checksum:

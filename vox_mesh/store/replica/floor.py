@@ -21,7 +21,7 @@ class Position(NamedTuple):
     seen_at: float
 
 
-class Floor:
+class ReadWatermark:
     """Rises with every answer of the primary, to a write or to a read."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

@@ -15,10 +15,10 @@ from typing import ClassVar, Final, NamedTuple
 
 from vox_mesh.errors import DatabaseUnavailable, ReplicaOff, SyncRefused, Unauthorized, Unreachable
 from vox_mesh.store.background import BackgroundFaults
-from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.replica.floor import ReadWatermark
 from vox_mesh.store.replica.interruptions import Interrupted, Restarted
 from vox_mesh.store.replica.mark import Mark
-from vox_mesh.store.replica.replica import Progress, ReplicaStatus, State
+from vox_mesh.store.replica.replica import Progress, ReplicaState, ReplicaStatus
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 from vox_mesh.store.watch.changes import Changes
@@ -42,7 +42,7 @@ _MORE: Final = 1.05
 _NEVER: Final = -float("inf")
 
 
-class Held(NamedTuple):
+class CopyState(NamedTuple):
     """What a copy holds: the frames of this log before `next_frame`, of `end` that there are.
 
     One that knows nothing of frames has no log.
@@ -54,7 +54,7 @@ class Held(NamedTuple):
     bytes: int
 
 
-class Following(ABC):
+class ReplicaFollower(ABC):
     """Keeps touch with the primary, and says so.
 
     `as_of` is the moment up to which the copy holds every commit: when the primary was last asked where it
@@ -66,7 +66,7 @@ class Following(ABC):
     def __init__(
         self,
         mark: Mark,
-        floor: Floor,
+        floor: ReadWatermark,
         changes: Changes,
         *,
         max_stale_s: float,
@@ -82,7 +82,7 @@ class Following(ABC):
         self._refused = refused
         self._faults = faults
         self._monotonic = floor.monotonic  # what the floor has seen is compared with it
-        self._state = State.CATCHING_UP
+        self._state = ReplicaState.CATCHING_UP
         self._error = ""
         self._fault: Exception | None = None
         self._as_of = _NEVER
@@ -97,7 +97,7 @@ class Following(ABC):
 
     @property
     @abstractmethod
-    def _held(self) -> Held:
+    def _held(self) -> CopyState:
         """What the copy holds."""
 
     @property
@@ -154,7 +154,7 @@ class Following(ABC):
     @property
     def is_in_touch(self) -> bool:
         """Whether the primary answered when it was last asked."""
-        return self._state is State.IN_TOUCH
+        return self._state is ReplicaState.IN_TOUCH
 
     @property
     def is_pushed(self) -> bool:
@@ -185,13 +185,13 @@ class Following(ABC):
     def _is_stale(self) -> bool:
         return self._monotonic() - self._as_of > self._max_stale_s
 
-    def _meets(self, floor: Floor) -> bool:
+    def _meets(self, floor: ReadWatermark) -> bool:
         record = self._mark.record
         return floor.is_met_by(record.log_id, record.next_frame, self._as_of)
 
     async def _reach_floor(self) -> bool:
         """Wait for what has been seen elsewhere, but not for long; nor for what nobody has told us of."""
-        if self._state is not State.IN_TOUCH or self._is_held_up:
+        if self._state is not ReplicaState.IN_TOUCH or self._is_held_up:
             return False
         if self._is_stale and not self._is_promised:
             return False
@@ -240,7 +240,7 @@ class Following(ABC):
             try:
                 await self._session()
             except (Interrupted, DatabaseUnavailable, Unauthorized) as fault:
-                got_on = self._state is State.IN_TOUCH or self._held.next_frame != before
+                got_on = self._state is ReplicaState.IN_TOUCH or self._held.next_frame != before
                 failed = 1 if got_on else failed + 1
                 self._lose(fault)
                 if failed > 1 or not isinstance(fault, Restarted):
@@ -276,34 +276,34 @@ class Following(ABC):
             as_of_ms = round((time.time() - self._monotonic() + moment) * 1_000)
             self._mark.update(as_of_ms=as_of_ms, fetched_bytes=self._fetched_bytes)
             self._cramped = self._failed = 0
-        if self._state is not State.IN_TOUCH and not self._is_behind:
+        if self._state is not ReplicaState.IN_TOUCH and not self._is_behind:
             self._fault = None
-            self._enter(State.IN_TOUCH)
+            self._enter(ReplicaState.IN_TOUCH)
 
     def _fall_behind(self, reason: str) -> None:
         """Stop claiming to be in touch: the primary answers, but its commits come in too late."""
-        if self._state is State.IN_TOUCH:
-            _log.info("the replica is %s: %s", State.CATCHING_UP, reason)
-            self._enter(State.CATCHING_UP, reason)
+        if self._state is ReplicaState.IN_TOUCH:
+            _log.info("the replica is %s: %s", ReplicaState.CATCHING_UP, reason)
+            self._enter(ReplicaState.CATCHING_UP, reason)
 
     def _lose(self, fault: Exception) -> None:
         self._fault = fault
         told = str(fault) or type(fault).__name__
-        state = State.CATCHING_UP if isinstance(fault, Restarted) else State.OUT_OF_TOUCH
+        state = ReplicaState.CATCHING_UP if isinstance(fault, Restarted) else ReplicaState.OUT_OF_TOUCH
         if self._state is not state:
             _log.warning("the replica is %s: %s", state, told)
         self._enter(state, told)
         self._progress.bump()
 
     def _turn_off(self, error: Exception) -> None:
-        if self._state is not State.OFF:
+        if self._state is not ReplicaState.OFF:
             _log.warning("the replica is off, reads go to the primary: %s", error)
         self._as_of = _NEVER
         with suppress(OSError):  # of a full disk, too
-            self._enter(State.OFF, str(error))
+            self._enter(ReplicaState.OFF, str(error))
         self._progress.bump()
 
-    def _enter(self, state: State, error: str = "") -> None:
+    def _enter(self, state: ReplicaState, error: str = "") -> None:
         """Change the state; whoever watches is to know."""
         is_news = state is not self._state
         self._state, self._error = state, error
@@ -320,7 +320,7 @@ class Following(ABC):
         loop = asyncio.get_running_loop()
         seen, deadline = (-1, 0), 0.0
         while self._as_of < since:
-            if self._state is State.OFF:
+            if self._state is ReplicaState.OFF:
                 raise ReplicaOff(f"the replica is off: {self._error}", hint="see `vox-mesh db status`")
             if isinstance(self._fault, Unauthorized):
                 raise self._fault

@@ -15,7 +15,7 @@ from vox_mesh.errors import NoAnswer, SyncRefused, Unauthorized, Unreachable
 from vox_mesh.model.base.histogram import Counts
 from vox_mesh.store.replica import wire
 from vox_mesh.store.replica.interruptions import NeedsSnapshot, NoSnapshot, SessionOver
-from vox_mesh.store.replica.wire import Frame, Hello, Trailers
+from vox_mesh.store.replica.wire import Hello, Trailers, WalFrame
 
 _SERVICE: Final = "wal_log.ReplicationLog"
 _HANDSHAKE: Final = 1
@@ -59,13 +59,13 @@ class PrimaryLog:
         self._headers["x-session-token"] = answers[0].session
         return answers[0]
 
-    async def snapshot(self, first: int) -> AsyncGenerator[list[Frame], None]:
+    async def snapshot(self, first: int) -> AsyncGenerator[list[WalFrame], None]:
         """Pages as frames since `first` left them, the newest first; the last one has `size_after`."""
         async with self._call("Snapshot", first) as chunks:
             async for messages in chunks:
                 yield [wire.frame(each) for each in messages]
 
-    async def follow(self, first: int) -> AsyncGenerator[list[Frame], None]:
+    async def follow(self, first: int) -> AsyncGenerator[list[WalFrame], None]:
         """Frames: those that are in the log, then each as it is committed, while the connection lasts."""
         async with self._call("LogEntries", first, may_be_silent=True) as chunks:
             async for messages in chunks:
@@ -113,7 +113,7 @@ class PrimaryLog:
 
     async def _messages(self, response: aiohttp.ClientResponse) -> AsyncIterator[list[memoryview]]:
         """The messages of a call, those together that came in together."""
-        parts = wire.Parts()
+        parts = wire.FrameParts()
         async for chunk in response.content.iter_any():
             self.fetched_bytes += len(chunk)
             messages: list[memoryview] = []

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.store.replica.interruptions import Incomplete, Spoiled
 from vox_mesh.store.replica.mark import Mark
-from vox_mesh.store.replica.wire import PAGE, Frame
+from vox_mesh.store.replica.wire import PAGE, WalFrame
 
 _HEADER: Final = struct.Struct("<8s36sQQIIQQ")
 _CHECK: Final = struct.Struct("<I")
@@ -159,7 +159,7 @@ class PageFile:
         self._pending.clear()
         self._entries = 0
 
-    def add(self, frames: Sequence[Frame]) -> None:
+    def add(self, frames: Sequence[WalFrame]) -> None:
         """Keep frames of a transaction, or of several, until they are applied."""
         for start in range(0, len(frames), _PIECE):
             piece = frames[start : start + _PIECE]
@@ -170,9 +170,9 @@ class PageFile:
             _write(self._redo, b"".join(parts), _ENTRIES_AT + self._entries * _ENTRY)
             self._entries += len(piece)
 
-    def add_older(self, frames: Sequence[Frame]) -> None:
+    def add_older(self, frames: Sequence[WalFrame]) -> None:
         """The same for frames that come newest first: of each page, the first one counts."""
-        newest: dict[int, Frame] = {}
+        newest: dict[int, WalFrame] = {}
         for frame in frames:
             if frame.page_number not in self._pending:
                 newest.setdefault(frame.page_number, frame)

@@ -12,8 +12,8 @@ from typing import Final
 from vox_mesh.errors import NoAnswer, SyncRefused
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.replica.copy import Copy
-from vox_mesh.store.replica.floor import Floor
-from vox_mesh.store.replica.following import Following, Held
+from vox_mesh.store.replica.floor import ReadWatermark
+from vox_mesh.store.replica.following import CopyState, ReplicaFollower
 from vox_mesh.store.replica.interruptions import NeedsSnapshot, NoSnapshot, Restarted, SessionOver
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import Mark
@@ -38,7 +38,7 @@ _MAX_PROMISES: Final = 64
 _NEVER: Final = -float("inf")
 
 
-class PushedReplica(Following):
+class PushedReplica(ReplicaFollower):
     """Takes in the log as the primary pushes it, and says hello from time to time to know where it ends."""
 
     driver = "pushed"
@@ -48,7 +48,7 @@ class PushedReplica(Following):
         copy: Copy,
         mark: Mark,
         log: PrimaryLog,
-        floor: Floor,
+        floor: ReadWatermark,
         changes: Changes,
         *,
         max_stale_s: float,
@@ -73,9 +73,9 @@ class PushedReplica(Following):
         return self.is_in_touch and not self._awaits_snapshot
 
     @property
-    def _held(self) -> Held:
+    def _held(self) -> CopyState:
         copy = self._copy
-        return Held(copy.log_id, copy.next_frame, max(self._end, copy.next_frame), copy.size)
+        return CopyState(copy.log_id, copy.next_frame, max(self._end, copy.next_frame), copy.size)
 
     @property
     def _arrived(self) -> int:

@@ -14,7 +14,7 @@ Progress = Callable[[int, int], None]
 """Is told how much is done, and of how much."""
 
 
-class State(StrEnum):
+class ReplicaState(StrEnum):
     """What a replica is at. Out of touch, it goes on trying; off, it does not."""
 
     CATCHING_UP = "catching up"
@@ -32,7 +32,7 @@ class ReplicaStatus:
     """
 
     driver: str
-    state: State
+    state: ReplicaState
     frame: int | None
     lag_frames: int | None
     age_ms: int | None
@@ -45,7 +45,7 @@ class ReplicaStatus:
     @property
     def lag_ms(self) -> int | None:
         """How far behind it is: not at all, while it is in touch and nothing is known that it lacks."""
-        return 0 if self.state is State.IN_TOUCH and self.lag_frames == 0 else self.age_ms
+        return 0 if self.state is ReplicaState.IN_TOUCH and self.lag_frames == 0 else self.age_ms
 
 
 class Replica(Protocol):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from vox_mesh.store.replica.mark import SUFFIX, Record, is_owned, read_record, replica_path
-from vox_mesh.store.replica.replica import State
+from vox_mesh.store.replica.replica import ReplicaState
 from vox_mesh.store.replica.wire import Hello
 
 STOPPED: Final = "stopped"
@@ -62,9 +62,9 @@ def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stal
     lag_frames = None
     if hello is not None and hello.log_id == record.log_id:
         lag_frames = max(0, hello.next_frame - record.next_frame)
-    is_current = state == State.IN_TOUCH and lag_frames == 0
+    is_current = state == ReplicaState.IN_TOUCH and lag_frames == 0
     is_fresh = age_ms is not None and age_ms <= max_stale_ms
-    answers = is_fresh and state not in (State.OFF, STOPPED)
+    answers = is_fresh and state not in (ReplicaState.OFF, STOPPED)
     return ReplicaReport(
         slot=slot,
         driver=record.driver,

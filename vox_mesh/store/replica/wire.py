@@ -30,7 +30,7 @@ class BadWire(ValueError):
     """Bytes that are not what the protocol says."""
 
 
-class Frame(NamedTuple):
+class WalFrame(NamedTuple):
     """A page as a transaction left it; `size_after` is the database's size in pages, on the last one.
 
     The checksum is that of the log up to here, so it tells whether two logs are one so far. 0: not known.
@@ -84,7 +84,7 @@ def _name(value: memoryview) -> str:
     return name
 
 
-def frame(message: memoryview) -> Frame:
+def frame(message: memoryview) -> WalFrame:
     """A frame, as the push stream and a snapshot send them."""
     if bytes(message[: len(_USUAL)]) == _USUAL:  # it comes first: then the rest need not be looked at
         value = message[len(_USUAL) : len(_USUAL) + _FRAME.size + PAGE]
@@ -96,7 +96,7 @@ def frame(message: memoryview) -> Frame:
     number, checksum, page_number, size_after = _FRAME.unpack_from(value)
     if not page_number:
         raise BadWire("a frame for page 0")
-    return Frame(number, page_number, size_after, value[_FRAME.size :], checksum)
+    return WalFrame(number, page_number, size_after, value[_FRAME.size :], checksum)
 
 
 def trailers(message: memoryview) -> Trailers:
@@ -114,7 +114,7 @@ def ending(status: str, message: str) -> Trailers:
     return Trailers(int(status), message)
 
 
-class Parts:
+class FrameParts:
     """Cuts a stream of bytes, however it comes in, into parts."""
 
     def __init__(self) -> None:

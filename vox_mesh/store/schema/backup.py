@@ -17,7 +17,7 @@ from vox_mesh.store.engines.thread import SerialThread
 from vox_mesh.store.files import publish
 from vox_mesh.store.rows import Row, Value
 from vox_mesh.store.schema.schema import versions_at
-from vox_mesh.store.schema.tables import SQL, Table, tables_at
+from vox_mesh.store.schema.tables import SQL, TableColumns, tables_at
 from vox_mesh.store.script import Statement, new_key
 
 _LARGEST_PAGE: Final = 8_192  # rows
@@ -102,7 +102,9 @@ async def sequences_at(ask: Ask) -> list[Row]:
     return list(await ask(Statement(SQL["sequences"])))
 
 
-async def _copy_table(ask: Ask, table: Table, connection: sqlite3.Connection, disk: SerialThread) -> int:
+async def _copy_table(
+    ask: Ask, table: TableColumns, connection: sqlite3.Connection, disk: SerialThread
+) -> int:
     copied, count = 0, 1
     last: Row | None = None
     insert = table.insert(1)

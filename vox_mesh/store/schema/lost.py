@@ -17,7 +17,7 @@ from vox_mesh.errors import BadStatement, DatabaseFault
 from vox_mesh.store.engine import Ask
 from vox_mesh.store.replica.overtaken import open_copy
 from vox_mesh.store.rows import Value
-from vox_mesh.store.schema.tables import Table, quoted, tables_at, tables_in
+from vox_mesh.store.schema.tables import TableColumns, quoted, tables_at, tables_in
 from vox_mesh.store.script import Statement
 
 _PAGE: Final = 500
@@ -87,7 +87,7 @@ def _reading(copy: Path) -> Iterator[None]:
 class _Compared:
     """One table of both."""
 
-    def __init__(self, copy: Path, table: Table, mesh: tuple[str, str], *, is_there: bool) -> None:
+    def __init__(self, copy: Path, table: TableColumns, mesh: tuple[str, str], *, is_there: bool) -> None:
         self._copy = copy
         self._table = table
         self._is_there = is_there

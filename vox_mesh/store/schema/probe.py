@@ -10,7 +10,7 @@ from vox_mesh.errors import DatabaseFault, MeshError, Unauthorized
 from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.schema.tables import Table, mesh_tables
+from vox_mesh.store.schema.tables import TableColumns, mesh_tables
 from vox_mesh.store.script import Statement
 from vox_mesh.store.slots import spools
 from vox_mesh.store.spool.spool import SpoolStatus, status_of
@@ -29,12 +29,12 @@ async def row_counts(store: Store) -> dict[str, int]:
     return {row["table_name"]: row["rows"] for row in await store.read(counts, params)}
 
 
-def _count(table: Table) -> str:
+def _count(table: TableColumns) -> str:
     where = " WHERE scope_id = ? AND repository_id = ?" if _is_shared(table) else ""
     return f"SELECT '{table.name}' AS table_name, count(*) AS rows FROM {table.quoted}{where}"
 
 
-def _is_shared(table: Table) -> bool:
+def _is_shared(table: TableColumns) -> bool:
     return set(_TENANT) <= set(table.columns)
 
 

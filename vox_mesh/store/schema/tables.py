@@ -21,7 +21,7 @@ _ROWID_NAMES: Final = ("rowid", "_rowid_", "oid")
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableColumns:
     """A table. `columns` is all that must be copied, row ids included; `key` is a unique part of it."""
 
     name: str
@@ -65,18 +65,18 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-async def tables_at(ask: Ask) -> list[Table]:
+async def tables_at(ask: Ask) -> list[TableColumns]:
     """The tables of a database that is asked."""
     return _tables(await ask(Statement(SQL["columns"])))
 
 
-def tables_in(connection: sqlite3.Connection) -> list[Table]:
+def tables_in(connection: sqlite3.Connection) -> list[TableColumns]:
     """The tables of a local database."""
     return _tables(sqlite.query(connection, Statement(SQL["columns"])))
 
 
 @cache
-def mesh_tables() -> tuple[Table, ...]:
+def mesh_tables() -> tuple[TableColumns, ...]:
     """The tables of `sql/coordination.sql`."""
     with closing(sqlite.connect(":memory:")) as connection:
         for statement in ddl():
@@ -84,16 +84,16 @@ def mesh_tables() -> tuple[Table, ...]:
         return tuple(tables_in(connection))
 
 
-def _tables(rows: Rows) -> list[Table]:
+def _tables(rows: Rows) -> list[TableColumns]:
     by_table = groupby(rows, lambda row: str(row["table_name"]))
     return [_table(name, list(columns)) for name, columns in by_table]
 
 
-def _table(name: str, rows: Sequence[Row]) -> Table:
+def _table(name: str, rows: Sequence[Row]) -> TableColumns:
     columns = tuple(str(row["column_name"]) for row in rows)
     if rows[0]["without_rowid"]:
         keyed = sorted((row for row in rows if row["key_position"]), key=lambda row: int(row["key_position"]))
-        return Table(name, columns, tuple(str(row["column_name"]) for row in keyed))
+        return TableColumns(name, columns, tuple(str(row["column_name"]) for row in keyed))
     taken = {column.lower() for column in columns}
     rowid = next(each for each in _ROWID_NAMES if each not in taken)
-    return Table(name, (rowid, *columns), (rowid,))
+    return TableColumns(name, (rowid, *columns), (rowid,))

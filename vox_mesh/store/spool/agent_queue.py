@@ -14,7 +14,7 @@ from vox_mesh.errors import MeshError, OutcomeUnknown, ScriptFailed
 from vox_mesh.store.engines.thread import SerialThread
 from vox_mesh.store.script import Script
 from vox_mesh.store.spool.spool import Spool, SpoolStatus
-from vox_mesh.store.write.in_flight import Entry
+from vox_mesh.store.write.in_flight import PendingWrite
 from vox_mesh.store.write.request import Verdict
 from vox_mesh.store.write.retry import backoff_s
 
@@ -80,7 +80,7 @@ class AgentQueue:
         """What is kept."""
         return await self._disk.do(self._spool.status)
 
-    def take(self, entries: Sequence[Entry]) -> None:
+    def take(self, entries: Sequence[PendingWrite]) -> None:
         """Keep the scripts of these callers, in this order, and tell each when its own are on disk."""
         if self.is_empty:
             _log.warning("the database is away: appendable writes are kept in the spool")
@@ -170,7 +170,7 @@ class AgentQueue:
         await self._disk.stop()
 
 
-def _tell(entry: Entry, keeping: asyncio.Future[None]) -> None:
+def _tell(entry: PendingWrite, keeping: asyncio.Future[None]) -> None:
     error = keeping.exception()
     if error is not None and not isinstance(error, MeshError):
         error = MeshError(f"the spool failed: {error}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from vox_mesh.errors import MeshError
-from vox_mesh.store.replica.floor import Floor
+from vox_mesh.store.replica.floor import ReadWatermark
 from vox_mesh.store.watch.changes import Changes
 from vox_mesh.store.watch.inotify import Inotify
 
@@ -25,7 +25,7 @@ class Listener(Protocol):
         """Listen. The count rises at once: what happened before now may have been missed."""
 
 
-class Events(Protocol):
+class FileEvents(Protocol):
     """Signs that a file is being written to."""
 
     async def touched(self, timeout: float) -> bool:
@@ -67,7 +67,7 @@ class WalListener:
         wal: Path,
         data_version: Callable[[], Awaitable[int]],
         changes: Changes,
-        events: Callable[[Path], Events] = Inotify,
+        events: Callable[[Path], FileEvents] = Inotify,
     ) -> None:
         self._wal = wal
         self._data_version = data_version
@@ -98,21 +98,21 @@ class WalListener:
         except MeshError:
             return None  # those who watch are to find out for themselves
 
-    def _events(self) -> Events:
+    def _events(self) -> FileEvents:
         try:
             return self._open_events(self._wal)
         except OSError:  # no such thing here, or no more of it to be had
             return NoEvents(self._wal)
 
 
-class Pulse:
+class ServerPoll:
     """A server that pushes nothing: one cheap question a second, whose answer says where its log ends."""
 
     def __init__(
         self,
         ask: Callable[[], Awaitable[object]],
         is_pushed: Callable[[], bool],
-        floor: Floor,
+        floor: ReadWatermark,
         changes: Changes,
     ) -> None:
         self._ask = ask

@@ -18,12 +18,12 @@ from vox_mesh.errors import (
     Unreachable,
 )
 from vox_mesh.store.script import Script
-from vox_mesh.store.stats import Traffic
+from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.write.dispatcher import Sender
-from vox_mesh.store.write.idempotency_keys import Ledger
-from vox_mesh.store.write.in_flight import Entry, Flight
+from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
+from vox_mesh.store.write.in_flight import InFlightRequest, PendingWrite
 from vox_mesh.store.write.request import CommitFailed, StorageFault, Verdict
-from vox_mesh.store.write.retry import Carrier
+from vox_mesh.store.write.retry import RetryingCaller
 
 _log = logging.getLogger(__name__)
 
@@ -35,10 +35,10 @@ _MANY: Final = 32
 _AGAIN_S: Final = 0.1
 
 
-class Detour(Protocol):
+class SpoolSink(Protocol):
     """Where appendable scripts go while the database is away."""
 
-    def take(self, entries: Sequence[Entry]) -> None:
+    def take(self, entries: Sequence[PendingWrite]) -> None:
         """Keep these, in this order, and tell their callers."""
 
     @property
@@ -59,13 +59,13 @@ class Combiner:
     def __init__(
         self,
         sender: Sender,
-        carrier: Carrier,
-        ledger: Ledger,
+        carrier: RetryingCaller,
+        ledger: IdempotencyKeyPruner,
         *,
         monotonic: Callable[[], float],
         max_scripts: int,
-        detour: Detour | None = None,
-        traffic: Traffic | None = None,
+        detour: SpoolSink | None = None,
+        traffic: StoreStats | None = None,
         max_waiting: int = _MAX_WAITING,
     ) -> None:
         self._sender = sender
@@ -74,14 +74,14 @@ class Combiner:
         self._monotonic = monotonic  # the loop's own clock may be one of whole milliseconds
         self._max_scripts = max_scripts
         self._detour = detour
-        self._traffic = Traffic() if traffic is None else traffic
+        self._traffic = StoreStats() if traffic is None else traffic
         self._max_waiting = max_waiting
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[Entry] = deque()
+        self._queue: deque[PendingWrite] = deque()
         self._room: deque[asyncio.Future[None]] = deque()
         self._granted = 0  # places given to callers who have not come yet
         self._work = asyncio.Event()
-        self._flight: Flight | None = None
+        self._flight: InFlightRequest | None = None
         self._began = 0.0
         self._is_quiet = True  # the last request was one caller's alone
         self._coming = 0  # how many of those who were answered last may come again
@@ -120,7 +120,7 @@ class Combiner:
         if self._closing is not None:
             raise StoreClosed("the store is closed")
         deadline = self._loop.time() + timeout
-        entry = Entry(scripts, deadline, self._loop.create_future(), is_replay)
+        entry = PendingWrite(scripts, deadline, self._loop.create_future(), is_replay)
         obstacle = self._circuit_refusal()
         if obstacle is None and self._is_full:
             obstacle = await self._wait_for_room(deadline)
@@ -139,13 +139,13 @@ class Combiner:
                     self._work.set()
         return await entry.future
 
-    async def _send_alone(self, entry: Entry) -> None:
+    async def _send_alone(self, entry: PendingWrite) -> None:
         """Send one caller's request from its own task. Cancelled, it may or may not have been applied."""
         pilot = asyncio.current_task()
         assert pilot is not None
         self._pilot = pilot
         try:
-            await self._send(Flight((entry,)))
+            await self._send(InFlightRequest((entry,)))
         except BaseException:
             entry.leave()
             raise
@@ -215,20 +215,20 @@ class Combiner:
             if self._flight is None:  # otherwise a caller sends alone, and will wake us
                 try:
                     if entries := self._take():
-                        await self._send(Flight(entries))
+                        await self._send(InFlightRequest(entries))
                 except Exception as error:
                     self._traffic.faults.note("combiner", error)
                     await asyncio.sleep(_AGAIN_S)
                 self._go_on()
 
-    def _take(self) -> list[Entry]:
+    def _take(self) -> list[PendingWrite]:
         """The entries of the next request: those that came first, as many as fit.
 
         When callers are so many that making their next writes takes longer than a request does, it is half of
         them all, with those who were answered just now: one half does so while the other's request is under
         way.
         """
-        taken: list[Entry] = []
+        taken: list[PendingWrite] = []
         scripts = weight = 0
         callers = len(self._queue) + max(0, self._coming)
         is_split = callers >= _MANY and callers * _CALLER_S > self._quickest_s
@@ -245,7 +245,7 @@ class Combiner:
         self._admit()
         return taken
 
-    async def _send(self, flight: Flight) -> None:
+    async def _send(self, flight: InFlightRequest) -> None:
         self._flight = flight
         self._began = began = self._monotonic()
         try:
@@ -277,13 +277,13 @@ class Combiner:
             self._coming = len(flight.entries)
             self._is_quiet = len(flight.entries) == 1
 
-    def _verdicts(self, flight: Flight) -> Awaitable[list[Verdict]]:
+    def _verdicts(self, flight: InFlightRequest) -> Awaitable[list[Verdict]]:
         scripts = [script for entry in flight.entries for script in entry.scripts]
         self._traffic.batches.observe(len(scripts))
         may_look_back = self._detour is None or self._detour.is_empty
         return self._sender.send(scripts, flight, may_look_back=may_look_back)
 
-    def _settle(self, flight: Flight, verdicts: list[Verdict]) -> None:
+    def _settle(self, flight: InFlightRequest, verdicts: list[Verdict]) -> None:
         self._traffic.answer(verdicts)
         start = 0
         answered: list[str] = []
@@ -304,13 +304,13 @@ class Combiner:
 
     # --- when the database is away ---------------------------------------------------------------
 
-    def _turn_away(self, flight: Flight, error: CircuitOpen) -> None:
+    def _turn_away(self, flight: InFlightRequest, error: CircuitOpen) -> None:
         """The circuit opened: what may detour does, everyone else is told at once."""
         self.detour(flight.entries)
         for entry in (*flight.entries, *self._queue):
             entry.fail(_told(error, entry, flight if entry in flight.entries else None))
 
-    def detour(self, under_way: Sequence[Entry] | None = None) -> None:
+    def detour(self, under_way: Sequence[PendingWrite] | None = None) -> None:
         """Move all appendable scripts, in the order they came, from here to the spool."""
         if self._detour is None:
             return
@@ -321,7 +321,7 @@ class Combiner:
         in_doubt = self._flight is not None and (self._flight.is_in_doubt or goes_on)
         for entry in leaving:
             entry.is_in_doubt = in_doubt
-        staying: deque[Entry] = deque()
+        staying: deque[PendingWrite] = deque()
         for entry in self._queue:
             (leaving if entry.may_detour and entry.is_waiting else staying).append(entry)
         self._queue = staying
@@ -362,7 +362,7 @@ class Combiner:
         self._giving_up = True
         self._pilot.cancel()
 
-    def _lateness(self, entry: Entry, flight: Flight | None, now: float) -> MeshError:
+    def _lateness(self, entry: PendingWrite, flight: InFlightRequest | None, now: float) -> MeshError:
         # What goes on for its neighbours carries this caller's scripts too, byte for byte.
         if flight is not None and (flight.is_in_doubt or flight.outlives(now)):
             return _unknown(entry)
@@ -400,12 +400,12 @@ class Combiner:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-def _told(error: MeshError, entry: Entry, flight: Flight | None) -> MeshError:
+def _told(error: MeshError, entry: PendingWrite, flight: InFlightRequest | None) -> MeshError:
     """The error as this caller must see it: if its scripts may have been applied, that comes first."""
     return _unknown(entry, error) if flight is not None and flight.may_be_applied else error
 
 
-def _unknown(entry: Entry, error: MeshError | None = None) -> OutcomeUnknown:
+def _unknown(entry: PendingWrite, error: MeshError | None = None) -> OutcomeUnknown:
     if error is None:
         reason = "no answer came before the deadline"
     elif isinstance(error, CommitFailed):

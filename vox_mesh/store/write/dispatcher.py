@@ -22,10 +22,10 @@ from vox_mesh.errors import (
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Outcome, Script, Statement, guard
-from vox_mesh.store.write.envelope import NO_FRAME, Frame, Unbound
-from vox_mesh.store.write.idempotency_keys import Ledger
-from vox_mesh.store.write.in_flight import Flight
-from vox_mesh.store.write.journal import Desk, Journal
+from vox_mesh.store.write.envelope import NO_FRAME, RequestWrapper, StaleWrapper
+from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
+from vox_mesh.store.write.in_flight import InFlightRequest
+from vox_mesh.store.write.journal import DirectDatabase, WriteInterceptor
 from vox_mesh.store.write.request import (
     NOTHING,
     CommitFailed,
@@ -38,7 +38,7 @@ from vox_mesh.store.write.request import (
     Tenant,
     Verdict,
 )
-from vox_mesh.store.write.retry import Carrier
+from vox_mesh.store.write.retry import RetryingCaller
 
 T = TypeVar("T")
 
@@ -57,12 +57,12 @@ class Sender:
     def __init__(
         self,
         run: Callable[[Batch], Awaitable[BatchResult]],
-        carrier: Carrier,
+        carrier: RetryingCaller,
         tenant: Tenant,
-        ledger: Ledger,
+        ledger: IdempotencyKeyPruner,
         *,
-        journal: Journal | None = None,
-        desk: Desk | None = None,
+        journal: WriteInterceptor | None = None,
+        desk: DirectDatabase | None = None,
     ) -> None:
         self._run = run
         self._carrier = carrier
@@ -72,12 +72,14 @@ class Sender:
         self._desk = desk
         self._failing_share = 0.0
 
-    async def send(self, scripts: Sequence[Script], flight: Flight, *, may_look_back: bool) -> list[Verdict]:
+    async def send(
+        self, scripts: Sequence[Script], flight: InFlightRequest, *, may_look_back: bool
+    ) -> list[Verdict]:
         """What became of the scripts: in one request, unless the server can't read it."""
         try:
             try:
                 return await self._framed(scripts, flight, may_look_back)  # the usual case
-            except Unbound:
+            except StaleWrapper:
                 known = await self._settled(scripts, flight)
                 return await self._together(scripts, flight, may_look_back, known)
             except ChainBroken:
@@ -100,19 +102,23 @@ class Sender:
             flight.doubt()  # should it end here, some of it has been applied
         return verdicts
 
-    async def _is_migrated_again(self, flight: Flight) -> bool:
+    async def _is_migrated_again(self, flight: InFlightRequest) -> bool:
         """Whether a statement could not be read because the database had gone back to an older schema."""
         desk = self._desk
         return desk is not None and await self._reach(desk.prepare_again, flight)
 
-    async def _log_unread(self, script: Script, error: ScriptFailed, flight: Flight) -> None:
+    async def _log_unread(self, script: Script, error: ScriptFailed, flight: InFlightRequest) -> None:
         """A script that the server could not even read has its entry in the log like any other."""
         if script.op is not None:
             refused = Script(guard("0", refusal=error.code), key=script.key, op=script.op)
             await self._together([refused], flight, may_look_back=False, known={})
 
     async def _together(
-        self, scripts: Sequence[Script], flight: Flight, may_look_back: bool, known: dict[str, Verdict]
+        self,
+        scripts: Sequence[Script],
+        flight: InFlightRequest,
+        may_look_back: bool,
+        known: dict[str, Verdict],
     ) -> list[Verdict]:
         """What became of the scripts; those that the log knows already are answered from it."""
         for _ in range(_REBINDINGS):
@@ -121,7 +127,7 @@ class Sender:
                 return [known[script.key] for script in scripts]
             try:
                 verdicts = await self._framed(left, flight, may_look_back)
-            except Unbound:
+            except StaleWrapper:
                 known |= await self._settled(left, flight)
                 continue
             except ChainBroken as error:  # those that need no log can go on without it
@@ -137,7 +143,9 @@ class Sender:
             "others appended to the same chain each time this was tried", hint="run fewer commands at once"
         )
 
-    async def _framed(self, scripts: Sequence[Script], flight: Flight, may_look_back: bool) -> list[Verdict]:
+    async def _framed(
+        self, scripts: Sequence[Script], flight: InFlightRequest, may_look_back: bool
+    ) -> list[Verdict]:
         """What became of the scripts: in one go if that works, else each in its own savepoint."""
         frame = NO_FRAME if self._journal is None else self._journal.bind(scripts)
         if frame is None:
@@ -160,7 +168,7 @@ class Sender:
         self._failing_share = _MEMORY * self._failing_share + (1 - _MEMORY) * failed / len(scripts)
         return _doubted(scripts, verdicts) if flight.is_doubtful else verdicts
 
-    async def _carried(self, request: Request, flight: Flight) -> list[Verdict]:
+    async def _carried(self, request: Request, flight: InFlightRequest) -> list[Verdict]:
         """The same as `_carry`; but a lone script that answers nothing says too little when in doubt.
 
         Its process may have been replaced since it was applied: a request with a guard can tell.
@@ -172,24 +180,26 @@ class Sender:
                 raise RolledBack
         return verdicts
 
-    def _optimistic(self, scripts: Sequence[Script], forgetting: Forgetting, frame: Frame) -> Request:
+    def _optimistic(
+        self, scripts: Sequence[Script], forgetting: Forgetting, frame: RequestWrapper
+    ) -> Request:
         script = scripts[0]
         if len(scripts) == 1 and script.is_lone and forgetting is NOTHING:
             return LoneRequest(self._tenant, script, frame)
         return OptimisticRequest(self._tenant, scripts, forgetting, frame)
 
-    async def _prepared(self, scripts: Sequence[Script], flight: Flight) -> Frame:
+    async def _prepared(self, scripts: Sequence[Script], flight: InFlightRequest) -> RequestWrapper:
         """The frame, once the journal has learnt from the database what it takes to make it."""
         journal, desk = self._journal, self._desk
         assert journal is not None
         assert desk is not None
-        frame: Frame | None = None
+        frame: RequestWrapper | None = None
         while frame is None:
             await self._reach(lambda: journal.prepare(desk), flight)
             frame = journal.bind(scripts)
         return frame
 
-    async def _settled(self, scripts: Sequence[Script], flight: Flight) -> dict[str, Verdict]:
+    async def _settled(self, scripts: Sequence[Script], flight: InFlightRequest) -> dict[str, Verdict]:
         """What the log says of scripts whose frame did not fit: a copy of them may have come before."""
         journal, desk = self._journal, self._desk
         assert journal is not None
@@ -206,7 +216,7 @@ class Sender:
         flight.is_unsettled = any(script.op is None for script in scripts)  # of which no log tells
         return known
 
-    async def _reach(self, call: Callable[[], Awaitable[T]], flight: Flight) -> T:
+    async def _reach(self, call: Callable[[], Awaitable[T]], flight: InFlightRequest) -> T:
         """Make a call that applies nothing of the flight's."""
 
         async def attempt() -> T:
@@ -218,7 +228,7 @@ class Sender:
 
         return await self._carrier.carry(attempt, lambda: flight.is_wanted)
 
-    async def _carry(self, request: Request, flight: Flight) -> list[Verdict]:
+    async def _carry(self, request: Request, flight: InFlightRequest) -> list[Verdict]:
         async def attempt() -> list[Verdict]:
             flight.is_out = True
             try:
@@ -234,7 +244,7 @@ class Sender:
             except CommitFailed:
                 flight.doubt()
                 raise
-            except (MeshError, RolledBack, Unbound):
+            except (MeshError, RolledBack, StaleWrapper):
                 raise
             except BaseException:
                 flight.doubt()  # cut off, or something unforeseen: the request was on its way

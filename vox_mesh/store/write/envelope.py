@@ -11,7 +11,7 @@ CONDITION_VALUES: Final = 4
 """How many values a frame's condition takes."""
 
 
-class Frame(NamedTuple):
+class RequestWrapper(NamedTuple):
     """`preface` runs before the scripts: should it fail, nothing is applied. The entries follow them.
 
     They note, outside the scripts' savepoints, what became of each, and their rows go back to the journal:
@@ -26,8 +26,8 @@ class Frame(NamedTuple):
     condition: Statement | None = None
 
 
-NO_FRAME: Final = Frame()
+NO_FRAME: Final = RequestWrapper()
 
 
-class Unbound(Exception):
+class StaleWrapper(Exception):
     """The frame no longer fits the database, so nothing was applied: it must be made anew."""

@@ -16,7 +16,7 @@ _LEFT_BEHIND_S: Final = 86_400
 _LOOK_BACK_SECONDS: Final = 3_600.0
 
 
-class Ledger:
+class IdempotencyKeyPruner:
     """Says which keys the next request may forget.
 
     A key that was sent once and answered is forgotten a minute later, or when 16,384 newer ones were

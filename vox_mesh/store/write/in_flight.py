@@ -10,7 +10,7 @@ from vox_mesh.store.script import Outcome, Script
 from vox_mesh.store.write.request import Verdict
 
 
-class Entry:
+class PendingWrite:
     """Scripts of one caller that go in one request, and the caller's place to wait."""
 
     __slots__ = ("deadline", "future", "is_in_doubt", "is_replay", "is_spooled", "scripts", "weight")
@@ -70,10 +70,10 @@ class Entry:
             self.future.set_exception(error)
 
 
-class Flight:
+class InFlightRequest:
     """The request under way. `is_doubtful`: an answer got lost, so it may have been applied."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[PendingWrite]) -> None:
         self.entries = entries
         self.is_out = False
         self.is_doubtful = False  # set by `doubt`

@@ -28,11 +28,11 @@ from vox_mesh.store.batch import (
     AnyOf,
     Batch,
     BatchResult,
+    BatchStep,
     Condition,
     Failed,
     Not,
     Ok,
-    Step,
     StepError,
     StepResult,
     StepRows,
@@ -41,7 +41,7 @@ from vox_mesh.store.engine import Engine
 from vox_mesh.store.rows import NO_ROWS, Rows, Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Outcome, Script, Shape, Statement
-from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_FRAME, Frame, Unbound
+from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_FRAME, RequestWrapper, StaleWrapper
 from vox_mesh.store.write.insert_merging import insert_of, merged
 
 _SQL: Final = named("scripts")
@@ -99,7 +99,7 @@ class RolledBack(Exception):
 
 
 class Request(Protocol):
-    """A batch and how to read its result. `verdicts` raises `Unbound` if the frame did not fit."""
+    """A batch and how to read its result. `verdicts` raises `StaleWrapper` if the frame did not fit."""
 
     batch: Batch
 
@@ -113,7 +113,7 @@ class Request(Protocol):
 class _Framed:
     """A batch that begins with a frame's preface and, after the scripts, has its entries."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: RequestWrapper) -> None:
         self._frame = frame
         self._entries: int | None = None
         self.batch = Batch()
@@ -136,14 +136,18 @@ class _Framed:
         if self._entries is not None:
             own.append(self._entries)
         if any(isinstance(result.steps[step], StepError) for step in own):
-            raise Unbound(result.error.message if result.error else "")
+            raise StaleWrapper(result.error.message if result.error else "")
 
 
 class OptimisticRequest(_Framed):
     """All scripts in one go; raises `RolledBack` from `verdicts` if any of them failed."""
 
     def __init__(
-        self, tenant: Tenant, scripts: Sequence[Script], forgetting: Forgetting, frame: Frame = NO_FRAME
+        self,
+        tenant: Tenant,
+        scripts: Sequence[Script],
+        forgetting: Forgetting,
+        frame: RequestWrapper = NO_FRAME,
     ) -> None:
         super().__init__(frame)
         self._scripts = scripts
@@ -202,7 +206,7 @@ class LoneRequest:
     If the guard does not hold, it does nothing and answers nothing.
     """
 
-    def __init__(self, tenant: Tenant, script: Script, frame: Frame) -> None:
+    def __init__(self, tenant: Tenant, script: Script, frame: RequestWrapper) -> None:
         shape, condition = script.shape, frame.condition
         assert shape is not None
         assert shape.lone is not None
@@ -236,7 +240,11 @@ class IsolatedRequest(_Framed):
     """
 
     def __init__(
-        self, tenant: Tenant, scripts: Sequence[Script], forgetting: Forgetting, frame: Frame = NO_FRAME
+        self,
+        tenant: Tenant,
+        scripts: Sequence[Script],
+        forgetting: Forgetting,
+        frame: RequestWrapper = NO_FRAME,
     ) -> None:
         super().__init__(frame)
         self._scripts = scripts
@@ -354,9 +362,9 @@ def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int 
         return _add_merged(batch, tenant, script.shape, run)
     if len(run) > 1:
         rows = [each.params for script in run for each in script.statements]
-        batch.steps += [Step(sql, values) for sql, values in merged(script.statements[0].sql, rows)]
+        batch.steps += [BatchStep(sql, values) for sql, values in merged(script.statements[0].sql, rows)]
         return None
-    batch.steps += [Step(each.sql, each.params) for each in script.statements]
+    batch.steps += [BatchStep(each.sql, each.params) for each in script.statements]
     answer = script.answer
     if answer is None:
         return None

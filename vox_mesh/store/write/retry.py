@@ -28,7 +28,7 @@ def backoff_s(attempt: int, chance: Callable[[], float]) -> float:
     return min(_LONGEST_S, _BASE_S * (1 << doublings) + chance() * _JITTER_S)
 
 
-class Carrier:
+class RetryingCaller:
     """Retries what may succeed later; everything else is raised at once."""
 
     def __init__(

@@ -24,7 +24,7 @@ class HungUp(Exception):
     """The line was closed by an earlier request while this one waited: it was not sent."""
 
 
-class Line:
+class HranaConnection:
     """Carries one request at a time, and ends with the first thing that goes wrong on it.
 
     Who sends also receives: there is no task in between, which is what makes a request quick.
@@ -41,7 +41,7 @@ class Line:
     @classmethod
     async def open(
         cls, session: aiohttp.ClientSession, endpoint: str, token: str | None, timeout: float
-    ) -> Line:
+    ) -> HranaConnection:
         """Connect, say hello, and open the stream."""
         try:
             async with asyncio.timeout(timeout):

@@ -13,7 +13,7 @@ from vox_mesh.errors import MeshError, StoreClosed
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts, Note, unnoted
 from vox_mesh.store.engines.hrana import codec
-from vox_mesh.store.engines.hrana.line import HungUp, Line
+from vox_mesh.store.engines.hrana.line import HranaConnection, HungUp
 from vox_mesh.store.engines.hrana.token import is_read_only
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
@@ -27,11 +27,11 @@ class StandingLine:
         self._token = token
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
-        self._line: Line | None = None
+        self._line: HranaConnection | None = None
         self._opening = asyncio.Lock()
         self._is_given_up = False
 
-    async def get(self) -> Line:
+    async def get(self) -> HranaConnection:
         """The open line, or a new one."""
         line = self._line
         if line is not None and line.is_open:
@@ -42,7 +42,9 @@ class StandingLine:
             if self._line is None or not self._line.is_open:
                 await self.close()
                 self._session = aiohttp.ClientSession()
-                self._line = await Line.open(self._session, self._endpoint, self._token, self._timeout)
+                self._line = await HranaConnection.open(
+                    self._session, self._endpoint, self._token, self._timeout
+                )
             return self._line
 
     async def give_up(self) -> None:
@@ -101,7 +103,7 @@ class WsEngine:
     async def snapshot(self) -> AsyncIterator[Ask]:
         """Several queries of one moment, in a read transaction on a line of its own."""
         async with aiohttp.ClientSession() as session:
-            line = await Line.open(session, *self._destination)
+            line = await HranaConnection.open(session, *self._destination)
             try:
 
                 async def ask(statement: Statement) -> Rows:
@@ -127,7 +129,7 @@ class WsEngine:
         await self._reading.give_up()
 
 
-async def _query(line: Line, statement: Statement) -> dict[str, Any]:
+async def _query(line: HranaConnection, statement: Statement) -> dict[str, Any]:
     response = await line.ask({"type": "execute", "stmt": codec.encode_statement(statement)})
     result: dict[str, Any] = response["result"]
     return result
