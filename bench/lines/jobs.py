@@ -49,7 +49,7 @@ async def staffed(ground: Ground, home: HomeCase, workers: int = 0) -> AsyncIter
         settings = home.settings(ground.folder, server, scope_id=SCOPE)
         node = await stack.enter_async_context(Mesh.open(settings))
         started = [
-            await stack.enter_async_context(companion("labourer", ground.folder, *primary(server)))
+            await stack.enter_async_context(companion("programs.job_worker", ground.folder, *primary(server)))
             for _ in range(workers)
         ]
         for each in started:

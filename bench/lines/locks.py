@@ -213,7 +213,7 @@ async def _hand_over(ground: Ground, home: HomeCase, name: str, p50_ms: float) -
     longest: list[float] = []
     async with (
         _node(ground, home) as node,
-        companion("lock_lines", ground.folder, *primary(server)) as waiter,
+        companion("lines.locks", ground.folder, *primary(server)) as waiter,
         _limit(ground, home) as raw,
     ):
         await waiter.ready()

@@ -50,7 +50,7 @@ async def _mailed(ground: Ground, home: HomeCase, *, relay: bool = True) -> Asyn
     without = [] if relay else ["--without-relay"]
     async with (
         Mesh.open(settings) as node,
-        companion("recipient", ground.folder, *without, *primary(server)) as recipient,
+        companion("programs.message_receiver", ground.folder, *without, *primary(server)) as recipient,
     ):
         await recipient.ready()
         yield Mailed(node, recipient)

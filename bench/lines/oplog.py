@@ -137,7 +137,7 @@ async def verify(ground: Ground) -> list[Figure]:
     entries = round(ground.pace.seconds * _ROUND_FACTOR)
     growth = _GROWTH if ground.pace.settled else _QUICK_GROWTH
     small, large = ground.folder / "small.jsonl", ground.folder / "large.jsonl"
-    async with _node(ground, FILE) as node, companion("oplog_lines", ground.folder) as verifier:
+    async with _node(ground, FILE) as node, companion("lines.oplog", ground.folder) as verifier:
         await verifier.ready()
         await _fill(node, entries, small)
         sides = {"file": lambda: _verified(verifier, "-"), "export": lambda: _verified(verifier, small)}

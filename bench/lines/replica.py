@@ -118,7 +118,7 @@ async def _fill(ground: Ground) -> None:
 async def _copied(ground: Ground, server: Server) -> Copied:
     """In a process of its own, so that what it holds at the peak is its own doing."""
     with tempfile.TemporaryDirectory(dir=ground.folder) as folder:
-        async with companion("copier", *primary(server)) as copier:
+        async with companion("programs.first_copy", *primary(server)) as copier:
             await copier.ready()
             copier.tell(folder)
             report = await copier.report(_COPY_S)

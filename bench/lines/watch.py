@@ -42,7 +42,7 @@ async def _watched(ground: Ground, home: HomeCase) -> AsyncIterator[Watched]:
     server = ground.server if home.needs_server else None
     async with ground.store(home) as store:
         await store.synced()
-        async with companion("watcher", ground.folder, *primary(server)) as watcher:
+        async with companion("programs.watcher", ground.folder, *primary(server)) as watcher:
             await watcher.ready()
             yield Watched(store, watcher)
 

@@ -50,7 +50,10 @@ async def fleet(folder: Path, processes: int, callers: int, pace: Pace) -> Async
     if pace.settled:
         arguments.append("--settled")
     async with AsyncExitStack() as stack:
-        workers = [await stack.enter_async_context(companion("worker", *arguments)) for _ in range(processes)]
+        workers = [
+            await stack.enter_async_context(companion("programs.writer", *arguments))
+            for _ in range(processes)
+        ]
         for worker in workers:
             await worker.ready()
         yield Fleet(workers, pace.seconds * _ROUND_FACTOR)

@@ -72,7 +72,7 @@ LOCK_PLANTS: Final = (
     Plant(
         "version-not-checked",
         "an optimistic write does not look whether the row has moved",
-        (Code("vox_mesh.occ.tables:Place.put", "AND {WRITTEN_AT} IS ?", "AND ? IS NOT 0"),),
+        (Code("vox_mesh.occ.tables:RowAddress.put", "AND {WRITTEN_AT} IS ?", "AND ? IS NOT 0"),),
         ("counters-linearizable", "no-lost-update"),
         ("counters",),
     ),

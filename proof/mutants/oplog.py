@@ -12,7 +12,7 @@ LOG_PLANTS: Final = (
         "an entry is linked to the one before the last",
         (
             Code(
-                "vox_mesh.oplog.author:Author._entries",
+                "vox_mesh.oplog.author:OpLogWriter._entries",
                 "        prev = own\n",
                 "        prev = own if len(entries) != 2 else prev\n",
             ),
@@ -32,7 +32,7 @@ LOG_PLANTS: Final = (
         "of entries that are written together the last is not",
         (
             Code(
-                "vox_mesh.oplog.author:Author._entries",
+                "vox_mesh.oplog.author:OpLogWriter._entries",
                 "for script in _in_order(scripts):",
                 "for script in list(_in_order(scripts))[: max(1, len(scripts) - 1)]:",
             ),
@@ -62,8 +62,8 @@ LOG_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.oplog.pending_ops:Deferral.standing_of",
-                'return Standing.APPLIED if found <= {"applied"} else Standing.DEFERRED',
-                "return Standing.APPLIED",
+                'return DependencyState.APPLIED if found <= {"applied"} else DependencyState.DEFERRED',
+                "return DependencyState.APPLIED",
             ),
         ),
         ("ops-in-order", "log-goes-on"),

@@ -81,7 +81,7 @@ STORE_PLANTS: Final = (
                 "if script.leaves_key:",
             ),
             Code(
-                "vox_mesh.store.write.idempotency_keys:Ledger._due_count",
+                "vox_mesh.store.write.idempotency_keys:IdempotencyKeyPruner._due_count",
                 "surplus = len(answered) - _KEPT_KEYS",
                 "return len(answered)",
             ),

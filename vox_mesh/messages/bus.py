@@ -62,7 +62,6 @@ _ANNOUNCED_S: Final = 30.0
 _LATELY_MS: Final = 7 * 86_400_000
 _KEY_REFUSED: Final = "key_refused"
 
-
 Beside = Callable[[Message], Sequence[Statement]]
 """What is to take effect together with a message, by what it has become."""
 
