@@ -12,7 +12,7 @@ from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.model.base.homes import Home
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import Identity, command_identity, passing_identity
-from vox_mesh.oplog.author import OpLogWriter
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.runtime.open_store import Role, open_store_of, tenant_of
 from vox_mesh.runtime.services import MeshServices
@@ -37,14 +37,14 @@ class Mesh(MeshServices):
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, settings: Settings | None = None, surroundings: Dependencies | None = None
+        cls, settings: Settings | None = None, dependencies: Dependencies | None = None
     ) -> AsyncIterator[MeshNode]:
         """Join the mesh that the settings choose, as a node that ticks until the end."""
         from vox_mesh.node import open_node  # most commands need nothing of it
 
         settings = load_settings() if settings is None else settings
-        surroundings = Dependencies() if surroundings is None else surroundings
-        node = await open_node(settings, surroundings)
+        dependencies = Dependencies() if dependencies is None else dependencies
+        node = await open_node(settings, dependencies)
         try:
             yield node
         finally:
@@ -53,18 +53,18 @@ class Mesh(MeshServices):
     @classmethod
     @asynccontextmanager
     async def open_command(
-        cls, settings: Settings, surroundings: Dependencies | None = None
+        cls, settings: Settings, dependencies: Dependencies | None = None
     ) -> AsyncIterator[Mesh]:
         """Look at the mesh, or write to it, beside its nodes and without becoming one."""
         tenant = tenant_of(settings, None)
-        surroundings = Dependencies() if surroundings is None else surroundings
-        clock = MeshClock(surroundings)
+        dependencies = Dependencies() if dependencies is None else dependencies
+        clock = MeshClock(dependencies)
         author = OpLogWriter(lambda: _command_identity(settings), tenant, clock)
-        store = await open_store_of(settings, Role.COMMAND, None, tenant, author, surroundings)
+        store = await open_store_of(settings, Role.COMMAND, None, tenant, author, dependencies)
         # Who we are is of no matter to those who only look, and nobody makes a key for that.
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: "")
         files = RhythmFiles(settings.tempo_policy, settings.rates)
-        mesh = cls(store, author, clock, surroundings, settings.agent_id, artifacts, files)
+        mesh = cls(store, author, clock, dependencies, settings.agent_id, artifacts, files)
         try:
             await mesh.nodes.now_ms()  # before any time is merged, or made, by a clock of our own
             try:

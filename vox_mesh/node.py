@@ -37,8 +37,8 @@ from vox_mesh.nodes.identity import (
     place_of,
 )
 from vox_mesh.observability.log_context import telling
-from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.health import Health
@@ -74,29 +74,29 @@ class MeshNode(Mesh):
         clock: MeshClock,
         presence: Presence,
         settings: Settings,
-        surroundings: Dependencies,
+        dependencies: Dependencies,
     ) -> None:
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: author.identity.node_id)
         files = RhythmFiles(settings.tempo_policy, settings.rates)
-        super().__init__(store, author, clock, surroundings, settings.agent_id, artifacts, files)
+        super().__init__(store, author, clock, dependencies, settings.agent_id, artifacts, files)
         self.presence = presence
-        self._monotonic = surroundings.monotonic
+        self._monotonic = dependencies.monotonic
         self._heartbeat = Heartbeat(
             *(store, presence, self.oplog, self.nodes, clock, author.database_clock, author.witness),
-            surroundings,
+            dependencies,
             tick_s=settings.tick,
         )
         # Commands act for the first slot: of nodes that begin together in a folder, it should be the owner.
         self._may_own = settings.node_id is not None or store.slot_name in (None, "1")
         self._is_owned = False
-        self._chance = surroundings.chance
+        self._chance = dependencies.chance
         self._tick_s = settings.tick
         self._keeper = Keeper(store, clock, self.bus, settings.message_retention)
         self.worker = self._worker_of(settings)
         self._job_keeper = JobKeeper(
-            store, clock, self.jobs, self.crons, chance=surroundings.chance, tick_s=settings.tick
+            store, clock, self.jobs, self.crons, chance=dependencies.chance, tick_s=settings.tick
         )
-        self.supervisor = Supervisor(surroundings.chance, _FATAL, surroundings.monotonic)
+        self.supervisor = Supervisor(dependencies.chance, _FATAL, dependencies.monotonic)
         self.health = Health(
             *(settings, store, author, clock, self._heartbeat),
             *(self.worker, self.supervisor, self.rhythm),
@@ -287,16 +287,16 @@ async def _told(run_once: Callable[[], Awaitable[object]], failure: str) -> None
         _log.warning("%s: %s", failure, error.line)
 
 
-async def open_node(settings: Settings, surroundings: Dependencies) -> MeshNode:
+async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
     """Begin a node; whoever opens it closes it."""
     slot = slot_of(settings, Role.NODE)
     tenant = tenant_of(settings, slot)
-    clock = MeshClock(surroundings, has_own_wall=settings.is_database_elsewhere)
+    clock = MeshClock(dependencies, has_own_wall=settings.is_database_elsewhere)
     try:
         if slot is None:
-            shared = surroundings.memory
+            shared = dependencies.memory
             identity = passing_identity(settings.node_id or LOCAL, None if shared is None else shared.keys)
-            place = surroundings.place or f"{LOCAL}:{new_key()}"
+            place = dependencies.place or f"{LOCAL}:{new_key()}"
             keeper: MemoryKeeper | None = None if shared is None else SharedPlace(shared.memories, place)
         else:
             identity = node_identity(slot.folder, settings.node_id)
@@ -310,8 +310,8 @@ async def open_node(settings: Settings, surroundings: Dependencies) -> MeshNode:
     presence = Presence(identity, tenant, clock, place=place, tick_s=settings.tick, activity=activity)
     author = OpLogWriter(lambda: identity, tenant, clock, presence, StoreWitness(keeper))
     with telling(node=identity.node_id):  # and so does all that is begun here
-        store = await open_store_of(settings, Role.NODE, slot, tenant, author, surroundings)
-        node = MeshNode(store, author, clock, presence, settings, surroundings)
+        store = await open_store_of(settings, Role.NODE, slot, tenant, author, dependencies)
+        node = MeshNode(store, author, clock, presence, settings, dependencies)
         try:
             await node.start()
         except BaseException:

@@ -117,7 +117,7 @@ async def test_work_stops_in_time_when_the_database_is_away(tmp_path: Path, shar
 
 
 async def test_a_hold_goes_by_the_clock_that_it_was_given(there: Scene) -> None:
-    async with there.node(surroundings=Dependencies(monotonic=Clock(5.0))) as mesh:
+    async with there.node(dependencies=Dependencies(monotonic=Clock(5.0))) as mesh:
         async with mesh.locks.hold("a", ttl=_SHORT_S) as lock:
             there.gate.hold()
             await there.gate.arrival()
@@ -254,7 +254,7 @@ async def test_a_loss_that_comes_as_the_body_ends_cancels_nobody(there: Scene) -
 
 async def test_a_body_that_never_waited_is_told_at_its_end_that_its_time_is_over(there: Scene) -> None:
     clock = Clock()
-    async with there.node(surroundings=Dependencies(monotonic=clock)) as mesh:
+    async with there.node(dependencies=Dependencies(monotonic=clock)) as mesh:
 
         async def work() -> None:
             async with mesh.locks.hold("a", ttl=60):
@@ -282,7 +282,7 @@ async def test_a_body_whose_lock_was_broken_is_told_at_its_end(there: Scene, key
 
 async def test_a_body_that_ended_in_time_is_not_told_of_a_release_that_did_not(there: Scene) -> None:
     clock = Clock()
-    async with there.node(surroundings=Dependencies(monotonic=clock)) as mesh:
+    async with there.node(dependencies=Dependencies(monotonic=clock)) as mesh:
 
         async def work() -> str:
             async with mesh.locks.hold("a", ttl=60) as lock:

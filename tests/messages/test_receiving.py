@@ -353,7 +353,7 @@ async def test_a_message_whose_handler_is_cancelled_is_released_at_once(
 
 async def test_cancelled_while_it_gives_back_a_loop_strands_nothing(there: Scene) -> None:
     clock = Clock()
-    async with there.node(surroundings=Dependencies(monotonic=clock)) as node:
+    async with there.node(dependencies=Dependencies(monotonic=clock)) as node:
         await node.run_once()
         await send(node, "a", 2)
         receiving = node.bus.receive("z", lease=_LEASE_S)

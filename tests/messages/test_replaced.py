@@ -40,7 +40,7 @@ def test_a_message_whose_answer_got_lost_before_its_node_was_replaced_may_have_b
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:
-        around = virtual_time.surroundings()
+        around = virtual_time.dependencies()
         assert isinstance(around.memory, SharedMemory)
         settings = TownSettings(node_id="ada", agent_id="ada", home_dir=tmp_path, http=False)
         line = _Line(around.memory)

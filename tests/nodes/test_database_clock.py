@@ -325,14 +325,14 @@ class Machine:
     def __init__(self) -> None:
         self.behind_s = 0.0
         usual = Dependencies()
-        self.surroundings = Dependencies(elapsed=lambda: usual.elapsed() - self.behind_s)
+        self.dependencies = Dependencies(elapsed=lambda: usual.elapsed() - self.behind_s)
 
 
 async def test_a_node_whose_own_clock_stood_still_follows_the_others(tmp_path: Path) -> None:
     async with mesh_of(in_memory, tmp_path, "ab") as mesh:
         a, b = mesh.nodes
         machine = Machine()
-        async with mesh.there.node("c", machine.surroundings) as c:
+        async with mesh.there.node("c", machine.dependencies) as c:
             await c.run_once()
             machine.behind_s = 300.0
             assert not await _ticks(c)

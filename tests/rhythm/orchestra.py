@@ -84,7 +84,7 @@ class Orchestra:
         self.shared = SharedMemory(lambda: self.now_ms + self.database_ahead_ms)
         self.players: dict[str, Player] = {}
 
-    def _surroundings(self, player: Player) -> Dependencies:
+    def _dependencies(self, player: Player) -> Dependencies:
         def passed_ms() -> float:
             return (self.now_ms - START_MS) * (1 + player.drift)
 
@@ -102,7 +102,7 @@ class Orchestra:
         home = self._folder / name
         given: dict[str, Any] = {"node_id": name, "home_dir": home, "http": False, "db_deadline": "1s"}
         chosen = TownSettings(**given, **self._settings, **settings)
-        player.opening = Mesh.open(chosen, self._surroundings(player))
+        player.opening = Mesh.open(chosen, self._dependencies(player))
         try:
             player.node = await player.opening.__aenter__()
         except NodeInUse:

@@ -41,7 +41,7 @@ class Heartbeat:
         clock: MeshClock,
         database_clock: DatabaseClock,
         witness: StoreWitness,
-        surroundings: Dependencies,
+        dependencies: Dependencies,
         *,
         tick_s: float,
     ) -> None:
@@ -52,9 +52,9 @@ class Heartbeat:
         self._clock = clock
         self._database_clock = database_clock
         self._witness = witness
-        self._surroundings = surroundings
+        self._dependencies = dependencies
         self._tick_s = tick_s
-        self._minute_began = surroundings.monotonic()
+        self._minute_began = dependencies.monotonic()
         self._anchored: Heads = {}
         self._ticked_at: float | None = None
         self._remembered_at: float | None = None
@@ -67,12 +67,12 @@ class Heartbeat:
         tick_s = self._tick_s
         if self._clock.step is not None:  # it is confirmed by what the nodes say with their ticks
             tick_s = min(tick_s, _UNSURE_S)
-        return tick_s * (1 + _JITTER * (2 * self._surroundings.chance() - 1))
+        return tick_s * (1 + _JITTER * (2 * self._dependencies.chance() - 1))
 
     @property
     def silent_s(self) -> float | None:
         """How long ago a tick was last written; `None`: none ever was."""
-        return None if self._ticked_at is None else self._surroundings.monotonic() - self._ticked_at
+        return None if self._ticked_at is None else self._dependencies.monotonic() - self._ticked_at
 
     async def run_once(self) -> None:
         """Tick; and when a minute has passed, vouch for what happened in it."""
@@ -88,18 +88,18 @@ class Heartbeat:
                 self.fault = error.line
             raise
         self.fault = ""
-        self._ticked_at = self._surroundings.monotonic()
+        self._ticked_at = self._dependencies.monotonic()
         await self._remember()
 
     async def _remember(self) -> None:
         """Keep what was seen of the database on disk; not with every tick of a node that ticks quickly."""
-        now = self._surroundings.monotonic()
+        now = self._dependencies.monotonic()
         if self._remembered_at is None or now - self._remembered_at >= _REMEMBER_S:
             self._remembered_at = now
             await self._witness.save()
 
     async def _tick(self) -> None:
-        began = self._surroundings.monotonic()
+        began = self._dependencies.monotonic()
         said: list[Script] = []
         moved: Heads = {}
         if is_full_minute := began - self._minute_began >= _MINUTE_S:

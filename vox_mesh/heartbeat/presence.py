@@ -18,7 +18,7 @@ from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.model.nodes.store_memory import Epoch
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock
 from vox_mesh.nodes.identity import Identity, key_refused, machine_id
-from vox_mesh.oplog.author import Joined
+from vox_mesh.oplog.writer import Joined
 from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement, new_key

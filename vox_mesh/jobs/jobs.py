@@ -34,7 +34,7 @@ from vox_mesh.model.rhythm.boundaries import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
-from vox_mesh.oplog.author import OpLogWriter
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.endings import Endings

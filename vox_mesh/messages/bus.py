@@ -50,7 +50,7 @@ from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import key_refused
 from vox_mesh.observability import tracing
 from vox_mesh.observability.log_context import of_message
-from vox_mesh.oplog.author import OpLogWriter
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
@@ -74,7 +74,7 @@ class Bus:
         store: Store,
         author: OpLogWriter,
         clock: MeshClock,
-        surroundings: Dependencies,
+        dependencies: Dependencies,
         agent: str | None,
     ) -> None:
         self._store = store
@@ -82,16 +82,16 @@ class Bus:
         self._author = author
         self._clock = clock
         self._agent = agent
-        self._monotonic = surroundings.monotonic
+        self._monotonic = dependencies.monotonic
         self._signing = Signing(self._mesh)
-        self.senders = Senders(store, surroundings.monotonic)
-        self.arrivals = RelayBuffer(surroundings.monotonic)
-        self._leases = InboxLeases(store, clock, self._receiver, surroundings.monotonic)
+        self.senders = Senders(store, dependencies.monotonic)
+        self.arrivals = RelayBuffer(dependencies.monotonic)
+        self._leases = InboxLeases(store, clock, self._receiver, dependencies.monotonic)
         self.whereabouts = AgentDirectory(
-            store, clock, lambda: author.identity.node_id, surroundings.monotonic
+            store, clock, lambda: author.identity.node_id, dependencies.monotonic
         )
         self.letters = MessageQueries(store, clock)
-        self._claims = Claims(store, author, clock, self.senders, surroundings.monotonic)
+        self._claims = Claims(store, author, clock, self.senders, dependencies.monotonic)
         self.stats = self._claims.stats
         self._outbox: Outbox | None = None
         self._is_key_recorded = False
@@ -102,7 +102,7 @@ class Bus:
         self._leaving: set[asyncio.Task[None]] = set()
         self._handling = Handling(
             *(self._claims, self.arrivals, self._leases, self._consumers),
-            *(self._in_background, surroundings.monotonic),
+            *(self._in_background, dependencies.monotonic),
         )
 
     def relay_by(self, outbox: Outbox) -> None:

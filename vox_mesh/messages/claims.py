@@ -28,7 +28,7 @@ from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.messages.records import Message, in_turn
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
-from vox_mesh.oplog.author import OpLogWriter
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store

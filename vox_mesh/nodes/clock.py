@@ -71,8 +71,8 @@ class MeshClock:
     can't be true unless the database's clock was set is not believed: see `step`.
     """
 
-    def __init__(self, surroundings: Dependencies, *, has_own_wall: bool = False) -> None:
-        self._times = surroundings
+    def __init__(self, dependencies: Dependencies, *, has_own_wall: bool = False) -> None:
+        self._times = dependencies
         self._has_own_wall = has_own_wall
         self._ahead_ms: float | None = None  # of the clock that never steps: at least so much
         self._unsure_ms = 0.0  # and by no more than this above it: an answer may have come late

@@ -11,7 +11,7 @@ from vox_mesh.model.occ.merge import Columns
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.occ.tables import WRITTEN_AT, RowAddress, Tables
-from vox_mesh.oplog.author import OpLogWriter
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Outcome, Script
 from vox_mesh.store.store import Store
 

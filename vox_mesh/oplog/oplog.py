@@ -15,12 +15,12 @@ from vox_mesh.model.oplog.chain import ANCHOR, SEAL, LogEntry
 from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
-from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, Authored, Kinds, OpKind
 from vox_mesh.oplog.pace import Pace
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.oplog.pending_ops import Deferral, DependencyState, no_such_op
 from vox_mesh.oplog.roles import Owner, Roles
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key

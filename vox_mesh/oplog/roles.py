@@ -20,9 +20,9 @@ from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUT
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.nodes.nodes import Node, Nodes
-from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key

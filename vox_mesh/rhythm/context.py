@@ -8,7 +8,7 @@ from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Beat, Timeline
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.author import OpLogWriter
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.tempo.times import Times
 from vox_mesh.store.store import Store
 

@@ -16,7 +16,7 @@ from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.tempo import Timeline, window_id
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.oplog.author import OpLogWriter
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.beat_locks import BeatLocks
 from vox_mesh.rhythm.budgets.budgets import Budgets, read_rates
 from vox_mesh.rhythm.context import RhythmContext
@@ -43,7 +43,7 @@ class Rhythm(Phrases):
         store: Store,
         author: OpLogWriter,
         clock: MeshClock,
-        surroundings: Dependencies,
+        dependencies: Dependencies,
         agent: str | None,
         locks: Locks,
         bus: Bus,
@@ -57,7 +57,7 @@ class Rhythm(Phrases):
         self.policies = Policies(self.ground, built_in)
         self.pulse = Pulse(self.ground)
         self.holds = BeatLocks(self.ground, locks)
-        self.leadership = Leadership(OFFICE, store, locks, clock, surroundings.monotonic)
+        self.leadership = Leadership(OFFICE, store, locks, clock, dependencies.monotonic)
         self.status = StatusDesk(self.ground)
         self.reverb = BarReporter(self.ground)
         self.help = Help(self.ground, bus)

@@ -11,7 +11,7 @@ from vox_mesh.model.base.health_check import HealthCheck, Vitals
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.frames import TempoSource
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock
-from vox_mesh.oplog.author import OpLogWriter
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.runtime.supervisor import PartState, Supervisor
 from vox_mesh.settings import Settings

@@ -69,10 +69,10 @@ async def open_store_of(
     slot: Slot | None,
     tenant: Tenant,
     journal: WriteInterceptor | None = None,
-    surroundings: Dependencies | None = None,
+    dependencies: Dependencies | None = None,
 ) -> Store:
     """Open the store; it owns the slot from now on. On the memory home it may be one that others share."""
-    around = Dependencies() if surroundings is None else surroundings
+    around = Dependencies() if dependencies is None else dependencies
     floor = ReadWatermark(around.monotonic) if settings.home is Home.MESH else None
     shared = around.memory if settings.home is Home.MEMORY else None
     changes = Changes() if shared is None else shared.changes

@@ -20,11 +20,11 @@ from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.occ.conflicts import Conflict, Conflicts
 from vox_mesh.occ.occ import Occ
 from vox_mesh.occ.versions import Versions
-from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.oplog.op_kinds import Kinds
 from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.oplog.pending_ops import Deferral
 from vox_mesh.oplog.roles import Roles
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store.store import Store
 
@@ -42,7 +42,7 @@ class MeshServices:
         store: Store,
         author: OpLogWriter,
         clock: MeshClock,
-        surroundings: Dependencies,
+        dependencies: Dependencies,
         agent: str | None,
         artifacts: Artifacts,
         files: RhythmFiles,
@@ -51,22 +51,22 @@ class MeshServices:
         self.store = store
         self.clock = clock
         self.nodes = Nodes(store, clock)
-        self.features = Features(store, self.nodes, surroundings.monotonic)
+        self.features = Features(store, self.nodes, dependencies.monotonic)
         self.roles = Roles(store, author, self.nodes, clock)
         self.deferral = Deferral(store, clock, kinds)
         self.oplog = OpLog(store, author, clock, kinds, self.roles, self.deferral)
         versions = Versions(store, author, clock, self.nodes, agent)
         self.conflicts = Conflicts(store, versions)
-        self.occ = Occ(versions, self.conflicts, chance=surroundings.chance)
-        self.locks = Locks(store, clock, lambda: self.identity.node_id, agent, surroundings.monotonic)
-        self.bus = Bus(store, author, clock, surroundings, agent)
-        self.jobs = Jobs(store, author, clock, self.nodes, surroundings.secret)
+        self.occ = Occ(versions, self.conflicts, chance=dependencies.chance)
+        self.locks = Locks(store, clock, lambda: self.identity.node_id, agent, dependencies.monotonic)
+        self.bus = Bus(store, author, clock, dependencies, agent)
+        self.jobs = Jobs(store, author, clock, self.nodes, dependencies.secret)
         self.crons = Crons(store, self.jobs, clock)
         self.job_kinds = JobKinds(store, self.jobs.roster)
         self.artifacts = artifacts
         self.occ.notify = self._tell_of_conflict
         self._author = author
-        self._surroundings = surroundings
+        self._dependencies = dependencies
         self._agent = agent
         self._files = files
 
@@ -76,7 +76,7 @@ class MeshServices:
         from vox_mesh.rhythm.rhythm import Rhythm  # most commands need nothing of it
 
         return Rhythm(
-            *(self.store, self._author, self.clock, self._surroundings, self._agent),
+            *(self.store, self._author, self.clock, self._dependencies, self._agent),
             *(self.locks, self.bus, self._files),
         )
 

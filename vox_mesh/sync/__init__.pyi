@@ -68,11 +68,11 @@ from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.occ import Notify
 from vox_mesh.occ.strategies import Result, Strategy, Written
 from vox_mesh.occ.tables import RowAddress
-from vox_mesh.oplog.author import Joined
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.oplog import Heads, Moment
 from vox_mesh.oplog.pending_ops import DependencyState, Waiting
 from vox_mesh.oplog.roles import Coordinator, KeyRequest, Owner
+from vox_mesh.oplog.writer import Joined
 from vox_mesh.rhythm.beat_locks import BeatLock
 from vox_mesh.rhythm.budgets.budgets import BudgetStanding, SetBudget, Spending
 from vox_mesh.rhythm.context import RhythmContext
@@ -174,11 +174,11 @@ class Supervisor:
 class Mesh(MeshServices):
     @staticmethod
     def open(
-        settings: Settings | None = ..., surroundings: Surroundings | None = ...
+        settings: Settings | None = ..., dependencies: Surroundings | None = ...
     ) -> AbstractContextManager[MeshNode]: ...
     @staticmethod
     def open_command(
-        settings: Settings, surroundings: Surroundings | None = ...
+        settings: Settings, dependencies: Surroundings | None = ...
     ) -> AbstractContextManager[Mesh]: ...
 
 class MeshServices:

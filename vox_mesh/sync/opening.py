@@ -25,14 +25,14 @@ class Mesh:
 
     @staticmethod
     def open(
-        settings: Settings | None = None, surroundings: Dependencies | None = None
+        settings: Settings | None = None, dependencies: Dependencies | None = None
     ) -> AbstractContextManager[Any]:
         """Join the mesh that the settings choose, as a node that ticks until the end."""
-        return opened(lambda: AsyncMesh.open(settings, surroundings))
+        return opened(lambda: AsyncMesh.open(settings, dependencies))
 
     @staticmethod
     def open_command(
-        settings: Settings, surroundings: Dependencies | None = None
+        settings: Settings, dependencies: Dependencies | None = None
     ) -> AbstractContextManager[Any]:
         """Look at the mesh, or write to it, beside its nodes and without becoming one."""
-        return opened(lambda: AsyncMesh.open_command(settings, surroundings))
+        return opened(lambda: AsyncMesh.open_command(settings, dependencies))

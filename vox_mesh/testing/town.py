@@ -105,7 +105,7 @@ class Town:
         `settings` are fields of `Settings`, such as `agent_id`.
         """
         if name not in self._living:
-            opening = Mesh.open(self._settings(name, **settings), self._surroundings())
+            opening = Mesh.open(self._settings(name, **settings), self._dependencies())
             self._living[name] = await opening.__aenter__(), opening
         elif settings:
             raise BadValue(f"{name} is there already, with settings of its own", hint="have it leave before")
@@ -138,7 +138,7 @@ class Town:
         given = {"node_id": name, "home_dir": self._folder / name, "http": False, **settings}
         return TownSettings(**given)
 
-    def _surroundings(self) -> Dependencies:
+    def _dependencies(self) -> Dependencies:
         clock = self.clock
         return Dependencies(
             lambda: clock.now_ms, clock.monotonic, elapsed=clock.monotonic, memory=self._memory

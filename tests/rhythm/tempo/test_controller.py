@@ -105,13 +105,13 @@ class Hall:
     @asynccontextmanager
     async def player(self, name: str = "a", breaker: Breaker | None = None) -> AsyncIterator[Player]:
         """One more."""
-        surroundings = Dependencies(
+        dependencies = Dependencies(
             wall_ms=lambda: round(self._clock.now * 1_000),
             monotonic=self._clock,
             chance=lambda: 0.5,
             elapsed=self._clock,
         )
-        async with self._there.node(name, surroundings, breaker=breaker) as node:
+        async with self._there.node(name, dependencies, breaker=breaker) as node:
             yield Player(node, self._clock)
 
 

@@ -109,12 +109,12 @@ class Crowd:
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack
 
-    def _opening(self, name: str, surroundings: Dependencies | None) -> AbstractAsyncContextManager[MeshNode]:
+    def _opening(self, name: str, dependencies: Dependencies | None) -> AbstractAsyncContextManager[MeshNode]:
         raise NotImplementedError
 
-    async def node(self, name: str, surroundings: Dependencies | None = None) -> MeshNode:
+    async def node(self, name: str, dependencies: Dependencies | None = None) -> MeshNode:
         """A new incarnation of a node."""
-        opening = self._opening(name, surroundings)
+        opening = self._opening(name, dependencies)
         node = await self._stack.enter_async_context(opening)
         if node.incarnation is None:
             await node.run_once()
@@ -125,8 +125,8 @@ class _InMemory(Crowd):
     async def begin(self) -> None:
         self._scene = await self._stack.enter_async_context(scene())
 
-    def _opening(self, name: str, surroundings: Dependencies | None) -> AbstractAsyncContextManager[MeshNode]:
-        return self._scene.node(name, surroundings)
+    def _opening(self, name: str, dependencies: Dependencies | None) -> AbstractAsyncContextManager[MeshNode]:
+        return self._scene.node(name, dependencies)
 
 
 class _InTown(Crowd):
@@ -134,8 +134,8 @@ class _InTown(Crowd):
         super().__init__(stack)
         self._town = town
 
-    def _opening(self, name: str, surroundings: Dependencies | None) -> AbstractAsyncContextManager[MeshNode]:
-        return Mesh.open(self._town.settings(name, http=False), surroundings)
+    def _opening(self, name: str, dependencies: Dependencies | None) -> AbstractAsyncContextManager[MeshNode]:
+        return Mesh.open(self._town.settings(name, http=False), dependencies)
 
 
 @asynccontextmanager

@@ -62,7 +62,7 @@ def now_ms() -> int:
     return EPOCH_MS + round(asyncio.get_running_loop().time() * 1_000)
 
 
-def surroundings() -> Dependencies:
+def dependencies() -> Dependencies:
     """A memory home of its own, by the time of the running loop."""
     loop = asyncio.get_running_loop()
     return Dependencies(now_ms, loop.time, memory=SharedMemory(now_ms), elapsed=loop.time)

@@ -18,9 +18,9 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import Identity, passing_identity
-from vox_mesh.oplog.author import OpLogWriter
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.witness import SharedPlace, StoreWitness
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.memory import MemoryEngine
@@ -59,7 +59,7 @@ class Scene:
     async def node(
         self,
         node_id: str = "a",
-        surroundings: Dependencies | None = None,
+        dependencies: Dependencies | None = None,
         *,
         breaker: Breaker | None = None,
         spool: Path | None = None,
@@ -69,10 +69,10 @@ class Scene:
 
         `remembers`: it knows what its earlier incarnations have seen of the database.
         """
-        surroundings = Dependencies() if surroundings is None else surroundings
+        dependencies = Dependencies() if dependencies is None else dependencies
         identity = self._identities.setdefault(node_id, passing_identity(node_id))
         tenant = Tenant("", "default", node_id)
-        clock = MeshClock(surroundings)
+        clock = MeshClock(dependencies)
         presence = Presence(identity, tenant, clock, place=node_id, tick_s=5.0, activity=Activity())
         witness = StoreWitness(SharedPlace(self._memories, node_id)) if remembers else None
         author = OpLogWriter(lambda: identity, tenant, clock, presence, witness)
@@ -83,7 +83,7 @@ class Scene:
         )
         store._carrier._sleep = at_once
         await store.begin()
-        node = MeshNode(store, author, clock, presence, self._settings, surroundings)
+        node = MeshNode(store, author, clock, presence, self._settings, dependencies)
         node.oplog.register(NOTE_KIND)
         try:
             yield node

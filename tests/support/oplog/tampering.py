@@ -20,7 +20,7 @@ from vox_mesh.model.oplog.chain import NO_HASH, SEAL, LogEntry, Sealing, signed_
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import COMMANDS, Identity
-from vox_mesh.oplog.author import OpLogWriter
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store import Value, new_key
 from vox_mesh.store.write.request import Tenant
@@ -267,11 +267,11 @@ async def commands_beside(node: MeshNode, settings: Settings) -> AsyncIterator[M
         return
     identity = Identity(node.identity.node_id, node.identity.key, node.identity.node_id + COMMANDS)
     tenant = Tenant(settings.scope_id, settings.repository_id, "command")
-    surroundings = Dependencies()
-    clock = MeshClock(surroundings)
+    dependencies = Dependencies()
+    clock = MeshClock(dependencies)
     author = OpLogWriter(lambda: identity, tenant, clock)
     store = Store(settings.home, node.store._engine, tenant, timeout=_TIMEOUT_S, journal=author)
-    mesh = Mesh(store, author, clock, surroundings, None, node.artifacts, RhythmFiles())
+    mesh = Mesh(store, author, clock, dependencies, None, node.artifacts, RhythmFiles())
     yield mesh
     await store.write(mesh.oplog.seal_script())
 

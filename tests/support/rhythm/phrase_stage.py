@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from tests.support.nodes.virtual_time import run, surroundings
+from tests.support.nodes.virtual_time import dependencies, run
 from vox_mesh import Mesh, Settings
 from vox_mesh.model.rhythm.score import Score
 from vox_mesh.node import MeshNode
@@ -79,7 +79,7 @@ class Stage:
 @asynccontextmanager
 async def stage(**settings: Any) -> AsyncIterator[Stage]:
     """A node of its own."""
-    around = surroundings()
+    around = dependencies()
     async with Mesh.open(Settings(node_id="stage", agent_id="ada", **settings), around) as node:
         yield Stage(node)
     assert isinstance(around.memory, SharedMemory)
