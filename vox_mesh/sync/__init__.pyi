@@ -60,7 +60,7 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import HelpPromise, HelpState, HelpThread
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import Beat, Timeline
-from vox_mesh.nodes.clock import MeshClock, Surroundings
+from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.nodes.nodes import Node
@@ -174,11 +174,11 @@ class Supervisor:
 class Mesh(MeshServices):
     @staticmethod
     def open(
-        settings: Settings | None = ..., dependencies: Surroundings | None = ...
+        settings: Settings | None = ..., dependencies: Dependencies | None = ...
     ) -> AbstractContextManager[MeshNode]: ...
     @staticmethod
     def open_command(
-        settings: Settings, dependencies: Surroundings | None = ...
+        settings: Settings, dependencies: Dependencies | None = ...
     ) -> AbstractContextManager[Mesh]: ...
 
 class MeshServices:
