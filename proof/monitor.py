@@ -35,11 +35,14 @@ class Monitor:
 
     async def look(self) -> None:
         """Look once."""
+        asked_at = self._recorder.now()
         for row in await self._ask(_HEADS):
-            head = row["seq"], row["hash"]
-            if self._heads.get(row["node_id"]) != head:
-                self._heads[row["node_id"]] = head
-                self._recorder.note("monitor.head", chain=row["node_id"], seq=head[0], hash=head[1])
+            seq, head = row["seq"], row["hash"]
+            if self._heads.get(row["node_id"]) != (seq, head):
+                self._heads[row["node_id"]] = seq, head
+                self._recorder.note(
+                    "monitor.head", chain=row["node_id"], seq=seq, hash=head, asked_at=asked_at
+                )
         for row in await self._ask(_EXPIRED):
             if row["message_uuid"] not in self._expired:
                 self._expired.add(row["message_uuid"])

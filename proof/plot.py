@@ -38,7 +38,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 )
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (CONSUMERS,)
-"""Played only where they are named."""
+"""Simulation plays these only where they are named: its seeds stay the same worlds. Chaos plays them all."""
 
 CHECKS: Final[tuple[Check, ...]] = (
     *LOCK_CHECKS,

@@ -151,6 +151,18 @@ def kinds_on(store: StoreKind, faults: Set[Kind] = DEFAULT_FAULTS) -> tuple[Kind
     return tuple(kind for kind, sort in SORTS.items() if store in sort.stores and kind in faults)
 
 
+def of_seed(seed: int, store: StoreKind, kinds: Set[Kind]) -> Set[Kind]:
+    """Return the kinds that a seed draws from: rollbacks or steps of the database's clock, never both.
+
+    A rollback also puts back what the nodes have agreed on about the clock. What follows from both together
+    no check could tell from a fault.
+    """
+    rollbacks = ROLLBACKS & kinds
+    if not rollbacks or Kind.DATABASE_CLOCK not in kinds_on(store, kinds):
+        return kinds
+    return kinds - (rollbacks if random.Random(f"apart {seed}").random() < 0.5 else {Kind.DATABASE_CLOCK})
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """A storm or a calm."""
@@ -207,6 +219,7 @@ def drawn(
     kinds: Set[Kind] = DEFAULT_FAULTS,
 ) -> Schedule:
     """The schedule of a run: the same for the same arguments, everywhere and for ever."""
+    kinds = of_seed(seed, store, kinds)
     chance = random.Random(f"{seed} {seconds} {store} {players}")
     phases = tuple(_phases(chance, seconds))
     faults = tuple(_Drawing(chance, store, players, seconds, kinds).faults(phases))

@@ -163,7 +163,7 @@ def _watch_breakers(recorder: Recorder) -> None:
 
 def _workloads(role: Role) -> Sequence[Workload]:
     every = (*WORKLOADS, *OPTIONAL_WORKLOADS)
-    return [each for each in every if each.name in role.workloads] if role.workloads else WORKLOADS
+    return [each for each in every if each.name in role.workloads] if role.workloads else every
 
 
 async def _live(role: Role) -> None:

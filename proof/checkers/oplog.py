@@ -66,13 +66,13 @@ def chains_complete(history: History) -> Iterator[str | int]:
 def heads_kept(history: History) -> Iterator[str | int]:
     """Every head that the monitor saw is in its chain, and none was before one that it had seen.
 
-    What it saw in a lost window may be gone.
+    What it read in a lost window, or across a rollback, may be gone.
     """
     losses = Losses(history)
     entries = {(node, entry.seq): entry.hash for node, its in _chains(history).items() for entry in its}
     highest: dict[str, int] = {}
     for event in history.notes("monitor.head"):
-        if losses.covers(event.at):
+        if losses.touches(event.data.get("asked_at", event.at), event.at):
             continue
         yield 1
         chain, seq, head = event.data["chain"], event.data["seq"], event.data["hash"]

@@ -8,6 +8,7 @@ import pytest
 
 from proof.chaos.schedule import (
     DEFAULT_FAULTS,
+    ROLLBACKS,
     SORTS,
     Kind,
     Lane,
@@ -16,6 +17,7 @@ from proof.chaos.schedule import (
     drawn,
     kinds_on,
     lane_of,
+    of_seed,
 )
 from proof.choosing import choices_of, chosen
 
@@ -36,9 +38,16 @@ def test_the_same_seed_is_the_same_schedule_and_another_is_another(store: StoreK
 @pytest.mark.parametrize("store", StoreKind)
 def test_every_kind_comes_in_each_long_run_and_in_some_short_one(store: StoreKind) -> None:
     for seed in range(20):
-        assert {fault.kind for fault in _drawn(seed, store).faults} == set(kinds_on(store))
+        kinds = of_seed(seed, store, DEFAULT_FAULTS)
+        assert {fault.kind for fault in _drawn(seed, store).faults} == set(kinds_on(store, kinds))
     short = [_drawn(seed, store, 30.0) for seed in range(20)]
     assert {fault.kind for each in short for fault in each.faults} == set(kinds_on(store))
+
+
+def test_a_seed_draws_rollbacks_or_clock_steps_and_never_both() -> None:
+    drawn_kinds = [of_seed(seed, StoreKind.SQLD, DEFAULT_FAULTS) for seed in range(20)]
+    assert all((Kind.DATABASE_CLOCK in kinds) is not bool(ROLLBACKS & kinds) for kinds in drawn_kinds)
+    assert {Kind.DATABASE_CLOCK in kinds for kinds in drawn_kinds} == {True, False}
 
 
 @pytest.mark.parametrize("store", StoreKind)

@@ -9,6 +9,7 @@ from proof.history import Step
 from proof.monitor import Monitor
 from proof.reading import Row
 from proof.workloads.oplog import LAST
+from tests.proof.checkers import timed
 from tests.proof.checkers.story import Story, faults
 from vox_mesh.model.oplog.chain import NO_HASH, hash_of
 
@@ -86,6 +87,14 @@ def test_a_head_that_is_gone_and_a_chain_that_shrank_are_found() -> None:
     told = " ".join(faults(OPLOG_CHECKS, "heads-kept", story))
     assert "ada ended at 1" in told
     assert "bob: entry 7 is another one" in told
+
+
+def test_a_head_that_was_asked_for_before_a_rollback_and_noted_after_it_may_be_gone() -> None:
+    lost = timed.noted("stage", "store.went_back", 3.0, kept_until=1.0, lost_at=2.0, back_at=3.0)
+    before = timed.noted("monitor", "monitor.head", 3.1, chain="ada", seq=7, hash="gone", asked_at=1.9)
+    after = timed.noted("monitor", "monitor.head", 3.3, chain="ada", seq=7, hash="gone", asked_at=3.2)
+    assert "at 3.100" not in " ".join(timed.faults(OPLOG_CHECKS, "heads-kept", lost, before, after))
+    assert timed.faults(OPLOG_CHECKS, "heads-kept", lost, after)
 
 
 async def test_the_monitor_notes_each_head_and_each_expired_message_once() -> None:
