@@ -160,6 +160,23 @@ def test_a_call_that_ends_late_neither_closes_an_open_circuit_nor_prolongs_it() 
     assert not breaker.refuses
 
 
+@pytest.mark.parametrize("end", [None, NoAnswer("x")], ids=["success", "fault"])
+def test_a_call_that_ends_late_during_a_probe_changes_nothing(end: MeshError | None) -> None:
+    clock = Clock()
+    breaker = Breaker(clock)
+    late = breaker.passing()
+    late.__enter__()
+    for _ in range(5):
+        call(breaker, NoAnswer("x"))
+    clock.now += 30
+    with breaker.passing():
+        late.__exit__(type(end) if end else None, end, None)
+        assert (breaker.state, breaker.refuses) == ("half-open", True)
+        with pytest.raises(CircuitOpen):
+            call(breaker)
+    assert (breaker.state, breaker.refuses) == ("closed", False)
+
+
 @many
 @given(st.lists(st.tuples(st.sampled_from(["fault", "answer"]), st.floats(0, 40)), max_size=40))
 def test_it_is_open_exactly_when_the_rules_say(calls: list[tuple[str, float]]) -> None:

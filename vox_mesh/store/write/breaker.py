@@ -98,17 +98,17 @@ class Breaker:
         try:
             yield
         except _FAULT_KINDS as fault:
-            self._report(fault)
+            self._report(fault, is_probe=probe)
             raise
         except Exception:
-            self._succeeded()  # a refused write is an answer
+            self._report(None, is_probe=probe)  # a refused write is an answer
             raise
         except BaseException:
             if probe:  # cut short, it has shown nothing
-                self._report(Unreachable("the probe was cut short"))
+                self._report(Unreachable("the probe was cut short"), is_probe=True)
             raise
         else:
-            self._succeeded()
+            self._report(None, is_probe=probe)
         finally:
             if probe:
                 self._probing = False
@@ -117,15 +117,18 @@ class Breaker:
         """Count a fault that showed outside of `passing`."""
         self._report(fault)
 
-    def _succeeded(self) -> None:
-        if self._circuit.fail_counter or self._circuit.current_state != pybreaker.STATE_CLOSED:
-            self._report(None)
+    def _report(self, fault: MeshError | None, *, is_probe: bool = False) -> None:
+        """Count the outcome of a call. While the circuit is not closed, only its probe counts.
 
-    def _report(self, fault: MeshError | None) -> None:
+        A call that began before the circuit opened may end during a probe, or when the next one is due.
+        """
+        is_closed = self._circuit.current_state == pybreaker.STATE_CLOSED
+        if not (is_probe or is_closed) or (is_closed and fault is None and not self._circuit.fail_counter):
+            return
+
         def outcome() -> None:
             if fault is not None:
                 raise fault
 
-        # The caller raises the fault itself, and a late word about an open circuit changes nothing.
-        with suppress(pybreaker.CircuitBreakerError, *_FAULT_KINDS):
+        with suppress(pybreaker.CircuitBreakerError, *_FAULT_KINDS):  # the caller raises the fault itself
             self._circuit.call(outcome)
