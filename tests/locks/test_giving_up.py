@@ -99,7 +99,7 @@ async def test_whoever_is_cancelled_while_patterns_are_compared_is_not_served_la
             await waiting
         await settled(mesh)
         go_on.set()
-        if (watching := mesh.locks._queue._watching) is not None:
+        if (watching := mesh.locks._queue._watch_task) is not None:
             await asyncio.wait([watching])
         assert await held_keys(other) == []
         assert await keys_in(other, "lock_waiters") == []

@@ -1,4 +1,4 @@
-"""Leadership: one node of the mesh at a time does something, under a fenced lock of the mesh itself."""
+"""Elect one leader node per role, by a fenced lock of the mesh."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.errors import LockHeld, MeshError, StaleFence
 from vox_mesh.locks.locks import Locks
-from vox_mesh.locks.scripts import OWN
+from vox_mesh.locks.scripts import MESH_PREFIX
 from vox_mesh.model.locks.records import Lock, iso_of
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.schema.statements import named
@@ -22,7 +22,7 @@ _SQL: Final = named("leadership")
 
 
 class Leader(NamedTuple):
-    """Who leads, under which token, and until when unless it goes on."""
+    """Describe the current leader: its node, its fencing token, and when its lease ends."""
 
     node_id: str
     fence_token: int
@@ -30,12 +30,12 @@ class Leader(NamedTuple):
 
 
 class Leadership:
-    """One office of the mesh, as this node may hold it. It is lost with its lock."""
+    """Hold, or compete for, one leader role of the mesh. The role is lost with its lock."""
 
     def __init__(
-        self, office: str, store: Store, locks: Locks, clock: MeshClock, monotonic: Callable[[], float]
+        self, role: str, store: Store, locks: Locks, clock: MeshClock, monotonic: Callable[[], float]
     ) -> None:
-        self._office = office
+        self._role = role
         self._store = store
         self._locks = locks
         self._clock = clock
@@ -44,48 +44,53 @@ class Leadership:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this node leads, by its own clock: it stops believing so before the database does."""
+        """Return whether this node leads, by its own clock, which gives up before the database does."""
         return self._lock is not None and self._monotonic() < self._lock.deadline
 
     @property
     def fence_token(self) -> int | None:
-        """The token under which this node leads."""
+        """Return the fencing token under which this node leads, or `None`."""
         return None if self._lock is None else self._lock.fence_token
 
     def guard(self) -> Statement:
-        """Lets a script go on only while this node leads; else `StaleFence`."""
+        """Return a guard that lets a script run only while this node leads.
+
+        Raises `StaleFence` if it does not.
+        """
         if self._lock is None:
             raise StaleFence
         return self._locks.guard(self._lock)
 
     async def leader(self) -> Leader | None:
-        """Who leads now, as far as our copy of the database shows."""
+        """Return the current leader, as far as the local copy of the database shows."""
         now = iso_of(self._clock.now_ms)
-        rows = await self._store.read(_SQL["leader"], (*self._store.tenant[:2], OWN + self._office, now))
+        rows = await self._store.read(
+            _SQL["leader"], (*self._store.tenant[:2], MESH_PREFIX + self._role, now)
+        )
         return Leader._make(rows[0]) if rows else None
 
     async def keep(self, ttl_s: float) -> bool:
-        """Go on to lead for so long, or begin to if nobody does; whether this node leads.
+        """Renew the leadership for `ttl_s` seconds, or take it if it is free. Return whether we lead.
 
-        As long as half of that is left, nothing is said.
+        Nothing is sent while more than half of the lease is left.
         """
         if self._lock is not None and self._lock.deadline - self._monotonic() < ttl_s / 2:
             try:
                 await self._locks.renew(self._lock, ttl=ttl_s)
             except StaleFence:
-                _log.warning("this node does not lead the %s any more", self._office)
+                _log.warning("leadership lost: role=%s", self._role)
                 self._lock = None
         if self._lock is None and self._clock.step is None and await self.leader() is None:
             with suppress(LockHeld):
-                self._lock = await self._locks.acquire_own(self._office, ttl_s)
-                _log.info("this node leads the %s, under token %d", self._office, self._lock.fence_token)
+                self._lock = await self._locks.acquire_own(self._role, ttl_s)
+                _log.info("leadership acquired: role=%s fence_token=%d", self._role, self._lock.fence_token)
         return self.is_ours
 
     async def resign(self) -> None:
-        """Let another one lead; if that can't be said, it may when the time is over."""
+        """Release the leadership. If the database can't be reached, the lease expires by itself."""
         lock, self._lock = self._lock, None
         if lock is not None:
             try:
                 await self._locks.release(lock)
             except MeshError as error:
-                _log.info("could not resign from the %s: %s", self._office, error.line)
+                _log.info("leadership not released: role=%s error=%s", self._role, error.line)

@@ -1,10 +1,10 @@
-"""Patterns among the keys: which ones are in use, and which keys each of them overlaps.
+"""Patterns among the lock keys: which are in use, and which keys each of them overlaps.
 
-SQL can't tell whether two patterns overlap, so whoever asks for a key compares it with the patterns in use
-and notes the overlaps with its request. The request names the newest pattern that it was compared with, and
-is refused if there is a newer one by then. A pattern that comes into use is announced first, so that all
-later requests are compared with it, and then compared with the keys that were there before. So each pair is
-compared by the one that comes later, and nobody has to begin again because of keys that come and go.
+SQL can't decide whether two patterns overlap. So a request compares its keys with the patterns in use and
+records the overlaps. It states the newest pattern it was compared with, and is refused if there is a newer
+one by then. A new pattern is announced first, so that all later requests are compared with it, and is then
+compared with the keys already in use. So the later one of each pair does the comparison, and keys that come
+and go never force a request to start over.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from vox_mesh.store.script import Answer, Script, Statement
 from vox_mesh.store.store import Store
 
 _SQL: Final = named("locks")
-_FORGET_S: Final = 60.0
-_NEVER: Final = 2**62
+_RESET_INTERVAL_S: Final = 60.0
+_NO_PATTERN: Final = 2**62
 
 PATTERNS_CHANGED: Final = "patterns_changed"
-"""Why a request is refused that was not compared with all patterns."""
+"""The refusal of a request that was not compared with all patterns."""
 
 
 class Patterns:
-    """The patterns that this process knows of."""
+    """The patterns that this process knows."""
 
     def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
         self._monotonic = monotonic
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._index = PatternIndex()
         self._newest = 0
         self._compared: set[str] = set()
         self._since = self._monotonic()
 
     def newest_for(self, key: str) -> int | None:
-        """The newest pattern that the key was compared with; `None` if there is one that it overlaps."""
+        """Return the newest pattern that the key was compared with, or `None` if one overlaps it."""
         if not key.startswith(FILE):
-            return _NEVER
+            return _NO_PATTERN
         return None if is_pattern(key) or self._index.matching(key) else self._newest
 
     def preface(self, keys: Sequence[str]) -> list[Statement]:
-        """What a request for these keys begins with: the overlaps that we know, if there are no others."""
+        """Return the statements that begin a request for these keys: they check and record the overlaps."""
         files = [key for key in keys if key.startswith(FILE)]
         if not files:
             return []
@@ -62,16 +62,16 @@ class Patterns:
             refusal=PATTERNS_CHANGED,
         )
         pairs = [[key, other] for key in files for other in self._index.overlapping(key) if other != key]
-        return [known, self._noting(pairs)] if pairs else [known]
+        return [known, self._note_overlaps(pairs)] if pairs else [known]
 
     def is_known(self, keys: Sequence[str]) -> bool:
-        """Whether the patterns among the keys can be asked for right away."""
+        """Return whether the patterns among the keys can be requested right away."""
         return all(key in self._compared for key in keys if is_pattern(key))
 
     async def learn(self, keys: Sequence[str]) -> None:
-        """Get to know all patterns in use, and bring those among the keys into use."""
-        if self._monotonic() - self._since > _FORGET_S:
-            self._forget()  # many of them are out of use by now
+        """Read all patterns in use, and bring the patterns among the keys into use."""
+        if self._monotonic() - self._since > _RESET_INTERVAL_S:
+            self._reset()  # many are out of use by now
         for key in keys:
             if is_pattern(key):
                 await self._announce(key)
@@ -79,7 +79,7 @@ class Patterns:
         newest = (await self._store.read(_SQL["newest_pattern"], self._mesh, fresh=True)).value or 0
         rows = await self._store.read(_SQL["patterns_after"], (*self._mesh, self._newest), fresh=True)
         if self._index is not index:
-            return  # all was forgotten meanwhile: what came before these rows is not known any more
+            return  # reset meanwhile: the patterns before these rows are not known any more
         for row in rows:
             self._index.add(row["lock_key"])
             newest = max(newest, row["number"])
@@ -101,12 +101,14 @@ class Patterns:
         self._compared.add(key)
 
     async def _compare(self, key: str, number: int) -> None:
-        """With the keys that came into use before it was announced; later ones are compared with it."""
+        """Compare a pattern with the keys that were in use before it was announced."""
         rows = await self._store.read(_SQL["file_keys_in_use"], self._mesh, fresh=True)
         others = PatternIndex(row["lock_key"] for row in rows)
         pairs = [[key, other] for other in others.overlapping(key) if other != key]
         compared = Statement(_SQL["pattern_was_compared"], (*self._mesh, key, number))
-        await self._store.write(Script(*([self._noting(pairs)] if pairs else []), compared, repeatable=True))
+        await self._store.write(
+            Script(*([self._note_overlaps(pairs)] if pairs else []), compared, repeatable=True)
+        )
 
-    def _noting(self, pairs: Sequence[Sequence[str]]) -> Statement:
+    def _note_overlaps(self, pairs: Sequence[Sequence[str]]) -> Statement:
         return Statement(_SQL["note_overlaps"], (*self._mesh, orjson.dumps(pairs).decode()))

@@ -1,4 +1,4 @@
-"""A lease: renews a lock in the background, and stops the work under it when it is lost."""
+"""Leases: renew a lock in the background, and cancel the work under it when the lock is lost."""
 
 from __future__ import annotations
 
@@ -14,44 +14,46 @@ from vox_mesh.observability.log_context import of_lock
 
 _log = logging.getLogger(__name__)
 
-_AGAIN_S: Final = 0.5
+_RETRY_DELAY_S: Final = 0.5
 
 Renew = Callable[[Lock], Awaitable[object]]
-LetGo = Callable[[Lock], Awaitable[bool]]
+Release = Callable[[Lock], Awaitable[bool]]
 
 
 class Lease:
-    """Renews at a third of the time that a lock has; tries again after a fault, until the lock is over."""
+    """Renew a lock at a third of its TTL, and retry after failures until it expires."""
 
     def __init__(
-        self, lock: Lock, renew: Renew, lost: Callable[[], object], monotonic: Callable[[], float]
+        self, lock: Lock, renew: Renew, on_lost: Callable[[], object], monotonic: Callable[[], float]
     ) -> None:
         self.lock = lock
         self._renew = renew
-        self._lost = lost
+        self._on_lost = on_lost
         self._monotonic = monotonic
         self._loop = asyncio.get_running_loop()
         self._renewing: asyncio.Task[None] | None = None
         self._is_over = False
         self.is_lost = False
-        # The first renewal is a timer only: most locks are let go of before it rings.
+        # The first renewal is only a timer: most locks are released before it fires.
         self._timer = self._loop.call_later(max(0.0, self._left_s - 2 * lock.ttl / 3), self._start)
 
     def _start(self) -> None:
-        self._renewing = self._loop.create_task(self._keep(), name=f"vox-mesh-lease-{self.lock.fence_token}")
+        self._renewing = self._loop.create_task(
+            self._renew_until_lost(), name=f"vox-mesh-lease-{self.lock.fence_token}"
+        )
 
-    async def _keep(self) -> None:
+    async def _renew_until_lost(self) -> None:
         pause = await self.run_once()
         while pause is not None:
             await asyncio.sleep(min(pause, max(0.0, self._left_s)))
             pause = await self.run_once()
 
     async def run_once(self) -> float | None:
-        """Renew; in how many seconds it is to be done again. `None`: the lock is over, and lost."""
+        """Renew the lock. Return the seconds until the next renewal, or `None` if the lock is lost."""
         token = self.lock.fence_token
         pause: float | None = None
         try:
-            if not self.is_past:
+            if not self.is_expired:
                 async with asyncio.timeout(self._left_s):
                     await self._renew(self.lock)
                 pause = self.lock.ttl / 3
@@ -59,23 +61,23 @@ class Lease:
             pass
         except StaleFence:
             if self.lock.fence_token != token:
-                pause = 0.0  # it was upgraded or downgraded meanwhile
-        except Exception as error:  # whatever it was, it must not end in silence
-            _log.warning("the lock on %s was not renewed: %s", ", ".join(self.lock.keys), error)
-            pause = min(_AGAIN_S, self.lock.ttl / 10)
+                pause = 0.0  # upgraded or downgraded meanwhile
+        except Exception as error:  # the renewal must go on after any failure
+            _log.warning("lock not renewed: keys=%s error=%s", ", ".join(self.lock.keys), error)
+            pause = min(_RETRY_DELAY_S, self.lock.ttl / 10)
         if pause is None:
             self.lose()
         return pause
 
     def lose(self) -> None:
-        """The work under it has to stop."""
+        """Mark the lock as lost and stop the work under it."""
         if not (self._is_over or self.is_lost):
             self.is_lost = True
-            self._lost()
+            self._on_lost()
 
     @property
-    def is_past(self) -> bool:
-        """Whether its time is over by our own clock, whether or not a timer has had its turn since."""
+    def is_expired(self) -> bool:
+        """Return whether the lease has expired by our own clock, even if no timer has fired since."""
         return self._left_s <= 0
 
     @property
@@ -83,7 +85,7 @@ class Lease:
         return self.lock.deadline - self._monotonic()
 
     def stop(self) -> None:
-        """The work is done: from now on nothing can be lost, and nobody is cancelled."""
+        """Stop losing: the work is done and must not be cancelled any more."""
         self._is_over = True
         self._timer.cancel()
 
@@ -95,13 +97,13 @@ class Lease:
 
 
 @asynccontextmanager
-async def leased(
-    lock: Lock, renew: Renew, let_go: LetGo, monotonic: Callable[[], float], leases: set[Lease]
+async def hold_lease(
+    lock: Lock, renew: Renew, release: Release, monotonic: Callable[[], float], leases: set[Lease]
 ) -> AsyncIterator[Lock]:
-    """Hold the lock for as long as the body runs; the body is cancelled, with `LockLost`, if it is lost.
+    """Hold the lock while the body runs; cancel the body with `LockLost` if the lock is lost.
 
-    A body that could not be, as it never waited, is told so at its end. `let_go` must release it even if that
-    is cancelled, and answers whether it was held until then. It is among the `leases` for as long.
+    A body that never awaited gets `LockLost` at its end. `release` must release the lock even if it is
+    cancelled, and return whether it was held until then. The lease is in `leases` meanwhile.
     """
     body = asyncio.current_task()
     assert body is not None
@@ -113,7 +115,7 @@ async def leased(
             yield lock
         except asyncio.CancelledError:
             if lease.is_lost and body.uncancel() <= before:
-                raise _lost(lock) from None
+                raise _lock_lost(lock) from None
             raise
         except BaseException:
             if lease.is_lost:
@@ -122,18 +124,18 @@ async def leased(
         else:
             if lease.is_lost:
                 body.uncancel()
-            if lease.is_lost or lease.is_past:
-                raise _lost(lock)
+            if lease.is_lost or lease.is_expired:
+                raise _lock_lost(lock)
         finally:
             leases.discard(lease)
             lease.stop()
             await lease.end()
-            was_held = not lease.is_lost and await let_go(lock)
+            was_held = not lease.is_lost and await release(lock)
         if not was_held:
-            raise _lost(lock)
+            raise _lock_lost(lock)
 
 
-def _lost(lock: Lock) -> LockLost:
+def _lock_lost(lock: Lock) -> LockLost:
     return LockLost(
         f"the lock on {', '.join(lock.keys)} was lost: token {lock.fence_token} is over",
         hint="acquire it again; what it protects may have been changed by others",

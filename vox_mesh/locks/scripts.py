@@ -1,8 +1,8 @@
-"""A request for a lock, and the scripts that it is made of.
+"""Lock requests, and the scripts that carry them out.
 
-There are two ways. The *short* one is for one key that nobody else is after: many such requests share one
-statement. The *long* one is for everything else: the request stands in the queue, takes its keys if nothing
-blocks it, and leaves the queue again if it was served or does not mean to wait.
+A request takes one of two paths. The *short* path is for one key that no other request contends for: many
+such requests share one statement. The *long* path is for everything else: the request enters the queue, takes
+its keys if nothing blocks it, and leaves the queue if it was served or does not wait.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from vox_mesh.store.script import Answer, Item, Outcome, Script, Shape, Statemen
 Mesh = tuple[str, str]
 """The scope and the repository that the keys belong to."""
 
-ALIVE: Final = "+2.000 seconds"
-"""For how long a waiter counts as alive after it was heard of."""
+WAITER_LEASE: Final = "+2.000 seconds"
+"""How long a waiter counts as alive after its last sign of life."""
 
 FILE_TTL_S: Final = 30.0
 TASK_TTL_S: Final = 300.0
 MIN_TTL_S: Final = 0.1
 MAX_TTL_S: Final = 86_400.0
 MAX_KEYS: Final = 64
-OWN: Final = "mesh:"
-"""Keys that begin so belong to the mesh itself."""
+MESH_PREFIX: Final = "mesh:"
+"""The prefix of keys that belong to the mesh itself."""
 
 _SQL: Final = named("locks")
-_STANDING: Final = ("fence_token", "expires_at", "ticket", "now")
+_RESULT_COLUMNS: Final = ("fence_token", "expires_at", "ticket", "now")
 
 
-def of_mode(name: str, *, shared: bool) -> str:
-    """A statement about holds, for one of the two modes."""
+def sql_for_mode(name: str, *, shared: bool) -> str:
+    """Return the named statement for exclusive or for shared locks."""
     return _SQL[f"{name}_share" if shared else name]
 
 
 @cache
-def _on_holds(name: str, *, shared: bool) -> str:
+def _sql_on_table(name: str, *, shared: bool) -> str:
     return _SQL[name].replace("HOLDS", "lock_shares" if shared else "distributed_locks")
 
 
@@ -74,7 +74,7 @@ _RELEASE: Final = Shape(
 
 @dataclass(eq=False, slots=True)
 class LockRequest:
-    """Who wants which keys, how and for how long."""
+    """Describe who wants which keys, in which mode and for how long."""
 
     keys: tuple[str, ...]
     node: str
@@ -87,23 +87,27 @@ class LockRequest:
     def checked(
         cls, keys: str | Sequence[str], node: str, agent: str, *, shared: bool, ttl: float | None
     ) -> LockRequest:
-        """The request, if it is one: its keys in their normal form, each once, and a fitting time."""
+        """Return a request for the normalised keys, without duplicates.
+
+        Raises `BadValue` if the keys, the agent or the TTL are out of bounds.
+        """
         wanted = normal_keys(keys)
         if not 1 <= len(wanted) <= MAX_KEYS:
             raise BadValue(f"a lock is for 1 to {MAX_KEYS} keys, not {len(wanted)}")
-        if not _is_name(agent):
+        if not _is_agent_name(agent):
             raise BadValue(f"agent must be printable text, got {agent!r}", hint="pass the agent's id")
         return cls(wanted, node, agent, shared, default_ttl(wanted) if ttl is None else checked_ttl(ttl))
 
     @property
     def is_simple(self) -> bool:
-        """Whether it may go the short way."""
+        """Return whether the request may take the short path."""
         return len(self.keys) == 1 and not self.is_shared
 
-    def granted(self, token: int, expires_at: str, sent: float, left: float | None = None) -> Lock:
-        """The lock that it came to; it was sent at `sent`, by a clock that never steps.
+    def to_lock(self, token: int, expires_at: str, sent: float, left: float | None = None) -> Lock:
+        """Return the lock that this request was granted.
 
-        `left`: the time that it has, if it may have been granted before.
+        `sent`: when the request was sent, by the monotonic clock. `left`: the seconds until the lease ends,
+        if it may have been granted earlier.
         """
         deadline = sent + (self.ttl if left is None else min(left, self.ttl))
         return Lock(
@@ -111,16 +115,16 @@ class LockRequest:
             request_id=self.id,
         )
 
-    def standing(self, outcome: Outcome, sent: float) -> tuple[Lock | None, int | None]:
-        """What a long script of it has come to: a lock, or a place in the queue, or neither."""
+    def result(self, outcome: Outcome, sent: float) -> tuple[Lock | None, int | None]:
+        """Return the result of a long script: a lock, or a ticket in the queue, or neither."""
         token, expires_at, ticket, now = outcome.rows[0]
         if token is None:
             return None, ticket
         left = (milliseconds_at(expires_at) - milliseconds_at(now)) / 1_000
-        return self.granted(token, expires_at, sent, left), None
+        return self.to_lock(token, expires_at, sent, left), None
 
     def refusal(self, holders: Sequence[Holder], waited: float = 0.0) -> LockHeld:
-        """Why it is not granted."""
+        """Return the error that says why the request is not granted."""
         after = f" after {waited:g} s" if waited else ""
         who = "; ".join(map(str, holders)) if holders else "others wait for it before you"
         message = f"{', '.join(self.keys)} was not acquired{after}: {who}"
@@ -129,7 +133,7 @@ class LockRequest:
     # --- scripts ---------------------------------------------------------------------------------
 
     def short_script(self, known: int) -> Script:
-        """Take the key if nobody is after it."""
+        """Return the script that takes the key if no other request contends for it."""
         item: Item = {
             "lock_key": self.keys[0],
             "node": self.node,
@@ -148,37 +152,38 @@ class LockRequest:
         ticket: int | None,
         waits: bool,
     ) -> Script:
-        """Take the keys if nothing blocks us; otherwise wait for them, or don't.
+        """Return the script that takes the keys if nothing blocks them; otherwise it may wait.
 
-        `preface`: for patterns. `known`: this is a simple request, and no pattern up to that one overlaps it.
+        `preface`: the statements about patterns. `known`: set for a simple request that no pattern up to that
+        number overlaps. `waits`: whether the request stays in the queue.
         """
         keys, shared = json(self.keys), self.is_shared
         own = (*mesh, self.id, keys)
         holder = (int(shared), self.node, self.agent)
-        standing = Answer(_on_holds("standing", shared=shared), own, _STANDING)
+        standing = Answer(_sql_on_table("standing", shared=shared), own, _RESULT_COLUMNS)
         return Script(
             *preface,
             Statement(_SQL["raise_generation"], mesh),
             Statement(_SQL["close_short_way"], (*mesh, keys)),
-            Statement(_on_holds("stand_in_queue", shared=shared), (*own, *holder, ticket, ALIVE)),
-            *(self._taking(mesh) if known is None else self._taking_next(mesh, known)),
+            Statement(_sql_on_table("stand_in_queue", shared=shared), (*own, *holder, ticket, WAITER_LEASE)),
+            *(self._take_statements(mesh) if known is None else self._take_next_statements(mesh, known)),
             *(() if waits else [Statement(_SQL["leave_queue"], (*mesh, self.id))]),
-            *_opening(mesh, keys, forgets=not waits),
+            *_open_statements(mesh, keys, deletes_free=not waits),
             answer=standing,
             repeatable=True,
         )
 
-    def _taking(self, mesh: Mesh) -> Sequence[Statement]:
-        """Take all keys, if nothing at all blocks them."""
+    def _take_statements(self, mesh: Mesh) -> Sequence[Statement]:
+        """Return the statements that take all keys if nothing blocks any of them."""
         shared, keys = self.is_shared, json(self.keys)
         return (
             Statement(_SQL["raise_above"], (*mesh, keys)),
-            Statement(of_mode("take", shared=shared), (*mesh, self.id, modifier(self.ttl))),
-            Statement(_on_holds("leave_queue_if_served", shared=shared), (*mesh, self.id, keys)),
+            Statement(sql_for_mode("take", shared=shared), (*mesh, self.id, modifier(self.ttl))),
+            Statement(_sql_on_table("leave_queue_if_served", shared=shared), (*mesh, self.id, keys)),
         )
 
-    def _taking_next(self, mesh: Mesh, known: int) -> Sequence[Statement]:
-        """Take the only key, if it is free and this one's turn: what most come to, at a third of the cost."""
+    def _take_next_statements(self, mesh: Mesh, known: int) -> Sequence[Statement]:
+        """Return the statements that take the only key if it is free and this request is next."""
         own = (*mesh, self.id, self.keys[0])
         return (
             Statement(_SQL["leave_queue_if_next"], (*own, known)),
@@ -186,42 +191,42 @@ class LockRequest:
         )
 
     def pass_scripts(self, mesh: Mesh, lock: Lock, known: int) -> tuple[Script, Script]:
-        """Have the key from its holder, if it is this one's turn; for a simple request that waits already."""
+        """Return the scripts that hand the key off from its holder to this simple, waiting request."""
         own = (*mesh, self.id, self.keys[0])
         values = (*own, self.node, self.agent, modifier(self.ttl), lock.fence_token, known, lock.request_id)
-        passed = Answer(_SQL["pass_on"], values, _STANDING)
+        handed_off = Answer(_SQL["pass_on"], values, _RESULT_COLUMNS)
         left = Statement(_SQL["leave_queue_if_passed"], own)
-        return Script(answer=passed, repeatable=True), Script(left, repeatable=True)
+        return Script(answer=handed_off, repeatable=True), Script(left, repeatable=True)
 
     def behind_script(self, mesh: Mesh, known: int) -> Script:
-        """Wait for a key that is held and waited for; answers with the ticket if that is so."""
-        values = (*mesh, self.id, self.keys[0], self.node, self.agent, ALIVE, known)
+        """Return the script that waits behind other waiters of a held key; it answers with a ticket."""
+        values = (*mesh, self.id, self.keys[0], self.node, self.agent, WAITER_LEASE, known)
         return Script(answer=Answer(_SQL["stand_behind"], values, ("ticket",)), repeatable=True)
 
     def served_guard(self, mesh: Mesh) -> Statement:
-        """Lets a script go on only if this request has its keys."""
-        sql = _on_holds("refuse_unless_served", shared=self.is_shared)
+        """Return a guard that lets a script run only if this request has its keys."""
+        sql = _sql_on_table("refuse_unless_served", shared=self.is_shared)
         return Statement(sql, (*mesh, self.id, json(self.keys)), refusal=LockHeld.code)
 
     def leave_script(self, mesh: Mesh) -> Script:
-        """Want nothing any more, whatever was granted meanwhile."""
+        """Return the script that withdraws the request and releases what it was granted meanwhile."""
         keys = json(self.keys)
         return Script(
             Statement(_SQL["leave_queue"], (*mesh, self.id)),
-            Statement(of_mode("give_up", shared=self.is_shared), (*mesh, self.id, keys)),
-            *_opening(mesh, keys, forgets=True),
+            Statement(sql_for_mode("give_up", shared=self.is_shared), (*mesh, self.id, keys)),
+            *_open_statements(mesh, keys, deletes_free=True),
             repeatable=True,
         )
 
 
-def _opening(mesh: Mesh, keys: str, *, forgets: bool) -> Sequence[Statement]:
-    """Open the short way to keys that nobody waits for any more; what is not held at all may go."""
+def _open_statements(mesh: Mesh, keys: str, *, deletes_free: bool) -> Sequence[Statement]:
+    """Reopen the short path to keys without waiters; delete the rows of free keys if `deletes_free`."""
     opening = Statement(_SQL["open_short_way"], (*mesh, keys))
-    return (opening, Statement(_SQL["forget_free"], (*mesh, keys))) if forgets else (opening,)
+    return (opening, Statement(_SQL["forget_free"], (*mesh, keys))) if deletes_free else (opening,)
 
 
 def short_release(lock: Lock) -> Script | None:
-    """Let go of a simple lock, if nobody waits for its key; answers with a row if that was so."""
+    """Return the script that releases a simple lock if no request waits for its key; a row means it did."""
     if len(lock.keys) > 1 or lock.is_shared:
         return None
     item: Item = {"lock_key": lock.keys[0], "token": lock.fence_token, "request": lock.request_id}
@@ -229,47 +234,47 @@ def short_release(lock: Lock) -> Script | None:
 
 
 def long_release(mesh: Mesh, lock: Lock) -> Script:
-    """Let go of all keys of a lock; answers with those that were still held."""
-    answer = Answer(of_mode("release", shared=lock.is_shared), held_values(mesh, lock), ("lock_key",))
+    """Return the script that releases all keys of a lock; it answers with those still held."""
+    answer = Answer(sql_for_mode("release", shared=lock.is_shared), held_values(mesh, lock), ("lock_key",))
     return Script(answer=answer, repeatable=True)
 
 
 def renew_script(mesh: Mesh, lock: Lock, ttl: float) -> Script:
-    """Give the lock so long from now, if it is still held; answers with its new end."""
+    """Return the script that renews a held lock for `ttl` seconds; it answers with its new expiry."""
     held = held_values(mesh, lock)
-    renew = Statement(of_mode("renew", shared=lock.is_shared), (*held, modifier(ttl)))
+    renew = Statement(sql_for_mode("renew", shared=lock.is_shared), (*held, modifier(ttl)))
     return Script(
         held_guard(mesh, lock), renew, answer=Answer(_SQL["expiry"], held, ("expires_at",)), repeatable=True
     )
 
 
 def held_guard(mesh: Mesh, lock: Lock) -> Statement:
-    """Lets a script go on only while this hold is there, with its token and request, and not over."""
+    """Return a guard that lets a script run only while this lock is held, by token and request."""
     return Statement(_SQL["refuse_unless_held"], held_values(mesh, lock), refusal=StaleFence.code)
 
 
 def held_values(mesh: Mesh, lock: Lock) -> tuple[Value, ...]:
-    """Return what identifies a hold to the statements about it."""
+    """Return the values that identify a lock to the statements about it."""
     return (*mesh, json(lock.keys), lock.fence_token, lock.request_id)
 
 
-def _is_name(agent: object) -> bool:
-    """Return whether this can be the name of an agent."""
+def _is_agent_name(agent: object) -> bool:
+    """Return whether this is a valid agent name."""
     return isinstance(agent, str) and agent.isprintable()
 
 
 def default_ttl(keys: Sequence[str]) -> float:
-    """The time that a lock is for if nobody says: a file is edited soon, a task takes longer."""
+    """Return the default TTL in seconds: short for files, longer for all other keys."""
     return FILE_TTL_S if all(key.startswith(FILE) for key in keys) else TASK_TTL_S
 
 
 def checked_ttl(ttl: float) -> float:
-    """The time that a lock is for, if it is within bounds."""
+    """Return the TTL if it is within bounds."""
     return checked_seconds("ttl", ttl, MIN_TTL_S, MAX_TTL_S, hint="pass no ttl for the default of its keys")
 
 
 def normal_keys(keys: object) -> tuple[str, ...]:
-    """The keys in their normal form, each once."""
+    """Return the keys in their normal form, without duplicates."""
     if isinstance(keys, str):
         return (normalised(keys),)
     wanted = list(keys) if isinstance(keys, Iterable) else [keys]
@@ -280,10 +285,10 @@ def normal_keys(keys: object) -> tuple[str, ...]:
 
 
 def modifier(seconds: float) -> str:
-    """So many seconds from now, as the database writes it."""
+    """Return a duration as a modifier of the database's date functions."""
     return f"+{seconds:.3f} seconds"
 
 
 def json(values: Sequence[str]) -> str:
-    """The values as a JSON array."""
+    """Return the values as a JSON array."""
     return orjson.dumps(values).decode()

@@ -1,4 +1,4 @@
-"""Watching locks: who holds what, told again whenever that has changed."""
+"""Watch locks: yield the holders whenever they change."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.model.locks.records import Holder
 from vox_mesh.store.store import Store
 
-_LOOK_S: Final = 1.0
-_CALM_S: Final = 0.02
+_POLL_INTERVAL_S: Final = 1.0
+_DEBOUNCE_S: Final = 0.02
 
 
-async def watched(
+async def watch_holders(
     store: Store, holders: Callable[[], Awaitable[list[Holder]]]
 ) -> AsyncGenerator[list[Holder], None]:
-    """All holds now, and again whenever one came or ended, or somebody began or ceased to wait for it.
+    """Yield all holders now, and again when a lock or its number of waiters changes.
 
-    That one was renewed is no change.
+    Renewals are not reported.
     """
     last: list[tuple[str, int, int]] | None = None
     while True:
         seen = store.change_count
-        next_s: float | None = _LOOK_S
-        with suppress(DatabaseUnavailable):  # it goes on when the database is back
-            found = await holders()
-            now = [(each.lock_key, each.fence_token, each.waiting) for each in found]
+        next_s: float | None = _POLL_INTERVAL_S
+        with suppress(DatabaseUnavailable):  # retried when the database is back
+            current = await holders()
+            now = [(each.lock_key, each.fence_token, each.waiting) for each in current]
             if now != last:
                 last = now
-                yield found
-            # A hold, or a waiter's patience, can end without anybody's doing.
-            next_s = min((_LOOK_S if each.waiting else each.left_s for each in found), default=None)
+                yield current
+            # A lease or a waiter can time out without a commit.
+            next_s = min(
+                (_POLL_INTERVAL_S if each.waiting else each.left_s for each in current), default=None
+            )
         with suppress(TimeoutError):
             async with asyncio.timeout(next_s):
                 await store.changed(seen)
-        await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
+        await asyncio.sleep(_DEBOUNCE_S)  # a busy mesh commits all the time

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from vox_mesh.errors import NoAnswer
-from vox_mesh.locks.scripts import OWN
+from vox_mesh.locks.scripts import MESH_PREFIX
 from vox_mesh.model.jobs.records import HELD, JobState
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.nodes.liveness import NodeState
@@ -212,7 +212,7 @@ class Lookout:
         """The mesh as it is now, by one question to the database, which is to answer within seconds."""
         store = self._mesh.store
         started = time.monotonic()
-        values = (*store.tenant[:2], MOST, OWN + OFFICE)
+        values = (*store.tenant[:2], MOST, MESH_PREFIX + OFFICE)
         # Times are told by the clock of whoever answers, and that is to be the database.
         row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_LOOK_S))[0]
         took_ms = (time.monotonic() - started) * 1_000
