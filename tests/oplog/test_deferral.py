@@ -320,7 +320,7 @@ async def test_an_op_is_left_alone_when_a_rollback_has_lost_what_was_seen(
         first = new_key()
         op_id = await add(node, first)
         await add(node, key=first)
-        seen, look = await node.deferral._decided(), node.deferral._decided
+        seen, look = await node.deferral._read_decided(), node.deferral._read_decided
 
         async def decided(*, fresh: bool = False) -> Rows:
             return await look(fresh=True) if fresh else seen  # as a replica may still show it
@@ -328,7 +328,7 @@ async def test_an_op_is_left_alone_when_a_rollback_has_lost_what_was_seen(
         lost = op_id if is_itself else first
         for table in ("agent_oplog", "deferred_ops"):
             await node.store.write(Script(Statement(f"DELETE FROM {table} WHERE op_id = ?", (lost,))))
-        monkeypatch.setattr(node.deferral, "_decided", decided)
+        monkeypatch.setattr(node.deferral, "_read_decided", decided)
         await node.deferral.run_once()
         assert await effects(node, op_id) == []
         assert await waiting(node) == ({} if is_itself else {op_id: None})

@@ -116,7 +116,7 @@ class Presence:
 
     # --- the start -------------------------------------------------------------------------------
 
-    async def register(self, desk: DirectDatabase) -> Joined:
+    async def register(self, database: DirectDatabase) -> Joined:
         """Begin a new incarnation; refused while another process is this node, or with another key."""
         place = Statement(
             _SQL["refuse_if_in_use"],
@@ -136,9 +136,9 @@ class Presence:
         )
         started = self._clock.started()
         try:
-            row = (await desk.apply(script)).rows[0]
+            row = (await database.apply(script)).rows[0]
         except Refused as refused:
-            raise await self._explained(refused, desk) from None
+            raise await self._explained(refused, database) from None
         if not (self._has_joined or row["correction_ms"]) and self._clock.correction_ms:
             self._clock.accept()  # this node has dropped the correction
         self._has_joined = True
@@ -151,15 +151,15 @@ class Presence:
         own = (self._clock.wall_ms, MAX_DISTANCE_MS, DEAD_AFTER_TICKS)
         return Statement(_CLOCK["drop_correction"], own)
 
-    async def _explained(self, refused: Refused, desk: DirectDatabase) -> MeshError:
+    async def _explained(self, refused: Refused, database: DirectDatabase) -> MeshError:
         self._arrival = new_key()
         if refused.reason == "key_refused":
             own = (self._identity.key.public, self._host, os.getpid())
-            await desk.apply(Script(Statement(_SQL["request_key"], (*self._whose, *own))))
+            await database.apply(Script(Statement(_SQL["request_key"], (*self._whose, *own))))
             return key_refused(self.node_id, self._identity.key.public)
-        now_ms = (await desk.ask(Statement(_SQL["now"]))).value
+        now_ms = (await database.ask(Statement(_SQL["now"]))).value
         values = (*self._whose[:2], orjson.dumps([self.node_id]).decode())
-        found = await desk.ask(Statement(_SQL["some"], values))
+        found = await database.ask(Statement(_SQL["some"], values))
         row = found[0]
         silent_s = max(0, now_ms - row["last_seen_ms"]) / 1_000
         return NodeInUse(

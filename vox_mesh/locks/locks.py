@@ -50,7 +50,7 @@ _NO_LONGER_HELD: Final = "no_longer_held"
 
 
 class Locks:
-    """Acquires, renews, releases and lists locks, for the agents of one process.
+    """Acquire, renew, release and list locks, for the agents of one process.
 
     A holder is a node and an agent; the fencing token proves that a lock is held. Locks are not re-entrant: a
     holder that asks for its key again waits, or is refused, like any other.

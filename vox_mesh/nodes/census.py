@@ -1,4 +1,4 @@
-"""The census: how many there are of everything in the mesh, by one question."""
+"""The census: counts of everything in the mesh, by one query."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
 
 MAX_MESSAGES: Final = 100_000
-"""So many messages are counted, at the most."""
+"""The maximum number of messages that are counted."""
 
 MAX_READY: Final = 10_000
-"""So many jobs of a kind that could be claimed are counted, at the most."""
+"""The maximum number of ready jobs per kind that are counted."""
 
 _SQL: Final = named("census")
 
@@ -33,14 +33,14 @@ class Ticking(NamedTuple):
 
 
 class Census(NamedTuple):
-    """What there is in the mesh."""
+    """The counts of everything in the mesh."""
 
     jobs: dict[str, dict[str, int]]
-    """By kind and state; all but the most frequent kinds together, as `other`."""
+    """By kind and state; all but the most frequent kinds are counted together as `other`."""
     jobs_ready: dict[str, int]
-    """Those that could be claimed now, by kind: neither for later, nor waiting for others. None: no entry."""
+    """Jobs that could be claimed now, by kind: neither delayed nor waiting for others. Zero: no entry."""
     nodes: list[Ticking]
-    """Those that have not left, the one that was heard of last first."""
+    """The nodes that have not left, the most recently seen first."""
     nodes_left: int
     locks_held: int
     lock_waiters: int
@@ -49,15 +49,15 @@ class Census(NamedTuple):
     messages_dead: int
     conflicts_open: int
     last_report: str | None
-    """On the last bar of which there was anything to tell; a JSON document."""
+    """On the last bar with anything to report; a JSON document."""
     budgets: dict[str, float]
-    """Those that have a bound, by which part of each is spent."""
+    """The limited budgets, by the fraction that is spent."""
 
 
 async def take_census(store: Store, clock: MeshClock, *, kinds: int, budgets: int, timeout: float) -> Census:
-    """Count what there is; so many kinds of job, and so many budgets, are told by name.
+    """Count everything in the mesh; `kinds` kinds of job and `budgets` budgets are listed by name.
 
-    The replica answers where there is one, otherwise it is one request.
+    The replica answers if there is one; otherwise it takes one request.
     """
     now_ms = clock.now_ms
     values = (*store.tenant[:2], now_ms, kinds, MAX_MESSAGES, iso_of(now_ms), MAX_READY, budgets)

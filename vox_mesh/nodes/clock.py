@@ -1,7 +1,7 @@
-"""The mesh's clock, as a node knows it, and the hybrid times that follow it.
+"""The mesh's clock as a node knows it, and the hybrid times that follow it.
 
-The time of the mesh is the database's clock plus a correction that the nodes maintain: when somebody sets the
-database's clock, the time of the mesh goes on.
+The time of the mesh is the database's clock plus a correction that the nodes maintain: when the database's
+clock is set, the time of the mesh goes on without a step.
 """
 
 from __future__ import annotations
@@ -25,100 +25,100 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_DISTANCE_MS: Final = 60_000
-"""A node whose own clock is further off than this authors nothing new."""
+"""A node whose own clock differs by more than this authors nothing new."""
 
 MAX_STEP_MS: Final = 5_000
-"""A smaller step of the database's clock is followed; a larger one has to be confirmed."""
+"""Smaller steps of the database's clock are followed; larger ones have to be confirmed."""
 
 _MAX_DRIFT: Final = 0.001
-_LATE_MS: Final = 10_000
-_LATEST_MS: Final = 600_000
-_SAME_STEP_MS: Final = 2_000
-_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_MIN_LATE_MS: Final = 10_000
+_MAX_LATE_MS: Final = 600_000
+_STEP_TOLERANCE_MS: Final = 2_000
+_CLOCK_ID: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def _days(time_ms: int) -> float:
+def _julian_day(time_ms: int) -> float:
     return time_ms / 86_400_000 + 2_440_587.5
 
 
 def elapsed_s() -> float:
-    """A clock that never steps and, unlike `time.monotonic`, goes on while the machine is suspended."""
-    return time.clock_gettime(_CLOCK)
+    """Return the seconds of a clock that never steps and, unlike `time.monotonic`, counts suspended time."""
+    return time.clock_gettime(_CLOCK_ID)
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What a node finds around it: a wall clock, one that never steps, chance (from 0 to 1), and secrets."""
+    """The injected clocks, randomness (from 0 to 1) and secrets of a node."""
 
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     monotonic: Callable[[], float] = time.monotonic
     chance: Callable[[], float] = random.random
     secret: Callable[[int], bytes] = secrets.token_bytes
-    """So many bytes that nobody can guess."""
+    """Returns this many unpredictable bytes."""
     memory: SharedHome | None = None
-    """The database of the memory home, if it is one that others share."""
+    """The database of the memory backend, if it is shared."""
     place: str | None = None
-    """On such a home, where it runs: a node that begins there again takes over from the one before."""
+    """The place on a shared backend: a node that restarts there takes over from the previous one."""
     elapsed: Callable[[], float] = elapsed_s
-    """A clock that never steps, not even while the machine sleeps: the witness against the database's."""
+    """A clock that never steps and counts suspended time; it reveals steps of the database's clock."""
 
 
 class MeshClock:
-    """Tells the time of the mesh between the database's answers, by a clock of our own that never steps.
+    """Estimate the time of the mesh between the database's answers, by a local clock that never steps.
 
-    The time in an answer was read after the request was sent and before the answer came: so what is told
-    is never ahead of the database, and behind it by no more than the quickest answer took. An answer that
-    can't be true unless the database's clock was set is not believed: see `step`.
+    The time in an answer was read after the request was sent and before the answer came: so the estimate is
+    never ahead of the database, and behind it by no more than the fastest answer took. An answer that is
+    impossible unless the database's clock was set is not believed: see `step`.
     """
 
     def __init__(self, dependencies: Dependencies, *, has_own_wall: bool = False) -> None:
         self._times = dependencies
         self._has_own_wall = has_own_wall
-        self._ahead_ms: float | None = None  # of the clock that never steps: at least so much
-        self._unsure_ms = 0.0  # and by no more than this above it: an answer may have come late
-        self._wall_ahead_ms = 0.0  # of the same, when the database was last believed
+        self._ahead_ms: float | None = None  # of the clock that never steps: the lower bound
+        self._unsure_ms = 0.0  # the upper bound is above it by this: an answer may have been late
+        self._wall_ahead_ms = 0.0  # of the clock that never steps, when the database was last believed
         self._heard_at = 0.0
-        self._late_ms = _LATE_MS
+        self._late_ms = _MIN_LATE_MS
         self._is_accepting = False
         self._hybrid = HybridClock("")
         self.is_off = False
-        """Whether our own clock was too far from the database's when that was last heard."""
+        """Whether our own clock was too far from the database's at its last answer."""
         self.step: ClockStep | None = None
-        """How far the database's clock was from where it should be when it was last heard, if too far."""
+        """The unconfirmed step of the database's clock at its last answer, if there was one."""
         self.correction_ms = 0
-        """The time of the mesh minus the database's clock, as it was last heard."""
+        """The time of the mesh minus the database's clock, by its last answer."""
         self.jumps = 0
-        """How often the database's clock was found to have stepped."""
+        """How many steps of the database's clock were found."""
         self.flagged = 0
-        """How many remote times were too far ahead to be believed."""
+        """How many remote times were rejected as too far ahead."""
 
     def name(self, author: str) -> None:
-        """Whose times these are."""
+        """Set the author of the hybrid times."""
         last = self._hybrid.last
         self._hybrid = HybridClock(author)
         self._hybrid.resume(last)
 
     @property
     def is_set(self) -> bool:
-        """Whether the database has told its time."""
+        """Return whether the database has reported its time."""
         return self._ahead_ms is not None
 
     def started(self) -> float:
-        """Take this before a request, and give it to `heard` with the answer."""
+        """Return a start mark; take it before a request, and pass it to `heard` with the answer."""
         return self._times.elapsed()
 
     def heard(
         self, mesh_ms: int, started: float, correction_ms: int | None = None, unsure_ms: int = 0
     ) -> None:
-        """The database told the time, in answer to a request that was sent after `started`.
+        """Take in the time that the database reported, in answer to a request sent after `started`.
 
-        `unsure_ms`: the time may be later by as much.
+        `unsure_ms`: the time may be later by this much.
         """
         now = self._times.elapsed()
         if correction_ms is not None:
             self.correction_ms = correction_ms
         at_least = mesh_ms - now * 1_000
-        at_most = mesh_ms + 1 - started * 1_000  # it tells whole milliseconds only
+        at_most = mesh_ms + 1 - started * 1_000  # it reports whole milliseconds
         ahead = self._ahead_ms
         if ahead is None or not at_least <= ahead <= at_most:
             if ahead is not None and not self._is_accepting:
@@ -126,30 +126,30 @@ class MeshClock:
                 if self._is_step(low_ms, high_ms, now):
                     self._suspect(ClockStep(round(low_ms), round(high_ms)))
                     return
-            self._ahead_ms = at_least  # nearer, or they drift apart
+            self._ahead_ms = at_least  # a better bound, or the clocks drift
             self._unsure_ms = at_most - at_least + unsure_ms
         else:
             self._unsure_ms = min(self._unsure_ms, at_most - ahead)
         self.step, self._is_accepting = None, False
         self._heard_at = now
         self._wall_ahead_ms = self._times.wall_ms() - now * 1_000
-        self._late_ms = max(_LATE_MS, self._late_ms // 2)
-        self._look_at_own()
+        self._late_ms = max(_MIN_LATE_MS, self._late_ms // 2)
+        self._check_own_clock()
 
     def _is_step(self, low_ms: float, high_ms: float, now: float) -> bool:
-        """Whether what is certain of the difference is more than clocks drift apart in that time."""
+        """Return whether the certain part of the difference exceeds what clocks drift in that time."""
         most = MAX_STEP_MS + _MAX_DRIFT * 1_000 * (now - self._heard_at)
         return low_ms > most or high_ms < -most
 
     def _suspect(self, step: ClockStep) -> None:
         if self.step is None:
             self.jumps += 1
-            _log.error("the database's clock has jumped by %+.1f s", step.low_ms / 1_000)
+            _log.error("database clock jumped: step_s=%+.1f", step.low_ms / 1_000)
         self.step = step
 
-    def _look_at_own(self) -> None:
-        # While there is a correction, the database's clock is wrong or our own is: either may be the one
-        # that a machine's own clock agrees with.
+    def _check_own_clock(self) -> None:
+        # With a correction in force, this machine's clock may agree with the database's clock or with the
+        # corrected time: either is fine.
         distance = self.distance_ms
         is_off = min(abs(distance), abs(distance + self.correction_ms)) > MAX_DISTANCE_MS
         if is_off and not self.is_off:
@@ -157,46 +157,46 @@ class MeshClock:
         self.is_off = is_off
 
     def accept(self) -> None:
-        """Believe whatever the database tells next: its clock is right, and ours has stood still."""
+        """Accept the next time that the database reports: its clock is right, and ours has stood still."""
         self._is_accepting = True
 
     @property
     def has_own_stepped_too(self) -> bool:
-        """Whether this machine's clock has stepped as far as the database's, though it is not the same."""
+        """Return whether this machine's clock stepped as far as the database's, though they are separate."""
         if self.step is None or not self._has_own_wall:
             return False
         own_ms = self._times.wall_ms() - self._times.elapsed() * 1_000 - self._wall_ahead_ms
-        return self.step.low_ms - _SAME_STEP_MS <= own_ms <= self.step.high_ms + _SAME_STEP_MS
+        return self.step.low_ms - _STEP_TOLERANCE_MS <= own_ms <= self.step.high_ms + _STEP_TOLERANCE_MS
 
     @property
     def has_come_right(self) -> bool:
-        """Whether our own clock was too far from the database's, and agrees with it since its step."""
+        """Return whether our clock was too far from the database's, and agrees with it since its step."""
         if self.step is None or not self.is_off:
             return False
         return abs(self.distance_ms - self.step.low_ms) <= MAX_STEP_MS
 
     @property
     def now_ms(self) -> int:
-        """The time of the mesh, as far as we know it; our own, before we have heard."""
+        """Return the estimated time of the mesh; our own clock's before the database has reported."""
         if self._ahead_ms is None:
             return self._times.wall_ms()
         return int(self._times.elapsed() * 1_000 + self._ahead_ms)
 
     @property
     def wall_ms(self) -> int:
-        """This machine's clock."""
+        """Return the time of this machine's clock."""
         return self._times.wall_ms()
 
     @property
     def distance_ms(self) -> int:
-        """This machine's clock minus the time of the mesh."""
+        """Return this machine's clock minus the time of the mesh."""
         return self._times.wall_ms() - self.now_ms
 
-    # --- what a request expects ------------------------------------------------------------------
+    # --- the time window of a request ------------------------------------------------------------
 
     @property
     def window_ms(self) -> tuple[int, int]:
-        """Between which times a request that is made now may be applied.
+        """Return the earliest and the latest time at which a request made now may be applied.
 
         A request can be late, but never early.
         """
@@ -205,21 +205,21 @@ class MeshClock:
 
     @property
     def window_days(self) -> tuple[float, float]:
-        """The same by the database's own clock, as `julianday` tells it."""
+        """Return the window by the database's own clock, in Julian days."""
         earliest, latest = self.window_ms
-        return _days(earliest - self.correction_ms), _days(latest - self.correction_ms)
+        return _julian_day(earliest - self.correction_ms), _julian_day(latest - self.correction_ms)
 
     def was_late(self, made_at: float) -> None:
-        """A request that was made then was not applied in time: give the next ones more."""
+        """Record that a request made at `made_at` was not applied in time; the next ones get more."""
         took_ms = round((self._times.elapsed() - made_at) * 1_000)
         if took_ms > self._late_ms:
-            self._late_ms = min(_LATEST_MS, 2 * took_ms)
+            self._late_ms = min(_MAX_LATE_MS, 2 * took_ms)
 
     # --- whether anything new may be done --------------------------------------------------------
 
     @property
     def can_author(self) -> bool:
-        """Whether the clocks allow anything new to be granted, authored or expired here."""
+        """Return whether the clocks allow new grants, ops and expiries here."""
         return self.step is None and not self.is_off
 
     def refuse_if_off(self) -> None:
@@ -239,7 +239,7 @@ class MeshClock:
         return text
 
     def jumped(self) -> DatabaseClockJumped:
-        """The error while a step of the database's clock is not confirmed."""
+        """Return the error to raise while a step of the database's clock is not confirmed."""
         step_s = 0.0 if self.step is None else self.step.low_ms / 1_000
         return DatabaseClockJumped(
             f"the database's clock has jumped by {step_s:+.1f} s, which is not confirmed by the nodes yet",
@@ -249,18 +249,18 @@ class MeshClock:
     # --- hybrid times ----------------------------------------------------------------------------
 
     def tick(self, now_ms: int | None = None) -> Hlc:
-        """The time of an event of our own, now."""
+        """Return the time of a local event, now."""
         return self._hybrid.tick(self.now_ms if now_ms is None else now_ms)
 
     def receive(self, text: str) -> bool:
-        """Merge a time that was seen in a row or message; `False`, and a warning, if it can't be true."""
+        """Merge a time seen in a row or message. Return `False`, with a warning, if it is impossible."""
         with suppress(BadValue):
             if self._hybrid.receive(Hlc.parse(text), self.now_ms) is not None:
                 return True
         self.flagged += 1
-        _log.warning("%r is no time, or ahead of the database's by more than a second: not merged", text)
+        _log.warning("remote time rejected, malformed or too far ahead: hlc=%r", text)
         return False
 
     def resume(self, text: str) -> None:
-        """Go on after a time of our own."""
+        """Continue after a time of our own."""
         self._hybrid.resume(Hlc.parse(text))

@@ -1,8 +1,8 @@
-"""The database's clock: noticing that it was set, agreeing on that, and correcting the time of the mesh.
+"""The database's clock: notice that it was set, agree on the step, and correct the time of the mesh.
 
-A node that notices a step says so in `clock_witnesses`. When most live nodes have noticed the same step, one
-of them changes the correction in `database_clock`, by compare and swap, so that the time of the mesh goes on
-without a step. Until then nothing is granted or expires: every request says which time it expects.
+A node that notices a step records it in `clock_witnesses`. When most live nodes have noticed the same step,
+one of them changes the correction in `database_clock`, by compare and swap, so that the time of the mesh goes
+on without a step. Until then nothing is granted or expires: every request states the time it expects.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from vox_mesh.store.write.journal import DirectDatabase
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("database_clock")
-_REFUSE_OTHERS: Final = named("nodes")["refuse_unless_incarnation"]
-_VERSION: Final = 10
+_INCARNATION_GUARD: Final = named("nodes")["refuse_unless_incarnation"]
+_SCHEMA_VERSION: Final = 10
 """The schema version since which nodes know the correction."""
 
 _OVERDUE_S: Final = 30.0
-"""How long nodes that do not agree on a step wait for each other."""
+"""How long nodes that disagree on a step wait for each other."""
 
-_SILENT_MS: Final = 30_000
-"""How long before a node starts the newest heartbeat of the others may have been written."""
+_MAX_SILENCE_MS: Final = 30_000
+"""How old the newest heartbeat of the others may be when a node starts."""
 
-_WITNESSES: Final = (
+_WITNESS_COLUMNS: Final = (
     *("scope_id", "repository_id", "node_id", "incarnation", "beats", "knows", "low_ms", "high_ms"),
 )
 
 FIRST_LOOK: Final = Statement(_SQL["first_look"], (MAX_STEP_MS,))
-"""Asks for the time, and for what tells a process that starts that the database's clock was set."""
+"""Reads the time, and the signs by which a starting process detects that the database's clock was set."""
 
 NodeKey = tuple[str, str, str]
-"""A node of any mesh in the database: its scope, its repository and its name."""
+"""A node of any mesh in the database: its scope, its repository and its id."""
 
 
 class Observer(NamedTuple):
-    """The node that looks at the database's clock, in its present incarnation."""
+    """The node that observes the database's clock, in its present incarnation."""
 
     key: NodeKey
     incarnation: int
@@ -65,67 +65,67 @@ class ConfirmedStep(NamedTuple):
 
 
 class DatabaseClock:
-    """Looks at the database's clock for one process; called for one request after another."""
+    """Observe the database's clock for one process. Calls must not overlap."""
 
     def __init__(self, clock: MeshClock) -> None:
         self._clock = clock
         self._epoch = 0
-        self._beats: dict[tuple[NodeKey, int], int] = {}  # of their incarnations, when it was first noticed
-        self._beats_at = (0, 0)  # the epoch and the count of steps that they belong to
+        self._beats: dict[tuple[NodeKey, int], int] = {}  # by incarnation, when the step was first noticed
+        self._beats_at = (0, 0)  # the epoch and the count of steps they belong to
         self._noticed_at = 0.0
         self._has_testified = False
         self.unrecorded: list[ConfirmedStep] = []
-        """Steps that this node has corrected and that are not in the op log yet."""
+        """Steps corrected by this node that are not in the op log yet."""
 
-    async def first_look(self, desk: DirectDatabase) -> None:
-        """Ask for the time when a node starts, unless it is known."""
+    async def first_look(self, database: DirectDatabase) -> None:
+        """Read the time when a node starts, unless it is known."""
         if not self._clock.is_set:
-            await self._hear(desk)
+            await self._read_time(database)
 
-    async def look(self, desk: DirectDatabase, observer: Observer | None) -> None:
-        """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed.
+    async def look(self, database: DirectDatabase, observer: Observer | None) -> None:
+        """Read the time; raise `DatabaseClockJumped` while a step is not confirmed.
 
-        A node takes part in confirming it; a command (`None`) only waits for that, and follows the nodes.
+        A node takes part in confirming it; a command (`None`) waits for the nodes and follows them.
         """
-        await self._hear(desk)
+        await self._read_time(database)
         if observer is None:
-            await self._follow(desk)
+            await self._follow(database)
         elif self._clock.step is not None:
-            await self._decide(desk, observer)
+            await self._decide(database, observer)
         elif self._has_testified:
-            await self._testify(desk, observer, None)
+            await self._testify(database, observer, None)
         if self._clock.step is not None:
             raise self._clock.jumped()
 
-    async def _hear(self, desk: DirectDatabase) -> None:
+    async def _read_time(self, database: DirectDatabase) -> None:
         is_first, started = not self._clock.is_set, self._clock.started()
-        row = (await desk.ask(FIRST_LOOK if is_first else Statement(_SQL["look"])))[0]
+        row = (await database.ask(FIRST_LOOK if is_first else Statement(_SQL["look"])))[0]
         self._epoch = row["epoch"]
         if is_first:
             hear_first(self._clock, row, started)
         else:
             self._clock.heard(row["now_ms"], started, row["correction_ms"])
 
-    async def _follow(self, desk: DirectDatabase) -> None:
-        """Believe the database if most nodes do: then they have accepted the step."""
+    async def _follow(self, database: DirectDatabase) -> None:
+        """Accept the database's clock if most nodes do: then they have accepted the step."""
         if self._clock.step is None:
             self._beats.clear()
             return
-        values = (self._clock.now_ms, DEAD_AFTER_TICKS, self._epoch, _VERSION)
-        found = await desk.ask(Statement(_SQL["witnesses"], values))
-        if is_followed([self._witness(row) for row in found]):
+        values = (self._clock.now_ms, DEAD_AFTER_TICKS, self._epoch, _SCHEMA_VERSION)
+        rows = await database.ask(Statement(_SQL["witnesses"], values))
+        if is_followed([self._witness(row) for row in rows]):
             self._clock.accept()
-            await self._hear(desk)
+            await self._read_time(database)
 
-    async def _decide(self, desk: DirectDatabase, observer: Observer) -> None:
+    async def _decide(self, database: DirectDatabase, observer: Observer) -> None:
         step = self._clock.step
         assert step is not None
         noticed = (self._epoch, self._clock.jumps)
         if self._beats_at != noticed:  # an earlier step may have been corrected by another node
             self._beats.clear()
             self._beats_at, self._noticed_at = noticed, self._clock.started()
-        found = await self._testify(desk, observer, step)
-        others = [self._witness(row) for row in found if _key_of(row) != observer.key]
+        rows = await self._testify(database, observer, step)
+        others = [self._witness(row) for row in rows if _node_key(row) != observer.key]
         judgement = judge(
             step,
             others,
@@ -134,43 +134,47 @@ class DatabaseClock:
             is_overdue=self._clock.started() - self._noticed_at > _OVERDUE_S,
         )
         if judgement.decision is StepDecision.CORRECT:
-            await self._correct(desk, observer, judgement)
+            await self._correct(database, observer, judgement)
         elif judgement.decision is StepDecision.ACCEPT:
-            _log.error("the step of %+.1f s is accepted as the time of the mesh", step.low_ms / 1_000)
+            _log.error(
+                "database clock step accepted as the time of the mesh: step_s=%+.1f", step.low_ms / 1_000
+            )
             self._clock.accept()
         if judgement.decision is not StepDecision.WAIT:
-            await self._hear(desk)
+            await self._read_time(database)
         if self._clock.step is None:
-            await self._testify(desk, observer, None)
+            await self._testify(database, observer, None)
 
-    async def _testify(self, desk: DirectDatabase, observer: Observer, step: ClockStep | None) -> Any:
-        """Say what this node has noticed; what all live nodes say."""
+    async def _testify(self, database: DirectDatabase, observer: Observer, step: ClockStep | None) -> Any:
+        """Record what this node has noticed. Return what all live nodes have recorded."""
         low_ms, high_ms = (None, None) if step is None else step
         now_ms = self._clock.now_ms
         script = Script(
-            Statement(_REFUSE_OTHERS, (*observer.key, observer.incarnation), refusal="replaced"),
+            Statement(_INCARNATION_GUARD, (*observer.key, observer.incarnation), refusal="replaced"),
             Statement(
                 _SQL["testify"],
                 (*observer.key, observer.incarnation, self._epoch, low_ms, high_ms, now_ms),
             ),
-            answer=Answer(_SQL["witnesses"], (now_ms, DEAD_AFTER_TICKS, self._epoch, _VERSION), _WITNESSES),
+            answer=Answer(
+                _SQL["witnesses"], (now_ms, DEAD_AFTER_TICKS, self._epoch, _SCHEMA_VERSION), _WITNESS_COLUMNS
+            ),
             repeatable=True,
         )
-        found = (await desk.apply(script)).rows
+        rows = (await database.apply(script)).rows
         self._has_testified = step is not None
-        return found
+        return rows
 
     def _witness(self, row: Row) -> ClockWitness:
         low_ms, high_ms = row["low_ms"], row["high_ms"]
         step = None if low_ms is None or high_ms is None else ClockStep(low_ms, high_ms)
-        first = self._beats.setdefault((_key_of(row), row["incarnation"]), row["beats"])
+        first = self._beats.setdefault((_node_key(row), row["incarnation"]), row["beats"])
         return ClockWitness(step, row["beats"] - first, bool(row["knows"]))
 
-    async def _correct(self, desk: DirectDatabase, observer: Observer, judgement: StepJudgement) -> None:
-        """Have the time of the mesh go on as if there had been no step; the first to say so is heard."""
+    async def _correct(self, database: DirectDatabase, observer: Observer, judgement: StepJudgement) -> None:
+        """Correct the time of the mesh as if there had been no step; the first node to do so wins."""
         step_ms = judgement.step_ms
         script = Script(
-            Statement(_REFUSE_OTHERS, (*observer.key, observer.incarnation), refusal="replaced"),
+            Statement(_INCARNATION_GUARD, (*observer.key, observer.incarnation), refusal="replaced"),
             answer=Answer(
                 _SQL["correct"],
                 (self._epoch, step_ms, self._clock.now_ms),
@@ -178,12 +182,12 @@ class DatabaseClock:
             ),
             repeatable=True,
         )
-        rows = (await desk.apply(script)).rows
+        rows = (await database.apply(script)).rows
         if rows:
             correction_ms: int = rows.value
             self.unrecorded.append(ConfirmedStep(step_ms, correction_ms, judgement.witnesses))
             _log.error(
-                "the database's clock was set by %+.1f s: the time of the mesh is corrected by %+.1f s",
+                "database clock corrected: step_s=%+.1f correction_s=%+.1f",
                 step_ms / 1_000,
                 correction_ms / 1_000,
             )
@@ -192,18 +196,18 @@ class DatabaseClock:
 def hear_first(clock: MeshClock, row: Row, started: float) -> None:
     """Set a clock by the answer to `FIRST_LOOK`, unless it was set meanwhile.
 
-    A node that starts in the middle of a step expects what the others do, and decides with them. If none has
+    A node that starts during a step expects the time that the others do, and decides with them. If none has
     noticed the step yet, heartbeats ahead of the database's clock show that it was set back: the node then
-    goes on from the newest, and testifies that it does not know how much time has passed since.
+    continues from the newest, and testifies that it does not know how much time has passed since.
     """
     now_ms, step_ms, newest_ms = row["now_ms"], row["step_ms"], row["newest_ms"]
     if not clock.is_set and step_ms is not None:
         clock.heard(now_ms - step_ms, started, row["correction_ms"])
     elif not clock.is_set and newest_ms is not None:
         _log.error("heartbeats ahead of the database's clock: ahead_s=%.1f", (newest_ms - now_ms) / 1_000)
-        clock.heard(newest_ms, started, row["correction_ms"], _SILENT_MS)
+        clock.heard(newest_ms, started, row["correction_ms"], _MAX_SILENCE_MS)
     clock.heard(now_ms, started, row["correction_ms"])
 
 
-def _key_of(row: Row) -> NodeKey:
+def _node_key(row: Row) -> NodeKey:
     return row["scope_id"], row["repository_id"], row["node_id"]

@@ -12,11 +12,11 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
 
 _SQL: Final = named("nodes")
-_KEPT_S: Final = 5.0
+_CACHE_S: Final = 5.0
 
 
 class Features:
-    """Answers whether every live node knows a schema version.
+    """Answer whether every live node knows a schema version.
 
     Ask before you write what older code would misread. The answer is up to 5 seconds old. It can't foresee a
     node that is started with older code afterwards, and ignores commands, which announce no version.
@@ -27,7 +27,7 @@ class Features:
         self._nodes = nodes
         self._monotonic = monotonic
         self._oldest = VERSION
-        self._kept_until: float | None = None
+        self._cached_until: float | None = None
 
     async def is_known_to_all(self, version: int) -> bool:
         """Return whether no live node runs code for a schema version below this one."""
@@ -38,10 +38,10 @@ class Features:
 
         A node counts as live until it has left, or is dead and has been silent for a minute.
         """
-        if self._kept_until is None or self._monotonic() >= self._kept_until:
+        if self._cached_until is None or self._monotonic() >= self._cached_until:
             now_ms = await self._nodes.now_ms()
             values = (*self._store.tenant[:2], now_ms, STALE_MS, DEAD_AFTER_TICKS)
             oldest = (await self._store.read(_SQL["oldest_live_version"], values)).value
             self._oldest = VERSION if oldest is None else min(VERSION, oldest)
-            self._kept_until = self._monotonic() + _KEPT_S
+            self._cached_until = self._monotonic() + _CACHE_S
         return self._oldest

@@ -1,4 +1,4 @@
-"""Identity: the id and the key of a node, kept in its slot; and where this process runs."""
+"""Identity: the id and the key of a node, kept in its slot; and the machine this process runs on."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from vox_mesh.store.files import kept_once, make_private
 from vox_mesh.store.slots import ID_FILE
 
 COMMANDS: Final = "/cli"
-"""What follows a node's id in the name of the chain in which commands write."""
+"""The suffix of a node's id that names the chain in which its commands write."""
 
 _KEY_FILE: Final = "key.pem"
-_LETTERS: Final = "23456789abcdefghjkmnpqrstuvwxyz"
+_ID_CHARACTERS: Final = "23456789abcdefghjkmnpqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who writes: a node, its key, and the chain it writes in."""
+    """The identity of a writer: a node, its key, and the chain it writes in."""
 
     node_id: str
     key: SigningKey
@@ -35,31 +35,31 @@ class Identity:
 
     @property
     def is_command(self) -> bool:
-        """Whether this is a command, which writes beside its node and is none itself."""
+        """Return whether this is a command, which shares its node's id and is no node itself."""
         return self.chain != self.node_id
 
 
 def node_identity(folder: Path, node_id: str | None) -> Identity:
-    """The identity that a slot keeps, made when it is first asked for."""
-    node_id, key = _kept(folder, node_id)
+    """Return the identity kept in a slot, created at first use."""
+    node_id, key = _load(folder, node_id)
     return Identity(node_id, key, node_id)
 
 
 def command_identity(folder: Path, node_id: str | None) -> Identity:
-    """The identity of a command beside that slot's node: its key, and a chain of its own."""
-    node_id, key = _kept(folder, node_id)
+    """Return the identity of a command of that slot's node: the node's key, and a chain of its own."""
+    node_id, key = _load(folder, node_id)
     return Identity(node_id, key, node_id + COMMANDS)
 
 
 def kept_identity(folder: Path) -> Identity | None:
-    """The identity that a slot keeps, if it has one; nothing is made."""
+    """Return the identity kept in a slot, or `None`; nothing is created."""
     if not ((folder / ID_FILE).exists() and (folder / _KEY_FILE).exists()):
         return None
     return node_identity(folder, None)
 
 
 def passing_identity(node_id: str, keys: dict[str, SigningKey] | None = None) -> Identity:
-    """An identity that ends with the process, or with the keys that it is kept among."""
+    """Return an identity that lasts as long as the process, or as `keys`."""
     from vox_mesh.nodes.key_file import new_key
 
     keys = {} if keys is None else keys
@@ -68,8 +68,8 @@ def passing_identity(node_id: str, keys: dict[str, SigningKey] | None = None) ->
     return Identity(node_id, keys[node_id], node_id)
 
 
-def _kept(folder: Path, node_id: str | None) -> tuple[str, SigningKey]:
-    from vox_mesh.nodes.key_file import kept_key  # a command that only looks needs no key
+def _load(folder: Path, node_id: str | None) -> tuple[str, SigningKey]:
+    from vox_mesh.nodes.key_file import kept_key  # a read-only command needs no key
 
     try:
         make_private(folder)
@@ -82,15 +82,15 @@ def _kept(folder: Path, node_id: str | None) -> tuple[str, SigningKey]:
 
 
 def _new_id(slot: str) -> str:
-    """A name that people recognise and no other machine has."""
+    """Return a recognisable name that no other machine has."""
     host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname().split(".")[0]).strip("-").lower()[:24]
     chance = random.SystemRandom()
-    return f"{host or 'node'}-{slot}-" + "".join(chance.choice(_LETTERS) for _ in range(6))
+    return f"{host or 'node'}-{slot}-" + "".join(chance.choice(_ID_CHARACTERS) for _ in range(6))
 
 
 @cache
 def machine_id() -> str:
-    """The same for processes that reach each other over loopback, and for no others."""
+    """Return an id shared exactly by the processes that reach each other over loopback."""
     return hashlib.sha256(f"{_installation()} {_network()}".encode()).hexdigest()[:16]
 
 
@@ -102,7 +102,7 @@ def _installation() -> str:
 
 
 def _network() -> str:
-    """Containers may share all the rest."""
+    """Return the network namespace: containers may share everything else."""
     return _text(lambda: str(Path("/proc/self/ns/net").readlink()))
 
 
@@ -114,8 +114,8 @@ def _text(read: Callable[[], str]) -> str:
 
 
 def place_of(folder: Path) -> str:
-    """What tells a slot from all others, also from a copy of its folder."""
-    # Not the network: a container that is started again has another one.
+    """Return what tells a slot from all others, including copies of its folder."""
+    # Not the network: a restarted container has another one.
     lock = (folder / "lock").stat()
     machine = hashlib.sha256(_installation().encode()).hexdigest()[:16]
     return f"{machine}:{lock.st_dev}:{lock.st_ino}"

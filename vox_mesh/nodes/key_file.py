@@ -1,4 +1,4 @@
-"""A file with a private key: made once, and readable by its owner only."""
+"""A file with a private key, created once and readable by its owner only."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.store.files import kept_once
 
-_LOST: Final = "put the key back, or move the file away and have the owner run `vox-mesh nodes rekey`"
+_HINT: Final = "put the key back, or move the file away and have the owner run `vox-mesh nodes rekey`"
 
 
 def new_key() -> Ed25519PrivateKey:
-    """A key that nobody has."""
+    """Return a new private key."""
     return Ed25519PrivateKey.generate()
 
 
-def kept_key(path: Path, *, hint: str = _LOST) -> SigningKey:
-    """The key in the file, made when it is first asked for; `hint` says what to do if it holds none."""
+def kept_key(path: Path, *, hint: str = _HINT) -> SigningKey:
+    """Return the key in the file, created at first use; `hint` is for a file without a valid key."""
     pem = kept_once(path, _new_pem)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise BadSettings(f"the key {path} can be read by others", hint=f"chmod 600 {path}")
     try:
         key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # a type error: it wants a password
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # a type error: it needs a password
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise BadSettings(f"{path} holds no Ed25519 key", hint=hint)

@@ -1,4 +1,4 @@
-"""Nodes: who is here, as every node sees it, by the database's clock."""
+"""Nodes: the members of the mesh and their states, by the database's clock."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ STALE_MS: Final = 60_000
 """How long a node may have been silent and still count as live."""
 
 _SQL: Final = named("nodes")
-_LOOK_S: Final = 1.0  # silence is not told by anybody
-_CALM_S: Final = 0.2
+_POLL_INTERVAL_S: Final = 1.0  # a node that falls silent commits nothing
+_DEBOUNCE_S: Final = 0.2
 
 
 class Node(NamedTuple):
-    """A node as its last tick described it, and how that stands now."""
+    """A node as its last heartbeat described it, seen at `now_ms`."""
 
     node_id: str
     agent_id: str | None
@@ -58,27 +58,27 @@ class Node(NamedTuple):
 
     @property
     def age_ms(self) -> int:
-        """How long ago it ticked."""
+        """Return the milliseconds since its last heartbeat."""
         return max(0, self.now_ms - self.last_seen_ms)
 
     @property
     def missed(self) -> int:
-        """How many of its ticks did not come."""
+        """Return how many heartbeats it has missed."""
         return missed_ticks(self.age_ms, self.tick_ms)
 
     @property
     def state(self) -> NodeState:
-        """What its silence means."""
+        """Return the state that its silence implies."""
         return state_of(self.age_ms, self.tick_ms, has_left=self.left_ms is not None)
 
     @property
     def is_consuming(self) -> bool:
-        """Whether it still takes work."""
+        """Return whether it still takes work."""
         return self._is_fresh(self.consuming_ms)
 
     @property
     def is_progressing(self) -> bool:
-        """Whether its work moves."""
+        """Return whether its work progresses."""
         return self._is_fresh(self.progressing_ms)
 
     def _is_fresh(self, sign_ms: int | None) -> bool:
@@ -86,47 +86,47 @@ class Node(NamedTuple):
 
 
 class Nodes:
-    """Answers who is here."""
+    """List and watch the nodes of the mesh."""
 
     def __init__(self, store: Store, clock: MeshClock) -> None:
         self._store = store
         self._clock = clock
-        self._known: dict[str, tuple[Any, ...]] = {}  # rows as they were read last
+        self._known: dict[str, tuple[Any, ...]] = {}  # rows as last read
 
     async def live_nodes_from_db(self, stale_threshold_ms: int = STALE_MS) -> list[Node]:
-        """The nodes that have not left and were seen within the threshold."""
+        """Return the nodes that have not left and were seen within the threshold."""
         now_ms = await self.now_ms()
         return await self._nodes("live_marks", now_ms, now_ms - stale_threshold_ms)
 
     async def all(self) -> list[Node]:
-        """All nodes that ever ticked, also those that left or died."""
+        """Return all nodes that ever joined, including those that left or died."""
         return await self._nodes("marks", await self.now_ms())
 
     async def find(self, node_id: str) -> Node | None:
-        """One node."""
-        rows = await self._some([node_id])
+        """Return one node, or `None` if it is not known."""
+        rows = await self._rows_of([node_id])
         return Node._make((*rows[0], await self.now_ms())) if rows else None
 
     async def watch(self) -> AsyncGenerator[list[Node], None]:
-        """All nodes now, and again whenever one came, left, changed its state or what it does."""
+        """Yield all nodes now, and again when one joins, leaves, or changes its state or activity."""
         last: Any = None
         while True:
             seen = self._store.change_count
             try:
                 nodes = await self.all()
-            except DatabaseUnavailable:  # it goes on when the database is back
+            except DatabaseUnavailable:  # retried when the database is back
                 nodes = []
-            now = [_standing(node) for node in nodes]
+            now = [_watched_values(node) for node in nodes]
             if nodes and now != last:
                 last = now
                 yield nodes
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_POLL_INTERVAL_S):
                     await self._store.changed(seen)
-                    await asyncio.sleep(_CALM_S)  # many nodes tick, and only a few of them change
+                    await asyncio.sleep(_DEBOUNCE_S)  # most heartbeats change nothing
 
     async def _nodes(self, name: str, now_ms: int, *values: int) -> list[Node]:
-        """The nodes with these marks; only of those that have ticked since is the whole row read."""
+        """Return the nodes with these marks; full rows are read only of nodes that ticked since."""
         marks: Any = await self._store.read(_SQL[name], (*self._store.tenant[:2], *values))
         now_ms -= round(self._store.blind_s(marks) * 1_000)
         known = self._known
@@ -136,22 +136,22 @@ class Nodes:
             if row is None or row[2] != incarnation or row[3] != beats:
                 new.append(node_id)
         if new:
-            known |= {row["node_id"]: tuple(row) for row in await self._some(new)}
+            known |= {row["node_id"]: tuple(row) for row in await self._rows_of(new)}
         return [Node._make((*known[node_id], now_ms)) for node_id, _, _ in marks if node_id in known]
 
-    async def _some(self, node_ids: Sequence[str]) -> Rows:
+    async def _rows_of(self, node_ids: Sequence[str]) -> Rows:
         return await self._store.read(
             _SQL["some"], (*self._store.tenant[:2], orjson.dumps(node_ids).decode())
         )
 
     async def now_ms(self) -> int:
-        """The database's time; asked for once, and told from then on."""
+        """Return the time of the mesh; the database is asked only once."""
         if not self._clock.is_set:
             await self.look_at_clock()
         return self._clock.now_ms
 
     async def look_at_clock(self) -> None:
-        """Ask the database for its time, also if it was told before: ours may have stood still since."""
+        """Ask the database for its time even if it is known: our clock may have stood still since."""
         await ask_time(self._store, self._clock)
 
 
@@ -165,6 +165,6 @@ async def ask_time(store: Store, clock: MeshClock) -> None:
     clock.heard(now_ms, started, correction_ms)
 
 
-def _standing(node: Node) -> tuple[Any, ...]:
-    """What a watcher wants to be told of."""
+def _watched_values(node: Node) -> tuple[Any, ...]:
+    """Return the values whose change is reported to watchers."""
     return node.node_id, node.state, node.incarnation, node.activity, node.load, node.kinds, node.agent_id

@@ -1,7 +1,7 @@
-"""Export: the log as a file of JSON lines that proves itself, without the database and its settings.
+"""Export: the log as a file of JSON lines that can be verified without the database and its settings.
 
-The first line is a header with all keys, the last one says how many entries lie in between. Every line is
-written in just one way, so that nothing can hide in how one is spelt.
+The first line is a header with all keys, the last line states the number of entries in between. Every line
+has exactly one valid encoding, so that nothing can be hidden in its spelling.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from vox_mesh.store.script import new_key
 
 _FORMAT: Final = "vox-mesh oplog"
 _VERSION: Final = 1
-_JSON: Final = ("causal_deps", "payload")
-_AS_TEXT: Final = "_text"  # follows the name of a column that should be canonical JSON, and is not
-_END: Final = b'{"entries":'
-_MARKS: Final = tuple(b'"kind":"%b"' % kind.encode() for kind in WITNESSES)
-_LONGEST_LINE: Final = 64 * 2**20
+_JSON_COLUMNS: Final = ("causal_deps", "payload")
+_TEXT_SUFFIX: Final = "_text"  # of a column that should be canonical JSON and is not
+_END_PREFIX: Final = b'{"entries":'
+_KIND_MARKS: Final = tuple(b'"kind":"%b"' % kind.encode() for kind in WITNESSES)
+_MAX_LINE_BYTES: Final = 64 * 2**20
 _columns: Final = itemgetter(*LogEntry._fields)
 
 
 class Header(NamedTuple):
-    """Whose log it is, and what its signatures are checked against."""
+    """The mesh that the log belongs to, and the keys that its signatures are checked against."""
 
     scope_id: str
     repository_id: str
@@ -54,29 +54,29 @@ class Exported(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What was found in an export."""
+    """The result of verifying an export."""
 
     header: Header
     chains: list[ChainReport]
 
 
 def record_of(entry: LogEntry) -> dict[str, Any]:
-    """An entry for a JSON encoder, by column: payload and dependencies are values, not text."""
+    """Return an entry for a JSON encoder, by column; payload and dependencies are values, not text."""
     values: tuple[Any, ...] = entry
-    if any(isinstance(value, bytes) for value in values):  # no entry holds any: somebody wrote it there
+    if any(isinstance(value, bytes) for value in values):  # no valid entry holds any
         entry = LogEntry._make(value.hex() if isinstance(value, bytes) else value for value in values)
-    return _record(entry, {name for name in _JSON if not is_canonical(getattr(entry, name))})
+    return _record(entry, {name for name in _JSON_COLUMNS if not is_canonical(getattr(entry, name))})
 
 
 def _record(entry: LogEntry, unfit: Collection[str]) -> dict[str, Any]:
-    """The same, where it is known which of the two are no canonical JSON and must stay text."""
+    """Return the record; the columns in `unfit` are not canonical JSON and stay text."""
     record: dict[str, Any] = entry._asdict()
-    for name in _JSON:
+    for name in _JSON_COLUMNS:
         record[name] = orjson.Fragment(record[name])
     if entry.accepted in (0, 1):
         record["accepted"] = bool(entry.accepted)
     if unfit:
-        texts = {name + _AS_TEXT: getattr(entry, name) for name in unfit}
+        texts = {name + _TEXT_SUFFIX: getattr(entry, name) for name in unfit}
         record = {name: value for name, value in record.items() if name not in unfit}
         record |= dict(sorted(texts.items()))
     return record
@@ -86,7 +86,7 @@ def _record(entry: LogEntry, unfit: Collection[str]) -> dict[str, Any]:
 
 
 class Export:
-    """The log as it stood when this began, as lines; what was written so far is counted."""
+    """The log as of the start of the export, as lines. It counts what was written so far."""
 
     def __init__(self, oplog: OpLog, header: Header, last_id: int) -> None:
         self._oplog = oplog
@@ -97,12 +97,12 @@ class Export:
 
     @classmethod
     async def begin(cls, oplog: OpLog, scope_id: str, repository_id: str) -> Export:
-        """The log as it stands now."""
+        """Begin an export of the log as of now."""
         owner, keys, last_id = await oplog.moment()
         return cls(oplog, Header(scope_id, repository_id, owner, keys), last_id)
 
     async def parts(self) -> AsyncGenerator[list[bytes], None]:
-        """The lines, a page of entries at a time; whoever has not got the last line has not got all."""
+        """Yield the lines, a page of entries at a time. Without its last line an export is incomplete."""
         yield [_header_line(self._header)]
         async for page in self._oplog.entries(up_to=self._last_id):
             self.entries += len(page)
@@ -112,7 +112,7 @@ class Export:
 
 
 async def export_log(oplog: OpLog, scope_id: str, repository_id: str, path: Path) -> Exported:
-    """Write the log as it stands now to a new file, which gets its name when it is complete."""
+    """Write the log to a new file, which gets its name when it is complete."""
     export = await Export.begin(oplog, scope_id, repository_id)
     draft = path.with_name(f".{path.name}.{new_key()}")
     try:
@@ -122,7 +122,7 @@ async def export_log(oplog: OpLog, scope_id: str, repository_id: str, path: Path
             with file:
                 async for lines in export.parts():
                     await asyncio.to_thread(file.writelines, lines)
-            _refuse_if_taken(path)  # by someone else, meanwhile
+            _refuse_if_taken(path)  # by another process, meanwhile
             size = await asyncio.to_thread(publish, draft, path)
         finally:
             draft.unlink(missing_ok=True)
@@ -168,14 +168,14 @@ def _json_line(record: dict[str, Any]) -> bytes:
 
 
 def verify_export(path: Path, node_id: str | None = None) -> Verified:
-    """Recompute all chains of an export, or one; what was found in each."""
-    with _opened(path) as file:
-        header = _header(path, file.readline(_LONGEST_LINE))
+    """Recompute all chains of an export, or one. Return the header and a report on each chain."""
+    with _open(path) as file:
+        header = _header(path, file.readline(_MAX_LINE_BYTES))
         owner = header.owner
         witness = ChainWitness(None if owner is None else owner.public_key, header.keys, header.scope_id)
         start = file.tell()
         for number, line in _lines(path, file):
-            if any(mark in line for mark in _MARKS):
+            if any(mark in line for mark in _KIND_MARKS):
                 entry = _entry(path, number, line, header)
                 if entry.kind in WITNESSES:
                     witness.hear(entry)
@@ -189,7 +189,7 @@ def verify_export(path: Path, node_id: str | None = None) -> Verified:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open(path: Path) -> Iterator[BinaryIO]:
     try:
         if not path.is_file():
             raise _no_export(path, "it is no file")
@@ -244,11 +244,11 @@ def _is_well_typed(header: Header) -> bool:
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines with entries and their numbers, up to the last line, which must fit them."""
+    """Yield the numbered lines with entries, up to the last line, whose count must match."""
     number = 1
-    while line := file.readline(_LONGEST_LINE):
+    while line := file.readline(_MAX_LINE_BYTES):
         number += 1
-        if line.startswith(_END):
+        if line.startswith(_END_PREFIX):
             if line != _end_line(number - 2):
                 raise _damaged(path, number, f"{number - 2} entries lie before it, and it says otherwise")
             if file.read(1):
@@ -261,9 +261,9 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def _entry(path: Path, number: int, line: bytes, header: Header) -> LogEntry:
     try:
         record = orjson.loads(line)
-        unfit = [name for name in _JSON if name + _AS_TEXT in record]
-        for name in _JSON:
-            record[name] = record[name + _AS_TEXT] if name in unfit else _canonical(record[name])
+        unfit = [name for name in _JSON_COLUMNS if name + _TEXT_SUFFIX in record]
+        for name in _JSON_COLUMNS:
+            record[name] = record[name + _TEXT_SUFFIX] if name in unfit else _canonical(record[name])
         if isinstance(record["accepted"], bool):
             record["accepted"] = int(record["accepted"])
         entry = LogEntry._make(_columns(record))
@@ -281,7 +281,7 @@ def _entry(path: Path, number: int, line: bytes, header: Header) -> LogEntry:
 
 
 def _canonical(value: Any) -> str:
-    """The text that a value of a column was read from."""
+    """Return the text that a column's value was read from."""
     try:
         return canonical(value) if value else orjson.dumps(value).decode()
     except BadValue:  # numbers that are exact as doubles only

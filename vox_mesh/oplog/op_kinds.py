@@ -1,4 +1,4 @@
-"""Kinds of op: what may be authored, by whom, and what applying one does."""
+"""Kinds of op: what may be authored, by whom, and what applying it does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 class Authored(NamedTuple):
-    """An op as its kind sees it."""
+    """An op as the functions of its kind see it."""
 
     op_id: str
     node_id: str
@@ -43,9 +43,9 @@ def _no_effects(_: Authored) -> Sequence[Statement]:
 class OpKind:
     """A kind of op.
 
-    `effects` are the statements that apply one: they depend on nothing but the op, so that any node can apply
-    what another has authored. `derivation`: only the coordinator may author it. `ends_something`: it may
-    also be authored by a node whose clock is off. `appendable`: it may wait in the spool.
+    `effects` returns the statements that apply an op. They depend on nothing but the op, so that any node can
+    apply what another has authored. `derivation`: only the coordinator may author it. `ends_something`: a
+    node whose clock is off may author it too. `appendable`: it may wait in the spool.
     """
 
     name: str
@@ -64,12 +64,12 @@ class OpKind:
 
     @property
     def owner_only(self) -> bool:
-        """Whether only the owner of the mesh may author it."""
+        """Return whether only the owner of the mesh may author it."""
         return self.name in OWNER_ONLY
 
     @property
     def does_something(self) -> bool:
-        """Whether there is more to it than its entry: effects, or guards."""
+        """Return whether it has effects or guards."""
         return self.effects is not _no_effects or self.derivation or self.owner_only
 
 
@@ -84,7 +84,7 @@ _BUILT_IN: Final = (
     OpKind(CLOCK_STEPPED, ends_something=True),
 )
 
-_BY_THE_MESH_ITSELF: Final = frozenset(
+_INTERNAL_KINDS: Final = frozenset(
     {
         *(SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE),
         *(SET_TEMPO, TEMPO_DECISION, END_PHRASE, ROLLED_BACK, CLOCK_STEPPED, *JOB_OPS),
@@ -93,19 +93,19 @@ _BY_THE_MESH_ITSELF: Final = frozenset(
 
 
 class Kinds:
-    """The kinds that this process knows."""
+    """The kinds of op known to this process."""
 
     def __init__(self) -> None:
         self._kinds = {kind.name: kind for kind in _BUILT_IN}
 
     def register(self, kind: OpKind) -> None:
-        """Make a kind known. Nodes that are to apply deferred ops of it must all know it."""
+        """Register a kind. Every node that may apply deferred ops of this kind must know it."""
         if self._kinds.setdefault(kind.name, kind) is not kind:
             raise BadValue(f"there are two kinds of op named {kind.name!r}")
 
     def authored(self, name: str) -> OpKind:
-        """A kind that may be authored as such; some are only ever part of something else."""
-        if name in _BY_THE_MESH_ITSELF:
+        """Return a kind that users may author; raise `BadValue` for those the mesh writes itself."""
+        if name in _INTERNAL_KINDS:
             raise BadValue(f"ops of the kind {name} are written by the mesh itself")
         return self[name]
 

@@ -1,4 +1,4 @@
-"""The op log: what was done, by whom, in which order, and whether it was accepted."""
+"""The op log: which ops were written, by which author, in which order, and with which verdict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
 _SQL: Final = named("oplog")
-_AGAIN_S: Final = 1.0
+_RETRY_DELAY_S: Final = 1.0
 _MAX_DEPS: Final = 256
 
 
@@ -36,7 +36,7 @@ Heads = dict[str, list[Any]]
 
 
 class Moment(NamedTuple):
-    """The log as it stood once: what was committed later is no part of it."""
+    """The log as of one commit; later commits are not part of it."""
 
     owner: Owner | None
     keys: list[Key]
@@ -44,19 +44,19 @@ class Moment(NamedTuple):
 
 
 class OpLog:
-    """Appends to this author's chain, and reads all of them."""
+    """Append to the chain of this process, and read all chains."""
 
     def __init__(
         self,
         store: Store,
-        author: OpLogWriter,
+        writer: OpLogWriter,
         clock: MeshClock,
         kinds: Kinds,
         roles: Roles,
         deferral: Deferral,
     ) -> None:
         self._store = store
-        self._author = author
+        self._writer = writer
         self._clock = clock
         self._kinds = kinds
         self._roles = roles
@@ -67,7 +67,7 @@ class OpLog:
     # --- writing ---------------------------------------------------------------------------------
 
     def register(self, kind: OpKind) -> None:
-        """Make a kind of op known to this process."""
+        """Register a kind of op with this process."""
         self._kinds.register(kind)
 
     async def append(
@@ -79,9 +79,9 @@ class OpLog:
         key: str | None = None,
         timeout: float | None = None,
     ) -> Outcome:
-        """Append an op and apply it, or have it wait for those it depends on. Its id is the outcome's key.
+        """Append an op, and apply it or defer it until its dependencies are applied.
 
-        One that is refused is appended too, as refused, and raises `Refused`.
+        The op's id is the outcome's key. A refused op is appended too, as refused, and raises `Refused`.
         """
         known = self._kinds.authored(kind)
         if not known.ends_something:
@@ -90,17 +90,17 @@ class OpLog:
             script = Script(key=key, appendable=known.appendable, op=Op(kind, canonical(payload)))
             return await self._store.write(script, timeout=timeout)
         op_id = new_key() if key is None else key
-        standing = await self._standing(known, op_id, deps)
+        standing = await self._dependency_state(known, op_id, deps)
         statements = await self._statements(known, op_id, payload, deps, standing)
         remark = "deferred" if standing is DependencyState.DEFERRED else None
         op = Op(kind, canonical(payload), tuple(deps), known.owner_only, remark)
         script = Script(*statements, key=op_id, op=op)
-        script.may_come_again = key is not None  # one of our own making is sent by nobody else
+        script.may_come_again = key is not None  # no other process sends a generated key
         outcome = await self._store.write(script, timeout=timeout)
         if standing is DependencyState.DEFERRED:
-            # It is stored: if this fails, a node will see to it.
+            # It is stored: if this fails, a node applies it later.
             with suppress(*AWAY):
-                await self._deferral.run_once()  # what it waits for may have come meanwhile
+                await self._deferral.run_once()  # its dependencies may have been applied meanwhile
         return outcome
 
     async def _statements(
@@ -113,9 +113,9 @@ class OpLog:
             return [*guards, *self._deferral.defer(op_id, deps)]
         if deps:
             guards.append(self._deferral.applied_guard(deps))
-        return [*guards, *kind.effects(Authored(op_id, self._author.identity.chain, payload))]
+        return [*guards, *kind.effects(Authored(op_id, self._writer.identity.chain, payload))]
 
-    async def _standing(self, kind: OpKind, op_id: str, deps: Sequence[str]) -> DependencyState:
+    async def _dependency_state(self, kind: OpKind, op_id: str, deps: Sequence[str]) -> DependencyState:
         if not deps:
             return DependencyState.APPLIED
         if kind.owner_only:
@@ -126,55 +126,55 @@ class OpLog:
                 hint=f"name up to {_MAX_DEPS} ids, as `vox-mesh oplog tail` shows them",
             )
         if op_id in deps:
-            return DependencyState.DEFERRED  # for itself, which is refused as a cycle
+            return DependencyState.DEFERRED  # refused later as a cycle
         return await self._deferral.standing_of(deps)
 
     async def anchor(self) -> Outcome:
-        """Record where all other chains end, so that cutting one off can be seen."""
+        """Record where all other chains end, so that truncating one can be detected."""
         self._clock.refuse_if_off()
         return await self._store.write(self.anchor_script(await self.heads()))
 
     def anchor_script(self, heads: Heads) -> Script:
-        """An op that records where these chains end."""
+        """Return the script of an op that records where these chains end."""
         values = (*self._store.tenant[:2], canonical(heads))
         guard = Statement(_SQL["refuse_unless_heads"], values, refusal="heads_changed")
         return Script(guard, op=Op(ANCHOR, canonical({"heads": heads})))
 
     async def heads(self) -> Heads:
-        """Where all other chains end."""
+        """Return where all other chains end."""
         rows = await self._read("heads", fresh=True)
         for row in rows:
             self._clock.receive(row["hlc"])
-        own = self._author.identity.chain
+        own = self._writer.identity.chain
         return {row["node_id"]: [row["seq"], row["hash"]] for row in rows if row["node_id"] != own}
 
     def seal_script(self) -> Script:
-        """An op that vouches for all verdicts so far; what it says is known when it is bound."""
+        """Return the script of an op that covers all verdicts so far; its payload is computed at binding."""
         return Script(op=Op(SEAL, canonical({})))
 
     def clock_step_script(self, step: ConfirmedStep) -> Script:
-        """An op that records a step of the database's clock."""
+        """Return the script of an op that records a step of the database's clock."""
         return Script(op=Op(CLOCK_STEPPED, canonical(step._asdict())))
 
     @property
     def is_seal_due(self) -> bool:
-        """Whether there are verdicts that no seal vouches for."""
-        return self._author.is_seal_due
+        """Return whether there are verdicts that no seal covers."""
+        return self._writer.is_seal_due
 
     # --- reading ---------------------------------------------------------------------------------
 
     async def tail(
         self, limit: int = 20, *, node_id: str | None = None, kind: str | None = None
     ) -> list[LogEntry]:
-        """The last entries, in the order of their commits."""
+        """Return the last entries, in the order of their commits."""
         found = await self._pages.newest(limit, node_id, kind)
-        self._receive(found)
+        self._merge_times(found)
         return found[::-1]
 
     async def after(
         self, after_id: int, limit: int, *, node_id: str | None = None, kind: str | None = None
     ) -> list[LogEntry]:
-        """The entries committed after some other, so many at the most; fewer, if they are large."""
+        """Return up to `limit` entries committed after the one with this id."""
         found: list[LogEntry] = []
         while len(found) < limit:
             page = await self._pages.read("after", after_id, node_id, kind, limit=limit - len(found))
@@ -182,13 +182,13 @@ class OpLog:
                 break
             found += page
             after_id = page[-1].id
-        self._receive(found)
+        self._merge_times(found)
         return found
 
     async def follow(
         self, after_id: int, *, node_id: str | None = None, kind: str | None = None
     ) -> AsyncGenerator[LogEntry, None]:
-        """The entries committed after some other, as they come, for ever; also once the database is back."""
+        """Yield the entries committed after the one with this id, without end; outages are waited out."""
         while True:
             seen = self._store.change_count
             try:
@@ -198,21 +198,21 @@ class OpLog:
                 page = await self._pages.read("after", after_id, node_id, kind)
             except DatabaseUnavailable:
                 newest, page = after_id, []
-            self._receive(page)
+            self._merge_times(page)
             for entry in page:
                 after_id = entry.id
                 yield entry
             if not page:
-                after_id = max(after_id, newest)  # those that are not wanted are not looked at again
+                after_id = max(after_id, newest)  # skip the entries that do not match
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(None if self._store.is_in_touch else _AGAIN_S):
+                    async with asyncio.timeout(None if self._store.is_in_touch else _RETRY_DELAY_S):
                         await self._store.changed(seen)
 
     async def _after_rollback(self, after_id: int) -> int:
-        """Return the id to go on after, where the log ends before one that was seen."""
+        """Return the id to continue after, if the log ends before an id already seen."""
         newest: int = (await self._read("last_id", fresh=True)).value or 0
         if newest >= after_id:
-            return after_id  # it was our copy that ended before
+            return after_id  # only our copy was behind
         for entry in await self._pages.newest(1, None, ROLLED_BACK):
             log = parse(entry.payload)["log"]
             if log["known_id"] >= after_id:
@@ -220,32 +220,35 @@ class OpLog:
         return newest
 
     async def last_id(self) -> int:
-        """The id of the entry that was committed last; 0 if there is none."""
+        """Return the id of the entry committed last; 0 if there is none."""
         return (await self._read("last_id")).value or 0
 
     async def find(self, op_id: str) -> LogEntry:
-        """The entry of an op."""
+        """Return the entry of an op; raise `NotKnown` if there is none."""
         rows = await self._read("entries_of", canonical([op_id]))
         if not rows:
             raise no_such_op(op_id)
         entry = LogEntry._make(rows[0])
-        self._receive([entry])
+        self._merge_times([entry])
         return entry
 
     async def is_authentic(self, entry: LogEntry) -> bool:
-        """Whether its author signed it, or an entry that follows it in the chain."""
+        """Return whether the author signed the entry, or one that follows it in the chain."""
         return await self._deferral.is_authentic(entry)
 
-    def _receive(self, entries: Sequence[LogEntry]) -> None:
-        """Whoever has seen these does what comes next at a later time."""
+    def _merge_times(self, entries: Sequence[LogEntry]) -> None:
+        """Merge the times of the entries, so that ops written after reading them get later times."""
         if entries:
             self._clock.receive(max(str(entry.hlc) for entry in entries))
 
     async def entries(
         self, node_id: str | None = None, up_to: int | None = None
     ) -> AsyncIterator[list[LogEntry]]:
-        """All entries, chain by chain and in order, in pages; of those committed up to one with an id."""
-        chain, seq = node_id or "", -(2**63)  # from the very first on, also what has no right name or number
+        """Yield all entries in pages, chain by chain and in order.
+
+        `up_to`: only those committed up to this id.
+        """
+        chain, seq = node_id or "", -(2**63)  # from the first, including invalid names and numbers
         while True:
             if node_id is None:
                 page = await self._pages.read("chain_page", chain, seq, up_to)
@@ -259,11 +262,11 @@ class OpLog:
     # --- verifying -------------------------------------------------------------------------------
 
     async def keys(self) -> list[Key]:
-        """The key of each chain."""
+        """Return the keys of all chains."""
         return [Key._make(row) for row in await self._read("keys")]
 
     async def moment(self) -> Moment:
-        """The log as it stands now, while others go on writing: its keys are those of its entries."""
+        """Return a consistent view of the log while others write: its keys are those of its entries."""
         keys = await self.keys()
         while True:
             last_id = await self.last_id()
@@ -272,7 +275,7 @@ class OpLog:
                 return Moment(await self._roles.owner(), keys, last_id)
 
     async def verify(self, node_id: str | None = None) -> list[ChainReport]:
-        """Recompute all chains, or one; what was found in each. The event loop is not held up by it."""
+        """Recompute all chains, or one. Return a report on each. It yields to the event loop."""
         owner, keys, last_id = await self.moment()
         scope_id = self._store.tenant.scope_id
         witness = ChainWitness(None if owner is None else owner.public_key, keys, scope_id)
@@ -293,8 +296,8 @@ class OpLog:
 
     @property
     def found_broken(self) -> int:
-        """How many chains this process has found broken: when it verified them, or went on with its own."""
-        return self._found_broken + self._author.found_broken
+        """Return how many chains this process has found broken, by verifying or by appending."""
+        return self._found_broken + self._writer.found_broken
 
     async def _read(self, name: str, *values: Value, fresh: bool = False) -> Rows:
         return await self._store.read(_SQL[name], (*self._store.tenant[:2], *values), fresh=fresh)

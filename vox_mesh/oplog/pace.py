@@ -1,26 +1,26 @@
-"""The pace of long work on the event loop: in small pieces, with a turn for everyone else in between."""
+"""Pace long work on the event loop: in small pieces, yielding in between."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
-_PIECE: Final = 32
-"""How many entries are dealt with in one piece; a signature takes some 0.1 ms to check."""
+_ENTRIES_PER_PIECE: Final = 32
+"""How many entries are processed before yielding; checking a signature takes about 0.1 ms."""
 
-_BYTES: Final = 4_096
-"""How many bytes weigh as much as an entry."""
+_BYTES_PER_ENTRY: Final = 4_096
+"""How many payload bytes count as one entry."""
 
 
 class Pace:
-    """Counts what was done since the others had their turn."""
+    """Count the work done since the last yield."""
 
     def __init__(self) -> None:
         self._done = 0
 
     async def keep(self, payload: object) -> None:
-        """An entry with this payload, of any type, was dealt with: give way if it is time to."""
-        self._done += 1 + (len(payload) // _BYTES if isinstance(payload, str | bytes) else 0)
-        if self._done >= _PIECE:
+        """Count an entry with this payload, of any type, and yield to the event loop if it is time to."""
+        self._done += 1 + (len(payload) // _BYTES_PER_ENTRY if isinstance(payload, str | bytes) else 0)
+        if self._done >= _ENTRIES_PER_PIECE:
             self._done = 0
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Pages of the log: so many entries at a time as the server is ready to answer with."""
+"""Pages of the log: as many entries at a time as the server can answer with."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
 
-MOST: Final = 1_000
-"""Entries in a page, at the most."""
+MAX_PAGE_ENTRIES: Final = 1_000
+"""The maximum number of entries in a page."""
 
 _SQL: Final = named("oplog")
-_LAST: Final = 2**63 - 1
+_MAX_POSITION: Final = 2**63 - 1
 
 
 class Pages:
-    """Reads entries. Payloads may be large, and no server answers with any number of them."""
+    """Read entries in pages. Payloads may be large, so a page shrinks if the server can't answer with it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._most = MOST
+        self._page_limit = MAX_PAGE_ENTRIES
 
-    async def read(self, name: str, *values: Value, limit: int = MOST) -> list[LogEntry]:
-        """A page by one of the statements that end with a limit."""
+    async def read(self, name: str, *values: Value, limit: int = MAX_PAGE_ENTRIES) -> list[LogEntry]:
+        """Read a page by one of the statements that end with a limit."""
         mesh = self._store.tenant[:2]
         while True:
-            most = min(limit, self._most)
+            page_limit = min(limit, self._page_limit)
             try:
-                rows = await self._store.read(_SQL[name], (*mesh, *values, most))
+                rows = await self._store.read(_SQL[name], (*mesh, *values, page_limit))
             except TooLarge:
-                if most == 1:
+                if page_limit == 1:
                     raise
-                self._most = most // 2
+                self._page_limit = page_limit // 2
             else:
                 return [LogEntry._make(row) for row in rows]
 
     async def of_kind(self, kind: str) -> AsyncIterator[LogEntry]:
-        """All that were accepted of a kind that is looked for often, by their times."""
+        """Yield all accepted entries of an indexed kind, by time."""
         time = ""
         while page := await self.read("of_kind", kind, time):
             for entry in page:
@@ -50,7 +50,7 @@ class Pages:
     async def newest(self, limit: int, node_id: str | None, kind: str | None) -> list[LogEntry]:
         """The last entries, of one chain and kind or of all, newest first."""
         found: list[LogEntry] = []
-        before = _LAST
+        before = _MAX_POSITION
         while len(found) < limit:
             left = limit - len(found)
             if node_id is None:

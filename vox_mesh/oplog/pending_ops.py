@@ -1,4 +1,4 @@
-"""Deferral: ops that wait for others, and are applied by whichever node sees the last one arrive."""
+"""Deferral: ops that wait for others are applied by any node that sees their last dependency applied."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("deferred")
 _OPLOG: Final = named("oplog")
-_AT_ONCE: Final = 64
+_MAX_BATCH: Final = 64
 _NOT_WAITING: Final = "not_waiting"
-_LOST: Final = ("refused", "dropped")
+_LOST_STATES: Final = ("refused", "dropped")
 
 
 class DependencyState(StrEnum):
-    """What follows for an op from those it depends on."""
+    """What follows for an op from the ops it depends on."""
 
     APPLIED = "applied"
     DEFERRED = "deferred"
@@ -41,7 +41,7 @@ class DependencyState(StrEnum):
 
 
 class Waiting(NamedTuple):
-    """An op that was not applied, and what it waits for; `dropped` says why it never will be."""
+    """An op that was not applied, and what it waits for; `dropped` says why it never will be applied."""
 
     op_id: str
     node_id: str
@@ -51,12 +51,12 @@ class Waiting(NamedTuple):
 
 
 def no_such_op(op_id: str) -> NotKnown:
-    """Nobody has authored an op with this id."""
+    """Return the error for an op id that is not in the log."""
     return NotKnown(f"the log has no op {op_id!r}", hint="see `vox-mesh oplog tail`")
 
 
 class Deferral:
-    """Keeps ops that can't be applied yet, and applies them when they can."""
+    """Store ops that can't be applied yet, and apply them when they can."""
 
     def __init__(self, store: Store, clock: MeshClock, kinds: Kinds) -> None:
         self._store = store
@@ -65,43 +65,43 @@ class Deferral:
         self._pages = Pages(store)
         self._is_any = asyncio.Event()
         self.forged = 0
-        """How many ops were dropped here because their authors have not signed them."""
+        """How many ops were dropped here because their authors had not signed them."""
 
     async def standing_of(self, deps: Sequence[str]) -> DependencyState:
-        """What follows from these; their times are merged, so that what depends on them is later."""
+        """Return what follows from these dependencies, and merge their times into the clock."""
         rows = await self._deps(deps)
         for row in rows:
             if row["hlc"] is not None:
                 self._clock.receive(row["hlc"])
         found = {row["standing"] for row in rows}
-        if found & {*_LOST}:
+        if found & {*_LOST_STATES}:
             return DependencyState.REFUSED
         return DependencyState.APPLIED if found <= {"applied"} else DependencyState.DEFERRED
 
     def applied_guard(self, deps: Sequence[str]) -> Statement:
-        """Refuse a script unless these ops are still applied."""
+        """Return a guard that refuses a script unless these ops are still applied."""
         values = (*self._store.tenant[:2], _array(deps))
         return Statement(_SQL["refuse_unless_applied"], values, refusal="dependency_lost")
 
     def defer(self, op_id: str, deps: Sequence[str]) -> tuple[Statement, ...]:
-        """The statements that have an op wait."""
+        """Return the statements that defer an op."""
         self._is_any.set()
         values = (*self._store.tenant[:2], op_id, _array(deps))
         cycle = Statement(_SQL["refuse_cycle"], values, refusal="dependency_cycle")
         return cycle, Statement(_SQL["defer"], values)
 
     async def waiting(self, limit: int = 100) -> list[Waiting]:
-        """The ops that were not applied, oldest first, and what each waits for."""
-        return [await self._told(row) for row in await self._read("all", limit)]
+        """Return the ops that were not applied, oldest first, and what each waits for."""
+        return [await self._describe(row) for row in await self._read("all", limit)]
 
     async def waiting_for(self, op_id: str) -> Waiting | None:
-        """What an op waits for; `None` if it was applied."""
+        """Return what an op waits for, or `None` if it was applied; raise `NotKnown` for an unknown op."""
         if not await self._entries_of(op_id):
             raise no_such_op(op_id)
         rows = await self._read("one", op_id)
-        return await self._told(rows[0]) if rows else None
+        return await self._describe(rows[0]) if rows else None
 
-    async def _told(self, row: Row) -> Waiting:
+    async def _describe(self, row: Row) -> Waiting:
         deps = await self._deps(orjson.loads(row["causal_deps"]))
         waits_for = [
             {"op_id": dep["op_id"], "standing": dep["standing"]}
@@ -113,30 +113,30 @@ class Deferral:
     # --- applying --------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """See whether any op waits: only then is there anything to watch."""
+        """Check whether any op is deferred: only then is there anything to watch."""
         if (await self._read("is_any_waiting")).value:
             self._is_any.set()
         else:
             self._is_any.clear()
 
     async def someone_waits(self) -> None:
-        """Wait until an op waits for others."""
+        """Wait until there is a deferred op."""
         await self._is_any.wait()
 
     async def run_once(self) -> int:
-        """Apply, or drop, all ops that wait for nothing any more; how many there were."""
+        """Apply or drop all ops whose dependencies are decided. Return how many there were."""
         done: set[str] = set()
-        rows = await self._decided()
+        rows = await self._read_decided()
         while new := [row["op_id"] for row in rows if row["op_id"] not in done]:
             self._clock.refuse_if_off()
             for op_id in new:
                 await self._decide(op_id)
-            done.update(new)  # one that is made to wait again, behind our back, is not decided again
-            rows = await self._decided(fresh=True)  # those that waited for these
+            done.update(new)  # an op that another process defers again is not decided twice
+            rows = await self._read_decided(fresh=True)  # ops that depended on these
         return len(done)
 
-    async def _decided(self, *, fresh: bool = False) -> Rows:
-        return await self._read("decided", _AT_ONCE, _array(list(self._kinds)), fresh=fresh)
+    async def _read_decided(self, *, fresh: bool = False) -> Rows:
+        return await self._read("decided", _MAX_BATCH, _array(list(self._kinds)), fresh=fresh)
 
     async def _decide(self, op_id: str) -> None:
         entries = await self._entries_of(op_id)
@@ -149,11 +149,11 @@ class Deferral:
             await self._drop(entry, "forged")
             return
         deps = await self._deps(orjson.loads(entry.causal_deps), fresh=True)
-        if any(dep["standing"] in _LOST for dep in deps):
+        if any(dep["standing"] in _LOST_STATES for dep in deps):
             await self._drop(entry, "dependency_refused")
             return
         if any(dep["standing"] != "applied" for dep in deps):
-            return  # a rollback has lost one of them since we looked: it waits again
+            return  # a rollback has lost one of them since: the op waits again
         for dep in deps:
             self._clock.receive(dep["hlc"])
         try:
@@ -167,41 +167,43 @@ class Deferral:
         authored = Authored(entry.op_id, entry.node_id, parse(entry.payload))
         try:
             effects = self._kinds[entry.kind].effects(authored)
-        except Exception:  # whatever its kind makes of it, those behind it must not wait for ever
-            _log.exception("%s of %s has a payload that its kind can't apply", entry.op_id, entry.node_id)
+        except Exception:  # a failing kind must not block the ops that depend on this one
+            _log.exception(
+                "deferred op has an unusable payload: op_id=%s node_id=%s", entry.op_id, entry.node_id
+            )
             await self._drop(entry, "bad_payload")
             return
-        applied = Statement(_SQL["applied"], self._of(entry))
+        applied = Statement(_SQL["applied"], self._op_values(entry))
         await self._settle(APPLY, entry, {"op": entry.op_id}, applied, *effects)
-        _log.info("applied %s of %s, which had waited: %s", entry.kind, entry.node_id, entry.op_id)
+        _log.info("deferred op applied: kind=%s node_id=%s op_id=%s", entry.kind, entry.node_id, entry.op_id)
 
     async def _drop(self, entry: LogEntry, reason: str) -> None:
-        dropping = Statement(_SQL["drop"], (*self._of(entry), reason))
+        dropping = Statement(_SQL["drop"], (*self._op_values(entry), reason))
         try:
             await self._settle(DROP, entry, {"op": entry.op_id, "reason": reason}, dropping)
         except ScriptFailed:
             return  # another node was quicker
-        _log.warning("%s of %s can never be applied: %s", entry.op_id, entry.node_id, reason)
+        _log.warning("deferred op dropped: op_id=%s node_id=%s reason=%s", entry.op_id, entry.node_id, reason)
 
     async def _settle(self, kind: str, entry: LogEntry, payload: dict[str, Any], *effects: Statement) -> None:
-        """Every node that tries sends the same script, so it takes effect once."""
-        still = Statement(_SQL["refuse_unless_waiting"], self._of(entry), refusal=_NOT_WAITING)
+        """Write the decision; every node that tries sends the same script, so it takes effect once."""
+        guard = Statement(_SQL["refuse_unless_waiting"], self._op_values(entry), refusal=_NOT_WAITING)
         op = Op(kind, canonical(payload), (entry.op_id,))
-        await self._store.write(Script(still, *effects, key=derived(entry.op_id, kind), op=op))
+        await self._store.write(Script(guard, *effects, key=derived(entry.op_id, kind), op=op))
 
-    def _of(self, entry: LogEntry) -> tuple[str, str, str]:
+    def _op_values(self, entry: LogEntry) -> tuple[str, str, str]:
         return (*self._store.tenant[:2], entry.op_id)
 
     # --- reading ---------------------------------------------------------------------------------
 
     async def is_authentic(self, entry: LogEntry) -> bool:
-        """Whether its author signed it, or an entry that follows it in the chain."""
+        """Return whether the author signed the entry, or one that follows it in the chain."""
         mesh, chain = self._store.tenant[:2], entry.node_id
         keys = await self._store.read(_OPLOG["keys"], mesh)
         own = [Key._make(row) for row in keys if row["node_id"] == chain]
         following: list[LogEntry] = []
         seq = entry.seq - 1
-        while page := await self._pages.read("page_of_chain", chain, seq, None, limit=_AT_ONCE):
+        while page := await self._pages.read("page_of_chain", chain, seq, None, limit=_MAX_BATCH):
             following += page
             if any(each.signature is not None for each in page):
                 break

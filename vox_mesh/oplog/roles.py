@@ -1,7 +1,7 @@
 """Roles: the owner of the mesh, the coordinator it designated, and the routes it set.
 
-What the owner said is read from the log and believed only if its key signed it; a row that merely looks
-right changes nothing. The latest by its hybrid time is in force.
+The owner's decisions are read from the log and accepted only if signed with the owner's key; rows that were
+merely written to a table have no effect. The latest by hybrid time is in force.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Owner(NamedTuple):
 
 
 class KeyRequest(NamedTuple):
-    """A key that a known node came with, though it is known with another."""
+    """A new key that a node presented, though it is known with another."""
 
     public_key: str
     host: str
@@ -49,8 +49,8 @@ class KeyRequest(NamedTuple):
     requested_ms: int
 
 
-class Said(NamedTuple):
-    """One thing that the owner said."""
+class OwnerDecision(NamedTuple):
+    """One decision of the owner."""
 
     hlc: str
     op_id: str
@@ -58,7 +58,7 @@ class Said(NamedTuple):
 
 
 class Coordinator(NamedTuple):
-    """Who is designated, by which op, and what is known of that node."""
+    """The designated node, the op that designated it, and the node's state if known."""
 
     node_id: str
     hlc: str
@@ -67,39 +67,39 @@ class Coordinator(NamedTuple):
 
     @property
     def is_drifting(self) -> bool:
-        """Whether it has been silent for so long that the owner should know."""
+        """Return whether it has been silent for so long that the owner should know."""
         return self.node is None or self.node.state in (NodeState.DEAD, NodeState.LEFT)
 
 
 class Roles:
-    """Reads and writes who may do what."""
+    """Read and write the owner's decisions."""
 
-    def __init__(self, store: Store, author: OpLogWriter, nodes: Nodes, clock: MeshClock) -> None:
+    def __init__(self, store: Store, writer: OpLogWriter, nodes: Nodes, clock: MeshClock) -> None:
         self._store = store
-        self._author = author
+        self._writer = writer
         self._nodes = nodes
         self._pages = Pages(store)
         self._clock = clock
 
     async def owner(self) -> Owner | None:
-        """The owner, or nobody as long as no node has initialised the mesh."""
+        """Return the owner, or `None` until a node has initialised the mesh."""
         rows = await self._read("owner")
         return Owner._make(rows[0]) if rows else None
 
     async def initialise(self) -> Outcome:
         """Become the owner of a mesh that has none."""
         self._clock.refuse_if_off()
-        author, op_id = self._author.identity, new_key()
+        author, op_id = self._writer.identity, new_key()
         own = (author.node_id, author.key.public, op_id)
         free = Statement(_SQL["refuse_if_owned"], self._store.tenant[:2], refusal="mesh_has_an_owner")
         op = Op(INITIALISE, canonical({"key": author.key.public, "node": author.node_id}), signed=True)
         take = Statement(_SQL["own"], (*self._store.tenant[:2], *own))
         return await self._store.write(Script(free, take, key=op_id, op=op))
 
-    # --- what follows for others -----------------------------------------------------------------
+    # --- guards ----------------------------------------------------------------------------------
 
     async def guards(self, kind: OpKind) -> Sequence[Statement]:
-        """The guards that an op of this kind must pass, by whoever we are."""
+        """Return the guards that an op of this kind must pass when this process authors it."""
         guards: list[Statement] = []
         if kind.owner_only:
             guards.append(self._owner_guard())
@@ -108,58 +108,58 @@ class Roles:
         return guards
 
     def refusal(self, reason: str) -> Statement:
-        """A guard that nothing passes."""
+        """Return a guard that refuses every script."""
         return Statement(_SQL["refuse"], refusal=reason)
 
     def _owner_guard(self) -> Statement:
-        own_key = self._author.identity.key.public
+        own_key = self._writer.identity.key.public
         return Statement(
             _SQL["refuse_unless_owner"], (*self._store.tenant[:2], own_key), refusal="not_the_owner"
         )
 
     async def _coordinator_guard(self) -> Statement:
-        said, unsaid = await self._said(DESIGNATE)
-        if not said or said[0].payload["node"] != self._author.identity.node_id:
+        decisions, invalid = await self._decisions(DESIGNATE)
+        if not decisions or decisions[0].payload["node"] != self._writer.identity.node_id:
             return self.refusal("not_the_coordinator")
-        values = (*self._store.tenant[:2], said[0].hlc, orjson.dumps(unsaid).decode())
+        values = (*self._store.tenant[:2], decisions[0].hlc, orjson.dumps(invalid).decode())
         return Statement(_SQL["refuse_if_designated_after"], values, refusal="not_the_coordinator")
 
-    # --- what the owner says ---------------------------------------------------------------------
+    # --- the owner's decisions -------------------------------------------------------------------
 
     async def coordinator(self) -> Coordinator | None:
-        """Who is designated now."""
-        said, _ = await self._said(DESIGNATE)
-        if not said:
+        """Return the designated coordinator."""
+        decisions, _ = await self._decisions(DESIGNATE)
+        if not decisions:
             return None
-        hlc, op_id, payload = said[0]
+        hlc, op_id, payload = decisions[0]
         return Coordinator(payload["node"], hlc, op_id, await self._nodes.find(payload["node"]))
 
     async def designate_coordinator(self, node_id: str) -> Outcome:
         """Make a node the coordinator; only the owner may."""
         if await self._nodes.find(node_id) is None:
             raise NotKnown(f"no node {node_id!r} was ever here", hint="see `vox-mesh nodes --all`")
-        return await self._say(DESIGNATE, {"node": node_id})
+        return await self._record_decision(DESIGNATE, {"node": node_id})
 
     async def routes(self) -> dict[str, str]:
-        """Which kinds of job go to which node only."""
-        said, _ = await self._said(ROUTE)
+        """Return the nodes that kinds of job are routed to."""
+        decisions, _ = await self._decisions(ROUTE)
         routes: dict[str, str | None] = {}
-        for each in said:
+        for each in decisions:
             routes.setdefault(each.payload["kind"], each.payload["node"])
         return {kind: node_id for kind, node_id in sorted(routes.items()) if node_id is not None}
 
     async def route_kind(self, kind: str, node_id: str | None) -> Outcome:
-        """Have jobs of a kind, or of a pattern, go to one node, or (`None`) to any; only the owner may."""
+        """Route jobs of a kind, or of a pattern, to one node, or (`None`) to any; only the owner may."""
         checked_pattern(kind)
-        return await self._say(ROUTE, {"kind": kind, "node": node_id})
+        return await self._record_decision(ROUTE, {"kind": kind, "node": node_id})
 
     async def key_request(self, node_id: str) -> KeyRequest | None:
-        """The other key that a known node came with last."""
+        """Return the new key that a known node presented last."""
         rows = await self._read("key_request", node_id)
         return KeyRequest._make(rows[0]) if rows else None
 
     async def rekey(self, node_id: str, public_key: str | None = None) -> tuple[str, Outcome]:
-        """Accept a new key for a known node: this one, or the one it came with; only the owner may."""
+        """Accept a new key for a known node: this one, or the one it presented; only the owner may."""
         if public_key is None:
             asked = await self.key_request(node_id)
             if asked is None:
@@ -179,34 +179,34 @@ class Roles:
             Statement(_SQL["refuse_if_owner"], (*tenant, node_id), refusal="the_owner_keeps_its_key"),
             Statement(_SQL["refuse_unless_chains_at"], (*tenant, places), refusal="node_still_writes"),
             Statement(_SQL["accept_key"], (*tenant, places, public_key)),
-            # A process that still has the old key is to be heard no more.
+            # A process that still has the old key is fenced.
             Statement(_NODES["raise_incarnation"], (*tenant, node_id)),
             Statement(_SQL["forget_key_request"], (*tenant, node_id)),
         )
         payload = {"node": node_id, "key": public_key, "from": since}
-        return public_key, await self._say(REKEY, payload, *effects)
+        return public_key, await self._record_decision(REKEY, payload, *effects)
 
-    async def _say(self, kind: str, payload: dict[str, Any], *effects: Statement) -> Outcome:
+    async def _record_decision(self, kind: str, payload: dict[str, Any], *effects: Statement) -> Outcome:
         self._clock.refuse_if_off()
-        await self._said(kind)  # so that this is later than what was said before
+        await self._decisions(kind)  # so that this is later than earlier decisions
         op = Op(kind, canonical(payload), signed=True)
         return await self._store.write(Script(self._owner_guard(), *effects, op=op))
 
-    async def _said(self, kind: str) -> tuple[list[Said], list[str]]:
-        """What the owner said of this kind, latest first; and the ids of what it did not, or not clearly."""
+    async def _decisions(self, kind: str) -> tuple[list[OwnerDecision], list[str]]:
+        """Return the owner's decisions of this kind, latest first, and the ids of invalid ones."""
         owner = await self.owner()
         witness = ChainWitness(None if owner is None else owner.public_key, (), self._store.tenant.scope_id)
-        said: list[Said] = []
-        unsaid: list[str] = []
+        decisions: list[OwnerDecision] = []
+        invalid: list[str] = []
         async for entry in self._pages.of_kind(kind):
             payload = parse(entry.payload) if witness.is_of_owner(entry) else None
             if _is_clear(kind, payload):
-                said.insert(0, Said(entry.hlc, entry.op_id, payload))
+                decisions.insert(0, OwnerDecision(entry.hlc, entry.op_id, payload))
             else:
-                unsaid.append(entry.op_id)
-        if said:
-            self._clock.receive(said[0].hlc)
-        return said, unsaid
+                invalid.append(entry.op_id)
+        if decisions:
+            self._clock.receive(decisions[0].hlc)
+        return decisions, invalid
 
     async def _read(self, name: str, *values: Value) -> Rows:
         return await self._store.read(_SQL[name], (*self._store.tenant[:2], *values), fresh=True)

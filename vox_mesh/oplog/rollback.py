@@ -1,9 +1,9 @@
-"""Rollback: how a node finds out that the database has gone back, and fences what was handed out since.
+"""Rollback: detect that the database went back to an earlier state, and fence what was handed out since.
 
-A snapshot that is put back, or a server that lost its last commits, knows nothing of the locks, claims and
-log entries of the time since, though they were acknowledged. So before anything is granted again, one
-transaction raises every counter above all that can have been handed out, and begins a new epoch. One node
-does so; all others are refused by their raised incarnations, find the new epoch, and join again.
+A restored snapshot, or a server that lost its last commits, knows nothing of the locks, claims and log
+entries acknowledged since. So before anything is granted again, one transaction raises every counter above
+all values that can have been handed out, and begins a new epoch. One node does so; all others are rejected by
+their raised incarnations, find the new epoch, and rejoin.
 """
 
 from __future__ import annotations
@@ -26,51 +26,58 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("rollback")
 _REFUSE_UNLESS_KEY: Final = named("nodes")["refuse_unless_key"]
-_RAISING: Final = ("renumber_patterns", "number_newest_pattern", "raise_incarnations", "raise_claims")
-_ATTEMPTS: Final = 16
+_RAISE_STATEMENTS: Final = (
+    "renumber_patterns",
+    "number_newest_pattern",
+    "raise_incarnations",
+    "raise_claims",
+)
+_MAX_ATTEMPTS: Final = 16
 
 EndT = TypeVar("EndT", bound=tuple[int, str])
 
 
 class Chain(Protocol[EndT]):
-    """The chain in which a rollback is recorded: that of the node that found out."""
+    """The chain in which a rollback is recorded: that of the node that found it."""
 
     @property
     def identity(self) -> Identity:
-        """Who writes."""
+        """Return the identity that writes."""
 
-    async def end_now(self, desk: DirectDatabase) -> EndT:
-        """Read where it ends."""
+    async def read_end(self, database: DirectDatabase) -> EndT:
+        """Read where the chain ends."""
 
-    def appending(self, end: EndT, op_id: str, op: Op) -> list[Statement]:
-        """Return what appends an op."""
+    def append_statements(self, end: EndT, op_id: str, op: Op) -> list[Statement]:
+        """Return the statements that append an op."""
 
 
 class Rollback:
-    """Compares the database with what this node has seen of it."""
+    """Compare the database with this node's memory of it."""
 
     def __init__(self, tenant: Tenant, witness: StoreWitness, clock: MeshClock) -> None:
         self._mesh = tenant[:2]
         self._witness = witness
         self._clock = clock
 
-    async def is_behind(self, desk: DirectDatabase, node_id: str, joined: object) -> bool:
-        """Whether the database has gone back since this process first wrote, or since it joined."""
+    async def is_behind(self, database: DirectDatabase, node_id: str, joined: object) -> bool:
+        """Return whether the database was rolled back since this process first wrote, or since it joined."""
         memory = self._witness.memory
-        state = await self._state(desk, node_id, memory)
+        state = await self._read_state(database, node_id, memory)
         is_fenced = joined is not None and state.epoch.op_id != memory.epoch.op_id
         return is_fenced or rollback_evidence(memory, state) is not None
 
-    async def fence_if_behind(self, desk: DirectDatabase, chain: Chain[EndT], *, is_running: bool) -> bool:
-        """Fence the database if it has gone back and no node did so yet; return whether it has gone back.
+    async def fence_if_behind(
+        self, database: DirectDatabase, chain: Chain[EndT], *, is_running: bool
+    ) -> bool:
+        """Fence a rolled-back database, unless another node has. Return whether it was rolled back.
 
         `is_running`: this process has worked with it. If not, it may be another database.
         """
         memory, node_id = self._witness.memory, chain.identity.node_id
         if not memory.incarnation:
             return False  # this node remembers nothing
-        for _ in range(_ATTEMPTS):
-            state = await self._state(desk, node_id, memory)
+        for _ in range(_MAX_ATTEMPTS):
+            state = await self._read_state(database, node_id, memory)
             if not is_running and _is_other_database(memory, state):
                 _log.warning("database replaced by another one since the last start: node_id=%s", node_id)
                 return False
@@ -82,29 +89,34 @@ class Rollback:
             evidence = rollback_evidence(memory, state)
             if evidence is None:
                 return False
-            if await self._fence(desk, chain, memory, state, evidence):
+            if await self._fence(database, chain, memory, state, evidence):
                 return True
         raise Overloaded("the database was rolled back again and again", hint="run `vox-mesh doctor`")
 
     async def _fence(
-        self, desk: DirectDatabase, chain: Chain[EndT], memory: StoreMemory, state: StoreState, evidence: str
+        self,
+        database: DirectDatabase,
+        chain: Chain[EndT],
+        memory: StoreMemory,
+        state: StoreState,
+        evidence: str,
     ) -> bool:
-        """Begin the next epoch, in one transaction; `False`: something has changed, look again."""
+        """Begin the next epoch in one transaction. Return `False` if something has changed meanwhile."""
         identity, op_id = chain.identity, new_key()
-        end = await chain.end_now(desk)
-        payload = _lost(memory, state, evidence, identity.chain, end[0])
+        end = await chain.read_end(database)
+        payload = _rollback_payload(memory, state, evidence, identity.chain, end[0])
         text = canonical(payload)
         key = (*self._mesh, identity.node_id, identity.key.public)
         script = Script(
             Statement(_REFUSE_UNLESS_KEY, key, refusal=KeyRefused.code),
-            *self._fencing(identity.node_id, memory, state, op_id, text),
-            *chain.appending(end, op_id, Op(ROLLED_BACK, text, signed=True)),
+            *self._fence_statements(identity.node_id, memory, state, op_id, text),
+            *chain.append_statements(end, op_id, Op(ROLLED_BACK, text, signed=True)),
             key=op_id,
         )
         try:
-            await desk.apply(script)
+            await database.apply(script)
         except Refused as refused:
-            return refused.reason == KeyRefused.code  # it can't join either, and is told so when it tries
+            return refused.reason == KeyRefused.code  # it can't join either: joining raises the error
         except ConstraintFailed:
             return False
         _log.error(
@@ -113,16 +125,16 @@ class Rollback:
         )
         return True
 
-    def _fencing(
+    def _fence_statements(
         self, node_id: str, memory: StoreMemory, state: StoreState, op_id: str, detail: str
     ) -> list[Statement]:
         mesh, epoch = self._mesh, state.epoch
         statements = [
             Statement(_SQL["refuse_unless_epoch"], (*mesh, epoch.op_id), refusal="epoch_changed"),
             Statement(_SQL["raise_fences"], (*mesh, memory.fence_token)),
-            *(Statement(_SQL[name], mesh) for name in _RAISING),
+            *(Statement(_SQL[name], mesh) for name in _RAISE_STATEMENTS),
         ]
-        if not epoch.origin:  # it has gone back to before there were epochs
+        if not epoch.origin:  # rolled back to before there were epochs
             values = (*mesh, 0, memory.epoch.origin, node_id, "{}")
             statements.append(Statement(_SQL["begin_epoch"], values))
         values = (*mesh, _next_epoch(memory, state), op_id, node_id, detail)
@@ -132,17 +144,17 @@ class Rollback:
             Statement(_SQL["forget_epochs"], mesh),
         ]
 
-    async def _state(self, desk: DirectDatabase, node_id: str, memory: StoreMemory) -> StoreState:
-        """Ask what the database knows of the node now."""
+    async def _read_state(self, database: DirectDatabase, node_id: str, memory: StoreMemory) -> StoreState:
+        """Read what the database knows of the node now."""
         started = self._clock.started()
-        row = (await desk.ask(Statement(_SQL["state"], (*self._mesh, node_id, memory.entry_id))))[0]
+        row = (await database.ask(Statement(_SQL["state"], (*self._mesh, node_id, memory.entry_id))))[0]
         self._clock.heard(row["now_ms"], started)
         epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
         return StoreState(row["incarnation"], row["beats"], row["last_id"], row["op_at_entry"], epoch)
 
 
 def _is_other_database(memory: StoreMemory, state: StoreState) -> bool:
-    """Whether this is not the database that is remembered: it has another origin, or is new."""
+    """Return whether this is not the remembered database: its origin differs, or it is new."""
     if state.epoch.origin:
         return state.epoch.origin != memory.epoch.origin
     return state.incarnation is None
@@ -152,8 +164,10 @@ def _next_epoch(memory: StoreMemory, state: StoreState) -> int:
     return max(memory.epoch.number, state.epoch.number) + 1
 
 
-def _lost(memory: StoreMemory, state: StoreState, evidence: str, chain: str, end_seq: int) -> dict[str, Any]:
-    """What was lost, as far as this node knows: the payload of the op that records the rollback."""
+def _rollback_payload(
+    memory: StoreMemory, state: StoreState, evidence: str, chain: str, end_seq: int
+) -> dict[str, Any]:
+    """Return the payload of the op that records the rollback: what was lost, as far as this node knows."""
     chains = {}
     if memory.seq > end_seq:
         chains[chain] = {"from_seq": end_seq + 1, "to_seq": memory.seq, "hash": memory.hash}

@@ -1,4 +1,4 @@
-"""The witness: what this node has seen of the database, kept across restarts in its slot."""
+"""The witness: this node's memory of the database's state, kept across restarts in its slot."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _MAX_BYTES: Final = 2**16
 
 
 class MemoryKeeper(Protocol):
-    """Where a memory outlives its process."""
+    """Store a memory beyond the life of its process."""
 
     def load(self) -> StoreMemory | None:
-        """What was kept last, if anything was."""
+        """Return the stored memory, if there is one."""
 
     async def keep(self, memory: StoreMemory) -> None:
-        """Keep this from now on."""
+        """Store the memory."""
 
 
 class MemoryFile:
-    """A file in a slot, replaced as a whole; readable by this user alone."""
+    """A file in a slot, replaced as a whole, and readable by this user alone."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def load(self) -> StoreMemory | None:
-        """What the file holds; one that can't be read is as good as none."""
+        """Return the memory in the file; an unreadable file counts as missing."""
         try:
             with self._path.open("rb") as file:
                 memory = StoreMemory.decode(file.read(_MAX_BYTES))
@@ -47,7 +47,7 @@ class MemoryFile:
         return memory
 
     async def keep(self, memory: StoreMemory) -> None:
-        """Write it in a thread: a disk may take its time."""
+        """Write the memory to the file, in a thread."""
         try:
             await asyncio.to_thread(self._replace, memory.encode())
         except OSError as error:
@@ -65,18 +65,18 @@ class MemoryFile:
 
 
 class SharedPlace:
-    """A place on a shared memory home: it lasts for as long as that does."""
+    """A place on a shared memory backend; it lasts as long as the backend."""
 
     def __init__(self, memories: MutableMapping[str, StoreMemory], place: str) -> None:
         self._memories = memories
         self._place = place
 
     def load(self) -> StoreMemory | None:
-        """What was kept last here."""
+        """Return the stored memory, if there is one."""
         return self._memories.get(self._place)
 
     async def keep(self, memory: StoreMemory) -> None:
-        """Keep this from now on."""
+        """Store the memory."""
         self._memories[self._place] = memory
 
 
@@ -86,36 +86,36 @@ class StoreWitness:
     def __init__(self, keeper: MemoryKeeper | None = None) -> None:
         self._keeper = keeper
         self.seen = StoreMemory() if keeper is None else keeper.load() or StoreMemory()
-        """What was acknowledged; another object whenever that is more."""
+        """The acknowledged state; a new object whenever it advances."""
         self.highest_token: Callable[[], int] = lambda: 0
-        """The highest fencing token that this process was given: whoever knows says so here."""
+        """Returns the highest fencing token granted to this process; set by the locks."""
 
     @property
     def memory(self) -> StoreMemory:
-        """What was acknowledged, and the highest token."""
+        """Return the acknowledged state and the highest fencing token."""
         token = max(self.seen.fence_token, self.highest_token())
         return self.seen._replace(fence_token=token)
 
     def joined(self, epoch: Epoch, incarnation: int, beats: int, last_id: int) -> None:
-        """A new incarnation begins: what was seen before is of no more matter, but for the tokens."""
+        """Start over with a new incarnation; only the highest fencing token is kept."""
         token = self.memory.fence_token
         self.seen = StoreMemory(epoch, incarnation, beats, last_id, fence_token=token)
 
     def beat(self, incarnation: int, beats: int, last_id: int) -> None:
-        """A heartbeat was acknowledged; one of an earlier incarnation counts for nothing."""
+        """Record an acknowledged heartbeat; one of an earlier incarnation is ignored."""
         seen = self.seen
         if incarnation == seen.incarnation:
             last_id = max(seen.last_id, last_id)
             self.seen = seen._replace(beats=max(seen.beats, beats), last_id=last_id)
 
     def appended(self, entry_id: int, op_id: str, seq: int, entry_hash: str) -> None:
-        """Entries of the node's own chain were acknowledged, of which this is the last."""
+        """Record acknowledged entries of the node's own chain, of which this is the last."""
         seen = self.seen
         self.seen = seen._replace(
             last_id=max(seen.last_id, entry_id), entry_id=entry_id, entry_op=op_id, seq=seq, hash=entry_hash
         )
 
     async def save(self) -> None:
-        """Have it outlive this process."""
+        """Store the memory for the next process."""
         if self._keeper is not None and self.seen.incarnation:
             await self._keeper.keep(self.memory)

@@ -1,8 +1,8 @@
-"""The author: binds ops to its chain as requests are made, and knows where the chain ends.
+"""The op log writer: appends ops to its chain with each request, and tracks the end of the chain.
 
-The end is known from what was acknowledged. When the fate of a request is unknown, or another process has
-written to the chain (as commands do), the end is read again before the next request. Every request states
-which end it was made for, so that one which comes late is refused as a whole.
+The end is known from acknowledged requests. When the outcome of a request is unknown, or another process has
+appended to the chain (as commands do), the end is read again before the next request. Every request states
+the end it was made for, so that one which arrives late is rejected as a whole.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _log = logging.getLogger(__name__)
 _SQL: Final = named("oplog")
 _NODES: Final = named("nodes")
 _ANSWERS_OF: Final = named("scripts")["answers_of"]
-_PAGE: Final = 1_000
-_SAME_GUARD_S: Final = 0.5
-_NOBODY: Final = (None,) * CONDITION_VALUES
+_PAGE_ENTRIES: Final = 1_000
+_GUARD_REUSE_S: Final = 0.5
+_NO_WRITER: Final = (None,) * CONDITION_VALUES
 _NO_OP: Final = Op("", "")
 _IS_CURRENT: Final = f"EXISTS ({_SQL['is_current']})"
 _IS_ON_TIME: Final = f"EXISTS ({_SQL['is_on_time']})"
 
 
 class EntryValues(NamedTuple):
-    """An entry as it goes to the database; the statements know its values by their places."""
+    """The values of an entry, in the order in which the statements expect them."""
 
     seq: int
     op_id: str
@@ -70,14 +70,14 @@ class EntryValues(NamedTuple):
 
 
 class End(NamedTuple):
-    """The last entry of a chain; nothing, with a hash of zeros, before the first."""
+    """The last entry of a chain; before the first, number 0 and a hash of zeros."""
 
     seq: int = 0
     hash: str = NO_HASH
 
 
 class Joined(NamedTuple):
-    """What a node has joined: its incarnation, what it can rely on from now on, and the epoch."""
+    """The result of joining: the incarnation, the state this node can rely on, and the epoch."""
 
     incarnation: int
     beats: int
@@ -87,14 +87,14 @@ class Joined(NamedTuple):
 
 
 class Registration(Protocol):
-    """How a node's incarnation begins."""
+    """Register a node's incarnation."""
 
-    async def register(self, desk: DirectDatabase) -> Joined:
+    async def register(self, database: DirectDatabase) -> Joined:
         """Begin a new incarnation, once."""
 
 
 class OpLogWriter:
-    """The journal of one chain: a node's own, or the one in which its commands write side by side."""
+    """Append to one chain: a node's own, or the one its commands share."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class OpLogWriter:
         registration: Registration | None = None,
         witness: StoreWitness | None = None,
     ) -> None:
-        self._load = load
-        self._loaded: Identity | None = None
+        self._load_identity = load
+        self._identity: Identity | None = None
         self._mesh = tenant[:2]
         self._clock = clock
         self.database_clock = DatabaseClock(clock)
@@ -114,16 +114,16 @@ class OpLogWriter:
         self._rollback = Rollback(tenant, self.witness, clock)
         self.incarnation: int | None = None
         self.rollbacks = 0
-        """How often this process found that the database had gone back to an earlier state."""
+        """How many rollbacks of the database this process has found."""
         self.joined: Joined | None = None
-        """What this node has joined; `None` while it has not, or has to join again."""
+        """The result of joining; `None` while this node has not joined, or has to join again."""
         self._is_joining = False
         self.on_rejoin: Callable[[], None] = lambda: None
         """Called when the node has joined again after a rollback."""
         self.broken: ChainBroken | None = None
-        """Why nothing can be appended to the chain, as far as that was found out."""
+        """Why nothing can be appended to the chain, if that was found."""
         self.found_broken = 0
-        """How often that was found out, having been well before."""
+        """How often the chain was found broken after it had been intact."""
         self._end: End | None = None  # not known
         self._acknowledged: End | None = None  # the chain was not read yet
         self._sealing = Sealing()
@@ -135,75 +135,75 @@ class OpLogWriter:
 
     @property
     def identity(self) -> Identity:
-        """Who writes; a command's is read when it first writes."""
-        if self._loaded is None:
-            self._loaded = self._load()
-            self._clock.name(self._loaded.chain)
-        return self._loaded
+        """Return the identity that writes; a command's is loaded at its first write."""
+        if self._identity is None:
+            self._identity = self._load_identity()
+            self._clock.name(self._identity.chain)
+        return self._identity
 
     @property
     def is_seal_due(self) -> bool:
-        """Whether there are verdicts that no seal vouches for."""
+        """Return whether there are verdicts that no seal covers."""
         return self._sealing.is_due
 
-    # --- the journal -----------------------------------------------------------------------------
+    # --- the write interceptor -------------------------------------------------------------------
 
     def bind(self, scripts: Sequence[Script]) -> RequestWrapper | None:
-        """The frame of a request with these scripts, which stays open until it is settled."""
+        """Return the wrapper of a request with these scripts, or `None` if `prepare` must be called first."""
         if self._bound:
-            self._end, self._bound = None, []  # nobody knows what became of it
+            self._end, self._bound = None, []  # its outcome is unknown
         if self._registration is not None and self.joined is None:
             return None
         ops = [script for script in scripts if script.op is not None]
         if not ops:
-            return self._guarded()
+            return self._guard_wrapper()
         if self._end is None:
             return None
-        return self._linked(self._end, self._entries(self._end, ops))
+        return self._append_wrapper(self._end, self._entries(self._end, ops))
 
-    async def prepare(self, desk: DirectDatabase) -> None:
-        """Register, if that is still to be done, and read where the chain ends."""
+    async def prepare(self, database: DirectDatabase) -> None:
+        """Join, if that is still to be done, and read where the chain ends."""
         was_broken, self.broken = self.broken is not None, None
         try:
-            await self._join(desk)
+            await self._join(database)
             try:
-                await self._find_end(desk)
+                await self._find_end(database)
             except ChainBroken:
-                if not await self._is_left_behind(desk):
+                if not await self._has_rolled_back(database):
                     raise
-                await self._join(desk)
-                await self._find_end(desk)
+                await self._join(database)
+                await self._find_end(database)
         except ChainBroken as error:
             self.found_broken += not was_broken
             self.broken = error
             raise
 
     def settled(self, rows: Sequence[Sequence[Any]]) -> None:
-        """The request was applied: what became of its ops is part of what the next seal vouches for."""
+        """Record that the request was applied: the next seal covers the verdicts on its ops."""
         if not self._bound:
             return
         found = {row[1]: row for row in rows}
         if len(found) != len(self._bound):
             raise NoAnswer("the database answered only in part")
         for entry in self._bound:
-            place, _, now_ms, *verdict = found[entry.seq]
+            entry_id, _, now_ms, *verdict = found[entry.seq]
             accepted, reason, result = verdict or (1, entry.remark, None)
-            self._sealing.add(entry.kind, (place, entry.seq, accepted, reason, result, entry.signature))
+            self._sealing.add(entry.kind, (entry_id, entry.seq, accepted, reason, result, entry.signature))
         self._clock.heard(now_ms, self._started)
         last = self._bound[-1]
         self._end = self._acknowledged = End(last.seq, last.hash)
         self.witness.appended(found[last.seq][0], last.op_id, last.seq, last.hash)
         self._bound = []
 
-    async def recall(self, scripts: Sequence[Script], desk: DirectDatabase) -> Mapping[str, Verdict]:
-        """What the log says of those of the scripts that are in it, by their keys."""
+    async def recall(self, scripts: Sequence[Script], database: DirectDatabase) -> Mapping[str, Verdict]:
+        """Return the verdicts on those of the scripts that are in the log, by their keys."""
         self._end, self._bound = None, []
         ops = {script.key: script for script in scripts if script.op is not None}
         keys = orjson.dumps(list(ops)).decode()
-        found = await desk.ask(Statement(_SQL["verdicts_of"], (*self._mesh, keys)))
+        found = await database.ask(Statement(_SQL["verdicts_of"], (*self._mesh, keys)))
         if len(found) < len(scripts):
-            await self._refuse_if_not_ours(desk)
-        answers = by_key(await desk.ask(Statement(_ANSWERS_OF, (*self._mesh, keys)))) if found else {}
+            await self._refuse_if_not_ours(database)
+        answers = by_key(await database.ask(Statement(_ANSWERS_OF, (*self._mesh, keys)))) if found else {}
         verdicts: dict[str, Verdict] = {}
         for row in found:
             script = ops[row["op_id"]]
@@ -216,11 +216,11 @@ class OpLogWriter:
 
     # --- binding ---------------------------------------------------------------------------------
 
-    def _guarded(self) -> RequestWrapper:
-        """The frame of a request without ops: the same for a moment, until something new was acknowledged."""
+    def _guard_wrapper(self) -> RequestWrapper:
+        """Return the wrapper of a request without ops; it is reused until something new is acknowledged."""
         self._started = now = self._clock.started()
         seen = self.witness.seen
-        is_fresh = 0 <= now - self._guarded_at <= _SAME_GUARD_S and self._guard_for is seen
+        is_fresh = 0 <= now - self._guarded_at <= _GUARD_REUSE_S and self._guard_for is seen
         if self._guard is None or not is_fresh:
             self._guard, self._guard_for, self._guarded_at = self._new_guard(), seen, now
         return self._guard
@@ -228,21 +228,21 @@ class OpLogWriter:
     def _new_guard(self) -> RequestWrapper:
         window, days = self._clock.window_ms, self._clock.window_days
         if self._registration is not None:
-            who = self._who
-            guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who, *window))
-            return RequestWrapper((guard,), condition=Statement(_IS_CURRENT, (*who, *days)))
+            writer = self._writer_values
+            guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *writer, *window))
+            return RequestWrapper((guard,), condition=Statement(_IS_CURRENT, (*writer, *days)))
         if not self._clock.is_set:
             return NO_FRAME
         guard = Statement(_SQL["refuse_unless_on_time"], window)
-        return RequestWrapper((guard,), condition=Statement(_IS_ON_TIME, (*_NOBODY, *days)))
+        return RequestWrapper((guard,), condition=Statement(_IS_ON_TIME, (*_NO_WRITER, *days)))
 
     @property
-    def _who(self) -> Sequence[Value]:
-        """Who writes, and what must be in the database for it: what was acknowledged to this node before."""
+    def _writer_values(self) -> Sequence[Value]:
+        """Return the values that identify the writer, and the state that must be in the database for it."""
         seen = self.witness.seen
         return (self.identity.chain, self.incarnation, seen.beats, seen.last_id)
 
-    def _linked(self, end: End, entries: list[EntryValues]) -> RequestWrapper:
+    def _append_wrapper(self, end: End, entries: list[EntryValues]) -> RequestWrapper:
         author = self.identity
         last = end.hash if end.seq else None
         self._bound = entries
@@ -252,7 +252,7 @@ class OpLogWriter:
             whose = (*self._mesh, author.chain, last, *own)
             guard = Statement(_SQL["refuse_unless_at"], (*whose, *self._clock.window_ms))
         else:
-            current = (*self._mesh, *self._who, last)
+            current = (*self._mesh, *self._writer_values, last)
             guard = Statement(_SQL["refuse_unless_current_at"], (*current, *self._clock.window_ms))
         preface: tuple[Statement, ...] = (guard,)
         if not end.seq:
@@ -262,7 +262,7 @@ class OpLogWriter:
         def verdicts() -> Statement:
             return Statement(_SQL["append_verdicts"], (*mesh, _array(entries)))
 
-        if any(entry.columns for entry in entries):  # what they answered is known to the database alone
+        if any(entry.columns for entry in entries):  # only the database knows their answers
             accepted = verdicts()
         elif len(entries) == 1:
             accepted = Statement(_SQL["append_one"], (*mesh, *entries[0][:10]))
@@ -291,60 +291,60 @@ class OpLogWriter:
                 )
             )
             prev = own
-        if entries[-1].signature is None:  # it vouches for all before it, by the chain
+        if entries[-1].signature is None:  # through the chain it covers all entries before it
             entries[-1] = entries[-1]._replace(signature=self._signature(prev))
         return entries
 
     def _signature(self, entry_hash: str) -> str:
         return self.identity.key.sign(chain.signed_text(entry_hash, self._mesh[0]))
 
-    # --- joining, also again after a rollback ----------------------------------------------------
+    # --- joining, and rejoining after a rollback -------------------------------------------------
 
-    async def _join(self, desk: DirectDatabase) -> None:
-        """Begin an incarnation, unless that is done: from then on nobody else can append."""
+    async def _join(self, database: DirectDatabase) -> None:
+        """Begin an incarnation, unless one has begun: from then on no other process can append."""
         if self._registration is None or self.joined is not None:
             return
-        is_again = self.incarnation is not None
-        await self.database_clock.first_look(desk)
-        self.rollbacks += await self._rollback.fence_if_behind(desk, self, is_running=is_again)
-        if not self._is_joining:  # a newer incarnation may then be ours, if its answer got lost
-            await self._refuse_if_newer(desk)
+        is_rejoin = self.incarnation is not None
+        await self.database_clock.first_look(database)
+        self.rollbacks += await self._rollback.fence_if_behind(database, self, is_running=is_rejoin)
+        if not self._is_joining:  # otherwise a newer incarnation may be ours, with its answer lost
+            await self._refuse_if_newer(database)
         try:
             self._is_joining = True
-            joined = await self._registration.register(desk)
-        except (NodeInUse, KeyRefused):  # not applied: a newer incarnation is another process's
+            joined = await self._registration.register(database)
+        except (NodeInUse, KeyRefused):  # not applied: a newer incarnation belongs to another process
             self._is_joining = False
             raise
         self._is_joining = False
         self.witness.joined(joined.epoch, joined.incarnation, joined.beats, joined.last_id)
         self.incarnation, self.joined = joined.incarnation, joined
-        if is_again:
+        if is_rejoin:
             _log.warning(
                 "joined again after a rollback: node_id=%s incarnation=%d epoch=%d",
                 *(self.identity.node_id, joined.incarnation, joined.epoch.number),
             )
             self.on_rejoin()
 
-    async def _is_left_behind(self, desk: DirectDatabase) -> bool:
-        """Whether the database has gone back since this process joined; then it has to join again."""
-        if not await self._rollback.is_behind(desk, self.identity.node_id, self.joined):
+    async def _has_rolled_back(self, database: DirectDatabase) -> bool:
+        """Return whether the database was rolled back since this process joined, and prepare to rejoin."""
+        if not await self._rollback.is_behind(database, self.identity.node_id, self.joined):
             return False
         self._end = self._acknowledged = self.joined = None
         self._bound, self._sealing = [], Sealing()
         return True
 
-    async def end_now(self, desk: DirectDatabase) -> End:
-        """Read where the chain ends, whatever was known of it."""
-        rows = await self._ask(desk, "chain_tail", None, 2**63 - 1, 1)
+    async def read_end(self, database: DirectDatabase) -> End:
+        """Read where the chain ends, regardless of what was known of it."""
+        rows = await self._ask(database, "chain_tail", None, 2**63 - 1, 1)
         if not rows:
             return End()
         last = rows[0]
-        await self._refuse_unless_signed(last, desk)
+        await self._refuse_unless_signed(last, database)
         self._clock.resume(last["hlc"])
         return End(last["seq"], last["hash"])
 
-    def appending(self, end: End, op_id: str, op: Op) -> list[Statement]:
-        """Return what appends one op to the chain in another transaction; refused unless it ends there."""
+    def append_statements(self, end: End, op_id: str, op: Op) -> list[Statement]:
+        """Return the statements that append one op; refused unless the chain still ends at `end`."""
         mesh = (*self._mesh, self.identity.chain)
         (entry,) = self._entries(end, [Script(key=op_id, op=op)])
         guard = Statement(
@@ -355,17 +355,17 @@ class OpLogWriter:
 
     # --- the end of the chain --------------------------------------------------------------------
 
-    async def _find_end(self, desk: DirectDatabase) -> None:
-        """Read the chain from where we know it, and take in what others have written to it."""
+    async def _find_end(self, database: DirectDatabase) -> None:
+        """Read the chain from its known end, and take in what other processes appended."""
         known = self._acknowledged
         if known is None:
             if self._registration is None:
-                await self._begin_command(desk)
+                await self._begin_command(database)
             known = End()
-            start = (await self._ask(desk, "last_seal")).value or 1
+            start = (await self._ask(database, "last_seal")).value or 1
         else:
             start = known.seq
-        rows = await self._ask(desk, "chain_from", start, _PAGE)
+        rows = await self._ask(database, "chain_from", start, _PAGE_ENTRIES)
         if known.seq and (not rows or End(rows[0]["seq"], rows[0]["hash"]) != known):
             raise ChainBroken(
                 f"the database no longer holds entry {known.seq} of {self.identity.chain}, "
@@ -373,22 +373,25 @@ class OpLogWriter:
                 hint="run `vox-mesh oplog verify`, then start this node again",
             )
         while rows:
-            last, is_full = rows[-1], len(rows) == _PAGE
-            more = await self._ask(desk, "chain_from", last["seq"] + 1, _PAGE) if is_full else ()
+            last, is_full = rows[-1], len(rows) == _PAGE_ENTRIES
+            more = await self._ask(database, "chain_from", last["seq"] + 1, _PAGE_ENTRIES) if is_full else ()
             if not more and last["seq"] > known.seq:
-                await self._refuse_unless_signed(last, desk)
+                await self._refuse_unless_signed(last, database)
             for row in rows:
                 if row["seq"] > known.seq:
                     known = self._take_in(row)
-            self._acknowledged = known  # should the next page not fit, this one is not taken in twice
+            self._acknowledged = known  # if the next page fails, this one is not taken in twice
             rows = more
         self._end = self._acknowledged = known
 
-    async def _refuse_unless_signed(self, last: Row, desk: DirectDatabase) -> None:
-        """What the next entry is linked to, it vouches for: so that must be our own, or our earlier key's."""
+    async def _refuse_unless_signed(self, last: Row, database: DirectDatabase) -> None:
+        """Raise `ChainBroken` unless the last entry is signed with our key, or with the one in force then.
+
+        The next entry is linked to it, and so vouches for it.
+        """
         text, signature = chain.signed_text(last["hash"], self._mesh[0]), last["signature"] or ""
         if not is_signed(text, signature, self.identity.key.public):
-            key = (await self._ask(desk, "key_at", last["seq"])).value
+            key = (await self._ask(database, "key_at", last["seq"])).value
             if not is_signed(text, signature, key or ""):
                 raise ChainBroken(
                     f"{self.identity.chain} ends with entry {last['seq']}, which its author did not sign",
@@ -402,76 +405,76 @@ class OpLogWriter:
         self.witness.appended(row["id"], row["op_id"], row["seq"], row["hash"])
         return End(row["seq"], row["hash"])
 
-    async def _begin_command(self, desk: DirectDatabase) -> None:
-        """A command is not registered: it only has to come with the key that is known for its node."""
-        await self.database_clock.look(desk, None)
-        await self._refuse_other_key(desk)
+    async def _begin_command(self, database: DirectDatabase) -> None:
+        """Check that a command, which is not registered, has the key known for its node."""
+        await self.database_clock.look(database, None)
+        await self._refuse_other_key(database)
 
-    async def _refuse_if_not_ours(self, desk: DirectDatabase) -> None:
-        """Nothing can be appended to the chain by a process that was replaced, or with another key.
+    async def _refuse_if_not_ours(self, database: DirectDatabase) -> None:
+        """Raise if this process was superseded, has another key, or the database's clock has jumped.
 
-        Nor while the database's clock is not where it should be. If it is, the request may have been late.
+        If none of these holds, the request may have been late, and the next ones get more time.
         """
         if self._registration is not None:
-            await self._refuse_if_replaced(desk)
+            await self._refuse_if_superseded(database)
         else:
-            await self._refuse_other_key(desk)
-        await self.look_at_clock(desk)
+            await self._refuse_other_key(database)
+        await self.look_at_clock(database)
         self._clock.was_late(self._started)
-        self._guard = None  # it may expect another time now
+        self._guard = None  # its time window may have changed
 
-    async def look_at_clock(self, desk: DirectDatabase) -> None:
+    async def look_at_clock(self, database: DirectDatabase) -> None:
         """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed."""
         observer: Observer | None = None
         if self._registration is not None and self.incarnation is not None:
             observer = Observer((*self._mesh, self.identity.chain), self.incarnation)
         try:
-            await self.database_clock.look(desk, observer)
-        except Refused:  # this incarnation is over: for good, or by a rollback, and the node joins again
-            await self._refuse_if_replaced(desk)
+            await self.database_clock.look(database, observer)
+        except Refused:  # this incarnation was superseded, or ended by a rollback
+            await self._refuse_if_superseded(database)
 
-    async def _refuse_other_key(self, desk: DirectDatabase) -> None:
+    async def _refuse_other_key(self, database: DirectDatabase) -> None:
         author = self.identity
         for name in (author.node_id, author.chain):
-            found = await desk.ask(Statement(_SQL["newest_key"], (*self._mesh, name)))
+            found = await database.ask(Statement(_SQL["newest_key"], (*self._mesh, name)))
             if found and found.value != author.key.public:
                 raise key_refused(name, author.key.public)
 
-    async def _refuse_if_replaced(self, desk: DirectDatabase) -> None:
-        if self.joined is None or await self._is_left_behind(desk):
+    async def _refuse_if_superseded(self, database: DirectDatabase) -> None:
+        if self.joined is None or await self._has_rolled_back(database):
             return
-        now = await self._incarnation_now(desk)
+        now = await self._incarnation_now(database)
         if now != self.incarnation:
-            raise self._replaced(now)
+            raise self._superseded_error(now)
 
-    async def _refuse_if_newer(self, desk: DirectDatabase) -> None:
-        """Raise if this process was replaced before the rollback after which it wants to join again.
+    async def _refuse_if_newer(self, database: DirectDatabase) -> None:
+        """Raise if this process was superseded before the rollback after which it wants to rejoin.
 
-        A rollback raises all incarnations by the same amount: what is left of them tells which is newer.
+        A rollback raises all incarnations by the same amount: the remainders show which is newer.
         """
         if self.incarnation is None:
             return
-        now = await self._incarnation_now(desk)
+        now = await self._incarnation_now(database)
         if now is not None and now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
-            raise self._replaced(now)
+            raise self._superseded_error(now)
 
-    async def _incarnation_now(self, desk: DirectDatabase) -> int | None:
-        rows = await desk.ask(Statement(_NODES["incarnation"], (*self._mesh, self.identity.node_id)))
+    async def _incarnation_now(self, database: DirectDatabase) -> int | None:
+        rows = await database.ask(Statement(_NODES["incarnation"], (*self._mesh, self.identity.node_id)))
         return rows.value if rows else None
 
-    def _replaced(self, now: int | None) -> StaleIncarnation:
+    def _superseded_error(self, now: int | None) -> StaleIncarnation:
         return StaleIncarnation(
             f"{self.identity.node_id} has begun again elsewhere: "
             f"this process is incarnation {self.incarnation}, the database knows {now}",
             hint="stop this process",
         )
 
-    async def _ask(self, desk: DirectDatabase, name: str, *values: Value) -> Any:
-        return await desk.ask(Statement(_SQL[name], (*self._mesh, self.identity.chain, *values)))
+    async def _ask(self, database: DirectDatabase, name: str, *values: Value) -> Any:
+        return await database.ask(Statement(_SQL[name], (*self._mesh, self.identity.chain, *values)))
 
 
 def _in_order(scripts: Sequence[Script]) -> Iterable[Script]:
-    """The scripts whose ops are bound: each once, and a seal before all that has no verdict yet."""
+    """Return the scripts whose ops are bound: each once, a seal before all without a verdict."""
     once = {script.key: script for script in scripts}
     seals = [script for script in scripts if script.op and script.op.kind == SEAL]
     if not seals:
@@ -480,7 +483,7 @@ def _in_order(scripts: Sequence[Script]) -> Iterable[Script]:
 
 
 def _reasons(script: Script) -> Sequence[str | None]:
-    """The reason that each of its statements gives, should it fail."""
+    """Return the refusal reason of each statement, by position."""
     refusals = script.refusals
     return [refusals.get(index) for index in range(max(refusals) + 1)] if refusals else ()
 

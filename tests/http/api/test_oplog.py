@@ -97,7 +97,7 @@ async def test_an_export_of_any_length_takes_little_memory(served: Served, tmp_p
     for _ in range(80):
         await node.oplog.append("note", {"text": text})
     pages = node.oplog._pages
-    pages._most, most = 2, pages._most
+    pages._page_limit, most = 2, pages._page_limit
     tracemalloc.start()
     try:
         sent = 0
@@ -109,7 +109,7 @@ async def test_an_export_of_any_length_takes_little_memory(served: Served, tmp_p
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-        pages._most = most
+        pages._page_limit = most
     assert sent > 16_000_000 > 2 * peak
     assert [chain.problem for chain in verify_export(tmp_path / "log.jsonl").chains] == [None]
 
