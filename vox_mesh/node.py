@@ -28,7 +28,7 @@ from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
-from vox_mesh.messages.maintenance import Keeper
+from vox_mesh.messages.maintenance import MessageMaintenance
 from vox_mesh.model.base.homes import Home
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import (
@@ -91,7 +91,7 @@ class MeshNode(Mesh):
         self._is_owned = False
         self._chance = dependencies.chance
         self._tick_s = settings.tick
-        self._keeper = Keeper(store, clock, self.bus, settings.message_retention)
+        self._keeper = MessageMaintenance(store, clock, self.bus, settings.message_retention)
         self.worker = self._worker_of(settings)
         self._job_keeper = JobKeeper(
             store, clock, self.jobs, self.crons, chance=dependencies.chance, tick_s=settings.tick

@@ -113,7 +113,7 @@ async def _follow(both: Mailed, *, is_reached: bool) -> None:
     both.recipient.tell(FOLLOW)
     await both.recipient.report(_WAIT_S)
     await both.node.store.synced()
-    if (await both.node.bus.whereabouts.of(FOLLOW) is not None) is not is_reached:
+    if (await both.node.bus.directory.find_receiver(FOLLOW) is not None) is not is_reached:
         raise RuntimeError("messages would not go the way that is to be measured")
 
 

@@ -106,9 +106,9 @@ MESSAGE_PLANTS: Final = (
         "what was claimed together with a message that was lost stays claimed, and is not handed out",
         (
             Code(
-                "vox_mesh.messages.consumer:Consumer.lost",
-                "await self._give_back(self.given_back(message))",
-                "self.given_back(message)",
+                "vox_mesh.messages.consumer:Consumer.release_lost",
+                "await self._release(self.mark_rejected(message))",
+                "self.mark_rejected(message)",
             ),
         ),
         ("handed-in-time",),

@@ -75,8 +75,8 @@ def outbox_of(mesh: MeshNode, courier: Courier, monotonic: Callable[[], float]) 
     """Have a node's messages brought from now on, and its own address told to others."""
     outbox = Outbox(
         courier,
-        mesh.bus.whereabouts,
-        mesh.bus.arrivals,
+        mesh.bus.directory,
+        mesh.bus.relay_buffer,
         monotonic=monotonic,
         spooling=False,
         is_busy=lambda: mesh.store.is_busy,

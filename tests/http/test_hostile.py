@@ -250,7 +250,7 @@ async def test_a_message_that_is_brought_again_costs_nobody_anything(
     neighbours: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nudged: list[list[Message]] = []
-    monkeypatch.setattr(neighbours.receiver.bus.arrivals, "bring", nudged.append)
+    monkeypatch.setattr(neighbours.receiver.bus.relay_buffer, "add", nudged.append)
     messages = [letter(neighbours.sender) for _ in range(MAX_MESSAGES)]
     for _ in range(10):
         assert (await neighbours.bring(*messages, stored=True)).status_code == HTTPStatus.OK

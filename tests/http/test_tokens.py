@@ -52,7 +52,7 @@ async def test_nodes_with_different_tokens_cannot_talk_and_say_why_without_a_sec
             assert received.message_uuid == sent.message_uuid, "the database brings it all the same"
             await receiver.bus.ack(received)
         await stream.aclose()
-        await until(lambda: "ben does not take message" in caplog.text)
+        await until(lambda: "relayed message refused: node_id=ben" in caplog.text)
     said = [record.getMessage() for record in caplog.records if record.name.startswith("vox_mesh")]
     assert any("was refused: its token is another one; VOX_MESH_TOKEN" in line for line in said)
     assert any("401 the token is not the one of this node; VOX_MESH_TOKEN must" in line for line in said)
@@ -62,10 +62,10 @@ async def test_nodes_with_different_tokens_cannot_talk_and_say_why_without_a_sec
 
 async def _until_announced(receiver: Mesh, sender: Mesh) -> None:
     async with asyncio.timeout(30):
-        while await sender.bus.whereabouts.of(AGENT) is None:
+        while await sender.bus.directory.find_receiver(AGENT) is None:
             await receiver.store.synced()
             await sender.store.synced()
-            sender.bus.whereabouts._known.clear()
+            sender.bus.directory._known.clear()
 
 
 async def test_without_a_token_a_node_cannot_talk_to_one_that_has_one(village: Town) -> None:

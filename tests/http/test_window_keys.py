@@ -229,7 +229,7 @@ async def test_between_nodes_the_token_itself_never_travels(village: Town) -> No
         stream = receiver.bus.receive(AGENT)
         waiting = asyncio.ensure_future(anext(stream))
         while heads.empty():
-            sender.bus.whereabouts._known.clear()  # it is announced in the background
+            sender.bus.directory._known.clear()  # it is announced in the background
             await sender.bus.send(AGENT, "hello")
             await receiver.store.synced()
         headers, body = await heads.get()

@@ -53,18 +53,18 @@ def receiving(clock: Clock | None = None) -> tuple[RelayBuffer, Nudged]:
 
 async def test_what_is_brought_waits_in_the_order_in_which_to_hand_it_out(sent: list[Message]) -> None:
     arrivals, nudged = receiving()
-    arrivals.bring(list(reversed(sent)))
+    arrivals.add(list(reversed(sent)))
     assert nudged.times == 3
-    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["a0", "b0", "a1"]
-    assert arrivals.waiting(["y"], set(), nudged) == []
+    assert bodies(arrivals.deliverable(["z"], set(), nudged)) == ["a0", "b0", "a1"]
+    assert arrivals.deliverable(["y"], set(), nudged) == []
 
 
 async def test_what_nobody_receives_here_is_not_kept(sent: list[Message]) -> None:
     arrivals = RelayBuffer(Clock())
-    arrivals.bring(sent)
+    arrivals.add(sent)
     assert arrivals._kept == {}
     arrivals, nudged = receiving()
-    arrivals.bring(sent)
+    arrivals.add(sent)
     arrivals.leave(["z"], nudged)
     assert arrivals._kept == {}
     assert arrivals.names == []
@@ -72,23 +72,23 @@ async def test_what_nobody_receives_here_is_not_kept(sent: list[Message]) -> Non
 
 async def test_brought_twice_it_is_kept_once_and_handed_out_once(sent: list[Message]) -> None:
     arrivals, nudged = receiving()
-    arrivals.bring(sent)
-    arrivals.bring(sent)
+    arrivals.add(sent)
+    arrivals.add(sent)
     assert len(arrivals._kept) == 3
-    arrivals.handed_out(sent[0])
-    arrivals.bring(sent)
-    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["b0", "a1"]
-    arrivals.done(sent[0])
-    arrivals.bring(sent)
+    arrivals.mark_handed_out(sent[0])
+    arrivals.add(sent)
+    assert bodies(arrivals.deliverable(["z"], set(), nudged)) == ["b0", "a1"]
+    arrivals.mark_done(sent[0])
+    arrivals.add(sent)
     assert arrivals.is_done(sent[0])
-    assert "a0" not in bodies(arrivals.waiting(["z"], set(), nudged))
+    assert "a0" not in bodies(arrivals.deliverable(["z"], set(), nudged))
 
 
 async def test_what_was_claimed_from_the_database_is_dropped(sent: list[Message]) -> None:
     arrivals, nudged = receiving()
-    arrivals.bring(sent)
-    arrivals.found(sent[:2])
-    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["a1"]
+    arrivals.add(sent)
+    arrivals.drop_claimed(sent[:2])
+    assert bodies(arrivals.deliverable(["z"], set(), nudged)) == ["a1"]
 
 
 async def test_nothing_overtakes_what_was_not_seen_here(sent: list[Message]) -> None:
@@ -96,47 +96,47 @@ async def test_nothing_overtakes_what_was_not_seen_here(sent: list[Message]) -> 
     fourth = third._replace(message_uuid="4", payload='"a2"', hlc=third.hlc + "~", after=third.message_uuid)
     third = third._replace(after=first.message_uuid)
     arrivals, nudged = receiving()
-    arrivals.bring([other, third, fourth])
-    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["b0"]
-    assert bodies(arrivals.waiting(["z"], {first.message_uuid}, nudged)) == ["b0", "a1", "a2"]
-    arrivals.handed_out(first)
-    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["b0", "a1", "a2"]
-    arrivals.not_done(first)  # it was given back, and comes again
-    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["b0"]
+    arrivals.add([other, third, fourth])
+    assert bodies(arrivals.deliverable(["z"], set(), nudged)) == ["b0"]
+    assert bodies(arrivals.deliverable(["z"], {first.message_uuid}, nudged)) == ["b0", "a1", "a2"]
+    arrivals.mark_handed_out(first)
+    assert bodies(arrivals.deliverable(["z"], set(), nudged)) == ["b0", "a1", "a2"]
+    arrivals.mark_not_done(first)  # it was given back, and comes again
+    assert bodies(arrivals.deliverable(["z"], set(), nudged)) == ["b0"]
 
 
 async def test_one_given_back_holds_back_its_pair_until_its_time_comes(sent: list[Message]) -> None:
     clock = Clock()
     arrivals, nudged = receiving(clock)
-    arrivals.bring(sent)
-    arrivals.handed_out(sent[0])
-    arrivals.give_back(sent[0], 5)
-    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["b0"]
+    arrivals.add(sent)
+    arrivals.mark_handed_out(sent[0])
+    arrivals.reject(sent[0], 5)
+    assert bodies(arrivals.deliverable(["z"], set(), nudged)) == ["b0"]
     clock.now += 5
-    assert bodies(arrivals.waiting(["z"], set(), nudged)) == ["a0", "b0", "a1"]
+    assert bodies(arrivals.deliverable(["z"], set(), nudged)) == ["a0", "b0", "a1"]
 
 
 async def test_no_more_is_kept_than_fits(sent: list[Message]) -> None:
     arrivals, nudged = receiving()
     many = [sent[0]._replace(message_uuid=str(number)) for number in range(MAX_KEPT + 10)]
-    arrivals.bring(many)
+    arrivals.add(many)
     assert len(arrivals._kept) == MAX_KEPT
     arrivals.leave(["z"], nudged)
     arrivals.join(["z"], nudged)
     large = [
         each._replace(payload="x" * 256 * 1024, message_uuid=f"l{number}") for number, each in enumerate(many)
     ]
-    arrivals.bring(large)
+    arrivals.add(large)
     assert len(arrivals._kept) == 64
     for message in many:
-        arrivals.give_back(message, 1_000)  # of what is not kept, nothing is remembered
-    assert len(arrivals._waiting) == 0
+        arrivals.reject(message, 1_000)  # of what is not kept, nothing is remembered
+    assert len(arrivals._retry_at) == 0
 
 
 async def test_the_memory_of_what_was_handed_out_is_bounded(sent: list[Message]) -> None:
     arrivals, _ = receiving()
     for number in range(20_000):
-        arrivals.handed_out(sent[0]._replace(message_uuid=str(number)))
+        arrivals.mark_handed_out(sent[0]._replace(message_uuid=str(number)))
     assert len(arrivals._seen) <= 16_384
 
 
@@ -188,7 +188,7 @@ async def test_while_the_database_is_away_arrival_is_the_claim_and_the_ack_waits
     away.begin()
     more = [await bus.send("z", body, sender="a") for body in ("late", "later")]
     assert [each.state for each in more] == [MessageState.SPOOLED] * 2
-    bus.arrivals.bring(more)
+    bus.relay_buffer.add(more)
     for body in ("late", "later"):
         message = await next_of(loop)
         assert (message.body, message.delivery_attempts) == (body, 1)
@@ -213,7 +213,7 @@ async def test_one_that_is_worked_on_when_the_database_comes_back_is_not_handed_
     late = sent[0]._replace(message_uuid="01ARZ3NDEKTSV4RRFFQ69G5FAV", payload='"late"')
     signature = away.node.identity.key.sign(late.signed_text(*away.node.store.tenant[:2]))
     late = late._replace(signature=signature)
-    bus.arrivals.bring([late])
+    bus.relay_buffer.add([late])
     message = await asking
     assert is_brought(message)
     await away.end()
@@ -231,7 +231,7 @@ async def test_one_that_is_worked_on_when_the_database_comes_back_is_not_handed_
 async def _brought(away: Away, *bodies: str) -> list[Message]:
     """Messages that were sent while the database was away, each by another sender, and brought here."""
     sent = [await away.node.bus.send("z", body, sender=body) for body in bodies]
-    away.node.bus.arrivals.bring(sent)
+    away.node.bus.relay_buffer.add(sent)
     return sent
 
 
@@ -359,7 +359,7 @@ async def test_an_ack_in_the_spool_keeps_a_relayed_message_from_being_claimed_ag
     bus = away.node.bus
     loop = await away.leased_loop(len(sent))
     message = await bus.send("z", "x", sender="x")
-    bus.arrivals.done(message)  # its ack is in the spool
+    bus.relay_buffer.mark_done(message)  # its ack is in the spool
     assert await bus.poll_inbox_from_db("z") == []
     await settled(away.node)
     assert (await found(away.node, message)).state == MessageState.ACKED
@@ -404,7 +404,7 @@ async def test_one_relayed_message_that_is_lost_does_not_keep_the_others_from_be
     await _brought(away, "x")
     lost = await asking
     await away.end()
-    bus.arrivals.holds.end(lost)
+    bus.relay_buffer.holds.end(lost)
     await bus.send("y", "mine")
     (mine,) = await bus.poll_inbox_from_db("y")
     with pytest.raises(NotHolder):
@@ -422,7 +422,7 @@ async def test_a_hold_that_a_claim_covers_lasts_as_long_as_the_claim_is_renewed(
     clock.now += 100
     assert holds.renew(message, clock.now + 120, None)  # another node receives: the inbox is not leased
     clock.now += 100
-    assert holds.of(message) is not None
+    assert holds.find(message) is not None
 
 
 async def test_a_pair_waits_for_a_relayed_message_whose_hold_was_extended(
@@ -439,7 +439,7 @@ async def test_a_pair_waits_for_a_relayed_message_whose_hold_was_extended(
     held, _ = consumer._busy[message.pair]
     consumer._busy[message.pair] = held, 0.0  # that was the end of the lease when it was handed out
     assert consumer.has_pair(message.pair)
-    bus.arrivals.holds.end(message)
+    bus.relay_buffer.holds.end(message)
     assert not consumer.has_pair(message.pair)
     await loop.aclose()
 
@@ -458,8 +458,8 @@ async def test_a_lease_under_which_something_was_just_handed_out_is_not_released
 
         async def answered_late(script: Script, *, timeout: float | None = None) -> Outcome:
             outcome = await write_to_store(script, timeout=timeout)
-            if not bus.arrivals.holds.receivers():
-                bus.arrivals.holds.begin(held, *[bus._monotonic() + 59] * 2)
+            if not bus.relay_buffer.holds.receivers():
+                bus.relay_buffer.holds.begin(held, *[bus._monotonic() + 59] * 2)
             return outcome
 
         monkeypatch.setattr(away.node.store, "write", answered_late)

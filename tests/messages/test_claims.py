@@ -135,7 +135,7 @@ async def test_what_an_earlier_incarnation_claimed_is_free_for_the_next_but_for_
     killed = await crowd.node("worker")
     await send(killed, 1)
     (lost,) = await killed.bus.inbox("z")
-    killed.bus._claims._handed.clear()  # killed, it gives nothing back
+    killed.bus._claims._handed_out.clear()  # killed, it gives nothing back
     await killed.store.close()
     assert await other.bus.poll_inbox_from_db("z") == []
     again = await crowd.node("worker")
@@ -151,7 +151,7 @@ async def test_what_expired_in_an_earlier_incarnations_hands_is_not_looked_for_f
     (sent,) = await send(killed, 1)
     await killed.bus.inbox("z")
     await change(killed, [sent], expires_ms=1)
-    killed.bus._claims._handed.clear()
+    killed.bus._claims._handed_out.clear()
     await killed.store.close()
     again = await crowd.node("worker")
     await again.store.synced()

@@ -84,8 +84,8 @@ class Post:
         self.pauses: list[float] = []
         self.outbox = Outbox(
             self.courier,
-            node.bus.whereabouts,
-            node.bus.arrivals,
+            node.bus.directory,
+            node.bus.relay_buffer,
             monotonic=clock,
             spooling=spooling,
             sleep=self._sleep,
@@ -190,7 +190,7 @@ async def test_where_a_receiver_is_may_fail_to_be_found_and_the_next_message_is_
         raise AttributeError("from a library")
 
     with monkeypatch.context() as broken:
-        broken.setattr(post.node.bus.whereabouts, "of", lost)
+        broken.setattr(post.node.bus.directory, "find_receiver", lost)
         await post.offer("left to be found")
     await post.offer("brought")
     assert post.brought == [["brought"]]

@@ -159,8 +159,8 @@ async def test_nothing_comes_twice_to_a_loop_that_acknowledges_and_nothing_is_ke
         await sending
     assert set(seen.values()) == {1}
     consumer = consumer_of(node)
-    assert (consumer._in_stock, consumer._busy, consumer._counted) == ([], {}, set())
-    assert node.bus._claims._handed == {}
+    assert (consumer._prefetched, consumer._busy, consumer._counted) == ([], {}, set())
+    assert node.bus._claims._handed_out == {}
     await receiving.aclose()
 
 
@@ -173,7 +173,7 @@ async def test_the_account_of_what_was_never_acknowledged_stays_small(there: Sce
             clock.now += 0.1
             forgotten = sent._replace(message_uuid=str(number))
             node.bus._claims.hand_out(forgotten, clock.now + _LEASE_S)
-        assert len(node.bus._claims._handed) <= 2 * 4_096
+        assert len(node.bus._claims._handed_out) <= 2 * 4_096
 
 
 async def test_what_lies_too_long_with_somebody_slow_is_given_back_and_not_counted(there: Scene) -> None:
@@ -232,7 +232,7 @@ async def test_what_expires_behind_another_of_its_pair_is_not_handed_out(there: 
             await node.bus.send("z", body, sender="a", ttl=ttl)
         receiving = node.bus.receive("z", lease=_LEASE_S)
         first = await next_of(receiving)
-        assert "short-lived" in bodies(consumer_of(node)._in_stock)
+        assert "short-lived" in bodies(consumer_of(node)._prefetched)
         clock.now += 4
         await node.bus.ack(first)
         assert (await next_of(receiving)).body == "last"

@@ -62,7 +62,7 @@ async def nodes(
     tmp_path: Path, shared_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Slow]:
     """Both nodes, of which the slow one soon loses its patience."""
-    monkeypatch.setattr(consumer, "_CLAIM_S", 0.02)
+    monkeypatch.setattr(consumer, "_CLAIM_TIMEOUT_S", 0.02)
     town = Town(MESH_REPLICA, tmp_path, shared_server, new_key())
     async with Proxy(shared_server.port) as proxy:
         settings = town.settings("slow", http=False).model_copy(update={"db_url": proxy.url})
@@ -89,7 +89,7 @@ async def test_a_message_acked_elsewhere_is_not_handed_out_when_the_answer_is_la
     sent = await other.send("z", "second", sender="b")
     (claimed,) = await other.poll_inbox_from_db("z")
     await other.ack(claimed)
-    slow.arrivals.bring([sent])
+    slow.relay_buffer.add([sent])
     await attempts.until(_ATTEMPTS, waiting)
     nodes.proxy.release()
     await other.send("z", "third", sender="b")

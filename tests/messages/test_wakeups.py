@@ -43,7 +43,7 @@ class Resting:
         self._receivers: set[Consumer] = set()
         self._since: set[Consumer] = set()
         self._changed = asyncio.Event()
-        rest = Consumer._rest
+        rest = Consumer._wait_for_message
 
         async def counted(receiver: Consumer) -> None:
             self._receivers.add(receiver)
@@ -54,7 +54,7 @@ class Resting:
             finally:
                 self._receivers.discard(receiver)
 
-        monkeypatch.setattr(Consumer, "_rest", counted)
+        monkeypatch.setattr(Consumer, "_wait_for_message", counted)
 
     async def reach(self, count: int) -> None:
         """Wait until so many rest."""
@@ -297,30 +297,30 @@ async def test_what_the_relay_brings_wakes_its_receiver(others: Crowd, resting: 
     async with receiving(node, ["target", *idle(2 * FEW)]) as got:
         await resting.reach(2 * FEW + 1)
         sent = await other.bus.send("target", 1, sender="sender")
-        node.bus.arrivals.bring([sent])
+        node.bus.relay_buffer.add([sent])
         assert (await next_of(got)).message_uuid == sent.message_uuid
-        assert node.bus.arrivals.kept(["target"]) == []
+        assert node.bus.relay_buffer.kept_ids(["target"]) == []
 
 
 async def test_what_the_relay_brought_is_dropped_when_another_node_has_it(
     others: Crowd, resting: Resting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "_TIDY_S", 0.0)
+    monkeypatch.setattr(consumer, "_CLEAN_INTERVAL_S", 0.0)
     node, other = await others.node("a"), await others.node("b")
     dropped = asyncio.Event()
-    drop = node.bus.arrivals._drop
+    drop = node.bus.relay_buffer._drop
 
     def drop_and_note(key: str) -> None:
         drop(key)
         dropped.set()
 
-    monkeypatch.setattr(node.bus.arrivals, "_drop", drop_and_note)
+    monkeypatch.setattr(node.bus.relay_buffer, "_drop", drop_and_note)
     async with receiving(node, idle(2 * FEW), "reviewer"):
         await resting.reach(2 * FEW)
         sent = await other.bus.send("z", 1, sender="sender")
         await other.bus.ack(*await other.bus.inbox("z"))
         brought = sent._replace(message_uuid=new_key(), receiver_agent=_ROLE)  # and is not stored yet
-        node.bus.arrivals.bring([brought])
+        node.bus.relay_buffer.add([brought])
         await resting.reach_again(2 * FEW)
         assert not dropped.is_set()
         await change(other, [sent], message_uuid=brought.message_uuid)
@@ -354,7 +354,7 @@ class Sleeper:
         """It was woken."""
         self.woken += 1
 
-    def checked(self) -> None:
+    def mark_checked(self) -> None:
         """It was not."""
         raise AssertionError
 

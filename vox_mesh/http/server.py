@@ -56,8 +56,8 @@ class NodeServer:
         )
         self._outbox = Outbox(
             HttpRelayClient(own, keys),
-            bus.whereabouts,
-            bus.arrivals,
+            bus.directory,
+            bus.relay_buffer,
             monotonic=monotonic,
             spooling=store.is_spooling,
             is_busy=lambda: store.is_busy,

@@ -1,4 +1,4 @@
-"""Claims: messages that are one consumer's for a time, and what it says of them."""
+"""Claims: messages leased to one consumer, and what the consumer does with them."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ LEASE_S: Final = 120.0
 MIN_LEASE_S: Final = 0.1
 MAX_LEASE_S: Final = 86_400.0
 MAX_CLAIMED: Final = 256
-_OF_PAIR: Final = 64
-_MAX_SIZE: Final = 2**20
-_RELEASE_S: Final = 2.0
-_LOOK_S: Final = 3.0
-_LONGEST_RETRY_S: Final = 60.0
+_MAX_PER_PAIR: Final = 64
+_MAX_BATCH_BYTES: Final = 2**20
+_RELEASE_TIMEOUT_S: Final = 2.0
+_LOOK_TIMEOUT_S: Final = 3.0
+_MAX_RETRY_DELAY_S: Final = 60.0
 
 
 class Prospect(NamedTuple):
     """Whether there is anything to claim, and otherwise when there will be, by the database's clock.
 
-    `only`: the one message that there is, if it is also the only one of its pair.
+    `only`: the id of the only message, if it is also the only one of its pair.
     """
 
     is_free: bool
@@ -57,8 +57,8 @@ class Prospect(NamedTuple):
     only: str | None = None
 
 
-class Handed(NamedTuple):
-    """A message that somebody is working on, and until when it is theirs, by our own clock."""
+class HandedOut(NamedTuple):
+    """A message that a consumer is working on, and until when it is claimed, by our own clock."""
 
     message: Message
     deadline: float
@@ -66,44 +66,44 @@ class Handed(NamedTuple):
 
 @dataclass(slots=True)
 class ClaimStats:
-    """What was handed out here, and refused."""
+    """Counts of messages handed out and refused here."""
 
     delivery: Histogram = field(default_factory=lambda: Histogram(LONG_S))
-    """How many seconds after they were sent messages were handed to a consumer."""
+    """Seconds from sending to handing out."""
     stale: int = 0
-    """How often something was said of a message that was not the speaker's any more."""
+    """How many operations on messages no longer held were refused."""
 
     def refuse(self, message: Message) -> NotHolder:
-        """Somebody says something of a message that is not theirs."""
+        """Count a refused operation, and return its error."""
         self.stale += 1
         return not_holder(message)
 
 
 class Claims:
-    """Claims messages for the consumers of one process, and keeps an account of what is in their hands."""
+    """Claim messages for the consumers of one process, and track what they hold."""
 
     def __init__(
         self,
         store: Store,
-        author: OpLogWriter,
+        writer: OpLogWriter,
         clock: MeshClock,
         senders: Senders,
         monotonic: Callable[[], float],
     ) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
-        self._author = author
+        self._writer = writer
         self._clock = clock
         self._senders = senders
         self._monotonic = monotonic
-        self._handed: dict[str, Handed] = {}
+        self._handed_out: dict[str, HandedOut] = {}
         self._incarnation: int | None = None  # the first of this process
         self.stats = ClaimStats()
 
     # --- claiming --------------------------------------------------------------------------------
 
     async def look(self, receivers: Sequence[str], *, timeout: float | None = None) -> Prospect:
-        """Whether there is anything to claim, as far as our copy of the database shows."""
+        """Return whether there is anything to claim, as far as our copy of the database shows."""
         now_ms, names = self._clock.now_ms, json(receivers)
         values: tuple[str | int, ...] = (*self._mesh, names, now_ms, self._node_prefix)
         found = await self._store.read(sql("glance"), values, timeout=timeout)
@@ -111,7 +111,7 @@ class Claims:
             return Prospect(False)
         if len(found) == 1 and found[0]["free_ms"] <= now_ms:
             return Prospect(True, only=found[0]["message_uuid"])
-        values = (*self._whose(receivers, self.new_name()), now_ms)
+        values = (*self._claim_values(receivers, self.new_name()), now_ms)
         rows = await self._store.read(sql("look"), values, timeout=timeout)
         if not rows:
             rows = await self._store.read(sql("next_free"), values, timeout=timeout)
@@ -122,46 +122,49 @@ class Claims:
     async def nonempty_inboxes(self, limit: int, *, fresh: bool = False) -> list[str]:
         """Return the inboxes of the mesh that hold a message which has not ended, up to `limit`."""
         values = (*self._mesh, limit)
-        rows = await self._store.read(sql("nonempty_inboxes"), values, fresh=fresh, timeout=_LOOK_S)
+        rows = await self._store.read(sql("nonempty_inboxes"), values, fresh=fresh, timeout=_LOOK_TIMEOUT_S)
         return [row[0] for row in rows]
 
     async def free_times(self, names: Sequence[str]) -> dict[str, int]:
-        """Return when each inbox has something to claim, or a time before that; none for an empty one."""
-        node, maker = self._whose((), self.new_name())[-2:]
+        """Return when each inbox has something to claim, or an earlier time; empty inboxes are left out."""
+        node, maker = self._claim_values((), self.new_name())[-2:]
         values = (*self._mesh, json(names), self._clock.now_ms, node, maker)
-        return {row[0]: row[1] for row in await self._store.read(sql("free_times"), values, timeout=_LOOK_S)}
+        return {
+            row[0]: row[1]
+            for row in await self._store.read(sql("free_times"), values, timeout=_LOOK_TIMEOUT_S)
+        }
 
-    async def past(self, message_uuids: Sequence[str]) -> list[str]:
-        """Those of the messages that have ended, or are in somebody's hands, as far as our copy shows."""
+    async def ended_or_claimed(self, message_uuids: Sequence[str]) -> list[str]:
+        """Return those of the messages that have ended or are claimed, as far as our copy shows."""
         values = (*self._mesh, json(message_uuids), self._clock.now_ms)
-        return [row[0] for row in await self._store.read(sql("past"), values, timeout=_RELEASE_S)]
+        return [row[0] for row in await self._store.read(sql("past"), values, timeout=_RELEASE_TIMEOUT_S)]
 
     def new_name(self) -> str:
-        """The name of a claim: who makes it, and which of its claims it is."""
-        return self._maker() + new_key()
+        """Return a new name of a claim: the prefix of this process, and a unique id."""
+        return self._process_prefix() + new_key()
 
     @property
     def _node_prefix(self) -> str:
-        """What the names of all claims of this node begin with, in each of its incarnations."""
-        identity = self._author.identity
+        """Return the prefix of the names of all claims of this node, in each of its incarnations."""
+        identity = self._writer.identity
         return f"{identity.chain}:" if identity.is_command else f"{identity.node_id}#"
 
-    def _maker(self) -> str:
-        """Return what the names of all claims of this process begin with.
+    def _process_prefix(self) -> str:
+        """Return the prefix of the names of all claims of this process.
 
-        That stays the same when its node joins again after a rollback. Otherwise its consumers would take
-        the claims of each other, and their own, for those of an earlier process.
+        It stays the same when the node rejoins after a rollback. Otherwise its consumers would take each
+        other's claims, and their own, for those of an earlier process.
         """
-        identity = self._author.identity
+        identity = self._writer.identity
         if identity.is_command:
             return f"{identity.chain}:"
         if self._incarnation is None:
-            self._incarnation = self._author.incarnation
+            self._incarnation = self._writer.incarnation
         if self._incarnation is None:
             raise Unreachable("the database has not heard of this node yet, so that it can't claim anything")
         return f"{identity.node_id}#{self._incarnation}:"
 
-    def _whose(self, receivers: Sequence[str], name: str) -> tuple[str, str, str, str, str, str]:
+    def _claim_values(self, receivers: Sequence[str], name: str) -> tuple[str, str, str, str, str, str]:
         maker = name.rpartition(":")[0] + ":"
         node = maker.rpartition("#")[0] + "#" if "#" in maker else maker
         return (*self._mesh, json(receivers), name, node, maker)
@@ -176,32 +179,32 @@ class Claims:
         bury: bool = True,
         timeout: float | None = None,
     ) -> list[Message]:
-        """Claim what is next, under this name; the messages in the order in which to hand them out.
+        """Claim the next messages under this name. Return them in the order in which to hand them out.
 
-        Those that were not written by whom they name are put among the dead letters instead.
+        Forged messages become dead letters instead.
         """
         script = claim_script(
-            self._whose(receivers, name),
+            self._claim_values(receivers, name),
             lease_ms=round(lease_s * 1_000),
             limit=min(limit, MAX_CLAIMED),
-            of_pair=_OF_PAIR,
-            max_size=_MAX_SIZE,
+            of_pair=_MAX_PER_PAIR,
+            max_size=_MAX_BATCH_BYTES,
             bury=bury,
         )
-        return await self._checked((await self._store.write(script, timeout=timeout)).rows)
+        return await self._verify_rows((await self._store.write(script, timeout=timeout)).rows)
 
     async def claim_one(
         self, message_uuid: str, name: str, *, lease_s: float, timeout: float | None = None
     ) -> list[Message]:
-        """Claim a message that is the only one of its pair; nothing, if it is not, or can't be claimed."""
+        """Claim a message that is the only one of its pair; return nothing if that is not so."""
         values = (*self._mesh, message_uuid, name, round(lease_s * 1_000))
         script = claim_one_script(values)
-        return await self._checked((await self._store.write(script, timeout=timeout)).rows)
+        return await self._verify_rows((await self._store.write(script, timeout=timeout)).rows)
 
-    async def _checked(self, rows: Rows) -> list[Message]:
+    async def _verify_rows(self, rows: Rows) -> list[Message]:
         if not rows:
             return []
-        messages = _as_attempts(in_turn([Message.read(row[0]) for row in rows]))
+        messages = _count_attempts(in_turn([Message.read(row[0]) for row in rows]))
         genuine = await self._senders.genuine(messages)
         forged = [each for each, is_genuine in zip(messages, genuine, strict=True) if not is_genuine]
         if forged:
@@ -211,32 +214,32 @@ class Claims:
             self._clock.receive(max(message.hlc for message in messages))
         return messages
 
-    # --- in somebody's hands ---------------------------------------------------------------------
+    # --- handed out ------------------------------------------------------------------------------
 
     def hand_out(self, message: Message, deadline: float) -> None:
-        """Somebody works on this message now."""
+        """Record that a consumer works on this message until the deadline."""
         tracing.received(message)
-        self._handed[message.message_uuid] = Handed(message, deadline)
+        self._handed_out[message.message_uuid] = HandedOut(message, deadline)
         if (sent_ms := message.sent_ms) is not None:
             self.stats.delivery.observe((self._clock.now_ms - sent_ms) / 1_000)
-        if len(self._handed) % 4_096 == 0:
+        if len(self._handed_out) % 4_096 == 0:
             now = self._monotonic()
-            self._handed = {key: each for key, each in self._handed.items() if each.deadline > now}
+            self._handed_out = {key: each for key, each in self._handed_out.items() if each.deadline > now}
 
     def hand_over(self, message: Message) -> None:
-        """It is in hands of which we keep no account."""
-        self._handed.pop(message.message_uuid, None)
+        """Stop tracking a message."""
+        self._handed_out.pop(message.message_uuid, None)
 
     async def ack(self, messages: Sequence[Message]) -> tuple[dict[str, MeshError], set[str]]:
-        """Say that these are done with; for which that failed, and which of them wait in the spool."""
-        verdicts = await self._store.write_all([self._ack(message) for message in messages])
+        """Acknowledge messages. Return the failures by id, and the ids of those that wait in the spool."""
+        verdicts = await self._store.write_all([self._build_ack(message) for message in messages])
         failures: dict[str, MeshError] = {}
         spooled: set[str] = set()
         for message, verdict in zip(messages, verdicts, strict=True):
             if isinstance(verdict, MeshError):
                 failures[message.message_uuid] = verdict
             elif verdict.rows or verdict.spooled:
-                self._handed.pop(message.message_uuid, None)
+                self._handed_out.pop(message.message_uuid, None)
                 if verdict.spooled:
                     spooled.add(message.message_uuid)
             else:
@@ -248,23 +251,23 @@ class Claims:
         with suppress(MeshError):
             await self.ack(messages)
 
-    def _ack(self, message: Message) -> Script:
-        if is_brought(message):
+    def _build_ack(self, message: Message) -> Script:
+        if is_relayed(message):
             return ack_on_arrival_script(message)
-        # Once that is over, the database alone can say if it is too late.
+        # Once the lease is over, only the database can decide whether it is too late.
         return ack_script(message, spoolable=not self._is_lease_over(message))
 
     def _is_lease_over(self, message: Message) -> bool:
         """Return whether a lease is over, as far as is known here."""
-        handed = self._handed.get(message.message_uuid)
+        handed = self._handed_out.get(message.message_uuid)
         if handed is not None and handed.message.claim_owner == message.claim_owner:
             return self._monotonic() >= handed.deadline
         return message.claim_until_ms is not None and message.claim_until_ms <= self._clock.now_ms
 
     async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
-        """Give it back: it comes again after that time, until then its pair waits."""
+        """Reject a message: it is redelivered after that time, and until then its pair waits."""
         if retry_in is None:
-            retry_in = min(_LONGEST_RETRY_S, 2.0 ** (max(1, message.delivery_attempts) - 1))
+            retry_in = min(_MAX_RETRY_DELAY_S, 2.0 ** (max(1, message.delivery_attempts) - 1))
         if not 0 <= retry_in <= MAX_LEASE_S:
             raise BadValue(f"nothing can be tried again in {retry_in} s", hint="a day at most")
         try:
@@ -273,59 +276,63 @@ class Claims:
             if refused.reason != NotHolder.code:
                 raise
             raise self.stats.refuse(message) from None
-        self._handed.pop(message.message_uuid, None)
+        self._handed_out.pop(message.message_uuid, None)
 
     async def renew(self, message: Message, lease_s: float) -> None:
-        """Have it for its time again, from now on, and with it all that was claimed together."""
+        """Renew the lease of a message, and of all that were claimed together with it."""
         sent = self._monotonic()
-        together = [each for each in self._handed.values() if each.message.claim_owner == message.claim_owner]
+        together = [
+            each for each in self._handed_out.values() if each.message.claim_owner == message.claim_owner
+        ]
         messages = {each.message.message_uuid: each.message for each in together}
         messages[message.message_uuid] = message
         script = renew_script(self._mesh, list(messages.values()), round(lease_s * 1_000))
         renewed = {row[0] for row in (await self._store.write(script)).rows}
         for each in together:
             if each.message.message_uuid in renewed:
-                self._handed[each.message.message_uuid] = each._replace(deadline=sent + lease_s)
+                self._handed_out[each.message.message_uuid] = each._replace(deadline=sent + lease_s)
         if message.message_uuid not in renewed:
             raise self.stats.refuse(message)
 
     async def release(self, messages: Sequence[Message], counted: Container[str]) -> None:
-        """Give back what nobody has looked at; `counted`: those for which this was to be an attempt.
+        """Release messages that were not looked at; `counted`: those for which an attempt was counted.
 
-        What can't be said is left to its lease.
+        If the database can't be reached, their leases expire.
         """
         if not messages:
             return
         heads = [each for each in messages if each.message_uuid in counted]
         others = [each for each in messages if each.message_uuid not in counted]
         try:
-            await self._store.write(release_script(self._mesh, heads, others), timeout=_RELEASE_S)
+            await self._store.write(release_script(self._mesh, heads, others), timeout=_RELEASE_TIMEOUT_S)
         except MeshError as error:
-            _log.info("messages that nobody looked at are left to their lease: %s", error.line)
+            _log.info("unread messages not released, their leases expire: %s", error.line)
 
     async def release_claim(self, receivers: Sequence[str], name: str) -> None:
-        """Give back all that a claim came to, or will, if its answer was lost."""
+        """Release all messages of a claim whose answer was lost, even if it is yet to be applied."""
         try:
-            await self._store.write(release_claim_script(self._mesh, receivers, name), timeout=_RELEASE_S)
+            await self._store.write(
+                release_claim_script(self._mesh, receivers, name), timeout=_RELEASE_TIMEOUT_S
+            )
         except MeshError as error:
-            _log.info("messages of a claim without an answer are left to their lease: %s", error.line)
+            _log.info("messages of an unanswered claim not released, their leases expire: %s", error.line)
 
     async def release_all(self, covering: Sequence[Message]) -> None:
         """Release all claims of messages in hand, and those that cover relayed ones."""
         now = self._monotonic()
-        handed = [each for each in self._handed.values() if each.deadline > now]
-        self._handed.clear()
-        claimed = [each.message for each in handed if not is_brought(each.message)]
+        handed = [each for each in self._handed_out.values() if each.deadline > now]
+        self._handed_out.clear()
+        claimed = [each.message for each in handed if not is_relayed(each.message)]
         await self.release([*claimed, *covering], ())
 
 
 def firsts_of_pairs(messages: Sequence[Message]) -> set[str]:
-    """Those of a claim for which the database has counted this attempt."""
+    """Return the messages of a claim for which the database has counted this attempt."""
     return {each.message_uuid for each in {each.pair: each for each in reversed(messages)}.values()}
 
 
-def _as_attempts(messages: Sequence[Message]) -> list[Message]:
-    """Count this attempt for the others, too."""
+def _count_attempts(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with this attempt counted for those where the database has not."""
     firsts = firsts_of_pairs(messages)
     return [
         each if each.message_uuid in firsts else each._replace(delivery_attempts=each.delivery_attempts + 1)
@@ -334,29 +341,29 @@ def _as_attempts(messages: Sequence[Message]) -> list[Message]:
 
 
 def not_holder(message: Message) -> NotHolder:
-    """Somebody says something of a message that is not theirs."""
+    """Return the error about a message that is no longer held under this claim."""
     return NotHolder(
         f"message {message.message_uuid} is not held under this claim any more",
         hint="its lease is over, or it was given back: it is delivered again, to whoever is there",
     )
 
 
-ON_ARRIVAL: Final = "arrival:"
-"""What the names begin with under which relayed messages are held; the name of a claim follows."""
+RELAYED_PREFIX: Final = "arrival:"
+"""The prefix of the claim names of relayed messages; the name of a claim follows."""
 
 
-def is_brought(message: Message) -> bool:
-    """Whether it was handed out as the relay brought it, while the database was unreachable."""
-    return message.claim_owner is not None and message.claim_owner.startswith(ON_ARRIVAL)
+def is_relayed(message: Message) -> bool:
+    """Return whether it was handed out by the relay, while the database was unreachable."""
+    return message.claim_owner is not None and message.claim_owner.startswith(RELAYED_PREFIX)
 
 
 def checked_lease(seconds: float) -> float:
-    """A time for which a message can be had."""
+    """Return the lease in seconds, if it is within bounds."""
     return checked_seconds("lease", seconds, MIN_LEASE_S, MAX_LEASE_S, hint="pass no lease for the default")
 
 
 def checked_count(count: int) -> int:
-    """A number of messages that can be claimed together."""
+    """Return the number of messages to claim together, if it is valid."""
     if count < 1:
         raise BadValue(f"nobody can claim {count} messages", hint="at least 1")
     return count

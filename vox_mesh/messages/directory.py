@@ -1,4 +1,4 @@
-"""Whereabouts: on which node an agent receives, and how that is reached."""
+"""The agent directory: which node an agent receives on, and that node's address."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import machine_id
 from vox_mesh.store.store import Store
 
-_FRESH_S: Final = 1.0
-_NOWHERE_S: Final = 0.1  # somebody may begin to receive at any moment
-_ASK_S: Final = 1.0
+_CACHE_S: Final = 1.0
+_MISS_CACHE_S: Final = 0.1  # a receiver may start at any moment
+_READ_TIMEOUT_S: Final = 1.0
 _MAX_KNOWN: Final = 4_096
 
 
 class Peer(NamedTuple):
-    """A node that messages can be brought to; without an address it is this one."""
+    """A node that messages can be relayed to; without a URL it is this node."""
 
     node_id: str
     url: str | None
 
 
 class AgentDirectory:
-    """Finds nodes, and remembers them for a second."""
+    """Find the nodes of receivers, with a cache of one second."""
 
     def __init__(
         self, store: Store, clock: MeshClock, node: Callable[[], str], monotonic: Callable[[], float]
@@ -40,43 +40,45 @@ class AgentDirectory:
         self._monotonic = monotonic
         self._known = Recent[tuple[str, str], tuple[float, Peer | None]](_MAX_KNOWN)
 
-    def remembered(self, receiver: str) -> tuple[bool, Peer | None]:
-        """Whether it was asked just now, and what was found."""
-        return self._remembered("node_of", receiver)
+    def cached(self, receiver: str) -> tuple[bool, Peer | None]:
+        """Return whether the cached answer for a receiver is fresh, and the answer."""
+        return self._cached("node_of", receiver)
 
-    async def of(self, receiver: str) -> Peer | None:
-        """Where this agent, or role, receives; `None` if that is nowhere, or can't be reached."""
+    async def find_receiver(self, receiver: str) -> Peer | None:
+        """Return the node of this agent or role; `None` if there is none, or it can't be reached."""
         return await self._find("node_of", receiver)
 
-    async def at(self, url: str) -> Peer | None:
-        """The node that has this address."""
+    async def find_url(self, url: str) -> Peer | None:
+        """Return the node with this URL."""
         return await self._find("node_at", url)
 
-    def _remembered(self, how: str, name: str) -> tuple[bool, Peer | None]:
-        since, peer = self._known.get((how, name), (float("-inf"), None))
-        return self._monotonic() - since < (_FRESH_S if peer is not None else _NOWHERE_S), peer
+    def _cached(self, query: str, name: str) -> tuple[bool, Peer | None]:
+        since, peer = self._known.get((query, name), (float("-inf"), None))
+        return self._monotonic() - since < (_CACHE_S if peer is not None else _MISS_CACHE_S), peer
 
     async def is_first(self, message: Message) -> bool:
-        """Whether nothing of its pair waits before it, as far as our copy of the database shows."""
+        """Return whether no earlier message of its pair waits, as far as our copy of the database shows."""
         values = (*self._store.tenant[:2], message.receiver_agent, message.sender_agent, message.hlc)
         try:
-            rows = await self._store.read(sql("is_first"), values, timeout=_ASK_S)
+            rows = await self._store.read(sql("is_first"), values, timeout=_READ_TIMEOUT_S)
         except MeshError:
             return False
         return bool(rows.value)
 
-    async def _find(self, how: str, name: str) -> Peer | None:
-        is_fresh, peer = self._remembered(how, name)
+    async def _find(self, query: str, name: str) -> Peer | None:
+        is_fresh, peer = self._cached(query, name)
         if is_fresh:
             return peer
         try:
-            rows = await self._store.read(sql(how), (*self._store.tenant[:2], name), timeout=_ASK_S)
+            rows = await self._store.read(
+                sql(query), (*self._store.tenant[:2], name), timeout=_READ_TIMEOUT_S
+            )
         except MeshError:
-            # Where it was last is the best that can be known now; not every message is to wait for that.
-            self._known[how, name] = self._monotonic() + _FRESH_S, peer
+            # Use the last known node, and cache that: not every message should wait for the timeout.
+            self._known[query, name] = self._monotonic() + _CACHE_S, peer
             return peer
         peer = self._peer(*rows[0]) if rows else None
-        self._known[how, name] = self._monotonic(), peer
+        self._known[query, name] = self._monotonic(), peer
         return peer
 
     def _peer(
@@ -95,5 +97,5 @@ class AgentDirectory:
         if control_addr is None or state in (NodeState.DEAD, NodeState.LEFT):
             return None
         if is_loopback(host_of(control_addr)) and machine != machine_id():
-            return None  # that would be ourselves
+            return None  # a loopback address of another machine
         return Peer(node_id, control_addr)

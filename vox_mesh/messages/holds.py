@@ -28,7 +28,7 @@ class Hold:
 
 
 class Holds:
-    """Keeps at most one hold of each message."""
+    """Keep at most one hold of each message."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -39,14 +39,14 @@ class Holds:
         hold = Hold(message, wanted_until, min(wanted_until, leased_until))
         self._holds[message.message_uuid] = hold
 
-    def of(self, message: Message) -> Hold | None:
+    def find(self, message: Message) -> Hold | None:
         """Return the hold under which this message was handed out, unless it has ended."""
-        hold = self._valid(message.message_uuid)
+        hold = self._find_valid(message.message_uuid)
         return hold if hold is not None and hold.message.claim_owner == message.claim_owner else None
 
     def is_held(self, message_uuid: str) -> bool:
-        """Whether a consumer has this message."""
-        return self._valid(message_uuid) is not None
+        """Return whether a consumer has this message."""
+        return self._find_valid(message_uuid) is not None
 
     def end(self, message: Message) -> Hold | None:
         """End the hold under which this message was handed out, and return it."""
@@ -62,7 +62,7 @@ class Holds:
 
     def renew(self, message: Message, wanted_until: float, leased_until: float | None) -> bool:
         """Hold a message for longer; return whether it is held."""
-        hold = self.of(message)
+        hold = self.find(message)
         if hold is None:
             return False
         hold.wanted_until = wanted_until
@@ -73,21 +73,21 @@ class Holds:
         return True
 
     def extend(self, receiver: str, leased_until: float) -> None:
-        """Have what is held of an inbox last as long as it was meant to: its lease was renewed."""
+        """Extend the holds of an inbox whose lease was renewed, up to their wanted ends."""
         for key in list(self._holds):
-            hold = self._valid(key)
+            hold = self._find_valid(key)
             if hold is not None and hold.message.receiver_agent == receiver and hold.claim_owner is None:
                 hold.deadline = max(hold.deadline, min(hold.wanted_until, leased_until))
 
     def cover(self, messages: Sequence[Message], deadline: float, but: Sequence[Message]) -> list[Message]:
-        """Cover holds, but for some, by a claim of this node; return the messages that are held."""
+        """Cover these holds, except those in `but`, by a claim of this node. Return the held messages."""
         if not self._holds:
             return []
         left_out = {each.message_uuid for each in but}
         held = [
             each
             for each in messages
-            if each.message_uuid not in left_out and self._valid(each.message_uuid) is not None
+            if each.message_uuid not in left_out and self._find_valid(each.message_uuid) is not None
         ]
         for message in held:
             hold = self._holds[message.message_uuid]
@@ -96,9 +96,11 @@ class Holds:
 
     def receivers(self) -> Collection[str]:
         """Return the inboxes of all messages that are held."""
-        return {each.message.receiver_agent for key, each in list(self._holds.items()) if self._valid(key)}
+        return {
+            each.message.receiver_agent for key, each in list(self._holds.items()) if self._find_valid(key)
+        }
 
-    def _valid(self, message_uuid: str) -> Hold | None:
+    def _find_valid(self, message_uuid: str) -> Hold | None:
         hold = self._holds.get(message_uuid)
         if hold is not None and self._monotonic() >= hold.deadline:
             del self._holds[message_uuid]

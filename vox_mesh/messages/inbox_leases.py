@@ -17,19 +17,19 @@ from vox_mesh.store.store import Store
 LEASE_S: Final = 60.0
 """How long a lease lasts after its last renewal. Another receiver of the inbox may have to wait as long."""
 
-_RENEW_S: Final = LEASE_S / 3
+_RENEW_INTERVAL_S: Final = LEASE_S / 3
 _MARGIN_S: Final = 1.0
 """A lease is given up this much before the database ends it: clocks do not run at exactly the same rate."""
 
-_ASK_S: Final = 5.0
-_LOOK_S: Final = 1.0
+_WRITE_TIMEOUT_S: Final = 5.0
+_READ_TIMEOUT_S: Final = 1.0
 
 InUse = Callable[[], Collection[str]]
 """Returns the inboxes of messages that were handed out under a lease and are not settled yet."""
 
 
 class InboxLeases:
-    """Leases the inboxes that are received here and nowhere else.
+    """Lease the inboxes that are received only here.
 
     While a lease lasts, the database grants claims from that inbox to this node alone. If others want to
     receive from it, the lease is released with the next `run_once`.
@@ -44,9 +44,9 @@ class InboxLeases:
         self._node = node
         self._monotonic = monotonic
         self._until: dict[str, float] = {}  # inboxes, and when their leases end by our own clock
-        self._left: set[str] = set()  # inboxes that were left since leases were last asked for
+        self._left: set[str] = set()  # inboxes left since leases were last requested
         self._asked_at = float("-inf")
-        self._leased_at = 0.0  # the same moment by the clock that goes on while the machine is suspended
+        self._leased_at = 0.0  # the time of the last grant, by the clock that counts suspended time
 
     def until(self, name: str) -> float | None:
         """Return when this node's lease of an inbox ends by our own clock; `None` if there is none."""
@@ -57,7 +57,7 @@ class InboxLeases:
 
     @property
     def is_held(self) -> bool:
-        """Whether there is any lease, or was."""
+        """Return whether there is, or was, any lease."""
         return bool(self._until)
 
     async def run_once(self, names: Sequence[str], in_use: InUse) -> None:
@@ -72,7 +72,7 @@ class InboxLeases:
 
     @property
     def _is_due(self) -> bool:
-        return self._monotonic() - self._asked_at >= _RENEW_S
+        return self._monotonic() - self._asked_at >= _RENEW_INTERVAL_S
 
     async def _has_rivals(self) -> bool:
         if not self._until:
@@ -80,7 +80,7 @@ class InboxLeases:
         since_ms = self._clock.now_ms - round(LEASE_S * 1_000)
         values = (*self._mesh, json(self._until), self._node(), since_ms)
         with suppress(DatabaseUnavailable):
-            return bool(await self._store.read(sql("rivals"), values, timeout=_LOOK_S))
+            return bool(await self._store.read(sql("rivals"), values, timeout=_READ_TIMEOUT_S))
         return False
 
     async def _renew(self, names: Sequence[str], in_use: InUse) -> None:
@@ -92,27 +92,29 @@ class InboxLeases:
             in_use=list(in_use()),
             dead_after=DEAD_AFTER_TICKS,
         )
-        leased = {row[0] for row in (await self._store.write(script, timeout=_ASK_S)).rows} - self._left
+        leased = {
+            row[0] for row in (await self._store.write(script, timeout=_WRITE_TIMEOUT_S)).rows
+        } - self._left
         self._asked_at, self._leased_at = sent, started
         lost = [name for name in self._until if name not in leased]
         self._until = dict.fromkeys(leased, sent + LEASE_S - _MARGIN_S)
-        used = in_use()  # also by what was handed out while we waited for the answer
-        if free := [name for name in lost if name not in used]:  # ended here, so that the next may have it
-            await self._store.write(self._script("release_leases", free), timeout=_ASK_S)
+        used = in_use()  # including messages handed out while we waited
+        if free := [name for name in lost if name not in used]:  # released, so that others can receive
+            await self._store.write(self._script("release_leases", free), timeout=_WRITE_TIMEOUT_S)
 
     def forget(self) -> None:
-        """Rely on no lease any more, and ask for new ones: the database has gone back."""
+        """Stop relying on leases, and request new ones: the database was rolled back."""
         self._until.clear()
         self._asked_at = float("-inf")
 
     async def leave(self, names: Sequence[str]) -> None:
-        """Receive from these inboxes no more."""
+        """Stop receiving from these inboxes."""
         self._left.update(names)
         for name in names:
             self._until.pop(name, None)
-        with suppress(MeshError, TimeoutError):  # otherwise the leases end by themselves
-            async with asyncio.timeout(_LOOK_S):
-                await self._store.write(self._script("receive_no_more", names), timeout=_LOOK_S)
+        with suppress(MeshError, TimeoutError):  # otherwise the leases expire
+            async with asyncio.timeout(_READ_TIMEOUT_S):
+                await self._store.write(self._script("receive_no_more", names), timeout=_READ_TIMEOUT_S)
 
     def _script(self, name: str, names: Sequence[str]) -> Script:
         return Script(Statement(sql(name), (*self._mesh, json(names), self._node())))

@@ -1,4 +1,4 @@
-"""Sparing words: what others can make us say as often as they like, we say a few times a minute."""
+"""Throttled logging, for lines that remote parties can trigger as often as they like."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-_TIMES: Final = 10
-_WHILE_S: Final = 60.0
+_MAX_LINES: Final = 10
+_PERIOD_S: Final = 60.0
 
 
 class ThrottledLogger:
-    """Logs each kind of line so many times a minute at most, and then how often it went unsaid.
+    """Log each kind of line at most 10 times a minute, and then how many were suppressed.
 
-    A kind is a text before its values are filled in: so there are never more than the program has.
+    A kind is the text before its values are filled in, so their number is bounded by the program.
     """
 
     def __init__(self, log: logging.Logger, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._monotonic = monotonic
-        self._said: dict[str, tuple[float, int]] = {}  # since when, how often
+        self._counts: dict[str, tuple[float, int]] = {}  # start of the period, count
 
     def __call__(self, level: int, text: str, *values: object) -> None:
-        """Log this, unless it was often said just now."""
+        """Log the line, unless its kind was logged too often in this period."""
         now = self._monotonic()
-        since, times = self._said.get(text, (now, 0))
-        unsaid = 0
-        if now - since >= _WHILE_S:
-            since, times, unsaid = now, 0, max(0, times - _TIMES)
-        self._said[text] = since, times + 1
-        if times >= _TIMES:
+        since, times = self._counts.get(text, (now, 0))
+        suppressed = 0
+        if now - since >= _PERIOD_S:
+            since, times, suppressed = now, 0, max(0, times - _MAX_LINES)
+        self._counts[text] = since, times + 1
+        if times >= _MAX_LINES:
             return
-        if unsaid:
-            self._log.log(level, text + " (and %d more like it, before)", *values, unsaid)
+        if suppressed:
+            self._log.log(level, text + " (and %d more like it, before)", *values, suppressed)
         else:
             self._log.log(level, text, *values)

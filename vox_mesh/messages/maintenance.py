@@ -1,4 +1,4 @@
-"""The keeper: tells senders what is overdue, ends what has expired, and forgets what is long done."""
+"""Message maintenance: notify senders of overdue messages, expire messages, and prune old ones."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _log = logging.getLogger(__name__)
 
 OVERDUE: Final = "mesh.overdue"
 DEAD_FOR: Final = 30
-"""Dead letters are kept for so many times as long."""
+"""Dead letters are kept this many times as long as acknowledged messages."""
 
 _RECEIVERS_MS: Final = 3_600_000
 """Receivers that were not seen for an hour are pruned; each is seen several times a minute."""
 
-_AT_ONCE: Final = 500
-_PARTS: Final = 40
+_BATCH_SIZE: Final = 500
+_MAX_BATCHES: Final = 40
 _CHANGED: Final = Answer(sql("changed"), columns=("changed",))
 
 
-class Keeper:
-    """Keeps messages in order. Any number of nodes may do so at the same time."""
+class MessageMaintenance:
+    """Maintain the messages of the mesh. Any number of nodes may do so at the same time."""
 
     def __init__(self, store: Store, clock: MeshClock, bus: Bus, retention_s: float) -> None:
         self._store = store
@@ -40,50 +40,50 @@ class Keeper:
         self._retention_ms = round(retention_s * 1_000)
 
     async def run_once(self) -> None:
-        """Do what there is to do, as far as our copy of the database shows; nothing while that is away."""
+        """Do the work that our copy of the database shows; nothing while the database is unreachable."""
         if not self._clock.can_author:
             return
         with suppress(DatabaseUnavailable):
-            await self._keep()
+            await self._maintain()
 
-    async def _keep(self) -> None:
+    async def _maintain(self) -> None:
         now_ms = self._clock.now_ms
         acked_ms, dead_ms = now_ms - self._retention_ms, now_ms - DEAD_FOR * self._retention_ms
         since_ms = (now_ms, acked_ms, dead_ms, now_ms - _RECEIVERS_MS)
         rows = await self._store.read(sql("is_work"), (*self._mesh, *since_ms))
-        expired, overdue, forgettable, decayed, forsaken = rows[0]
-        if overdue:
-            await self._tell_of_overdue(now_ms)
-        if expired:
+        has_expired, has_overdue, has_old_ended, has_old_dead, has_old_receivers = rows[0]
+        if has_overdue:
+            await self._notify_overdue(now_ms)
+        if has_expired:
             await self._repeat("expire")
-        if forgettable:
+        if has_old_ended:
             await self._repeat("forget", json(("acked", "expired")), self._retention_ms)
-        if decayed:
+        if has_old_dead:
             await self._repeat("forget", json(("dead",)), DEAD_FOR * self._retention_ms)
-        if forsaken:
+        if has_old_receivers:
             await self._repeat("forget_receivers", _RECEIVERS_MS)
 
     async def _repeat(self, name: str, *values: Any) -> None:
-        """Do it for all that there are, a part at a time: nobody else is to wait for long."""
-        statement = Statement(sql(name), (*self._mesh, *values, _AT_ONCE))
-        for _ in range(_PARTS):
+        """Run a statement in batches until nothing is left, so that other writes need not wait long."""
+        statement = Statement(sql(name), (*self._mesh, *values, _BATCH_SIZE))
+        for _ in range(_MAX_BATCHES):
             done = (await self._store.write(Script(statement, answer=_CHANGED))).rows.value
-            if done < _AT_ONCE:
+            if done < _BATCH_SIZE:
                 return
 
-    async def _tell_of_overdue(self, now_ms: int) -> None:
-        """Each sender is told once: whoever tells it uses the same id."""
-        late = await self._bus.letters.overdue(untold=True, limit=_AT_ONCE)
+    async def _notify_overdue(self, now_ms: int) -> None:
+        """Notify each sender once: all nodes use the same message id."""
+        late = await self._bus.letters.overdue(untold=True, limit=_BATCH_SIZE)
         for message in late:
             if message.sender_agent != MESH_AGENT:
-                with suppress(MessageTaken):  # somebody else told it
-                    await self._tell_sender(message, now_ms)
-        told = Statement(sql("told"), (*self._mesh, json(message.message_uuid for message in late)))
-        await self._store.write(Script(told))
-        _log.info("%d messages are overdue, and their senders told", len(late))
+                with suppress(MessageTaken):  # another node notified it
+                    await self._notify_sender(message, now_ms)
+        notified = Statement(sql("told"), (*self._mesh, json(message.message_uuid for message in late)))
+        await self._store.write(Script(notified))
+        _log.info("senders of overdue messages notified: messages=%d", len(late))
 
-    async def _tell_sender(self, message: Message, now_ms: int) -> None:
-        told = {
+    async def _notify_sender(self, message: Message, now_ms: int) -> None:
+        notice = {
             "message_uuid": message.message_uuid,
             "receiver_agent": message.receiver_agent,
             "state": message.state,
@@ -91,7 +91,7 @@ class Keeper:
         }
         await self._bus.send(
             message.sender_agent,
-            told,
+            notice,
             sender=MESH_AGENT,
             msg_type=OVERDUE,
             thread=message.thread,

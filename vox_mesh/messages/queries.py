@@ -1,4 +1,4 @@
-"""Letters: what lies in the inboxes, for those who look without receiving."""
+"""Message queries: list and find messages without claiming them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
 _NOT_DEAD: Final = "not_dead"
-_AGAIN_S: Final = 1.0
+_RETRY_DELAY_S: Final = 1.0
 
 
 class Thread(NamedTuple):
@@ -30,7 +30,7 @@ class Thread(NamedTuple):
 
 
 class MessageQueries:
-    """Lists and finds messages, whatever became of them. Nothing here claims any."""
+    """List and find messages in any state, without claiming them."""
 
     def __init__(self, store: Store, clock: MeshClock) -> None:
         self._store = store
@@ -38,17 +38,17 @@ class MessageQueries:
         self._clock = clock
 
     async def learn_time(self) -> None:
-        """Ask for the time of the mesh, unless it is known; while the database is away, go by our own."""
+        """Read the time of the mesh, unless it is known; if the database is unreachable, use our own."""
         if not self._clock.is_set:
             with suppress(DatabaseUnavailable):
                 await ask_time(self._store, self._clock)
 
     async def peek(self, names: Sequence[str], *, after: int = 0, limit: int = 100) -> list[Message]:
-        """What can still be delivered to these, after a position, in the order in which it was stored."""
+        """Return the deliverable messages for these names after a position, in the order of storing."""
         return await self._read("peek", json(names), after, self._clock.now_ms, limit)
 
     async def follow(self, names: Sequence[str], after: int = 0) -> AsyncGenerator[Message, None]:
-        """The same, each message once as it comes, for ever; also once the database is back."""
+        """Yield the messages that `peek` returns, each once as it comes, without end, across outages."""
         while True:
             seen = self._store.change_count
             page: list[Message] = []
@@ -59,7 +59,7 @@ class MessageQueries:
                 yield message
             if not page:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(None if self._store.is_in_touch else _AGAIN_S):
+                    async with asyncio.timeout(None if self._store.is_in_touch else _RETRY_DELAY_S):
                         await self._store.changed(seen)
 
     async def listed(
@@ -72,32 +72,32 @@ class MessageQueries:
         before: int | None = None,
         limit: int = 100,
     ) -> list[Message]:
-        """All messages, the newest first."""
+        """Return all messages that match, the newest first."""
         return await self._read("list", state, sender, receiver, thread, before, limit)
 
     async def find(self, beginning: str) -> Message | None:
-        """The message whose id begins so."""
+        """Return the message whose id begins with this text; raise `BadValue` if there are several."""
         found = await self._read("beginning_with", beginning.upper())
         if len(found) > 1 and found[0].message_uuid != beginning.upper():
             raise BadValue(f"several messages begin with {beginning}", hint="give more of the id")
         return found[0] if found else None
 
     async def overdue(self, *, untold: bool = False, limit: int = 100) -> list[Message]:
-        """Those that should have been acknowledged by now, the longest overdue first."""
+        """Return the messages that should have been acknowledged by now, the longest overdue first."""
         return await self._read("overdue", self._clock.now_ms, int(untold), limit)
 
     async def threads(self, limit: int = 100) -> list[Thread]:
-        """The threads, the latest first."""
+        """Return the threads, the latest first."""
         rows = await self._store.read(sql("threads"), (*self._mesh, limit), fresh=True)
         return [Thread._make(row) for row in rows]
 
     async def counts(self) -> dict[str, int]:
-        """How many messages there are of each state."""
+        """Return the number of messages by state."""
         rows = await self._store.read(sql("counts"), self._mesh, fresh=True)
         return {row["state"]: row["messages"] for row in rows}
 
     async def retry(self, message_uuid: str) -> None:
-        """Send a dead letter again: it is delivered as if it had never been tried."""
+        """Redeliver a dead letter as if it had never been tried; raise `NotKnown` if it is not one."""
         values = (*self._mesh, message_uuid)
         try:
             await self._store.write(

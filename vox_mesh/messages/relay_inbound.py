@@ -1,4 +1,4 @@
-"""Reception: takes what other nodes bring, if it is what it seems."""
+"""Relay reception: verify and take in messages that other nodes relay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vox_mesh.errors import (
 )
 from vox_mesh.messages.bus import Bus
 from vox_mesh.messages.log_throttle import ThrottledLogger
-from vox_mesh.messages.scripts import json, sql, taken
+from vox_mesh.messages.scripts import id_taken, json, sql
 from vox_mesh.model.base.canonical import is_canonical
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS, Hlc
 from vox_mesh.model.base.recent import Recent
@@ -40,24 +40,24 @@ from vox_mesh.store.store import Store
 _log = logging.getLogger(__name__)
 
 WINDOW_MS: Final = 600_000
-"""A message is brought within seconds or not at all: one from before that is somebody's copy of it."""
+"""A message is relayed within seconds or not at all; an older one is a replay."""
 
-_ASK_S: Final = 2.0
-"""So long the database may take to say who somebody is: less than whoever brings a message waits."""
+_VERIFY_TIMEOUT_S: Final = 2.0
+"""How long the database may take to identify the sender: less than the relaying node waits."""
 
-_LOOK_S: Final = 1.0
-_DOUBT_S: Final = 1.0
-"""So long it is not asked again of somebody who was not who they said."""
+_READ_TIMEOUT_S: Final = 1.0
+_RECHECK_DELAY_S: Final = 1.0
+"""How long the database is not asked again about a node that failed verification."""
 
 _MAX_TAKEN: Final = 8_192
 _MAX_NODES: Final = 1_024
 
 
 class Reception:
-    """Checks messages, all or none, before anything is made of them.
+    """Verify relayed messages, all or none, before they have any effect.
 
-    Until the signatures are verified, nothing is remembered, written or told that a stranger could choose,
-    and the database is asked at most once a second about each name.
+    Until the signatures are verified, no value that a stranger could choose is stored or logged, and the
+    database is asked at most once a second about each node.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class Reception:
         self._clock = clock
         self._window_ms = window_ms
         self._monotonic = monotonic
-        self._say = ThrottledLogger(_log, monotonic)
-        self._doubted = Recent[str, float](_MAX_NODES)  # nodes, and when they may be asked for again
-        self._incarnations = Recent[str, int](_MAX_NODES)  # the latest that was heard of each node
-        self._taken = Recent[str, int](_MAX_TAKEN)  # messages, and a hash of their words
+        self._log_throttled = ThrottledLogger(_log, monotonic)
+        self._doubted = Recent[str, float](_MAX_NODES)  # unverified nodes, and when to ask again
+        self._incarnations = Recent[str, int](_MAX_NODES)  # the latest seen of each node
+        self._taken = Recent[str, int](_MAX_TAKEN)  # messages, and a hash of their content
 
     async def take(self, messages: Sequence[Message], *, stored: bool) -> None:
-        """Take messages that one node brought; `stored`: it knows that they are in the database.
+        """Take in messages relayed by one node; `stored`: they are known to be in the database.
 
-        Otherwise they are stored from here. Brought twice, a message is the same one.
+        Otherwise they are stored from here. A message relayed twice has no further effect.
         """
         for message in messages:
             _check(message)
@@ -93,29 +93,29 @@ class Reception:
         await self._refuse_unless_genuine(node, messages)
         for message in messages:
             _check_payload(message)
-        new = self._not_taken(messages)
+        new = self._new_messages(messages)
         if new:
             await self._take_new(node, new, stored=stored)
 
     async def _take_new(self, node: str, messages: Sequence[Message], *, stored: bool) -> None:
-        known = await self._known(node, messages)
-        self._refuse_if_replaced(node, messages)
+        known = await self._read_known(node, messages)
+        self._refuse_if_superseded(node, messages)
         self._clock.receive(max(message.hlc for message in messages))
         if not stored:
             for message in messages:
                 if message.message_uuid not in known:
-                    await self._keep(message)
-        self._bus.arrivals.bring([each for each in messages if not known.get(each.message_uuid, False)])
+                    await self._store_relayed(message)
+        self._bus.relay_buffer.add([each for each in messages if not known.get(each.message_uuid, False)])
         for message in messages:
-            self._taken[message.message_uuid] = hash(_words(message))
+            self._taken[message.message_uuid] = hash(_content(message))
 
-    async def _keep(self, message: Message) -> None:
+    async def _store_relayed(self, message: Message) -> None:
         try:
-            await self._bus.keep_brought(message)
-        except StaleIncarnation as error:  # not the sender is: this process is
+            await self._bus.store_relayed(message)
+        except StaleIncarnation as error:  # this process is stale, not the sender
             raise DatabaseUnavailable(f"this process can't store it: {error}", hint=error.hint) from None
 
-    # --- who brings it, and when -----------------------------------------------------------------
+    # --- verifying -------------------------------------------------------------------------------
 
     def _refuse_if_untimely(self, message: Message) -> None:
         sent_ms, now_ms = Hlc.parse(message.hlc).wall_ms, self._clock.now_ms
@@ -135,14 +135,14 @@ class Reception:
         senders = self._bus.senders
         may_ask = self._doubted.get(node, 0.0) <= self._monotonic()
         try:
-            async with asyncio.timeout(_ASK_S):
+            async with asyncio.timeout(_VERIFY_TIMEOUT_S):
                 is_known = await senders.is_known(node, ask=may_ask)
                 genuine = await senders.genuine(messages, ask=may_ask) if is_known else []
         except TimeoutError:
             raise DatabaseUnavailable("the database does not say in time who the sender is") from None
         if not is_known:
             self._doubt(node)
-            self._say(logging.WARNING, "a message from %s was refused: no key is known of that node", node)
+            self._log_throttled(logging.WARNING, "relayed message refused, no key known: node_id=%s", node)
             raise SenderRefused(
                 f"no key is known of the node {node}", hint="has it joined this mesh, in this scope?"
             )
@@ -154,35 +154,35 @@ class Reception:
     def _doubt(self, node: str) -> None:
         now = self._monotonic()
         if self._doubted.get(node, 0.0) <= now:
-            self._doubted[node] = now + _DOUBT_S
+            self._doubted[node] = now + _RECHECK_DELAY_S
 
-    async def _known(self, node: str, messages: Sequence[Message]) -> dict[str, bool]:
-        """Which of these our copy of the database has, and whether they have ended.
+    async def _read_known(self, node: str, messages: Sequence[Message]) -> dict[str, bool]:
+        """Return which of these our copy of the database has, and whether they have ended.
 
-        If it can't be asked, none: then it is as if they came first.
+        If it can't be read, none: they are treated as new.
         """
         given = json((message.message_uuid, message.signature) for message in messages)
         try:
-            rows = await self._store.read(sql("brought"), (*self._mesh, node, given), timeout=_LOOK_S)
+            rows = await self._store.read(sql("brought"), (*self._mesh, node, given), timeout=_READ_TIMEOUT_S)
         except DatabaseUnavailable:
             return {}
         known: dict[str, bool] = {}
         by_id = {message.message_uuid: message for message in messages}
-        for message_uuid, words, number in rows:
+        for message_uuid, content, number in rows:
             message = by_id.get(str(message_uuid))
             if message is None:
                 latest = max(cast(int, number), self._incarnations.get(node, 0))  # our copy may be behind
                 self._incarnations[node] = latest
-            elif words is not None and tuple(orjson.loads(str(words))) != _words(message):
-                raise taken(message)
+            elif content is not None and tuple(orjson.loads(str(content))) != _content(message):
+                raise id_taken(message)
             else:
                 known[message.message_uuid] = bool(number)
         return known
 
-    def _refuse_if_replaced(self, node: str, messages: Sequence[Message]) -> None:
+    def _refuse_if_superseded(self, node: str, messages: Sequence[Message]) -> None:
         latest = self._incarnations.get(node, 0)
         for message in messages:
-            if message.sender_incarnation is None:  # a command's
+            if message.sender_incarnation is None:  # from a command
                 continue
             if message.sender_incarnation < latest:
                 raise StaleIncarnation(
@@ -194,25 +194,25 @@ class Reception:
         if latest:
             self._incarnations[node] = latest
 
-    def _not_taken(self, messages: Sequence[Message]) -> list[Message]:
-        """Those that were not brought before; to whom brings them again, nothing need be done."""
+    def _new_messages(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages that were not relayed before."""
         new = []
         for message in messages:
-            words = self._taken.get(message.message_uuid)
-            if words is None:
+            content = self._taken.get(message.message_uuid)
+            if content is None:
                 new.append(message)
-            elif words != hash(_words(message)):
-                raise taken(message)
+            elif content != hash(_content(message)):
+                raise id_taken(message)
         return new
 
 
-def _words(message: Message) -> tuple[str, str, str, str]:
-    """What makes it the same message, also if it was written once more, at another time."""
+def _content(message: Message) -> tuple[str, str, str, str]:
+    """Return the content by which a message is recognised when it is sent again."""
     return message.sender_agent, message.receiver_agent, message.msg_type, message.payload
 
 
 def _check(message: Message) -> None:
-    """Raise what is wrong with a message, as its sender should have; what takes long comes later."""
+    """Raise `BadValue` for an invalid message; the checks that take longer come later."""
     checked_id(message.message_uuid)
     checked_word("node", message.sender_node)
     checked_agent(message.sender_agent)

@@ -1,4 +1,4 @@
-"""The outbox: brings messages to the nodes of their receivers. What it can't bring is found all the same."""
+"""The outbox: relays messages to the nodes of their receivers. The rest is found in the database."""
 
 from __future__ import annotations
 
@@ -23,72 +23,72 @@ _log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3
 FIRST_PAUSE_S: Final = 0.5
-_REST_S: Final = FIRST_PAUSE_S * 2 ** (ATTEMPTS - 1)
+_PAUSE_AFTER_FAILURE_S: Final = FIRST_PAUSE_S * 2 ** (ATTEMPTS - 1)
 _MAX_QUEUED: Final = 256
-_FEW: Final = 4
+_SHORT_QUEUE: Final = 4
 _MAX_PAIRS: Final = 16_384
-_MAX_AT_ONCE: Final = 64
-_MAX_BYTES_AT_ONCE: Final = 512 * 1024
-_TASK: Final = "relay"
+_MAX_BATCH: Final = 64
+_MAX_BATCH_BYTES: Final = 512 * 1024
+_TASK_NAME: Final = "relay"
 
 
 class Route(NamedTuple):
-    """How a message goes: by what is known of its receiver, to an address, or nowhere but to the database."""
+    """How a message travels: by the directory, to a given URL, or through the database alone."""
 
     is_relayed: bool = True
     node_url: str | None = None
 
 
 Auto: Final = Route()
-"""Over the relay, if its receiver's node can be reached."""
+"""Over the relay, if the receiver's node can be reached."""
 
 Local: Final = Route(is_relayed=False)
-"""Into the database alone: whoever receives finds it there."""
+"""Through the database alone, where the receiver finds it."""
 
 
 def Remote(node_url: str) -> Route:  # noqa: N802 - one of three routes
-    """Over the relay, to the node that has this address."""
+    """Over the relay, to the node with this URL."""
     return Route(node_url=node_url)
 
 
 class RelayClient(Protocol):
-    """How messages get to another node."""
+    """Delivers messages to another node."""
 
     async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
-        """Bring them; raise `RelayFailed` if it can be tried again, `RelayRefused` if it can't."""
+        """Deliver messages; raise `RelayFailed` if that can be retried, `RelayRefused` if it can't."""
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
 
 
-class _Parcel(NamedTuple):
+class _RelayItem(NamedTuple):
     message: Message
     is_stored: bool
     route: Route
 
 
-class _Lane:
-    """What waits to be brought to one node, in order."""
+class _PeerQueue:
+    """The queue of messages to one node, in order."""
 
     def __init__(self) -> None:
-        self.parcels: deque[_Parcel] = deque()
+        self.items: deque[_RelayItem] = deque()
         self.task: asyncio.Task[None] | None = None
-        self.rests_until = 0.0
+        self.paused_until = 0.0
 
 
 class Outbox:
-    """Brings messages in the background; nobody ever waits for it.
+    """Relay messages in the background; senders never wait for it.
 
-    A message that is stored need not be brought: when there are many, or the other node does not answer, it
-    is left to be found. One that waits in the spool is brought only if all before it to the same receiver
-    were: otherwise it would overtake them.
+    A stored message need not be relayed: if there are many, or the other node does not answer, it is left to
+    be found in the database. A spooled message is relayed only if all earlier ones to the same receiver were:
+    otherwise it would overtake them.
     """
 
     def __init__(
         self,
-        courier: RelayClient,
-        whereabouts: AgentDirectory,
-        arrivals: RelayBuffer,
+        client: RelayClient,
+        directory: AgentDirectory,
+        buffer: RelayBuffer,
         *,
         monotonic: Callable[[], float],
         spooling: bool,
@@ -96,136 +96,138 @@ class Outbox:
         faults: BackgroundFaults | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._courier = courier
-        self._whereabouts = whereabouts
-        self._arrivals = arrivals
+        self._client = client
+        self._directory = directory
+        self._buffer = buffer
         self._monotonic = monotonic
         self._is_busy = is_busy
         self._faults = BackgroundFaults(monotonic) if faults is None else faults
         self._sleep = sleep
-        self._say = ThrottledLogger(_log, monotonic)
-        self._lanes: dict[Peer, _Lane] = {}
-        self._unresolved: deque[_Parcel] = deque()
+        self._log_throttled = ThrottledLogger(_log, monotonic)
+        self._lanes: dict[Peer, _PeerQueue] = {}
+        self._unresolved: deque[_RelayItem] = deque()
         self._resolving: asyncio.Task[None] | None = None
-        self._is_gapped = spooling  # what was left by an earlier process was not brought
-        self._gapped: set[str] = set()  # receivers of messages in the spool that were not brought
-        self._last = Recent[tuple[str, str], str](_MAX_PAIRS)  # of each pair, what was sent last
+        self._is_gapped = spooling  # messages spooled by an earlier process were not relayed
+        self._gapped: set[str] = set()  # receivers of spooled messages that were not relayed
+        self._last = Recent[tuple[str, str], str](_MAX_PAIRS)  # the last message of each pair
         self.counts: Counter[str] = Counter()
         """How many messages were `brought`, `skipped`, `refused`, or `given_up`."""
 
     def offer(self, message: Message, *, stored: bool, route: Route = Auto) -> None:
-        """Bring this message, if that is of any use."""
+        """Relay this message, if that is useful."""
         if stored:
             self._is_gapped = False
-            self._gapped.clear()  # the spool is empty: all that had waited in it is stored
-        message = message._replace(after=self._note(message))
+            self._gapped.clear()  # the spool is empty: all of it is stored
+        message = message._replace(after=self._record_last(message))
         if not route.is_relayed:
-            self._arrivals.nudge(message.receiver_agent, message.message_uuid)
+            self._buffer.nudge(message.receiver_agent, message.message_uuid)
             return
-        parcel = _Parcel(message, stored, route)
-        is_fresh, peer = self._whereabouts.remembered(message.receiver_agent)
+        item = _RelayItem(message, stored, route)
+        is_fresh, peer = self._directory.cached(message.receiver_agent)
         if is_fresh and route.node_url is None and message.after is not None and not self._unresolved:
-            self._send_to(peer, parcel)
+            self._send_to(peer, item)
         elif len(self._unresolved) >= _MAX_QUEUED:
-            self._skip(parcel)
+            self._skip(item)
         else:
-            self._unresolved.append(parcel)
+            self._unresolved.append(item)
             if self._resolving is None or self._resolving.done():
                 self._resolving = asyncio.create_task(
-                    self._resolve(), name="vox-mesh-whereabouts", context=apart()
+                    self._resolve(), name="vox-mesh-directory", context=apart()
                 )
 
-    def _note(self, message: Message) -> str | None:
-        """What was sent before it in the same pair, as far as this process knows."""
+    def _record_last(self, message: Message) -> str | None:
+        """Record a message, and return the one sent before it in the same pair, if known."""
         before = self._last.get(message.pair)
         self._last[message.pair] = message.message_uuid
-        return UNKNOWN if before == message.message_uuid else before  # the same: it is sent once more
+        return UNKNOWN if before == message.message_uuid else before  # the same one is sent again
 
     async def _resolve(self) -> None:
         while self._unresolved:
-            parcel, peer = self._unresolved[0], None
+            item, peer = self._unresolved[0], None
             try:
-                if parcel.message.after is None and not await self._whereabouts.is_first(parcel.message):
-                    parcel = parcel._replace(message=parcel.message._replace(after=UNKNOWN))
-                peer = await self._peer_of(parcel)
-            except Exception as error:  # the message is left to be found, and the next one has its turn
-                self._faults.note(_TASK, error)
+                if item.message.after is None and not await self._directory.is_first(item.message):
+                    item = item._replace(message=item.message._replace(after=UNKNOWN))
+                peer = await self._peer_of(item)
+            except Exception as error:  # the message is left to be found in the database
+                self._faults.note(_TASK_NAME, error)
             self._unresolved.popleft()
-            self._send_to(peer, parcel)
+            self._send_to(peer, item)
 
-    async def _peer_of(self, parcel: _Parcel) -> Peer | None:
-        if parcel.route.node_url is None:
-            return await self._whereabouts.of(parcel.message.receiver_agent)
-        peer = await self._whereabouts.at(parcel.route.node_url)
+    async def _peer_of(self, item: _RelayItem) -> Peer | None:
+        if item.route.node_url is None:
+            return await self._directory.find_receiver(item.message.receiver_agent)
+        peer = await self._directory.find_url(item.route.node_url)
         if peer is None:
-            self._say(logging.WARNING, "no live node has the address %s", parcel.route.node_url)
+            self._log_throttled(logging.WARNING, "no live node at this address: url=%s", item.route.node_url)
         return peer
 
-    def _send_to(self, peer: Peer | None, parcel: _Parcel) -> None:
+    def _send_to(self, peer: Peer | None, item: _RelayItem) -> None:
         if peer is None:
-            self._skip(parcel)
-        elif peer.url is None:  # here
-            self._arrivals.bring([parcel.message])
+            self._skip(item)
+        elif peer.url is None:  # this node
+            self._buffer.add([item.message])
         else:
-            self._queue(peer, parcel)
+            self._queue(peer, item)
 
-    def _queue(self, peer: Peer, parcel: _Parcel) -> None:
+    def _queue(self, peer: Peer, item: _RelayItem) -> None:
         lane = self._lanes.get(peer)
         if lane is None:
-            self._forget_idle_lanes()
-            lane = self._lanes[peer] = _Lane()
-        is_behind = self._is_busy() or len(lane.parcels) >= _FEW or self._monotonic() < lane.rests_until
-        is_needless = parcel.is_stored and is_behind
-        if self._is_overtaking(parcel) or is_needless or len(lane.parcels) >= _MAX_QUEUED:
-            self._skip(parcel)
+            self._drop_idle_queues()
+            lane = self._lanes[peer] = _PeerQueue()
+        is_behind = (
+            self._is_busy() or len(lane.items) >= _SHORT_QUEUE or self._monotonic() < lane.paused_until
+        )
+        is_needless = item.is_stored and is_behind
+        if self._is_overtaking(item) or is_needless or len(lane.items) >= _MAX_QUEUED:
+            self._skip(item)
             return
-        lane.parcels.append(parcel)
+        lane.items.append(item)
         if lane.task is None or lane.task.done():
             lane.task = asyncio.create_task(
-                self._bring_all(peer, lane), name="vox-mesh-relay", context=apart()
+                self._deliver_all(peer, lane), name="vox-mesh-relay", context=apart()
             )
 
-    def _forget_idle_lanes(self) -> None:
-        """Those of nodes that have another address by now, among others."""
+    def _drop_idle_queues(self) -> None:
+        """Drop the idle queues, among them those of nodes whose address has changed."""
         now = self._monotonic()
         for peer, lane in list(self._lanes.items()):
-            if (lane.task is None or lane.task.done()) and now >= lane.rests_until:
+            if (lane.task is None or lane.task.done()) and now >= lane.paused_until:
                 del self._lanes[peer]
 
-    def _is_overtaking(self, parcel: _Parcel) -> bool:
-        is_gapped = self._is_gapped or parcel.message.receiver_agent in self._gapped
-        return is_gapped and not parcel.is_stored
+    def _is_overtaking(self, item: _RelayItem) -> bool:
+        is_gapped = self._is_gapped or item.message.receiver_agent in self._gapped
+        return is_gapped and not item.is_stored
 
-    def _skip(self, parcel: _Parcel) -> None:
+    def _skip(self, item: _RelayItem) -> None:
         self.counts["skipped"] += 1
-        self._leave(parcel)
+        self._mark_unrelayed(item)
 
-    def _leave(self, parcel: _Parcel) -> None:
-        """It is not brought: whatever is sent to the same receiver next must not overtake it."""
-        if not parcel.is_stored:
-            self._gapped.add(parcel.message.receiver_agent)
+    def _mark_unrelayed(self, item: _RelayItem) -> None:
+        """Record that a message is not relayed: the next ones to the same receiver must not overtake it."""
+        if not item.is_stored:
+            self._gapped.add(item.message.receiver_agent)
 
-    # --- bringing --------------------------------------------------------------------------------
+    # --- delivering ------------------------------------------------------------------------------
 
-    async def _bring_all(self, peer: Peer, lane: _Lane) -> None:
-        while lane.parcels:
-            batch = _next_batch(lane.parcels)
+    async def _deliver_all(self, peer: Peer, lane: _PeerQueue) -> None:
+        while lane.items:
+            batch = _next_batch(lane.items)
             try:
-                await self._bring(peer, batch)
+                await self._deliver_batch(peer, batch)
             except RelayFailed as error:
-                self._say(
-                    logging.WARNING, "messages could not be brought to %s: %s", peer.node_id, error.line
+                self._log_throttled(
+                    logging.WARNING, "relay failed: node_id=%s error=%s", peer.node_id, error.line
                 )
                 self._give_up(batch, lane)
 
-    async def _bring(self, peer: Peer, parcels: Sequence[_Parcel]) -> None:
-        batch = [parcel for parcel in parcels if not self._is_overtaking(parcel)]
-        for parcel in parcels:  # meanwhile one before it was left behind
-            if parcel not in batch:
-                self._skip(parcel)
+    async def _deliver_batch(self, peer: Peer, items: Sequence[_RelayItem]) -> None:
+        batch = [item for item in items if not self._is_overtaking(item)]
+        for item in items:  # an earlier one was skipped meanwhile
+            if item not in batch:
+                self._skip(item)
         if not batch:
             return
-        messages = [parcel.message for parcel in batch]
+        messages = [item.message for item in batch]
         try:
             async for attempt in AsyncRetrying(
                 stop=stop_after_attempt(ATTEMPTS),
@@ -239,54 +241,54 @@ class Outbox:
             self.counts["brought"] += len(batch)
         except RelayRefused as error:
             if len(batch) > 1:
-                for parcel in batch:
-                    await self._bring(peer, [parcel])
+                for item in batch:
+                    await self._deliver_batch(peer, [item])
                 return
             self.counts["refused"] += 1
-            self._say(
+            self._log_throttled(
                 logging.ERROR,
-                "%s does not take message %s: %s",
+                "relayed message refused: node_id=%s message_id=%s error=%s",
                 *(peer.node_id, messages[0].message_uuid, error.line),
             )
             if peer in self._lanes:
-                self._lanes[peer].rests_until = self._monotonic() + _REST_S
-            self._leave(batch[0])
+                self._lanes[peer].paused_until = self._monotonic() + _PAUSE_AFTER_FAILURE_S
+            self._mark_unrelayed(batch[0])
 
     async def _deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
-        """Have the courier deliver; any exception that it does not promise is a failed delivery."""
+        """Deliver by the client; any exception that it does not promise counts as a failed delivery."""
         try:
-            await self._courier.deliver(peer, messages, stored=stored)
+            await self._client.deliver(peer, messages, stored=stored)
         except (RelayFailed, RelayRefused):
             raise
         except Exception as error:
-            self._faults.note(_TASK, error)
+            self._faults.note(_TASK_NAME, error)
             raise RelayFailed(f"unexpected {type(error).__name__}: {error}") from error
 
-    def _give_up(self, batch: Sequence[_Parcel], lane: _Lane) -> None:
+    def _give_up(self, batch: Sequence[_RelayItem], lane: _PeerQueue) -> None:
         self.counts["given_up"] += len(batch)
-        lane.rests_until = self._monotonic() + _REST_S
-        for parcel in (*batch, *lane.parcels):
-            self._leave(parcel)
-        lane.parcels.clear()
+        lane.paused_until = self._monotonic() + _PAUSE_AFTER_FAILURE_S
+        for item in (*batch, *lane.items):
+            self._mark_unrelayed(item)
+        lane.items.clear()
 
     async def close(self) -> None:
-        """Bring nothing more."""
+        """Stop relaying."""
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         if self._resolving is not None:
             tasks.append(self._resolving)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._courier.close()
+        await self._client.close()
 
 
-def _next_batch(parcels: deque[_Parcel]) -> list[_Parcel]:
-    """The next ones that go together: all of them stored, or none."""
-    batch = [parcels.popleft()]
+def _next_batch(items: deque[_RelayItem]) -> list[_RelayItem]:
+    """Return the next messages that travel together: all of them stored, or none."""
+    batch = [items.popleft()]
     size = len(batch[0].message.payload)
-    while parcels and len(batch) < _MAX_AT_ONCE and parcels[0].is_stored is batch[0].is_stored:
-        size += len(parcels[0].message.payload)
-        if size > _MAX_BYTES_AT_ONCE:
+    while items and len(batch) < _MAX_BATCH and items[0].is_stored is batch[0].is_stored:
+        size += len(items[0].message.payload)
+        if size > _MAX_BATCH_BYTES:
             break
-        batch.append(parcels.popleft())
+        batch.append(items.popleft())
     return batch

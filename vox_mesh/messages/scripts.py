@@ -1,4 +1,4 @@
-"""The scripts of messages: how they are written, claimed, acknowledged and given back."""
+"""The scripts of messages: how they are stored, claimed, acknowledged, rejected and released."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Mesh = tuple[str, str]
 
 _SQL: Final = named("messages")
 _RECORD: Final = ("record",)
-_LEASES_SINCE: Final = 11
-"""The schema version since which nodes respect the leases of inboxes."""
+_LEASES_SINCE_VERSION: Final = 11
+"""The schema version since which nodes respect inbox leases."""
 
 
 def sql(name: str) -> str:
-    """A statement about messages."""
+    """Return a statement about messages by its name."""
     return _SQL[name]
 
 
-def _id_of(item: Item) -> str | int | None:
+def _message_id(item: Item) -> str | int | None:
     return item["message_uuid"]
 
 
@@ -35,7 +35,7 @@ _SEND: Final = Shape(
     (),
     answer=sql("send"),
     columns=("message_uuid",),
-    subject=_id_of,
+    subject=_message_id,
     repeatable=True,
     lone=sql("send_one"),
     lone_values=WIRE_FIELDS,
@@ -45,7 +45,7 @@ _ACK: Final = Shape(
     (),
     answer=sql("ack"),
     columns=("message_uuid",),
-    subject=_id_of,
+    subject=_message_id,
     repeatable=True,
     lone=sql("ack_one"),
     lone_values=("message_uuid", "claim_owner"),
@@ -55,51 +55,51 @@ _ACK_ON_ARRIVAL: Final = Shape(
     (),
     answer=sql("ack_on_arrival"),
     columns=("message_uuid",),
-    subject=_id_of,
+    subject=_message_id,
     repeatable=True,
 )
 
 
 def json(values: Iterable[object]) -> str:
-    """Values as a JSON array."""
+    """Return the values as a JSON array."""
     return orjson.dumps(list(values)).decode()
 
 
 def send_script(message: Message) -> Script:
-    """Store a message. It answers nothing if another one has its id, or if we are no longer current."""
-    return Script.of(_SEND, _written(message), appendable=True)
+    """Return the script that stores a message; no rows if its id is taken, or we are superseded."""
+    return Script.of(_SEND, _wire_values(message), appendable=True)
 
 
-def send_plainly(mesh: Mesh, message: Message, *before: Statement) -> Script:
-    """The same, behind statements that may refuse it."""
-    answer = Answer(sql("send"), (json([_written(message)]), *mesh), ("message_uuid", "stored"))
+def send_guarded(mesh: Mesh, message: Message, *before: Statement) -> Script:
+    """Return the script that stores a message after statements that may refuse it."""
+    answer = Answer(sql("send"), (json([_wire_values(message)]), *mesh), ("message_uuid", "stored"))
     return Script(*before, answer=answer, repeatable=True)
 
 
-def send_beside(mesh: Mesh, message: Message, statements: Sequence[Statement]) -> Script:
-    """Store a message together with what these statements change, or neither."""
-    stored = Statement(sql("send"), (json([_written(message)]), *mesh))
-    taken = Statement(
+def send_with(mesh: Mesh, message: Message, statements: Sequence[Statement]) -> Script:
+    """Return the script that stores a message together with these statements, or neither."""
+    stored = Statement(sql("send"), (json([_wire_values(message)]), *mesh))
+    guard = Statement(
         sql("refuse_unless_ours"),
         (*mesh, message.message_uuid, message.signature),
         refusal=MessageTaken.code,
     )
-    return Script(*statements, stored, taken)
+    return Script(*statements, stored, guard)
 
 
 def ack_script(message: Message, *, spoolable: bool) -> Script:
-    """Acknowledge a message under its claim; it answers nothing if that is over."""
+    """Return the script that acknowledges a message under its claim; no rows if the claim is over."""
     item = {"message_uuid": message.message_uuid, "claim_owner": message.claim_owner}
     return Script.of(_ACK, item, appendable=spoolable)
 
 
 def ack_on_arrival_script(message: Message) -> Script:
-    """Acknowledge a relayed message; it answers nothing if it is another's, or has ended."""
-    item = {**_written(message), "claim_owner": message.claim_owner}
+    """Return the script that acknowledges a relayed message; no rows if it is another's, or has ended."""
+    item = {**_wire_values(message), "claim_owner": message.claim_owner}
     return Script.of(_ACK_ON_ARRIVAL, item, appendable=True)
 
 
-def _written(message: Message) -> dict[str, str | int | None]:
+def _wire_values(message: Message) -> dict[str, str | int | None]:
     return dict(zip(WIRE_FIELDS, message, strict=False))
 
 
@@ -107,7 +107,7 @@ def _written(message: Message) -> dict[str, str | int | None]:
 
 
 def announce_script(mesh: Mesh, names: Sequence[str], node: str, receiver: str) -> Script:
-    """Note where these names are received, and by whom: a node, or the chain of a command."""
+    """Return the script that records where these names are received, and by which node or command."""
     return Script(
         Statement(sql("open_inboxes"), (*mesh, json(names), node)),
         Statement(sql("receive_from"), (*mesh, json(names), receiver)),
@@ -117,9 +117,9 @@ def announce_script(mesh: Mesh, names: Sequence[str], node: str, receiver: str) 
 def lease_script(
     mesh: Mesh, names: Sequence[str], node: str, *, lease_ms: int, in_use: Sequence[str], dead_after: float
 ) -> Script:
-    """Lease the inboxes from which only this node receives; it answers with those that are leased."""
+    """Return the script that leases inboxes received only by this node; it answers with those leased."""
     whose = (*mesh, json(names), node)
-    values = (*whose, lease_ms, lease_ms, json(in_use), dead_after, _LEASES_SINCE)
+    values = (*whose, lease_ms, lease_ms, json(in_use), dead_after, _LEASES_SINCE_VERSION)
     return Script(
         Statement(sql("receive_from"), whose),
         answer=Answer(sql("lease_if_alone"), values, ("receiver_agent",)),
@@ -139,26 +139,32 @@ def claim_script(
     max_size: int,
     bury: bool,
 ) -> Script:
-    """Claim what is next. `whose`: scope, repository, receivers, the claim's name and two prefixes of it."""
+    """Return the script that claims the next messages.
+
+    `whose`: scope, repository, receivers, the claim's name and two prefixes of it.
+    """
     before = (Statement(sql("bury_exhausted"), whose),) if bury else ()
     answer = Answer(sql("claim"), (*whose, lease_ms, limit, of_pair, max_size), _RECORD)
     return Script(*before, answer=answer, repeatable=True)
 
 
 def claim_one_script(values: tuple[str, str, str, str, int]) -> Script:
-    """Claim one message: scope, repository, its id, the claim's name, and for how long."""
+    """Return the script that claims one message.
+
+    `values`: scope, repository, its id, the claim's name, and the lease in milliseconds.
+    """
     return Script(answer=Answer(sql("claim_one"), values, _RECORD), repeatable=True)
 
 
 def renew_script(mesh: Mesh, messages: Sequence[Message], lease_ms: int) -> Script:
-    """Hold a claim, or what is left of it, for its time again from now on."""
+    """Return the script that renews a claim, or what is left of it."""
     ids = json(message.message_uuid for message in messages)
     values = (*mesh, ids, messages[0].claim_owner, lease_ms)
     return Script(answer=Answer(sql("renew"), values, ("message_uuid",)), repeatable=True)
 
 
 def nack_script(mesh: Mesh, message: Message, retry_ms: int, reason: str | None) -> Script:
-    """Give a message back: it is tried again after that time, and its pair waits for it."""
+    """Return the script that rejects a message: it is retried later, and its pair waits for it."""
     held = (*mesh, message.message_uuid, message.claim_owner)
     return Script(
         Statement(sql("refuse_unless_held_back"), held, refusal=NotHolder.code),
@@ -168,19 +174,20 @@ def nack_script(mesh: Mesh, message: Message, retry_ms: int, reason: str | None)
 
 
 def bury_script(mesh: Mesh, message: Message, reason: str) -> Script:
-    """Put a message that we hold among the dead letters."""
+    """Return the script that turns a claimed message into a dead letter."""
     held = (*mesh, message.message_uuid, message.claim_owner)
     return Script(Statement(sql("bury"), (*held, reason)))
 
 
 def release_script(mesh: Mesh, counted: Sequence[Message], uncounted: Sequence[Message]) -> Script:
-    """Give back what was not looked at; of `counted`, this was to be an attempt.
+    """Return the script that releases messages which were not looked at.
 
-    It may be spooled: however late it comes, it releases nothing that was claimed again.
+    `counted`: those for which an attempt was counted. It may be spooled: however late it arrives, it releases
+    nothing that was claimed again.
     """
     return Script(
         *(
-            Statement(sql("release"), (*mesh, json(_held(messages)), count))
+            Statement(sql("release"), (*mesh, json(_claim_keys(messages)), count))
             for messages, count in ((counted, 1), (uncounted, 0))
             if messages
         ),
@@ -189,16 +196,16 @@ def release_script(mesh: Mesh, counted: Sequence[Message], uncounted: Sequence[M
 
 
 def release_claim_script(mesh: Mesh, receivers: Sequence[str], name: str) -> Script:
-    """Release all that a claim came to, where its answer was lost. It may be spooled."""
+    """Return the script that releases all messages of a claim whose answer was lost. It may be spooled."""
     return Script(Statement(sql("release_claim"), (*mesh, json(receivers), name)), appendable=True)
 
 
-def _held(messages: Sequence[Message]) -> list[tuple[str, str | None]]:
+def _claim_keys(messages: Sequence[Message]) -> list[tuple[str, str | None]]:
     return [(message.message_uuid, message.claim_owner) for message in messages]
 
 
-def taken(message: Message) -> MessageTaken:
-    """The error about a message whose id another one has."""
+def id_taken(message: Message) -> MessageTaken:
+    """Return the error about a message whose id is taken by another one."""
     return MessageTaken(
         f"there is another message with the id {message.message_uuid}", hint="send it under a key of its own"
     )

@@ -1,4 +1,4 @@
-"""Senders: whether a message is from the node that it names, by the keys which that is known with."""
+"""Sender verification: check that a message was signed by the node it names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from vox_mesh.messages.log_throttle import ThrottledLogger
 from vox_mesh.messages.scripts import sql
-from vox_mesh.model.base.batch_signature import parted
+from vox_mesh.model.base.batch_signature import split_signature
 from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import Message, signed_root
@@ -20,51 +20,51 @@ from vox_mesh.store.store import Store
 _log = logging.getLogger(__name__)
 
 _MAX_KNOWN: Final = 4_096
-_IN_LINE: Final = 2  # as many signatures are checked at once; more would hold up everybody else
+_MAX_INLINE: Final = 2  # signatures checked on the event loop; more go to threads
 
 Keys = frozenset[str]
 _NO_KEYS: Final = Keys()
 
 
 class Senders:
-    """Checks signatures. A key that is not known is asked for once, before its message is refused."""
+    """Check signatures. An unknown key is looked up once before its message is refused."""
 
     def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
         self._keys = Recent[str, Keys](_MAX_KNOWN)
-        self._say = ThrottledLogger(_log, monotonic)
+        self._log_throttled = ThrottledLogger(_log, monotonic)
         self.forged: Counter[str] = Counter()
-        """How many messages were not from the node that they name, by that name; for a bounded number."""
+        """How many messages were not signed by the node they name, by node; for a bounded number of nodes."""
 
     async def genuine(self, messages: Sequence[Message], *, ask: bool = True) -> list[bool]:
-        """Whether each of the messages was written by the node that it names.
+        """Return whether each of the messages was signed by the node it names.
 
-        Without `ask`, by the keys that are known already.
+        Without `ask`, only keys that are known already count.
         """
         keys = [self._keys.get(message.sender_node, _NO_KEYS) for message in messages]
-        results = await self._checked(messages, keys)
+        results = await self._check_all(messages, keys)
         if ask and not all(results):
             doubtful = [index for index, is_genuine in enumerate(results) if not is_genuine]
             for node in dict.fromkeys(messages[index].sender_node for index in doubtful):
                 await self._learn(node)
             again = [messages[index] for index in doubtful]
             known = [self._keys.get(message.sender_node, _NO_KEYS) for message in again]
-            for index, is_genuine in zip(doubtful, await self._checked(again, known), strict=True):
+            for index, is_genuine in zip(doubtful, await self._check_all(again, known), strict=True):
                 results[index] = is_genuine
         for message, is_genuine in zip(messages, results, strict=True):
             if not is_genuine:
-                self._tell(message)
+                self._record_forged(message)
         return results
 
     async def is_known(self, node_id: str, *, ask: bool = True) -> bool:
-        """Whether any key is known of this node; without `ask`, already."""
+        """Return whether a key of this node is known; without `ask`, without looking it up."""
         if ask and node_id not in self._keys:
             await self._learn(node_id)
         return bool(self._keys.get(node_id))
 
-    async def _checked(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
-        if len({message.signature.partition("+")[0] for message in messages}) <= _IN_LINE:
+    async def _check_all(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
+        if len({message.signature.partition("+")[0] for message in messages}) <= _MAX_INLINE:
             return self._check(messages, keys)
         halves = (slice(0, len(messages) // 2), slice(len(messages) // 2, None))
         checked = [asyncio.to_thread(self._check, messages[half], keys[half]) for half in halves]
@@ -72,11 +72,11 @@ class Senders:
 
     def _check(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
         checked: dict[tuple[str, bytes, Keys], bool] = {}
-        """By what was signed, how, and by whom: those that were sent together are checked once."""
+        """By signature, signed text and keys: messages sent together are checked once."""
         results: list[bool] = []
         for message, known in zip(messages, keys, strict=True):
             text = message.signed_text(*self._mesh)
-            signature, root = parted(message.signature, text)
+            signature, root = split_signature(message.signature, text)
             if root is not None:
                 text = signed_root(root, *self._mesh)
             what = signature, text, known
@@ -95,11 +95,11 @@ class Senders:
         if found:
             self._keys[node_id] = found
 
-    def _tell(self, message: Message) -> None:
+    def _record_forged(self, message: Message) -> None:
         if len(self.forged) < _MAX_KNOWN or message.sender_node in self.forged:
             self.forged[message.sender_node] += 1
-        self._say(
+        self._log_throttled(
             logging.ERROR,
-            "message %s says it is from %s on node %s, but was not signed with a key of that node: refused",
+            "forged message refused: message_id=%s sender=%s node_id=%s",
             *(message.message_uuid, message.sender_agent, message.sender_node),
         )

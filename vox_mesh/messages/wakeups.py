@@ -1,12 +1,12 @@
 """Wake-ups: after a commit, wake the receivers whose inboxes have something to claim, and no others.
 
-One task asks for all receivers of the process that wait. A commit does not say what it changed, so the task
-asks which inboxes have a message that can be claimed now, and when the next one of the others can be. What
-makes a message claimable does not matter: it was stored, its claim was released or has expired, its retry
+One task asks for all waiting receivers of the process. A commit does not say what it changed, so the task
+asks which inboxes have a message that can be claimed now, and when the next one of the others can be. It does
+not matter why a message becomes claimable: it was stored, its claim was released or has expired, its retry
 time has come, or the message before it has ended.
 
-A wake-up may be in vain, but none is missed: whether an inbox has something follows from the state of the
-database alone, never from an earlier answer.
+A wake-up may be needless, but none is missed: it follows from the state of the database alone whether an
+inbox has something, never from an earlier answer.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from vox_mesh.store.store import Store
 _log = logging.getLogger(__name__)
 
 CHECK_S: Final = 30.0
-"""How often the database itself is asked, whatever this process's copy of it shows."""
+"""How often the database itself is asked, regardless of this process's copy of it."""
 
 FEW: Final = 8
-"""So many waiting receivers are woken without asking: each asks for itself."""
+"""Up to this many waiting receivers are woken without asking: each asks for itself."""
 
-_AGAIN_S: Final = 1.0
+_RETRY_DELAY_S: Final = 1.0
 _RAMP_S: Final = 0.1
-_CALM: Final = 4  # times as long as the last look took passes before the next
-_LONGEST_CALM_S: Final = 0.05
+_PAUSE_FACTOR: Final = 4  # times the duration of the last look passes before the next
+_MAX_PAUSE_S: Final = 0.05
 _MARGIN_S: Final = 0.002
 _GOLDEN: Final = 0.618_034  # multiples of it lie evenly between whole numbers
 
@@ -47,22 +47,22 @@ class InboxReceiver(Protocol):
     def look(self) -> None:
         """Look for messages: something was committed."""
 
-    def checked(self) -> None:
+    def mark_checked(self) -> None:
         """Note that the database itself was asked on this receiver's behalf."""
 
 
 class Inboxes(Protocol):
-    """Answers questions about many inboxes at once."""
+    """Answer questions about many inboxes at once."""
 
     async def nonempty_inboxes(self, limit: int, *, fresh: bool = False) -> list[str]:
         """Return the inboxes of the mesh that hold a message which has not ended, up to `limit`."""
 
     async def free_times(self, names: Sequence[str]) -> Mapping[str, int]:
-        """Return when each inbox has something to claim, or a time before that; none for an empty one."""
+        """Return when each inbox has something to claim, or an earlier time; empty inboxes are left out."""
 
 
 class Wakeups:
-    """Wakes the receivers of one process."""
+    """Wake the receivers of one process."""
 
     def __init__(
         self, store: Store, inboxes: Inboxes, clock: MeshClock, kept_names: Callable[[], Iterable[str]]
@@ -73,12 +73,12 @@ class Wakeups:
         self._kept_names = kept_names
         self._waiting: dict[InboxReceiver, None] = {}
         self._by_name: dict[str, dict[InboxReceiver, None]] = {}
-        self._woken: dict[str, int] = {}  # how many were woken for an inbox since it last had nothing
+        self._woken: dict[str, int] = {}  # receivers woken for an inbox since it was last empty
         self._joined = 0
-        self._seen = 0  # the count of changes before the last look
+        self._seen = 0  # the change count before the last look
         self._look_in_s: float | None = None
         self._check_at = 0.0
-        self._pause: asyncio.Timeout | None = None
+        self._timeout: asyncio.Timeout | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_away = False
 
@@ -86,7 +86,7 @@ class Wakeups:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether there are so many receivers that the database is asked once for all of them."""
+        """Return whether there are so many receivers that one query serves all of them."""
         return self._joined > FEW
 
     def spread(self, longest_s: float) -> float:
@@ -100,10 +100,10 @@ class Wakeups:
             self._seen, self._look_in_s = self._store.change_count, None
             running = self._store.faults.keep_running("inboxes", self._run)
             self._task = asyncio.create_task(running, name="vox-mesh-inboxes", context=apart())
-        if self.is_crowded:  # what it is to receive may be there already, and not yet in our copy
+        if self.is_crowded:  # its messages may be stored already, and not yet in our copy
             self._check_at = 0.0
-            if self._pause is not None and not self._pause.expired():
-                self._pause.reschedule(0.0)
+            if self._timeout is not None and not self._timeout.expired():
+                self._timeout.reschedule(0.0)
 
     def leave(self) -> None:
         """Stop listening on behalf of a receiver; without any, the task ends with the next commit."""
@@ -128,22 +128,22 @@ class Wakeups:
     # --- waking ----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Wake receivers after each commit, and when a time has come."""
+        """Wake receivers after each commit, and when a retry or expiry time has come."""
         loop = asyncio.get_running_loop()
         while self._joined:
             try:
-                await self._rest()
+                await self._wait_for_change()
                 count, began = self._store.change_count, loop.time()
                 self._look_in_s = await self.run_once()
             except (StaleIncarnation, StoreClosed):
                 self._wake(self._waiting)  # each finds out for itself
                 return
-            self._seen = count  # not before: after a fault it is looked at again
+            self._seen = count  # only now: after a fault, look again
             took = loop.time() - began
-            await asyncio.sleep(min(_CALM * took, _LONGEST_CALM_S))  # a busy mesh commits all the time
+            await asyncio.sleep(min(_PAUSE_FACTOR * took, _MAX_PAUSE_S))  # a busy mesh commits all the time
 
-    async def _rest(self) -> None:
-        """Wait for a commit, for one more receiver, or for the end of a time."""
+    async def _wait_for_change(self) -> None:
+        """Wait for a commit, for one more receiver, or until the next look is due."""
         until: float | None = None
         if self._look_in_s is not None:
             until = asyncio.get_running_loop().time() + self._look_in_s
@@ -151,31 +151,31 @@ class Wakeups:
             until = self._check_at if until is None else min(until, self._check_at)
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(until) as self._pause:
+                async with asyncio.timeout_at(until) as self._timeout:
                     await self._store.changed(self._seen)
         finally:
-            self._pause = None
+            self._timeout = None
 
     async def run_once(self) -> float | None:
-        """Wake those that may have something to claim. Return the seconds until the next look."""
+        """Wake the receivers that may have something to claim. Return the seconds until the next look."""
         now = asyncio.get_running_loop().time()
         is_check = self.is_crowded and now >= self._check_at
         if len(self._waiting) <= FEW and not is_check:
             self._wake(self._waiting)
             return None
         if is_check:
-            self._check_at = now + CHECK_S  # before it is asked: who joins meanwhile wants another
+            self._check_at = now + CHECK_S  # before asking: who joins meanwhile needs another
         try:
             pause = await self._wake_ready(is_check=is_check)
         except (StaleIncarnation, StoreClosed):
             raise
-        except Exception as error:  # no receiver may wait for good because of it
+        except Exception as error:  # no receiver may be left waiting
             if not self._is_away:
-                _log.warning("inboxes can't be looked at, each receiver looks by itself: %s", error)
+                _log.warning("inbox query failed, each receiver looks by itself: %s", error)
                 self._wake(self._waiting)
             self._is_away = True
-            self._check_at = min(self._check_at, now + _AGAIN_S)
-            return _AGAIN_S
+            self._check_at = min(self._check_at, now + _RETRY_DELAY_S)
+            return _RETRY_DELAY_S
         if self._is_away:
             self._is_away = False
             self._wake(self._waiting)
@@ -189,10 +189,10 @@ class Wakeups:
         ready = [name for name, free_ms in free.items() if free_ms <= now_ms]
         self._woken = {name: self._woken.get(name, 0) for name in ready}
         is_ramping = [self._wake_some(name) for name in ready]
-        for name in self._kept_names():  # what the relay brought is compared with the database
+        for name in self._kept_names():  # relayed messages are compared with the database
             self._wake(self._by_name.get(name, ()))
         for receiver in asked_for:
-            receiver.checked()
+            receiver.mark_checked()
         due_ms = min((free_ms for free_ms in free.values() if free_ms > now_ms), default=None)
         due_s = None if due_ms is None else (due_ms - now_ms) / 1_000 + _MARGIN_S
         if any(is_ramping):
@@ -213,7 +213,7 @@ class Wakeups:
         receivers = self._by_name.get(name, {})
         woken = self._woken[name]
         some = list(islice(receivers, max(FEW, woken)))
-        for receiver in some:  # the next time it is the others' turn
+        for receiver in some:  # next time the others are first
             del receivers[receiver]
             receivers[receiver] = None
         self._woken[name] = woken + len(some)

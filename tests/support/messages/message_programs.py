@@ -159,7 +159,7 @@ async def main(job: Facts) -> None:
     task = asyncio.current_task()
     assert task is not None
     if job["patience"]:
-        consumer._CLAIM_S = job["patience"]  # type: ignore[misc]
+        consumer._CLAIM_TIMEOUT_S = job["patience"]  # type: ignore[misc]
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await {"send": send, "receive": receive}[job["verb"]](job)
 

@@ -99,7 +99,7 @@ async def take(mesh: Mesh, receiving: AsyncGenerator[Message, None], count: int)
 async def settled(mesh: Mesh) -> None:
     """Wait until what is done in the background, such as giving back, is done."""
     async with asyncio.timeout(PATIENCE_S):
-        while leaving := mesh.bus._leaving:
+        while leaving := mesh.bus._background_tasks:
             await asyncio.wait(leaving)
 
 
