@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue, MeshError, NotHelper, NotKnown, Refused, ThreadClosed
 from vox_mesh.messages.bus import Bus
-from vox_mesh.messages.claims import is_brought
+from vox_mesh.messages.claims import is_relayed
 from vox_mesh.messages.scripts import json
 from vox_mesh.messages.scripts import sql as of_messages
 from vox_mesh.model.messages.records import MESH_AGENT, ROLE, Message
@@ -255,7 +255,7 @@ class Help:
 
     def _acknowledged(self, thread: AnyThread) -> Sequence[Statement]:
         """The request is done with by what is said to it: whoever else got it could only be refused."""
-        if not isinstance(thread, Message) or thread.claim_owner is None or is_brought(thread):
+        if not isinstance(thread, Message) or thread.claim_owner is None or is_relayed(thread):
             return ()
         held = {"message_uuid": thread.message_uuid, "claim_owner": thread.claim_owner}
         return (Statement(of_messages("ack"), (json([held]), *self._ground.mesh)),)
