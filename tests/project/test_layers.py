@@ -216,7 +216,10 @@ def test_no_file_is_too_long() -> None:
 
 
 def test_no_folder_is_crowded() -> None:
-    entries = {path if path.name != "__init__.py" else path.parent for path in MODULES} - {PACKAGE, _DEPRECATED}
+    entries = {path if path.name != "__init__.py" else path.parent for path in MODULES} - {
+        PACKAGE,
+        _DEPRECATED,
+    }
     sizes = Counter(str(entry.parent.relative_to(PACKAGE.parent)) for entry in entries)
     assert {name: size for name, size in sizes.items() if size > _MAX_ENTRIES} == {}
 
