@@ -14,7 +14,7 @@ from tests.support.nodes.clocks import Clock
 from tests.support.oplog.authoring import Scene
 from vox_mesh import Message, Outcome, Script
 from vox_mesh.errors import DatabaseUnavailable, NotHolder, Unreachable
-from vox_mesh.messages.claims import is_brought
+from vox_mesh.messages.claims import is_relayed
 from vox_mesh.messages.relay_buffer import MAX_KEPT, RelayBuffer
 from vox_mesh.model.messages.records import MessageState
 from vox_mesh.node import MeshNode
@@ -192,7 +192,7 @@ async def test_while_the_database_is_away_arrival_is_the_claim_and_the_ack_waits
     for body in ("late", "later"):
         message = await next_of(loop)
         assert (message.body, message.delivery_attempts) == (body, 1)
-        assert is_brought(message)
+        assert is_relayed(message)
         await bus.ack(message)
     await away.end()
     assert [(await found(away.node, each)).state for each in more] == [MessageState.ACKED] * 2
@@ -215,7 +215,7 @@ async def test_one_that_is_worked_on_when_the_database_comes_back_is_not_handed_
     late = late._replace(signature=signature)
     bus.relay_buffer.add([late])
     message = await asking
-    assert is_brought(message)
+    assert is_relayed(message)
     await away.end()
     asking = asyncio.create_task(next_of(loop))
     await bus.ack(message)
@@ -279,7 +279,7 @@ async def test_while_others_receive_too_relayed_messages_wait_for_the_database(
         assert not asking.done()
         await away.end()
         assert (await asking).message_uuid == message.message_uuid
-        assert not is_brought(asking.result())
+        assert not is_relayed(asking.result())
         assert await bus.ack(asking.result())
     await loop.aclose()
 
@@ -320,7 +320,7 @@ async def test_an_ack_of_a_relayed_message_that_another_has_acked_is_refused(
     away.begin()
     await _brought(away, "x")
     message = await asking
-    assert is_brought(message)
+    assert is_relayed(message)
     await away.end()
     await change(away.node, [message], state="acked", acknowledged=1, ended_ms=1, claim_owner="another")
     with pytest.raises(NotHolder):
@@ -380,7 +380,7 @@ async def test_an_ack_in_the_spool_is_repeated_though_the_next_message_of_the_pa
     away.begin()
     assert not await bus.ack(handled)
     (second,) = await _brought(away, "x")
-    assert is_brought(await asking)
+    assert is_relayed(await asking)
     await away.end()
     # The lease was over before the spool was replayed.
     await change(away.node, [first], state="stored", acknowledged=0, ended_ms=None, claim_until_ms=1)
@@ -509,7 +509,7 @@ async def test_a_node_that_stops_releases_relayed_messages_in_hand_and_the_lease
     away.begin()
     await _brought(away, "x", "y")
     first = await asking
-    assert is_brought(await next_of(loop))
+    assert is_relayed(await next_of(loop))
     await away.end()
     await bus.poll_inbox_from_db("z", limit=1)  # one of them is claimed for its holder
     assert (await found(away.node, first)).state == MessageState.DELIVERED

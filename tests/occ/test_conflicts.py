@@ -245,7 +245,7 @@ async def test_a_node_whose_clock_is_off_resolves_nothing(tmp_path: Path) -> Non
 async def test_conflicts_are_listed_all_or_open_or_of_one_table(
     local: MeshNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conflicts, "_PAGE", 2)
+    monkeypatch.setattr(conflicts, "_PAGE_SIZE", 2)
     made = [await conflict_on(local, str(n)) for n in range(5)]
     await local.conflicts.resolve(made[0].conflict_id, take="right")
     assert [each.conflict_id for each in await local.conflicts.list()] == [each.conflict_id for each in made]

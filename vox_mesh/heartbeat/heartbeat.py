@@ -22,15 +22,15 @@ _log = logging.getLogger(__name__)
 
 _MINUTE_S: Final = 60.0
 _JITTER: Final = 0.1
-_LEAVE_S: Final = 2.0
-_REMEMBER_S: Final = 1.0
-_UNSURE_S: Final = 1.0
-_AGREED_MS: Final = 2_000
-_SLEW: Final = Statement(named("database_clock")["slew"], (DEAD_AFTER_TICKS, _AGREED_MS))
+_LEAVE_TIMEOUT_S: Final = 2.0
+_SAVE_INTERVAL_S: Final = 1.0
+_UNCONFIRMED_TICK_S: Final = 1.0
+_MAX_DISAGREEMENT_MS: Final = 2_000
+_SLEW: Final = Statement(named("database_clock")["slew"], (DEAD_AFTER_TICKS, _MAX_DISAGREEMENT_MS))
 
 
 class Heartbeat:
-    """Ticks for one node."""
+    """Write the heartbeats of one node."""
 
     def __init__(
         self,
@@ -57,28 +57,28 @@ class Heartbeat:
         self._minute_began = dependencies.monotonic()
         self._anchored: Heads = {}
         self._ticked_at: float | None = None
-        self._remembered_at: float | None = None
+        self._saved_at: float | None = None
         self.fault = ""
-        """Why the last tick failed, if it did."""
+        """Why the last tick failed, or an empty text."""
 
     @property
     def pause_s(self) -> float:
-        """How long until the next tick: jittered, so that nodes which began together do not stay so."""
+        """Return the seconds until the next tick, with jitter, so that nodes do not tick together."""
         tick_s = self._tick_s
-        if self._clock.step is not None:  # it is confirmed by what the nodes say with their ticks
-            tick_s = min(tick_s, _UNSURE_S)
+        if self._clock.step is not None:  # steps are confirmed by the heartbeats of the nodes
+            tick_s = min(tick_s, _UNCONFIRMED_TICK_S)
         return tick_s * (1 + _JITTER * (2 * self._dependencies.chance() - 1))
 
     @property
     def silent_s(self) -> float | None:
-        """How long ago a tick was last written; `None`: none ever was."""
+        """Return the seconds since a tick was last written; `None` if none was."""
         return None if self._ticked_at is None else self._dependencies.monotonic() - self._ticked_at
 
     async def run_once(self) -> None:
-        """Tick; and when a minute has passed, vouch for what happened in it."""
+        """Write a tick and, when a minute has passed, a seal and an anchor."""
         try:
             await self._tick()
-        except MeshError as error:  # one of unknown outcome need not be sent again: the next tick comes
+        except MeshError as error:  # an unknown outcome needs no retry: the next tick follows
             cause = error.__cause__ if isinstance(error, OutcomeUnknown) else error
             if isinstance(cause, DatabaseFault):
                 self.fault = f"the database can't be written: {cause.line}"
@@ -89,28 +89,28 @@ class Heartbeat:
             raise
         self.fault = ""
         self._ticked_at = self._dependencies.monotonic()
-        await self._remember()
+        await self._save_memory()
 
-    async def _remember(self) -> None:
-        """Keep what was seen of the database on disk; not with every tick of a node that ticks quickly."""
+    async def _save_memory(self) -> None:
+        """Save the memory of the database's state to disk, but not with every quick tick."""
         now = self._dependencies.monotonic()
-        if self._remembered_at is None or now - self._remembered_at >= _REMEMBER_S:
-            self._remembered_at = now
+        if self._saved_at is None or now - self._saved_at >= _SAVE_INTERVAL_S:
+            self._saved_at = now
             await self._witness.save()
 
     async def _tick(self) -> None:
         began = self._dependencies.monotonic()
-        said: list[Script] = []
+        scripts: list[Script] = []
         moved: Heads = {}
         if is_full_minute := began - self._minute_began >= _MINUTE_S:
             moved = await self._moved_heads()
-            said = self._seal() + ([self._oplog.anchor_script(moved)] if moved else [])
+            scripts = self._seal_scripts() + ([self._oplog.anchor_script(moved)] if moved else [])
         steps = self._database_clock.unrecorded[:]
-        said += map(self._oplog.clock_step_script, steps)
+        scripts += map(self._oplog.clock_step_script, steps)
         if self._clock.correction_ms:
-            said.append(Script(_SLEW, repeatable=True))
+            scripts.append(Script(_SLEW, repeatable=True))
         started = self._clock.started()
-        tick, is_all = await self._say(self._presence.beat(), said, self._tick_s)
+        tick, is_all = await self._write(self._presence.beat(), scripts, self._tick_s)
         now_ms, correction_ms, *witnessed = tick.rows[0]
         self._clock.heard(now_ms, started, correction_ms)
         self._witness.beat(*witnessed)
@@ -121,9 +121,9 @@ class Heartbeat:
         if is_all:
             self._anchored |= moved
 
-    async def _say(self, first: Script, said: Sequence[Script], timeout: float) -> tuple[Outcome, bool]:
-        """Write it all at once: that we live, or leave; and, unless our log is broken, the rest."""
-        outcome, *others = await self._store.write_all([first, *said], timeout=timeout)
+    async def _write(self, first: Script, scripts: Sequence[Script], timeout: float) -> tuple[Outcome, bool]:
+        """Write the heartbeat, or leave, together with the other scripts. Return whether all succeeded."""
+        outcome, *others = await self._store.write_all([first, *scripts], timeout=timeout)
         if isinstance(outcome, MeshError):
             raise outcome
         failed = [other for other in others if isinstance(other, MeshError)]
@@ -131,11 +131,11 @@ class Heartbeat:
             _log.error("%s", error.line)
         return outcome, not failed
 
-    def _seal(self) -> list[Script]:
+    def _seal_scripts(self) -> list[Script]:
         return [self._oplog.seal_script()] if self._oplog.is_seal_due else []
 
     async def _moved_heads(self) -> Heads:
-        """The heads to anchor: those that have moved since we last did, if it is ours to do."""
+        """Return the heads that moved since the last anchor, if it is this node's turn to anchor them."""
         live = await self._nodes.live_nodes_from_db()
         able = [node.node_id for node in live if abs(node.clock_distance_ms) <= MAX_DISTANCE_MS]
         if not self._clock.can_author or min(able, default="") != self._presence.node_id:
@@ -144,6 +144,6 @@ class Heartbeat:
         return {chain: head for chain, head in heads.items() if self._anchored.get(chain) != head}
 
     async def leave(self) -> None:
-        """Say that this node ends, and vouch for the rest of its log."""
-        await self._say(self._presence.leave(), self._seal(), _LEAVE_S)
+        """Record that this node leaves, and seal the rest of its log."""
+        await self._write(self._presence.leave(), self._seal_scripts(), _LEAVE_TIMEOUT_S)
         await self._witness.save()

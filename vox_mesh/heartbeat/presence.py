@@ -1,4 +1,4 @@
-"""Presence: a node makes itself known, ticks, and says when it leaves."""
+"""Presence: register a node, write its heartbeats, and record that it leaves."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from vox_mesh.store.write.request import Tenant
 
 _SQL: Final = named("nodes")
 _CLOCK: Final = named("database_clock")
-_WITNESSED: Final = ("now_ms", "correction_ms", "incarnation", "beats", "last_id")
-_JOINED: Final = (
+_BEAT_COLUMNS: Final = ("now_ms", "correction_ms", "incarnation", "beats", "last_id")
+_JOIN_COLUMNS: Final = (
     *("incarnation", "now_ms", "correction_ms", "beats", "last_id"),
     *("epoch", "epoch_op", "origin", "detected_ms"),
 )
@@ -41,7 +41,7 @@ def _own_version() -> str:
 
 @dataclass(slots=True)
 class Activity:
-    """What a node says of itself with every tick. Whoever does its work keeps this true."""
+    """The activity that a node reports with every heartbeat; kept up to date by the parts that work."""
 
     agent_id: str | None = None
     text: str = ""
@@ -54,7 +54,7 @@ class Activity:
 
 
 class Presence:
-    """Writes a node's row in `mesh_heartbeats`."""
+    """Write a node's row in `mesh_heartbeats`."""
 
     def __init__(
         self,
@@ -74,50 +74,64 @@ class Presence:
         self._tick_ms = round(tick_s * 1_000)
         self._host = socket.gethostname()
         self._version = _own_version()
-        self._arrival = new_key()  # sent again, it begins no second incarnation
+        self._registration_key = new_key()  # a retry begins no second incarnation
         self._has_joined = False
         self.activity = activity
         self.vitals: Callable[[], Vitals] = Vitals
-        """How this node is: whoever knows says so here."""
+        """Returns the health of this node; set by the health checks."""
 
     def consumed(self) -> None:
-        """A sign of life: this node still takes work."""
+        """Record that this node still takes work."""
         self.activity.consuming_ms = self._clock.now_ms
 
     def progressed(self) -> None:
-        """A sign of life: this node's work moves."""
+        """Record that this node's work progresses."""
         self.activity.progressing_ms = self._clock.now_ms
 
     def beat(self) -> Script:
-        """A tick; it answers with the database's time, and with what this node has to remember of it."""
+        """Return the script of a heartbeat; it answers with the database's time and the state to remember."""
         count = Statement(_SQL["count_beat"], self._whose)
         return Script(
-            self._row(), self._vitals(), count, answer=Answer(_SQL["witness"], self._whose, _WITNESSED)
+            self._row_statement(),
+            self._vitals_statement(),
+            count,
+            answer=Answer(_SQL["witness"], self._whose, _BEAT_COLUMNS),
         )
 
     def leave(self) -> Script:
-        """The last thing that a node says."""
+        """Return the script that records that the node leaves."""
         return Script(Statement(_SQL["leave"], self._whose))
 
-    def _row(self) -> Statement:
-        says = self.activity
+    def _row_statement(self) -> Statement:
+        activity = self.activity
         values = (
-            *(*self._whose, says.agent_id, says.consuming_ms, says.progressing_ms, self._tick_ms, says.text),
-            *(self._host, os.getpid(), self._version, says.control_addr, self._identity.key.public),
-            *(orjson.dumps(says.kinds).decode(), says.capacity, says.load),
+            *(
+                *self._whose,
+                activity.agent_id,
+                activity.consuming_ms,
+                activity.progressing_ms,
+                self._tick_ms,
+                activity.text,
+            ),
+            *(self._host, os.getpid(), self._version, activity.control_addr, self._identity.key.public),
+            *(orjson.dumps(activity.kinds).decode(), activity.capacity, activity.load),
             *(self._clock.distance_ms if self._clock.is_set else 0, machine_id(), self._place),
         )
         return Statement(_SQL["beat"], values)
 
-    def _vitals(self) -> Statement:
+    def _vitals_statement(self) -> Statement:
         vitals = self.vitals()
         faults = orjson.dumps(vitals.faults).decode()
         return Statement(_SQL["note_vitals"], (*self._whose, *vitals[:-1], faults))
 
-    # --- the start -------------------------------------------------------------------------------
+    # --- registering -----------------------------------------------------------------------------
 
     async def register(self, database: DirectDatabase) -> Joined:
-        """Begin a new incarnation; refused while another process is this node, or with another key."""
+        """Begin a new incarnation.
+
+        Raises `NodeInUse` while another process is this node, and `KeyRefused` if it is known with another
+        key.
+        """
         place = Statement(
             _SQL["refuse_if_in_use"],
             (*self._whose, self._place, DEAD_AFTER_TICKS),
@@ -128,22 +142,22 @@ class Presence:
         )
         script = Script(
             self._drop_correction(),
-            *(place, key, Statement(_SQL["raise_incarnation"], self._whose), self._row()),
+            *(place, key, Statement(_SQL["raise_incarnation"], self._whose), self._row_statement()),
             Statement(_SQL["announce_version"], (*self._whose, VERSION)),
-            Statement(_SQL["begin_first_epoch"], (*self._whose[:2], self._arrival, self.node_id)),
-            answer=Answer(_SQL["joined"], self._whose, _JOINED),
-            key=self._arrival,
+            Statement(_SQL["begin_first_epoch"], (*self._whose[:2], self._registration_key, self.node_id)),
+            answer=Answer(_SQL["joined"], self._whose, _JOIN_COLUMNS),
+            key=self._registration_key,
         )
         started = self._clock.started()
         try:
             row = (await database.apply(script)).rows[0]
         except Refused as refused:
-            raise await self._explained(refused, database) from None
+            raise await self._explain(refused, database) from None
         if not (self._has_joined or row["correction_ms"]) and self._clock.correction_ms:
             self._clock.accept()  # this node has dropped the correction
         self._has_joined = True
         self._clock.heard(row["now_ms"], started, row["correction_ms"])
-        self._arrival = new_key()  # should it have to join once more
+        self._registration_key = new_key()  # for the next time it joins
         epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
         return Joined(row["incarnation"], row["beats"], row["last_id"], epoch, row["detected_ms"])
 
@@ -151,8 +165,8 @@ class Presence:
         own = (self._clock.wall_ms, MAX_DISTANCE_MS, DEAD_AFTER_TICKS)
         return Statement(_CLOCK["drop_correction"], own)
 
-    async def _explained(self, refused: Refused, database: DirectDatabase) -> MeshError:
-        self._arrival = new_key()
+    async def _explain(self, refused: Refused, database: DirectDatabase) -> MeshError:
+        self._registration_key = new_key()
         if refused.reason == "key_refused":
             own = (self._identity.key.public, self._host, os.getpid())
             await database.apply(Script(Statement(_SQL["request_key"], (*self._whose, *own))))

@@ -1,4 +1,4 @@
-"""Conflicts: writes that lost a race and were left for review, and what became of them."""
+"""Conflicts: optimistic writes that were left for review, and their resolution."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from vox_mesh.store.script import Op, Script, Statement, guard
 from vox_mesh.store.store import Store
 
 GONE: Final = "gone"
-"""In the place of a version: there is no row."""
+"""Used instead of a version if there is no row."""
 
 _SQL: Final = named("occ")
-_PAGE: Final = 256
-_AGAIN_S: Final = 1.0
-_LONGEST_SHOWN: Final = 1_000
+_PAGE_SIZE: Final = 256
+_RETRY_DELAY_S: Final = 1.0
+_MAX_SHOWN_CHARS: Final = 1_000
 _NOT_OPEN: Final = "already_resolved"
 _MOVED: Final = "row_moved"
 
 
 class Take(StrEnum):
-    """Which side a conflict is resolved to."""
+    """The side that a conflict is resolved to."""
 
     LEFT = "left"
     RIGHT = "right"
@@ -53,9 +53,9 @@ class Take(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A write that lost: `left` is what it wanted, `right` what was there, `base` what it had read.
+    """A write in conflict: `left` is the row it wanted, `right` the row it found, `base` the row it had read.
 
-    No `base`: it took the row for absent. No `right`: the row was gone.
+    Without `base`, the write expected no row. Without `right`, the row was deleted.
     """
 
     conflict_id: str
@@ -79,23 +79,23 @@ class Conflict:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has resolved it yet."""
+        """Return whether it is not resolved yet."""
         return self.state == "open"
 
     @classmethod
     def of(cls, row: Row) -> Conflict:
-        """The conflict that a row of the table tells of."""
-        told: dict[str, Any] = row.as_dict()
+        """Return the conflict that a row of the table describes."""
+        values: dict[str, Any] = row.as_dict()
         for name in ("row_key", "base", "left", "right"):
-            told[name] = None if told[name] is None else row_of(told[name])
-        return cls(**told)
+            values[name] = None if values[name] is None else row_of(values[name])
+        return cls(**values)
 
 
 Page = list[Conflict]
 
 
 class Resolution(NamedTuple):
-    """How a conflict was resolved, by which op; `written_at` is the row's new version, if it has one."""
+    """How a conflict was resolved, and by which op; `written_at` is the row's new version, if any."""
 
     conflict_id: str
     op_id: str
@@ -104,7 +104,7 @@ class Resolution(NamedTuple):
 
 
 class _Decision(NamedTuple):
-    """What is to become of the row: `values` are written over `over`; without any, it stays as it is."""
+    """The decision on a row: `values` are written over `over`; without any, the row stays."""
 
     name: str
     over: Columns | None
@@ -112,7 +112,7 @@ class _Decision(NamedTuple):
 
 
 class Conflicts:
-    """Lists conflicts, and resolves them."""
+    """List and resolve conflicts."""
 
     def __init__(self, store: Store, versions: Versions) -> None:
         self._store = store
@@ -121,24 +121,24 @@ class Conflicts:
     # --- reading ---------------------------------------------------------------------------------
 
     async def list(self, *, open_only: bool = False, table: str | None = None) -> list[Conflict]:
-        """All conflicts, oldest first, or those that are open, or of one table."""
+        """Return all conflicts, oldest first, or only the open ones, or those of one table."""
         return await self.after("", None, open_only=open_only, table=table)
 
     async def after(
         self, conflict_id: str, limit: int | None, *, open_only: bool = False, table: str | None = None
     ) -> Page:
-        """Those that were recorded after this one, so many at the most."""
+        """Return up to `limit` conflicts recorded after this one."""
         found: Page = []
-        last, most = conflict_id, _PAGE
+        last, page_size = conflict_id, _PAGE_SIZE
         state = "open" if open_only else None
         while limit is None or len(found) < limit:
-            wanted = most if limit is None else min(most, limit - len(found))
+            wanted = page_size if limit is None else min(page_size, limit - len(found))
             try:
                 rows = await self._store.read(_SQL["after"], (*self._mesh, last, state, table, wanted))
-            except TooLarge:  # rows may be large, and no server answers with any number of them
-                if most == 1:
+            except TooLarge:  # rows may be large, and servers limit their answers
+                if page_size == 1:
                     raise
-                most //= 2
+                page_size //= 2
                 continue
             found += map(Conflict.of, rows)
             if len(rows) < wanted:
@@ -147,7 +147,7 @@ class Conflicts:
         return found
 
     async def find(self, conflict_id: str) -> Conflict:
-        """The conflict with this id, or the only one whose id begins so."""
+        """Return the conflict with this id, or the only one whose id begins with it."""
         beginning = conflict_id.upper()
         if not (beginning.isascii() and beginning.isalnum()):
             raise BadValue(f"{conflict_id!r} is no id of a conflict", hint="see `vox-mesh conflicts list`")
@@ -159,22 +159,22 @@ class Conflicts:
         return Conflict.of(rows[0])
 
     async def watch(self) -> AsyncGenerator[Conflict, None]:
-        """The open conflicts, and from then on each that is recorded or resolved, as it happens."""
+        """Yield the open conflicts, and then each that is recorded or resolved, as it happens."""
         began = (await self._store.read(_SQL["now"], fresh=True)).value
         seen: dict[str, str] = {}
         while True:
-            count, news = self._store.change_count, None
-            with suppress(DatabaseUnavailable):  # it goes on when the database is back
-                news = await self._news(began, seen)
-            for conflict in news or ():
+            count, changed = self._store.change_count, None
+            with suppress(DatabaseUnavailable):  # retried when the database is back
+                changed = await self._read_changed(began, seen)
+            for conflict in changed or ():
                 seen[conflict.conflict_id] = conflict.state
                 yield conflict
             with suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN_S if news is None else None):
+                async with asyncio.timeout(_RETRY_DELAY_S if changed is None else None):
                     await self._store.changed(count)
 
-    async def _news(self, began: str, seen: Mapping[str, str]) -> Sequence[Conflict]:
-        """The conflicts that are not as they were seen."""
+    async def _read_changed(self, began: str, seen: Mapping[str, str]) -> Sequence[Conflict]:
+        """Return the conflicts whose state differs from the one seen."""
         marks = await self._store.read(_SQL["marks"], (*self._mesh, began))
         ids = [row["conflict_id"] for row in marks if seen.get(row["conflict_id"]) != row["state"]]
         return [
@@ -188,18 +188,18 @@ class Conflicts:
     def record(
         self,
         conflict_id: str,
-        place: RowAddress,
+        address: RowAddress,
         sides: tuple[Columns | None, Columns, Columns | None],
         *,
         agent: str | None,
         strategy: str,
         deferred_to: str | None,
     ) -> Statement:
-        """Leave base, left and right for review, if the row is still the right side."""
+        """Return the statement that records a conflict for review, if the row is still the right side."""
         base, left, right = sides
-        condition, params = place.is_still(right)
+        condition, params = address.unchanged_condition(right)
         values = (
-            *(*self._mesh, conflict_id, place.table.name, place.row_key),
+            *(*self._mesh, conflict_id, address.table.name, address.row_key),
             *(_text(base), row_text(left), _text(right)),
             *(self._versions.node_id, agent, writer_of(right), strategy, deferred_to),
         )
@@ -217,42 +217,41 @@ class Conflicts:
         agent: str | None = None,
         onto: str | None = None,
     ) -> Resolution:
-        """Make the row what one side wanted, the merge of both, or these values, and close the conflict.
+        """Set the row to one side, the merge of both, or these values, and close the conflict.
 
-        Only if the row is still the right side as it was recorded: otherwise `RowMoved`, and nothing
-        changes. Whoever has seen what the row is now decides on that instead: `onto` is its `written_at`,
-        or `GONE`.
+        The row must still be the recorded right side: otherwise `RowMoved` is raised, and nothing changes. To
+        decide on the current row instead, pass its `written_at`, or `GONE`, as `onto`.
         """
-        chosen = _chosen(take, value)
+        chosen = _check_choice(take, value)
         await self._versions.refuse_if_off()
         conflict = await self.find(conflict_id)
         if not conflict.is_open:
-            raise _resolved(conflict)
-        place = await self._versions.place(
+            raise _already_resolved(conflict)
+        address = await self._versions.locate(
             conflict.table_name, conflict.row_key, conflict.base, conflict.left, conflict.right, value
         )
-        right = conflict.right if onto is None else await self._seen(place, onto)
-        decision = _decided(conflict, place, right, chosen, value)
+        right = conflict.right if onto is None else await self._read_expected(address, onto)
+        decision = _decide(conflict, address, right, chosen, value)
         written_at = None if decision.values is None else await self._versions.next(right)
-        script = self._script(conflict, place, decision, written_at, reason, agent or self._versions.agent)
+        script = self._script(conflict, address, decision, written_at, reason, agent or self._versions.agent)
         try:
-            outcome = await self._versions.send(place, script)
+            outcome = await self._versions.send(address, script)
         except Refused as refused:
             if refused.reason == _NOT_OPEN:
-                raise _resolved(await self.find(conflict.conflict_id)) from None
-            raise _moved(await self._versions.look(place), refused.statement) from None
+                raise _already_resolved(await self.find(conflict.conflict_id)) from None
+            raise _row_moved(await self._versions.look(address), refused.statement) from None
         return Resolution(conflict.conflict_id, outcome.key, decision.name, written_at)
 
-    async def _seen(self, place: RowAddress, onto: str) -> dict[str, Any] | None:
-        now = await self._versions.look(place)
+    async def _read_expected(self, address: RowAddress, onto: str) -> dict[str, Any] | None:
+        now = await self._versions.look(address)
         if onto != _version(now):
-            raise _moved(now, 0)
+            raise _row_moved(now, 0)
         return now
 
     def _script(
         self,
         conflict: Conflict,
-        place: RowAddress,
+        address: RowAddress,
         decision: _Decision,
         written_at: str | None,
         reason: str | None,
@@ -263,10 +262,10 @@ class Conflicts:
         whose = (*self._mesh, conflict.conflict_id)
         statements = [
             Statement(_SQL["refuse_unless_open"], whose, refusal=_NOT_OPEN),
-            guard(*place.is_still(over), refusal=_MOVED),
+            guard(*address.unchanged_condition(over), refusal=_MOVED),
         ]
         if values is not None and written_at is not None:
-            statements.append(place.put(values, over, written_at))
+            statements.append(address.put(values, over, written_at))
         statements.append(Statement(_SQL["resolve"], (*whose, node_id, agent, name, reason)))
         payload = {
             "conflict_id": conflict.conflict_id,
@@ -290,7 +289,7 @@ def _text(row: Columns | None) -> str | None:
     return None if row is None else row_text(row)
 
 
-def _chosen(take: Take | str | None, value: Columns | None) -> Take | None:
+def _check_choice(take: Take | str | None, value: Columns | None) -> Take | None:
     if (take is None) == (value is None):
         raise BadValue("a conflict is resolved to a side or to a value", hint="give one of take and value")
     try:
@@ -299,29 +298,29 @@ def _chosen(take: Take | str | None, value: Columns | None) -> Take | None:
         raise BadValue(f"{take!r} is no side of a conflict", hint="take left, right or merge") from None
 
 
-def _decided(
-    conflict: Conflict, place: RowAddress, right: Columns | None, take: Take | None, value: Columns | None
+def _decide(
+    conflict: Conflict, address: RowAddress, right: Columns | None, take: Take | None, value: Columns | None
 ) -> _Decision:
     match take:
         case Take.RIGHT:
             return _Decision(take.value, right, None)
         case Take.LEFT:
-            return _Decision(take.value, right, place.bare(conflict.left))
+            return _Decision(take.value, right, address.bare(conflict.left))
         case Take.MERGE:
-            return _Decision(take.value, right, _merged(conflict, place, right))
+            return _Decision(take.value, right, _merge_sides(conflict, address, right))
         case _:
-            return _Decision("value", right, place.values(value or {}, right))
+            return _Decision("value", right, address.values(value or {}, right))
 
 
-def _merged(conflict: Conflict, place: RowAddress, right: Columns | None) -> dict[str, Any] | None:
-    """What the merge changes in the right side; `None` if that has it all."""
+def _merge_sides(conflict: Conflict, address: RowAddress, right: Columns | None) -> dict[str, Any] | None:
+    """Return the changes that the merge makes to the right side; `None` if there are none."""
     if right is None:
         raise MergeClash(
             "the row was deleted, so there is nothing to merge with",
             columns=(),
             hint="take left to write it again, or right to leave it deleted",
         )
-    merged = three_way(conflict.base, place.bare(conflict.left), place.bare(right))
+    merged = three_way(conflict.base, address.bare(conflict.left), address.bare(right))
     if merged.clashes:
         raise MergeClash(
             f"both sides changed {', '.join(merged.clashes)}",
@@ -331,7 +330,7 @@ def _merged(conflict: Conflict, place: RowAddress, right: Columns | None) -> dic
     return differing(merged.row, right) or None
 
 
-def _resolved(conflict: Conflict) -> AlreadyResolved:
+def _already_resolved(conflict: Conflict) -> AlreadyResolved:
     who = conflict.resolved_agent or conflict.resolved_by
     return AlreadyResolved(
         f"the conflict {conflict.conflict_id} was resolved ({conflict.resolution}) by {who} "
@@ -345,11 +344,11 @@ def _version(row: Columns | None) -> str:
     return GONE if row is None else row[WRITTEN_AT] or ""
 
 
-def _moved(now: dict[str, Any] | None, statement: int) -> RowMoved:
-    told = "it is gone" if now is None else f"it is now {orjson.dumps(shown(now)).decode()}"
-    told = told if len(told) <= _LONGEST_SHOWN else f"{told[:_LONGEST_SHOWN]}..."
+def _row_moved(now: dict[str, Any] | None, statement: int) -> RowMoved:
+    current = "it is gone" if now is None else f"it is now {orjson.dumps(shown(now)).decode()}"
+    current = current if len(current) <= _MAX_SHOWN_CHARS else f"{current[:_MAX_SHOWN_CHARS]}..."
     return RowMoved(
-        f"the row has moved on since the conflict was recorded: {told}",
+        f"the row has moved on since the conflict was recorded: {current}",
         now=now,
         statement=statement,
         hint=f"nothing was changed; to decide on the row as it is now, add --onto '{_version(now)}'",

@@ -1,6 +1,6 @@
-"""Optimistic writes: compare and write in one script, and whoever loses a race is told, never skipped.
+"""Optimistic writes: compare and write in one script; every conflict is reported to the caller.
 
-*Left* is what a caller wants to write, *right* what somebody else has written since the caller has read.
+*Left* is the row that the caller wants to write, *right* the row that was written since the caller's read.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _log = logging.getLogger(__name__)
 
 TRIES: Final = 1_000
 PATIENCE_S: Final = 30.0
-_PAUSE_S: Final = 0.001
-_LONGEST_PAUSE_S: Final = 0.064
+_FIRST_PAUSE_S: Final = 0.001
+_MAX_PAUSE_S: Final = 0.064
 
 Notify = Callable[[Conflict], Awaitable[None]]
-"""Tells an agent of a conflict that was deferred to it."""
+"""Notifies an agent of a conflict that was deferred to it."""
 
 _TAKE_RIGHT: Final = TakeRight()
 _WRITE: Final = "write"
@@ -61,9 +61,9 @@ _WRITE: Final = "write"
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """The three sides of a conflict, at a row's place, and who wants the left one."""
+    """The three sides of a conflict, the address of its row, and the agent that wants the left one."""
 
-    place: RowAddress
+    address: RowAddress
     base: dict[str, Any] | None
     left: dict[str, Any]
     right: dict[str, Any] | None
@@ -71,7 +71,7 @@ class _Sides:
 
 
 class _Keys:
-    """The keys of all scripts that a write may take: the same ones, in the same order, if it comes again."""
+    """The idempotency keys of all scripts of a write: the same in the same order if it is retried."""
 
     def __init__(self, first: str | None) -> None:
         if first is not None and not is_ulid(first):
@@ -80,16 +80,16 @@ class _Keys:
         self.first = new_key() if first is None else first
         self.attempt = 1
 
-    def of(self, purpose: str) -> str:
-        """The key for one purpose in this attempt."""
+    def key_for(self, purpose: str) -> str:
+        """Return the key for one purpose in this attempt."""
         is_first = purpose == _WRITE and self.attempt == 1
         return self.first if is_first else derived(self.first, f"{purpose} {self.attempt}")
 
 
 class Occ:
-    """Writes rows of tables that have a column `written_at`.
+    """Write rows of tables that have a column `written_at`.
 
-    Whoever changes such a row in another way must change its `written_at` too, or is not noticed.
+    Every other writer of such a row must change its `written_at` too: otherwise its change is not noticed.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class Occ:
         self._chance = chance
         self._sleep = sleep
         self.counts: Counter[tuple[str, str]] = Counter()
-        """How many conflicts there were, by table and by what became of them."""
+        """The number of conflicts, by table and outcome."""
         self.notify: Notify | None = None
 
     async def read(self, table: str, key: Columns) -> dict[str, Any] | None:
-        """The row as it is now, with its `written_at`, as a base for `write`; `None` if there is none."""
-        return await self._versions.look(await self._versions.place(table, key))
+        """Return the current row with its `written_at`, as a base for `write`; `None` if there is none."""
+        return await self._versions.look(await self._versions.locate(table, key))
 
     async def write(
         self,
@@ -125,34 +125,34 @@ class Occ:
         tries: int = TRIES,
         patience: float = PATIENCE_S,
     ) -> Result:
-        """Write these columns of a row if it is still `base`, or (`None`) still not there.
+        """Write these columns of a row if it is still `base`, or (`None`) still absent.
 
-        Otherwise the strategy decides: on the row as it is then, and again if that moves meanwhile. `agent`
-        is on whose behalf it is written. After an `OutcomeUnknown` it may be sent again with the error's key
-        as `script_key`: it takes effect once.
+        Otherwise the strategy decides on the current row, and again if that changes meanwhile. `agent`: on
+        whose behalf it is written. After an `OutcomeUnknown` the write may be retried with the error's key as
+        `script_key`: it takes effect once.
         """
         check_strategy(strategy)
-        place = await self._versions.place(table, key, values, base)
-        origin = place.base(base)
-        new = place.values(values, origin)
+        address = await self._versions.locate(table, key, values, base)
+        origin = address.base(base)
+        new = address.values(values, origin)
         keys = _Keys(script_key)
 
         async def attempt() -> Result:
-            done = await self._put(place, new, origin, keys, _WRITE)
+            done = await self._put(address, new, origin, keys, _WRITE)
             if done is not None:
                 return Written(done)
-            right = await self._versions.look(place)
+            right = await self._versions.look(address)
             if _is_version(right, origin):
-                raise _contended(place)  # it came back; the next attempt finds it as it was
-            left = {**({} if origin is None else place.bare(origin)), **new}
+                raise _contended(address)  # it is back: the next attempt finds it unchanged
+            left = {**({} if origin is None else address.bare(origin)), **new}
             return await self._settle(
-                strategy, _Sides(place, origin, left, right, agent or self._versions.agent), keys
+                strategy, _Sides(address, origin, left, right, agent or self._versions.agent), keys
             )
 
         try:
-            return await self._tried(attempt, keys, tries, patience)
+            return await self._retry(attempt, keys, tries, patience)
         except OutcomeUnknown as error:
-            error.key = keys.first  # whichever of its scripts it was
+            error.key = keys.first  # for any of its scripts
             raise
         except Contended:
             self.counts[table, "given up"] += 1
@@ -168,122 +168,122 @@ class Occ:
         tries: int = TRIES,
         patience: float = PATIENCE_S,
     ) -> Written | None:
-        """Read a row (`None`: there is none), write what `fn` makes of it, and begin again if it has moved.
+        """Read a row (`None`: absent), write the result of `fn`, and start over if the row has changed.
 
-        `fn` is called once for each try, and must have no other effect; when it returns `None`, nothing is
-        written, and nothing returned. Sent again with a `script_key`, it sees the row as it is now: also as
-        the first call has left it.
+        `fn` is called once per attempt, and must have no other effect. If it returns `None`, nothing is
+        written, and `None` is returned. A retry with a `script_key` sees the current row, possibly as the
+        first call has left it.
         """
         keys = _Keys(script_key)
 
         async def attempt() -> Written | None:
-            place = await self._versions.place(table, key)
-            base = await self._versions.look(place)
+            address = await self._versions.locate(table, key)
+            base = await self._versions.look(address)
             values = fn(None if base is None else dict(base))
             if values is None:
                 return None
-            place = await self._versions.place(table, key, values)
-            done = await self._put(place, place.values(values, base), base, keys, _WRITE)
+            address = await self._versions.locate(table, key, values)
+            done = await self._put(address, address.values(values, base), base, keys, _WRITE)
             if done is None:
                 self.counts[table, "retried"] += 1
-                raise _contended(place)
+                raise _contended(address)
             return Written(done)
 
-        return await self._tried(attempt, keys, tries, patience)
+        return await self._retry(attempt, keys, tries, patience)
 
     # --- conflicts -------------------------------------------------------------------------------
 
     async def _settle(self, strategy: Strategy, sides: _Sides, keys: _Keys) -> Result:
-        """Do as the strategy says about a conflict."""
-        place, right = sides.place, sides.right
+        """Apply the strategy to a conflict."""
+        address, right = sides.address, sides.right
         match strategy:
             case TakeRight():
-                return self._counted(place, "skipped", Skipped(right))
+                return self._count(address, "skipped", Skipped(right))
             case TakeLeft():
-                done = await self._put(place, sides.left, right, keys, "left")
+                done = await self._put(address, sides.left, right, keys, "left")
                 if done is None:
-                    raise _contended(place)
-                return self._counted(place, "overwritten", Written(done, overwritten=right))
+                    raise _contended(address)
+                return self._count(address, "overwritten", Written(done, overwritten=right))
             case Merge(below):
                 merged = await self._merge(sides, keys)
                 if merged is None:
                     return await self._settle(below, sides, keys)
-                return self._counted(place, "merged", merged)
+                return self._count(address, "merged", merged)
             case Manual() | DeferToAgent():
-                return self._counted(place, "recorded", await self._record(strategy, sides, keys))
+                return self._count(address, "recorded", await self._record(strategy, sides, keys))
 
-    def _counted(self, place: RowAddress, what: str, result: Result) -> Result:
-        self.counts[place.table.name, what] += 1
+    def _count(self, address: RowAddress, what: str, result: Result) -> Result:
+        self.counts[address.table.name, what] += 1
         return result
 
     async def _merge(self, sides: _Sides, keys: _Keys) -> Merged | None:
-        """Write the merge of both sides; `None` if there is none."""
-        place, right = sides.place, sides.right
+        """Write the merge of both sides; return `None` if they clash."""
+        address, right = sides.address, sides.right
         if right is None:
             return None
-        row, clashes = three_way(sides.base, sides.left, place.bare(right))
+        row, clashes = three_way(sides.base, sides.left, address.bare(right))
         if clashes:
             return None
         changes = differing(row, right)
         if not changes:
             return Merged(right, right)
-        done = await self._put(place, changes, right, keys, "merge")
+        done = await self._put(address, changes, right, keys, "merge")
         if done is None:
-            raise _contended(place)
+            raise _contended(address)
         return Merged({**right, **changes, WRITTEN_AT: done}, right)
 
     async def _record(self, strategy: Manual | DeferToAgent, sides: _Sides, keys: _Keys) -> ConflictRecorded:
-        place = sides.place
+        address = sides.address
         deferred_to = strategy.agent if isinstance(strategy, DeferToAgent) else None
         conflict_id = new_key()
         statement = self._conflicts.record(
             conflict_id,
-            place,
+            address,
             (sides.base, sides.left, sides.right),
             agent=sides.agent,
             strategy=type(strategy).__name__,
             deferred_to=deferred_to,
         )
-        recorded = await self._send(place, statement, conflict_id, keys, "record")
+        recorded = await self._send(address, statement, conflict_id, keys, "record")
         if recorded is None:
-            raise _contended(place)
+            raise _contended(address)
         if deferred_to is not None and self.notify is not None:
             try:
                 await self.notify(await self._conflicts.find(recorded))
-            except Exception:  # it is recorded all the same
-                _log.exception("%s was not told of the conflict %s", deferred_to, recorded)
+            except Exception:  # the conflict is recorded anyway
+                _log.exception("conflict notification failed: agent=%s conflict_id=%s", deferred_to, recorded)
         return ConflictRecorded(recorded, sides.right)
 
     # --- writing ---------------------------------------------------------------------------------
 
     async def _put(
-        self, place: RowAddress, values: Columns, over: Columns | None, keys: _Keys, purpose: str
+        self, address: RowAddress, values: Columns, over: Columns | None, keys: _Keys, purpose: str
     ) -> str | None:
-        """Write values over a version of the row; the new version, or `None` if the row is another now."""
+        """Write values over a version of the row. Return the new version, or `None` if the row changed."""
         written_at = await self._versions.next(over)
-        return await self._send(place, place.put(values, over, written_at), written_at, keys, purpose)
+        return await self._send(address, address.put(values, over, written_at), written_at, keys, purpose)
 
     async def _send(
-        self, place: RowAddress, statement: Statement, name: str, keys: _Keys, purpose: str
+        self, address: RowAddress, statement: Statement, name: str, keys: _Keys, purpose: str
     ) -> str | None:
-        """Apply a statement that changes a row or none; the name of the change, if there was one.
+        """Apply a statement that changes one row or none. Return the name of the change, if there was one.
 
-        Sent again, it answers with the name of the first time.
+        When retried, it returns the name of the first time.
         """
         answer = Answer("SELECT changes(), ?", (name,), ("changed", "name"))
-        script = Script(statement, answer=answer, key=keys.of(purpose))
-        script.may_come_again = keys.is_given  # one of our own making comes only after `OutcomeUnknown`
-        changed, named = (await self._versions.send(place, script)).rows[0]
+        script = Script(statement, answer=answer, key=keys.key_for(purpose))
+        script.may_come_again = keys.is_given  # a generated key is retried only after `OutcomeUnknown`
+        changed, named = (await self._versions.send(address, script)).rows[0]
         return str(named) if changed else None
 
-    async def _tried(
+    async def _retry(
         self, attempt: Callable[[], Awaitable[T]], keys: _Keys, tries: int, patience: float
     ) -> T:
-        """Attempt until the row no longer moves between being looked at and being written."""
+        """Attempt until the row does not change between reading and writing it."""
         async for turn in AsyncRetrying(
             retry=retry_if_exception_type(Contended),
             stop=stop_after_attempt(tries) | stop_after_delay(patience),
-            wait=self._pause,
+            wait=self._backoff_s,
             sleep=self._sleep,
             reraise=True,
         ):
@@ -292,10 +292,10 @@ class Occ:
                 return await attempt()
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _pause(self, state: RetryCallState) -> float:
-        """By chance up to 1 ms, doubled with each attempt: those who contend come apart."""
-        longest = _PAUSE_S * (1 << min(state.attempt_number, 16))
-        return self._chance() * min(longest, _LONGEST_PAUSE_S)
+    def _backoff_s(self, state: RetryCallState) -> float:
+        """Return a random pause whose bound doubles with each attempt."""
+        longest = _FIRST_PAUSE_S * (1 << min(state.attempt_number, 16))
+        return self._chance() * min(longest, _MAX_PAUSE_S)
 
 
 def _is_version(row: Columns | None, other: Columns | None) -> bool:
@@ -304,8 +304,8 @@ def _is_version(row: Columns | None, other: Columns | None) -> bool:
     return bool(row[WRITTEN_AT] == other[WRITTEN_AT])
 
 
-def _contended(place: RowAddress) -> Contended:
+def _contended(address: RowAddress) -> Contended:
     return Contended(
-        f"others wrote {place.row_key} of {place.table.name} each time this was tried",
+        f"others wrote {address.row_key} of {address.table.name} each time this was tried",
         hint="try again later, or have fewer write the same row",
     )

@@ -1,6 +1,6 @@
-"""What to do about a conflict, and what became of a write.
+"""Strategies for conflicts, and the results of optimistic writes.
 
-*Left* is what a caller wants to write, *right* what somebody else has written since the caller has read.
+*Left* is the row that the caller wants to write, *right* the row that was written since the caller's read.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from typing import Any
 from vox_mesh.errors import BadValue
 from vox_mesh.occ.tables import WRITTEN_AT
 
-# --- what to do about a conflict -----------------------------------------------------------------
+# --- strategies ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class TakeRight:
-    """What is in the database stays; the write is skipped, and its caller told."""
+    """Keep the row in the database: the write is skipped, and the caller gets `Skipped`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeLeft:
-    """The row becomes what the caller wanted; what is overwritten is part of the outcome."""
+    """Write the caller's row; the result contains the overwritten one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manual:
-    """The row stays, and the conflict is recorded for somebody to decide."""
+    """Keep the row, and record the conflict for a later decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeferToAgent:
-    """The same, for this agent to decide."""
+    """Keep the row, and record the conflict for this agent to decide."""
 
     agent: str
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What the two sides changed in different columns is put together; a clash goes whole to `below`."""
+    """Combine changes to different columns; if the sides clash, `below` decides on all of it."""
 
     below: TakeRight | TakeLeft | Manual | DeferToAgent = TakeRight()
 
@@ -46,12 +46,12 @@ class Merge:
 Strategy = TakeRight | TakeLeft | Manual | DeferToAgent | Merge
 
 
-# --- what becomes of a write ---------------------------------------------------------------------
+# --- results -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The row is as the caller wanted it. `overwritten`: what somebody else had made of it before."""
+    """The row was written as the caller wanted. `overwritten`: the other writer's row before, if any."""
 
     written_at: str
     overwritten: dict[str, Any] | None = None
@@ -59,27 +59,27 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Nothing was written: the row is `right`, or (`None`) gone."""
+    """Nothing was written: the row is `right`, or (`None`) deleted."""
 
     right: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The row is now `row`, with the changes of both sides; `right` is what it was before."""
+    """The row is now `row`, with the changes of both sides; it was `right` before."""
 
     row: dict[str, Any]
     right: dict[str, Any]
 
     @property
     def written_at(self) -> str:
-        """The row's version."""
+        """Return the row's version."""
         return str(self.row[WRITTEN_AT])
 
 
 @dataclass(frozen=True, slots=True)
 class ConflictRecorded:
-    """Nothing was written: the row is `right`, or (`None`) gone, and the conflict waits for a decision."""
+    """Nothing was written: the row is `right`, or (`None`) deleted, and the conflict is open."""
 
     conflict_id: str
     right: dict[str, Any] | None
@@ -89,7 +89,7 @@ Result = Written | Skipped | Merged | ConflictRecorded
 
 
 def check_strategy(strategy: Strategy) -> None:
-    """Refuse what is no strategy, or has none below it that decides."""
+    """Raise `BadValue` for an invalid strategy."""
     lowest = strategy.below if isinstance(strategy, Merge) else strategy
     if isinstance(lowest, Merge) or not isinstance(lowest, Strategy):
         raise BadValue(f"{strategy!r} is no strategy", hint="for example Merge(below=Manual())")

@@ -1,7 +1,7 @@
-"""Tables for optimistic writes: their columns and keys as the database knows them, and one row's place.
+"""Tables for optimistic writes: their columns and keys as the database reports them, and row addresses.
 
-Statements on a caller's table are put together here, from names that the database itself has told; nothing
-that a caller has given stands in them.
+Statements on a caller's table are built here from names that the database itself reported; they never contain
+text from a caller.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from vox_mesh.store.script import Statement
 from vox_mesh.store.store import Store
 
 WRITTEN_AT: Final = "written_at"
-"""The column that says which version of a row this is."""
+"""The column with the version of a row."""
 
 _SQL: Final = named("occ")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _TENANCY: Final = ("scope_id", "repository_id")
 _TEXT_TYPES: Final = ("CHAR", "CLOB", "TEXT")
-_FREE: Final = frozenset({"memories", "agent_sessions"})
+_USER_TABLES: Final = frozenset({"memories", "agent_sessions"})
 
 
 @cache
-def _tables_with_writers() -> frozenset[str]:
-    """Tables of the mesh that are written in ways of their own only."""
-    return frozenset(table.name.lower() for table in mesh_tables()) - _FREE
+def _internal_tables() -> frozenset[str]:
+    """Return the tables of the mesh that only the mesh itself writes."""
+    return frozenset(table.name.lower() for table in mesh_tables()) - _USER_TABLES
 
 
 @dataclass(frozen=True, slots=True)
 class VersionedTable:
-    """A table that has versions of rows. `columns` are all but scope and repository, which are `tenancy`."""
+    """A table with row versions. `columns` are all but scope and repository, which are `tenancy`."""
 
     name: str
     columns: tuple[str, ...]
@@ -48,27 +48,30 @@ class VersionedTable:
     keys: frozenset[frozenset[str]]
 
     def is_key(self, names: Iterable[str]) -> bool:
-        """Whether these columns, within a scope and repository, name one row at the most."""
+        """Return whether these columns, within a scope and repository, identify at most one row."""
         return frozenset(names) in self.keys or frozenset((*names, *self.tenancy)) in self.keys
 
     def own(self, row: Columns) -> dict[str, Any]:
-        """The row's columns without those that only say whose it is."""
+        """Return the row without its tenancy columns."""
         return {name: value for name, value in row.items() if name not in self.tenancy}
 
 
 class Tables:
-    """Finds tables, and remembers what they are like."""
+    """Find tables, and cache their columns and keys."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, VersionedTable] = {}
 
-    async def place(self, name: str, key: Columns, *rows: Columns | None) -> RowAddress:
-        """The place of the row with this key, or `BadValue`; each of `rows` has columns of the table only."""
+    async def locate(self, name: str, key: Columns, *rows: Columns | None) -> RowAddress:
+        """Return the address of the row with this key; raise `BadValue` for unknown columns or keys."""
         table = self._known.get(name)
         names = {column for row in (key, *rows) if row is not None for column in row}
-        if table is None or not names <= {*table.columns, *table.tenancy}:  # it may have grown since
-            self._known[name] = table = await self._found(name)
+        if table is None or not names <= {
+            *table.columns,
+            *table.tenancy,
+        }:  # columns may have been added since
+            self._known[name] = table = await self._read_table(name)
         unknown = sorted(map(str, names - {*table.columns, *table.tenancy}))
         if unknown:
             raise BadValue(
@@ -78,15 +81,15 @@ class Tables:
         if not table.is_key(key) or not table.own(key).keys() == key.keys() or None in key.values():
             raise BadValue(
                 f"{', '.join(map(repr, key)) or 'nothing'} is no key of the table {name}",
-                hint=f"give a value for each of {_told_keys(table)}",
+                hint=f"give a value for each of {_describe_keys(table)}",
             )
         whose = dict(zip(_TENANCY, self._store.tenant[:2], strict=True))
         return RowAddress(table, plain(key), {column: whose[column] for column in table.tenancy})
 
-    async def _found(self, name: str) -> VersionedTable:
+    async def _read_table(self, name: str) -> VersionedTable:
         if not _NAME.fullmatch(name):
             raise BadValue(f"{name!r} is no name of a table", hint="use letters, digits and underscores")
-        if name.lower() in _tables_with_writers():
+        if name.lower() in _internal_tables():
             raise BadValue(
                 f"the mesh itself writes {name}", hint="write to tables of your own, or to memories"
             )
@@ -117,28 +120,28 @@ class Tables:
         )
 
     def forget(self, name: str) -> None:
-        """Look at the table again when it is next used."""
+        """Read the table again when it is next used."""
         self._known.pop(name, None)
 
 
-def _told_keys(table: VersionedTable) -> str:
+def _describe_keys(table: VersionedTable) -> str:
     keys = sorted(" and ".join(sorted(key.difference(table.tenancy))) for key in table.keys)
     return ", or ".join(keys) or "its primary key, which it needs"
 
 
-def _bracketed(name: str) -> str:
-    """A checked name as it is written in SQL. In double quotes, a column that is gone would be a text."""
+def _quote(name: str) -> str:
+    """Return a checked name quoted for SQL. In double quotes, a missing column would be a text."""
     return f"[{name}]"
 
 
 def plain(row: Columns) -> dict[str, Any]:
-    """The row as it is stored: a truth value is the integer that it is."""
+    """Return the row as it is stored, with booleans as integers."""
     return {name: int(value) if isinstance(value, bool) else value for name, value in row.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class RowAddress:
-    """Where one row of a table is, or would be."""
+    """The address of a row in a table, whether it exists or not."""
 
     table: VersionedTable
     key: Mapping[str, Value]
@@ -146,29 +149,29 @@ class RowAddress:
 
     @property
     def row_key(self) -> str:
-        """The key as canonical JSON."""
+        """Return the key as canonical JSON."""
         return row_text(self.key)
 
-    def look(self) -> Statement:
-        """A query for the row."""
-        columns = ", ".join(map(_bracketed, self.table.columns))
+    def select(self) -> Statement:
+        """Return the query for the row."""
+        columns = ", ".join(map(_quote, self.table.columns))
         return Statement(f"SELECT {columns} FROM {self._table} WHERE {self._here}", self._address)
 
     def put(self, values: Columns, over: Columns | None, written_at: str) -> Statement:
-        """Write values, if the row still is the version `over`, or (`None`) is not there."""
+        """Return the statement that writes values if the row is still `over`, or (`None`) absent."""
         new = {**values, WRITTEN_AT: written_at}
         if over is not None:
-            changes = ", ".join(f"{_bracketed(name)} = ?" for name in new)
+            changes = ", ".join(f"{_quote(name)} = ?" for name in new)
             sql = f"UPDATE {self._table} SET {changes} WHERE {self._here} AND {WRITTEN_AT} IS ?"
             return Statement(sql, (*new.values(), *self._address, over[WRITTEN_AT]))
         new = {**self.whose, **self.key, **new}
-        columns, marks = ", ".join(map(_bracketed, new)), ", ".join("?" * len(new))
-        condition, params = self.is_still(None)
+        columns, marks = ", ".join(map(_quote, new)), ", ".join("?" * len(new))
+        condition, params = self.unchanged_condition(None)
         sql = f"INSERT INTO {self._table} ({columns}) SELECT {marks} WHERE {condition}"
         return Statement(sql, (*new.values(), *params))
 
-    def is_still(self, row: Columns | None) -> tuple[str, tuple[Value, ...]]:
-        """The condition, and its values, that the row is still this version, or (`None`) is not there."""
+    def unchanged_condition(self, row: Columns | None) -> tuple[str, tuple[Value, ...]]:
+        """Return the condition, with its values, that the row is still this version, or (`None`) absent."""
         found = f"SELECT 1 FROM {self._table} WHERE {self._here}"
         if row is None:
             return f"NOT EXISTS ({found})", self._address
@@ -176,20 +179,20 @@ class RowAddress:
 
     @property
     def _table(self) -> str:
-        return _bracketed(self.table.name)
+        return _quote(self.table.name)
 
     @property
     def _here(self) -> str:
-        return " AND ".join(f"{_bracketed(name)} = ?" for name in (*self.whose, *self.key))
+        return " AND ".join(f"{_quote(name)} = ?" for name in (*self.whose, *self.key))
 
     @property
     def _address(self) -> tuple[Value, ...]:
         return (*self.whose.values(), *self.key.values())
 
-    # --- what a caller gives ---------------------------------------------------------------------
+    # --- the caller's rows -----------------------------------------------------------------------
 
     def base(self, row: Columns | None) -> dict[str, Any] | None:
-        """A row that was read, as far as it matters."""
+        """Return the relevant columns of a row that was read."""
         if row is None:
             return None
         if WRITTEN_AT not in row or not isinstance(row[WRITTEN_AT], str | None):
@@ -202,11 +205,11 @@ class RowAddress:
         return plain(self.table.own(row))
 
     def bare(self, row: Columns) -> dict[str, Any]:
-        """What of a row can be written: all but its key and its version."""
+        """Return the columns of a row that can be written: all but its key and its version."""
         return {name: value for name, value in row.items() if name not in (*self.key, WRITTEN_AT)}
 
     def values(self, values: Columns, base: Columns | None) -> dict[str, Any]:
-        """What is to be written. That the key and the version are as they were need not be said, but may."""
+        """Return the values to write. Key and version may be given if they are unchanged."""
         fixed = dict(self.key) if base is None else {**self.key, WRITTEN_AT: base[WRITTEN_AT]}
         changed = plain(values)
         for name in (*self.key, *self.table.tenancy, WRITTEN_AT):

@@ -1,4 +1,4 @@
-"""Versions of rows: the one that is there, and a new one for every write, which no other write ever has."""
+"""Versions of rows: the current one, and a new, unique one for every write."""
 
 from __future__ import annotations
 
@@ -17,78 +17,78 @@ from vox_mesh.store.store import Store
 
 
 class Versions:
-    """Reads and writes rows at their places. A version is a hybrid time, compared only for being the same."""
+    """Read and write rows at their addresses. A version is a hybrid time, compared only for equality."""
 
     def __init__(
-        self, store: Store, author: OpLogWriter, clock: MeshClock, nodes: Nodes, agent: str | None
+        self, store: Store, writer: OpLogWriter, clock: MeshClock, nodes: Nodes, agent: str | None
     ) -> None:
         self._store = store
-        self._author = author
+        self._writer = writer
         self._clock = clock
         self._nodes = nodes
         self._tables = Tables(store)
         self.agent = agent
-        """On whose behalf this process writes, unless a caller says otherwise."""
+        """The agent on whose behalf this process writes by default."""
 
     @property
     def node_id(self) -> str:
-        """Who writes here."""
-        return self._author.identity.node_id
+        """Return the id of the node that writes here."""
+        return self._writer.identity.node_id
 
-    async def place(self, table: str, key: Columns, *rows: Columns | None) -> RowAddress:
-        """The place of the row with this key, or `BadValue`; each of `rows` has columns of the table only."""
-        return await self._tables.place(table, key, *rows)
+    async def locate(self, table: str, key: Columns, *rows: Columns | None) -> RowAddress:
+        """Return the address of the row with this key; raise `BadValue` for unknown columns or keys."""
+        return await self._tables.locate(table, key, *rows)
 
-    async def look(self, place: RowAddress) -> dict[str, Any] | None:
-        """The row as it is now."""
-        statement = place.look()
+    async def look(self, address: RowAddress) -> dict[str, Any] | None:
+        """Return the current row, or `None`."""
+        statement = address.select()
         try:
             rows = await self._store.read(statement.sql, statement.params, fresh=True)
         except BadStatement:
-            self._tables.forget(place.table.name)  # it is not what it was
+            self._tables.forget(address.table.name)  # its columns have changed
             raise
         row = rows[0].as_dict() if rows else None
-        self._receive(row)
+        self._merge_time(row)
         return row
 
-    async def send(self, place: RowAddress, script: Script) -> Outcome:
-        """Apply a script that is about this place."""
+    async def send(self, address: RowAddress, script: Script) -> Outcome:
+        """Apply a script on the row at this address."""
         try:
             return await self._store.write(script)
         except BadStatement:
-            self._tables.forget(place.table.name)
+            self._tables.forget(address.table.name)
             raise
 
     async def refuse_if_off(self) -> None:
         """Raise `ClockOff` when nothing new should be authored here."""
-        await self._nodes.now_ms()  # which the database tells, if it has not yet
+        await self._nodes.now_ms()  # sets the clock, if it is not set yet
         self._clock.refuse_if_off()
 
     async def next(self, seen: Columns | None) -> str:
-        """A new version, later than the one that was seen. A node whose clock is off gets none."""
+        """Return a new version, later than the one seen; raise `ClockOff` if this node's clock is off."""
         await self.refuse_if_off()
-        author = self._author.identity
-        self._receive(seen)
+        author = self._writer.identity
+        self._merge_time(seen)
         time = self._clock.tick()
         if author.is_command:
-            # Any number of commands write under one name, each by a clock that knows nothing of the others'.
+            # Commands share one name, each with a clock that does not know the others'.
             time = time._replace(author=f"{author.chain}/{self._store.tenant.writer.rpartition(':')[2]}")
         return str(time)
 
-    def _receive(self, row: Columns | None) -> None:
+    def _merge_time(self, row: Columns | None) -> None:
         time = None if row is None else hybrid_time(row)
         if time is not None:
             self._clock.receive(str(time))
 
 
 def hybrid_time(row: Columns) -> Hlc | None:
-    """When, and by whom, this version of a row was written; `None` if it was not written by a mesh."""
+    """Return the hybrid time of this version of a row; `None` if it was not written by a mesh."""
     with suppress(BadValue):
         return Hlc.parse(row[WRITTEN_AT] or "")
     return None
 
 
 def writer_of(row: Columns | None) -> str | None:
-    """The node that wrote this version of a row, as far as it tells."""
+    """Return the node that wrote this version of a row, if known."""
     time = None if row is None else hybrid_time(row)
     return None if time is None else time.author.partition("/")[0]

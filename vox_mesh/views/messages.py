@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vox_mesh.errors import NotKnown
-from vox_mesh.messages.claims import is_brought
+from vox_mesh.messages.claims import is_relayed
 from vox_mesh.messages.queries import Thread
 from vox_mesh.model.messages.records import Message, MessageState
 from vox_mesh.runtime.services import MeshServices
@@ -84,6 +84,6 @@ async def found(mesh: MeshServices, beginning: str) -> Message:
 async def held(mesh: MeshServices, beginning: str, claim_owner: str) -> Message:
     """The message under this claim. Whether that is so, the database says."""
     message = (await found(mesh, beginning))._replace(claim_owner=claim_owner)
-    if is_brought(message):  # that is known to a node alone
+    if is_relayed(message):  # that is known to a node alone
         raise mesh.bus.stats.refuse(message)
     return message

@@ -41,7 +41,7 @@ def test_bounds_rise(bounds: tuple[float, ...]) -> None:
 
 
 def test_labels_beyond_the_bound_are_counted_together() -> None:
-    counts = Counts(most=2)
+    counts = Counts(max_labels=2)
     for label in ("a", "b", "c", "a", "d"):
         counts.add(label)
     assert counts == {"a": 2, "b": 1, OTHER: 2}

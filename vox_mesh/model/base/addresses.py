@@ -1,4 +1,4 @@
-"""Addresses: of a node's HTTP service, and of this machine alone."""
+"""Addresses of nodes' HTTP services, and of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` names this machine and nothing else."""
+    """Return whether `host` is a loopback address."""
     if host == "localhost":
         return True
     try:
@@ -17,5 +17,5 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(url: str) -> str:
-    """The host that a URL names."""
+    """Return the host of a URL."""
     return urlsplit(url).hostname or ""

@@ -1,4 +1,4 @@
-"""Canonical JSON (RFC 8785): the one text of a value, so that its hash means the value."""
+"""Canonical JSON (RFC 8785): the unique text of a value, so that its hash identifies the value."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SORTED: Final = orjson.OPT_SORT_KEYS
 _EXACT: Final = _SORTED | orjson.OPT_STRICT_INTEGER
 
 embedded: Final = orjson.Fragment
-"""A value by its canonical text, to be part of another: whoever has the text need not make it again."""
+"""Embeds a value by its canonical text in another one, so that it is not encoded again."""
 
 
 def canonical(value: Any) -> str:
-    """The canonical text of a JSON value."""
+    """Return the canonical text of a JSON value; raise `BadValue` if it has none."""
     try:
-        # No deeper than the fast one goes: what is written can be read.
-        return _fast(value) or rfc8785.dumps(_unfolded(value)).decode()
+        # No deeper than the fast encoder goes: what is written can be read.
+        return _fast(value) or rfc8785.dumps(_unfold(value)).decode()
     except (rfc8785.CanonicalizationError, orjson.JSONEncodeError, RecursionError) as error:
         raise BadValue(
             f"the value has no canonical JSON: {error}",
@@ -35,17 +35,17 @@ def canonical(value: Any) -> str:
 
 
 def content_id(value: Any) -> str:
-    """The lowercase hex BLAKE3 of the canonical text of a JSON value."""
+    """Return the lowercase hex BLAKE3 of the canonical text of a JSON value."""
     return text_id(canonical(value))
 
 
 def text_id(text: str) -> str:
-    """The content id of a value by its canonical text."""
+    """Return the content id of a value, given its canonical text."""
     return blake3(text.encode()).hexdigest()
 
 
 def parse(text: str | bytes) -> Any:
-    """The value of a JSON text, where all numbers are doubles: integers too large to be exact are floats."""
+    """Return the value of a JSON text with all numbers as doubles: large integers become floats."""
     try:
         return _as_doubles(orjson.loads(text))
     except (orjson.JSONDecodeError, RecursionError) as error:
@@ -53,7 +53,7 @@ def parse(text: str | bytes) -> Any:
 
 
 def is_canonical(text: str) -> bool:
-    """Whether `text` is the canonical text of what it says."""
+    """Return whether `text` is canonical JSON."""
     try:
         value = orjson.loads(text)
         return (_fast(value) or canonical(_as_doubles(value))) == text
@@ -62,15 +62,15 @@ def is_canonical(text: str) -> bool:
 
 
 def _fast(value: Any) -> str | None:
-    """The fast encoder's text, if it is the canonical one; nothing, if that is for the other one to say.
+    """Return the fast encoder's text if it is canonical, or `None` if the slow encoder must decide.
 
-    It is not for floats and large integers, and it sorts keys by code point where the standard sorts them
-    by UTF-16 unit: the same for ASCII.
+    It is not canonical for floats and large integers, and it sorts keys by code point where the standard
+    sorts them by UTF-16 unit, which is the same for ASCII.
     """
     try:
         text = orjson.dumps(value, option=_EXACT)
     except orjson.JSONEncodeError:
-        orjson.dumps(value, option=_SORTED)  # integers aside, nothing may be wrong with it
+        orjson.dumps(value, option=_SORTED)  # raises if anything but an integer is wrong
         return None
     if not _is_plain(value) or not (text.isascii() or _has_ascii_keys(value)):
         return None
@@ -78,7 +78,7 @@ def _fast(value: Any) -> str | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it holds nothing but what both encoders write in the same way."""
+    """Return whether both encoders write the value in the same way."""
     kind = type(value)
     if kind in _PLAIN_TYPES:
         return True
@@ -86,7 +86,7 @@ def _is_plain(value: Any) -> bool:
         value = value.values()
     elif kind is not list:
         return False
-    # A plain loop, and no call for what needs none: this is part of every hash.
+    # A plain loop without needless calls: this is part of every hash.
     for each in value:  # noqa: SIM110
         if type(each) not in _PLAIN_TYPES and not _is_plain(each):
             return False
@@ -99,12 +99,12 @@ def _has_ascii_keys(value: Any) -> bool:
     return type(value) is not list or all(map(_has_ascii_keys, value))
 
 
-def _unfolded(value: Any) -> Any:
+def _unfold(value: Any) -> Any:
     if isinstance(value, orjson.Fragment):
         return parse(orjson.dumps(value))
     if isinstance(value, dict):
-        return {key: _unfolded(each) for key, each in value.items()}
-    return [_unfolded(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _unfold(each) for key, each in value.items()}
+    return [_unfold(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _as_doubles(value: Any) -> Any:

@@ -16,7 +16,7 @@ _ISO: Final = re.compile(
 
 
 def milliseconds(text: str | int) -> int:
-    """The duration in milliseconds; `ValueError` says what is allowed."""
+    """Return the duration in milliseconds; raise `ValueError` if it is invalid."""
     written = str(text).strip()
     if isinstance(text, bool) or not written:
         raise ValueError(_allowed(written))

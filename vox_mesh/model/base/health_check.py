@@ -1,4 +1,4 @@
-"""Health: what a node says of itself."""
+"""Health: the health checks and vital signs of a node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class HealthCheck(NamedTuple):
-    """One thing that must be so for a node to be of use; if it is not, `detail` says what is wrong."""
+    """One condition for a node to be healthy; if it fails, `detail` says why."""
 
     name: str
     is_ok: bool
@@ -14,7 +14,7 @@ class HealthCheck(NamedTuple):
 
 
 class Vitals(NamedTuple):
-    """How a node is, as its ticks tell the others."""
+    """The vital signs that a node reports with its heartbeats."""
 
     written: int = 0
     waiting: int = 0

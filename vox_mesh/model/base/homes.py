@@ -1,4 +1,4 @@
-"""The three homes of the data, and the ways to reach a server."""
+"""The three backends of the data, and the ways to reach a server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Home(StrEnum):
-    """Where the data lives."""
+    """The backend where the data lives."""
 
     MEMORY = "memory"
     FILE = "file"
@@ -14,9 +14,9 @@ class Home(StrEnum):
 
 
 class ReplicaChoice(StrEnum):
-    """Which embedded replica a node of the mesh home keeps.
+    """Which embedded replica a node of the server backend keeps.
 
-    `auto` takes the pushed one, and the native one where that is refused and the package is installed.
+    `auto` takes the pushed one, and the native one if that is refused and the package is installed.
     """
 
     AUTO = "auto"
@@ -26,7 +26,7 @@ class ReplicaChoice(StrEnum):
 
 
 class Driver(StrEnum):
-    """How the mesh home talks to its server."""
+    """How the server backend talks to its server."""
 
     AUTO = "auto"
     WS = "ws"

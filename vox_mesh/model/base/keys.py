@@ -6,14 +6,14 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # loaded where it is used: a command that only looks signs nothing and checks no signature
+if TYPE_CHECKING:  # loaded where it is used: a read-only command needs no keys
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 _PREFIX: Final = "ed25519:"
 _PUBLIC: Final = re.compile(r"ed25519:[0-9a-f]{64}")
 _SIGNATURE: Final = re.compile(r"ed25519:[0-9a-f]{128}")
 
-# The points of small order, their sign set aside: signatures of these can be made without any secret.
+# The points of small order, without their sign: their signatures can be made without any secret.
 _WEAK: Final = frozenset(
     {
         "00" * 32,
@@ -28,19 +28,19 @@ _WEAK: Final = frozenset(
 
 
 class SigningKey:
-    """A private key: it signs, and tells its public half."""
+    """A private key that signs, and its public half."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
         self.public: Final = _PREFIX + key.public_key().public_bytes_raw().hex()
 
     def sign(self, message: bytes) -> str:
-        """The signature of the message."""
+        """Return the signature of the message."""
         return _PREFIX + self._key.sign(message).hex()
 
 
 def is_public_key(text: str) -> bool:
-    """Whether `text` is a public key, and one with which not everyone can sign."""
+    """Return whether `text` is a public key, and not a weak one."""
     if not _PUBLIC.fullmatch(text):
         return False
     point = bytes.fromhex(text[len(_PREFIX) :])
@@ -48,7 +48,7 @@ def is_public_key(text: str) -> bool:
 
 
 def is_signed(message: bytes, signature: str, public_key: str) -> bool:
-    """Whether the signature is that of the message by this key."""
+    """Return whether this is the key's signature of the message."""
     from cryptography.exceptions import InvalidSignature
 
     if not (_SIGNATURE.fullmatch(signature) and is_public_key(public_key)):

@@ -1,4 +1,4 @@
-"""A memory of bounded size: what was noted longest ago is forgotten first."""
+"""A dictionary of bounded size that drops its oldest entries."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ V = TypeVar("V")
 
 
 class Recent(OrderedDict[K, V]):
-    """A dictionary that holds so many entries; noting one again makes it the newest."""
+    """A dictionary with at most this many entries; setting one makes it the newest."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_entries: int) -> None:
         super().__init__()
-        self._most = most
+        self._max_entries = max_entries
 
     def __setitem__(self, key: K, value: V) -> None:
         super().__setitem__(key, value)
         self.move_to_end(key)
-        if len(self) > self._most:
+        if len(self) > self._max_entries:
             self.popitem(last=False)

@@ -1,7 +1,7 @@
-"""Rows as JSON: everything that a column can hold, given back exactly as it was.
+"""Rows as JSON: every value that a column can hold survives the round trip unchanged.
 
-What JSON has no word for is an object with one name: `{"$base64": ...}` for bytes, `{"$int": ...}` for
-integers that are too large to be exact, `{"$real": ...}` for whole numbers that are no integers.
+Values that JSON lacks are objects with one name: `{"$base64": ...}` for bytes, `{"$int": ...}` for integers
+that are too large to be exact, `{"$real": ...}` for floats with integral values.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ _REAL: Final = "$real"
 
 
 def encoded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of which the canonical JSON loses nothing."""
-    return {name: _encoded(value) for name, value in row.items()}
+    """Return a row whose canonical JSON loses nothing."""
+    return {name: _encode(value) for name, value in row.items()}
 
 
-def _encoded(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     if isinstance(value, int) and not -_EXACT_LIMIT < value < _EXACT_LIMIT:
         return {_INT: str(value)}
     if isinstance(value, float) and value.is_integer():
         return {_REAL: repr(value)}
-    return _shown(value)
+    return _show(value)
 
 
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as JSON for people and programs that tell 1 from 1.0: only bytes need another form."""
-    return {name: _shown(value) for name, value in row.items()}
+    """Return a row as JSON for readers that distinguish 1 from 1.0: only bytes are encoded."""
+    return {name: _show(value) for name, value in row.items()}
 
 
-def _shown(value: Any) -> Any:
+def _show(value: Any) -> Any:
     return {_BYTES: base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
 def row_text(row: Mapping[str, Any]) -> str:
-    """The canonical JSON of a row."""
+    """Return the canonical JSON of a row."""
     return canonical(encoded(row))
 
 
 def row_of(text: str) -> dict[str, Any]:
-    """The row that a text of ours tells of."""
+    """Return the row that a text of `row_text` describes."""
     return decoded(orjson.loads(text))
 
 
 def decoded(document: Any) -> dict[str, Any]:
-    """The row that a JSON document tells of, with each value in the one form or the other."""
+    """Return the row that a JSON document describes, with each value in either form."""
     if not isinstance(document, Mapping):
         raise BadValue("a row is a JSON object", hint='for example {"content": "new text"}')
-    return {name: _decoded(name, value) for name, value in document.items()}
+    return {name: _decode(name, value) for name, value in document.items()}
 
 
 def _decode_bytes(text: str) -> bytes:
@@ -68,7 +68,7 @@ def _decode_bytes(text: str) -> bytes:
 _FORMS: Final[dict[str, Callable[[str], Any]]] = {_BYTES: _decode_bytes, _INT: int, _REAL: float}
 
 
-def _decoded(name: str, value: Any) -> Any:
+def _decode(name: str, value: Any) -> Any:
     if isinstance(value, Mapping) and len(value) == 1:
         ((form, text),) = value.items()
         if form in _FORMS and isinstance(text, str):

@@ -1,4 +1,4 @@
-"""ULIDs: 48 bits of milliseconds and 80 bits of chance, as 26 characters that sort by time."""
+"""ULIDs: 48 bits of milliseconds and 80 random bits, as 26 characters that sort by time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LETTERS: Final = frozenset(_ALPHABET)
 
 
 def encode(milliseconds: int, chance: int) -> str:
-    """The ULID of a time and an 80-bit number."""
+    """Return the ULID of a time and an 80-bit number."""
     if not 0 <= milliseconds < _TIME_LIMIT or not 0 <= chance < _TAIL_LIMIT:
         raise ValueError("a ULID holds 48 bits of milliseconds and 80 bits of chance")
     return _letters(milliseconds, _TIME_SHIFTS) + _letters(chance, _TAIL_SHIFTS)
@@ -31,18 +31,18 @@ def _letters(number: int, shifts: tuple[int, ...]) -> str:
 
 
 def is_ulid(text: str) -> bool:
-    """Whether `text` is a ULID in its canonical, upper-case form."""
+    """Return whether `text` is a ULID in its canonical, upper-case form."""
     return len(text) == 26 and text[0] <= "7" and _LETTERS.issuperset(text)
 
 
 def derived(ulid: str, purpose: str) -> str:
-    """The ULID that everyone derives from another one for a purpose; it sorts beside it."""
+    """Return the ULID that every process derives from another one for a purpose; it has the same time."""
     digest = hashlib.sha3_256(f"{ulid} {purpose}".encode()).digest()
     return encode(milliseconds_of(ulid), int.from_bytes(digest[:10], "big"))
 
 
 def milliseconds_of(ulid: str) -> int:
-    """The time part of a ULID."""
+    """Return the time part of a ULID."""
     value = 0
     for letter in ulid[:10]:
         value = value * 32 + _ALPHABET.index(letter)
@@ -50,10 +50,11 @@ def milliseconds_of(ulid: str) -> int:
 
 
 class UlidSource:
-    """Makes ULIDs that rise strictly, also within a millisecond and when the clock steps back.
+    """Return strictly rising ULIDs, also within a millisecond and when the clock steps back.
 
-    `now_ms` gives the wall clock, `chance` a random number of so many bits. Within a millisecond the lower
-    half of the chance is counted up, so that only its letters are made anew.
+    `now_ms` returns the wall clock, `chance` a random number of the given number of bits. Within a
+    millisecond only the lower half of the random part is counted up, so that only its letters are encoded
+    again.
     """
 
     def __init__(self, now_ms: Callable[[], int], chance: Callable[[int], int]) -> None:

@@ -1,8 +1,8 @@
-"""Many keys held at once, and quickly those among them that overlap another.
+"""An index of keys that quickly finds those which overlap a given key.
 
-A path is compared with few of the held patterns, those whose literal text it holds. Patterns lie together by
-the text before their first wildcard. Where many do, each is also filed under one other literal run of its
-own. For this, paths are framed by slashes, so that a run shows whether it begins or ends a segment: that of
+A path is compared only with the few patterns whose literal text it contains. Patterns are grouped by the text
+before their first wildcard. In a large group, each is also filed under one other literal run of its own. For
+this, paths are wrapped in slashes, so that a run shows whether it begins or ends a segment: the run of
 `**/x.py` is `/x.py/`, and that of `*.py` is `.py/`.
 """
 
@@ -14,30 +14,30 @@ from typing import Final
 
 from vox_mesh.model.locks.patterns import FILE, is_pattern, overlap
 
-_FEW: Final = 8
-"""So many patterns are looked at one by one."""
+_SMALL_GROUP: Final = 8
+"""Up to this many patterns are compared one by one."""
 
 _SLASH: Final = re.compile("/")
-_SAYS_NOTHING: Final = frozenset({"", "/"})
+_COMMON_RUNS: Final = frozenset({"", "/"})
 """Runs that are in every path."""
 
 
 class PatternIndex:
-    """A set of keys in normal form, patterns or not, that can be asked which of them overlap a given one.
+    """A set of keys in normal form, patterns or not, that finds the keys which overlap a given one.
 
-    The answers are sorted. A path that is asked about may be longer than a key that can be held.
+    Results are sorted. The given path may be longer than a valid key.
     """
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._plain: set[str] = set()
         self._by_lead: dict[str, set[str]] = {}
         self._lead_lengths: set[int] = set()
-        self._files: dict[str, _Files] = {}
+        self._files: dict[str, _RunIndex] = {}
         for key in keys:
             self.add(key)
 
     def add(self, key: str) -> None:
-        """Hold the key; one that is held already is held once."""
+        """Add a key; adding it again has no effect."""
         if not is_pattern(key):
             self._plain.add(key)
             return
@@ -52,29 +52,29 @@ class PatternIndex:
                 self._files[lead].add(key)
 
     def matching(self, key: str) -> list[str]:
-        """The held keys that overlap this one: quick for a path, however many are held."""
+        """Return the keys that overlap this one; fast for a path, however many keys there are."""
         if is_pattern(key):
             return self.overlapping(key)
         found = [key] if key in self._plain else []
         if key.startswith(FILE):
-            text, framed = key + "/", _framed(key)
+            text, wrapped = key + "/", _wrap(key)
             for lead in self._by_lead.keys() & {text[:length] for length in self._lead_lengths}:
-                near = [held for held in self._candidates(lead, framed) if framed.endswith(_tail(held))]
+                near = [held for held in self._candidates(lead, wrapped) if wrapped.endswith(_tail(held))]
                 found += [held for held in near if overlap(held, key)]
         return sorted(found)
 
-    def _candidates(self, lead: str, framed: str) -> set[str]:
-        """Those that may match a path which begins as they do."""
+    def _candidates(self, lead: str, wrapped: str) -> set[str]:
+        """Return the patterns that may match a path with this lead."""
         keys = self._by_lead[lead]
-        if len(keys) <= _FEW:
+        if len(keys) <= _SMALL_GROUP:
             return keys
         files = self._files.get(lead)
-        if files is None:  # only now: most leads have few patterns, or are never asked for
-            files = self._files[lead] = _Files(keys)
-        return files.candidates(framed)
+        if files is None:  # built lazily: most leads have few patterns, or are never used
+            files = self._files[lead] = _RunIndex(keys)
+        return files.candidates(wrapped)
 
     def overlapping(self, key: str) -> list[str]:
-        """The held keys that overlap this one: for a pattern, by a look at all that are held."""
+        """Return the keys that overlap this one; for a pattern, by comparing with all."""
         if not is_pattern(key):
             return self.matching(key)
         lead = _lead(key)
@@ -85,12 +85,12 @@ class PatternIndex:
         return sorted(held for held in near if overlap(held, key))
 
 
-class _Files:
-    """Patterns by one literal run of each: of its own, that under which the fewest others are filed."""
+class _RunIndex:
+    """Patterns filed by one literal run of each: the one with the fewest others."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys: dict[str, set[str]] = {}
-        # How long the runs are, by where in a path they can be: this is what has to be looked up of it.
+        # The lengths of the runs, by where in a path they can be: only these pieces are looked up.
         self._from_slash: set[int] = set()
         self._to_slash: set[int] = set()
         self._anywhere: set[int] = set()
@@ -112,17 +112,17 @@ class _Files:
             self._anywhere.add(len(run))
 
     def _least_used(self, key: str) -> str:
-        """The longest of its least used runs after the lead; the empty one if none says anything."""
+        """Return the longest of its least used runs after the lead, or the empty one."""
         best, least = "", (0, 0)
-        for run in _framed(key).replace("?", "*").split("*")[1:]:
-            if run not in _SAYS_NOTHING:
+        for run in _wrap(key).replace("?", "*").split("*")[1:]:
+            if run not in _COMMON_RUNS:
                 use = (len(self._keys.get(run, ())), -len(run))
                 if not best or use < least:
                     best, least = run, use
         return best
 
     def candidates(self, text: str) -> set[str]:
-        """Those whose run is in the path, which is framed."""
+        """Return the patterns whose run is in the wrapped path."""
         slashes = [match.start() for match in _SLASH.finditer(text)]
         pieces = {text[at : at + size] for size in self._from_slash for at in slashes}
         pieces.add("")
@@ -133,15 +133,15 @@ class _Files:
         return set().union(*[self._keys[run] for run in self._keys.keys() & pieces])
 
 
-def _framed(key: str) -> str:
+def _wrap(key: str) -> str:
     return f"/{key[len(FILE) :]}/"
 
 
 def _lead(key: str) -> str:
-    """What every path that the key matches, with a slash after it, begins with."""
+    """Return the text that every path which the key matches begins with, with a slash after it."""
     return f"{key}/".partition("*")[0].partition("?")[0]
 
 
 def _tail(key: str) -> str:
-    """What every path that the key matches ends with, once it is framed."""
+    """Return the text that every wrapped path which the key matches ends with."""
     return f"{key}/".rpartition("*")[2].rpartition("?")[2]

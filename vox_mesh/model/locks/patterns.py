@@ -27,25 +27,25 @@ from typing import Final
 from vox_mesh.errors import BadValue
 
 FILE: Final = "file:"
-"""What a key of a path, or of a pattern of paths, begins with."""
+"""The prefix of keys of paths and of path patterns."""
 
 MAX_BYTES: Final = 1_024
-"""How long a key may be, as UTF-8 and in its normal form."""
+"""The maximum size of a key in UTF-8 and normal form."""
 
 _ANY_SEGMENTS: Final = "**"
 _ANY_CHARACTERS: Final = "*"
 _ONE_CHARACTER: Final = "?"
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_REMEMBERED: Final = 4_096
+_CACHE_SIZE: Final = 4_096
 
 
 def is_pattern(key: str) -> bool:
-    """Whether the key stands for more than itself."""
+    """Return whether the key is a pattern."""
     return (_ANY_CHARACTERS in key or _ONE_CHARACTER in key) and key.startswith(FILE)
 
 
 def normalised(key: str) -> str:
-    """The one way to write this key; `BadValue` if it can be none."""
+    """Return the key in its normal form; raise `BadValue` if it is invalid."""
     if _CONTROL.search(key):
         raise BadValue(f"the key {key!r} holds a control character", hint="use printable text")
     if key.startswith(FILE):
@@ -77,19 +77,19 @@ def _normal_path(key: str) -> str:
 
 
 def overlap(a: str, b: str) -> bool:
-    """Whether two keys in normal form have something in common: for patterns, some path that both match.
+    """Return whether two keys in normal form overlap: for patterns, whether some path matches both.
 
-    Exact, and the same both ways. It takes no more steps than the product of the two lengths.
+    The result is exact and symmetric. It takes at most as many steps as the product of the two lengths.
     """
     if a == b:
         return True
     if not (is_pattern(a) or is_pattern(b)) or not (a.startswith(FILE) and b.startswith(FILE)):
         return False
-    return _meet(_between_any_segments(a), _between_any_segments(b), _segments_fit)
+    return _overlap_parts(_split_at_any_segments(a), _split_at_any_segments(b), _segments_fit)
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _between_any_segments(key: str) -> Sequence[Sequence[str]]:
+@lru_cache(maxsize=_CACHE_SIZE)
+def _split_at_any_segments(key: str) -> Sequence[Sequence[str]]:
     parts: list[list[str]] = [[]]
     for segment in key[len(FILE) :].split("/"):
         if segment == _ANY_SEGMENTS:
@@ -99,30 +99,30 @@ def _between_any_segments(key: str) -> Sequence[Sequence[str]]:
     return parts
 
 
-def _meet(
+def _overlap_parts(
     a: Sequence[Sequence[str]],
     b: Sequence[Sequence[str]],
     fit: Callable[[Sequence[str], Sequence[str]], bool],
 ) -> bool:
-    """Whether something is described by both `a` and `b`: parts, with anything at all between two of them.
+    """Return whether something matches both `a` and `b`: sequences of parts, with anything between two parts.
 
-    The parts are of segments or of characters, and `fit` tells of two equally long ones whether they agree
-    place by place.
+    The parts are of segments or of characters; `fit` returns whether two parts of equal length agree element
+    by element.
     """
     if len(a) == 1 and len(b) == 1:
         return len(a[0]) == len(b[0]) and fit(a[0], b[0])
     if len(a) > 1 and len(b) > 1:
-        # What is between their ends never matters: put one's inner parts before the other's, and each has
-        # the other's where anything may be.
+        # The inner parts never matter: put those of one before those of the other, and each finds the
+        # other's where anything may be.
         head = min(len(a[0]), len(b[0]))
         tail = min(len(a[-1]), len(b[-1]))
-        return fit(a[0][:head], b[0][:head]) and fit(_last(tail, a[-1]), _last(tail, b[-1]))
+        return fit(a[0][:head], b[0][:head]) and fit(_tail(tail, a[-1]), _tail(tail, b[-1]))
     whole, parts = (a[0], b) if len(a) == 1 else (b[0], a)
     start, end = len(parts[0]), len(whole) - len(parts[-1])
     if start > end or not fit(whole[:start], parts[0]) or not fit(whole[end:], parts[-1]):
         return False
     for part in parts[1:-1]:
-        # The first place where a part fits is the best: it leaves the most room for those after it.
+        # The first position where a part fits is the best: it leaves the most room for later parts.
         size = len(part)
         while start + size <= end and not fit(whole[start : start + size], part):
             start += 1
@@ -130,16 +130,16 @@ def _meet(
     return start <= end
 
 
-def _last(count: int, part: Sequence[str]) -> Sequence[str]:
+def _tail(count: int, part: Sequence[str]) -> Sequence[str]:
     return part[len(part) - count :]
 
 
 def _segments_fit(a: Sequence[str], b: Sequence[str]) -> bool:
-    return a == b or all(map(_segments_meet, a, b))
+    return a == b or all(map(_segments_overlap, a, b))
 
 
-def _segments_meet(a: str, b: str) -> bool:
-    return a == b or _meet(a.split(_ANY_CHARACTERS), b.split(_ANY_CHARACTERS), _characters_fit)
+def _segments_overlap(a: str, b: str) -> bool:
+    return a == b or _overlap_parts(a.split(_ANY_CHARACTERS), b.split(_ANY_CHARACTERS), _characters_fit)
 
 
 def _characters_fit(a: Sequence[str], b: Sequence[str]) -> bool:

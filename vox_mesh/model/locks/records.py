@@ -1,4 +1,4 @@
-"""What locks are told as: a hold of one's own, and the holds of others."""
+"""Lock records: a lock held by this process, and the holders that everyone sees."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 @dataclass(slots=True)
 class Lock:
-    """A hold of ours: on all of its keys, under one token. Renewing it moves its end.
+    """A lock held by this process: all of its keys, under one token. Renewing it extends its expiry.
 
-    `deadline`, by our own clock that never steps, is counted from when the request was first sent: we stop
-    believing in a hold before the database does.
+    `deadline`, by our monotonic clock, is counted from when the request was first sent: this process gives up
+    the lock before the database does.
     """
 
     keys: tuple[str, ...]
@@ -24,11 +24,11 @@ class Lock:
     expires_at: str
     deadline: float
     request_id: str
-    """With the token, what identifies the hold in the database."""
+    """Identifies the lock in the database, together with the token."""
 
 
 class Holder(NamedTuple):
-    """A hold as everyone sees it; `now_ms` is when it was looked at, by the database's clock."""
+    """A held lock as everyone sees it; `now_ms` is when it was read, by the database's clock."""
 
     lock_key: str
     fence_token: int
@@ -43,12 +43,12 @@ class Holder(NamedTuple):
 
     @property
     def age_s(self) -> float:
-        """For how long it has been held."""
+        """Return the seconds since it was acquired."""
         return max(0.0, (self.now_ms - milliseconds_at(self.acquired_at)) / 1_000)
 
     @property
     def left_s(self) -> float:
-        """For how long it will be, unless it is renewed."""
+        """Return the seconds until it expires unless renewed."""
         return max(0.0, (milliseconds_at(self.expires_at) - self.now_ms) / 1_000)
 
     def __str__(self) -> str:
@@ -60,10 +60,10 @@ class Holder(NamedTuple):
 
 
 def milliseconds_at(iso: str) -> int:
-    """A time of the database's, as it counts milliseconds."""
+    """Return the milliseconds since the epoch of a time as the database writes it."""
     return round(datetime.fromisoformat(iso).timestamp() * 1_000)
 
 
 def iso_of(milliseconds: int) -> str:
-    """The same as text, as the database writes it."""
+    """Return a time in milliseconds as text, as the database writes it."""
     return f"{datetime.fromtimestamp(milliseconds / 1_000, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds % 1_000:03}Z"

@@ -1,6 +1,6 @@
-"""Fencing tokens: numbers that rise, and carry the time, so that they rise even across a rollback.
+"""Fencing tokens: rising numbers that contain the time, so that they rise even across a rollback.
 
-Below 2^53 until the year 2248, so that every JSON reader can hold them.
+They stay below 2^53 until the year 2248, so that every JSON reader can hold them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages: what a sender writes and signs, and what became of it."""
+"""Messages: the fields that a sender writes and signs, and the state of delivery."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from vox_mesh.model.base.ulid import is_ulid
 MAX_PAYLOAD_BYTES: Final = 256 * 1024
 MAX_NAME: Final = 128
 MAX_ATTEMPTS: Final = 10
-"""How often a message is tried before it is one of the dead letters, unless its sender says otherwise."""
+"""How often a message is tried before it becomes a dead letter, unless its sender says otherwise."""
 
 EVERYONE: Final = "*"
 ROLE: Final = "role:"
 UNKNOWN: Final = ""
-"""What a message comes after, if its sender's process does not know."""
+"""Used as `after` if the sender's process does not know the previous message."""
 
 MESH_AGENT: Final = "mesh"
-"""Who writes what the mesh itself has to say."""
+"""The sender of messages from the mesh itself."""
 
-_SIGNED: Final = "vox-mesh message 1"
-_SIGNED_TOGETHER: Final = "vox-mesh messages 1"
-_TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_SIGNED_KIND: Final = "vox-mesh message 1"
+_SIGNED_BATCH_KIND: Final = "vox-mesh messages 1"
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class MessageState(StrEnum):
-    """What became of a message. Read is not acknowledged; `spooled` is known to its sender's node alone."""
+    """The state of a message. Reading is not acknowledging; `spooled` is known to the sender's node alone."""
 
     SPOOLED = "spooled"
     STORED = "stored"
@@ -43,10 +43,10 @@ class MessageState(StrEnum):
 
 
 class Message(NamedTuple):
-    """A message. What comes after `signature` is not the sender's, and not signed.
+    """A message. The fields after `signature` are not the sender's, and not signed.
 
-    `position` is where it stands in the order of commits; 0 for one that was only brought by the relay, and
-    only then `after` is set: the message that its sender's process sent before it in the same pair.
+    `position` is its place in the order of commits, or 0 if it was only relayed. Only then `after` is set:
+    the message that its sender's process sent before it in the same pair.
     """
 
     message_uuid: str
@@ -78,54 +78,54 @@ class Message(NamedTuple):
 
     @classmethod
     def read(cls, record: str) -> Self:
-        """The message that a row's record describes."""
+        """Return the message that a row's record describes."""
         return cls(*orjson.loads(record))
 
     @property
     def body(self) -> Any:
-        """The payload as a value."""
+        """Return the payload as a value."""
         return orjson.loads(self.payload)
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Whose messages it is in order with."""
+        """Return the sender and receiver, whose messages are delivered in order."""
         return self.sender_agent, self.receiver_agent
 
     @property
     def urgency(self) -> tuple[int, str]:
-        """What sorts it among those of other senders: priority, then time."""
+        """Return the sort key among messages of other senders: priority, then time."""
         return -self.priority, self.hlc
 
     @property
     def sent_ms(self) -> int | None:
-        """When it was sent, by the database's clock as its sender knew it; `None` if it does not say."""
+        """Return when it was sent, by the mesh time of its sender; `None` if it does not say."""
         wall_ms = self.hlc[:13]
         return int(wall_ms) if wall_ms.isdecimal() else None
 
     @property
     def thread(self) -> str:
-        """The thread that an answer to it belongs to."""
+        """Return the thread that a reply to it belongs to."""
         return self.thread_id or self.message_uuid
 
     def signed_text(self, scope_id: str, repository_id: str) -> bytes:
-        """What its signature signs: that it is a message, of which mesh, and all that its sender wrote."""
-        return orjson.dumps([_SIGNED, scope_id, repository_id, *self[:WRITTEN]])
+        """Return the signed text: a kind, the mesh, and all fields that the sender wrote."""
+        return orjson.dumps([_SIGNED_KIND, scope_id, repository_id, *self[:WRITTEN]])
 
 
 def signed_root(root: str, scope_id: str, repository_id: str) -> bytes:
-    """What the signature of several messages signs: that it is such a one, of which mesh, and their root."""
-    return orjson.dumps([_SIGNED_TOGETHER, scope_id, repository_id, root])
+    """Return the text that the signature of several messages signs: a kind, the mesh, and their root."""
+    return orjson.dumps([_SIGNED_BATCH_KIND, scope_id, repository_id, root])
 
 
 WRITTEN: Final = Message._fields.index("signature")
-"""How many of a message's fields its sender wrote, and signed."""
+"""How many fields of a message its sender wrote and signed."""
 
 WIRE_FIELDS: Final = Message._fields[: WRITTEN + 1]
 """The fields that travel, in this order."""
 
 
 def payload_of(body: Any, max_bytes: int = MAX_PAYLOAD_BYTES) -> str:
-    """A body as the text that is stored."""
+    """Return a body as the text that is stored; raise `BadValue` if it is too large."""
     text = canonical(body)
     size = len(text) if text.isascii() else len(text.encode())
     if size > max_bytes:
@@ -137,7 +137,7 @@ def payload_of(body: Any, max_bytes: int = MAX_PAYLOAD_BYTES) -> str:
 
 
 def checked_agent(name: str) -> str:
-    """The name of an agent, if it is one."""
+    """Return the name of an agent; raise `BadValue` if it is invalid."""
     if (
         not 0 < len(name) <= MAX_NAME
         or not name.isprintable()
@@ -153,48 +153,48 @@ def checked_agent(name: str) -> str:
 
 
 def checked_receiver(address: str) -> str:
-    """An address of one inbox: an agent's name, or `role:` and the name of a role."""
+    """Return the address of one inbox: an agent's name, or `role:` and the name of a role."""
     checked_agent(address.removeprefix(ROLE))
     return address
 
 
 def inbox_names(agent: str, roles: Iterable[str]) -> list[str]:
-    """The addresses under which an agent receives: its own, and those of the roles that it has."""
+    """Return the addresses under which an agent receives: its own, and those of its roles."""
     return [checked_agent(agent), *(checked_receiver(ROLE + role) for role in roles)]
 
 
 def checked_word(name: str, text: str) -> str:
-    """A short text without line breaks."""
+    """Return a short text without line breaks; raise `BadValue` if it is not one."""
     if not 0 < len(text) <= MAX_NAME or not text.isprintable():
         raise BadValue(f"{text!r} is no {name}", hint=f"use 1 to {MAX_NAME} printable characters")
     return text
 
 
 def checked_id(message_uuid: str) -> str:
-    """A message's id, if it is one."""
+    """Return a message's id; raise `BadValue` if it is not a ULID."""
     if not is_ulid(message_uuid):
         raise BadValue(f"the message id {message_uuid!r} is not a ULID")
     return message_uuid
 
 
 def checked_priority(priority: int) -> int:
-    """A priority: from 0, which can wait, to 3."""
+    """Return a priority, from 0 (can wait) to 3 (urgent); raise `BadValue` for any other."""
     if type(priority) is not int or not 0 <= priority <= 3:
         raise BadValue(f"{priority} is no priority", hint="0 can wait, 1 is usual, 2 is soon, 3 is urgent")
     return priority
 
 
 def checked_trace(traceparent: str) -> str:
-    """A trace context, as W3C writes it."""
-    if not _TRACE.fullmatch(traceparent):
+    """Return a W3C trace context; raise `BadValue` if it is invalid."""
+    if not _TRACEPARENT.fullmatch(traceparent):
         raise BadValue(f"{traceparent!r} is no traceparent", hint="for example 00-<32 hex>-<16 hex>-01")
     return traceparent
 
 
 def in_turn(messages: Sequence[Message]) -> list[Message]:
-    """Messages in the order in which they are to be handed out.
+    """Return the messages in the order in which to hand them out.
 
-    Those of one pair by time; of the first of each pair, always the most urgent one.
+    Messages of one pair are ordered by time; among the first of each pair, the most urgent one comes next.
     """
     queues: dict[tuple[str, str], list[Message]] = {}
     for message in sorted(messages, key=lambda each: each.hlc, reverse=True):

@@ -1,4 +1,4 @@
-"""Steps of the database's clock: what each node has noticed, and what follows from all of it."""
+"""Steps of the database's clock: what each node has noticed, and the decision that follows."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from enum import StrEnum
 from statistics import median_low
 from typing import Final, NamedTuple
 
-_APART_MS: Final = 1_000
-_TWICE: Final = 2
+_TOLERANCE_MS: Final = 1_000
+_MIN_BEATS: Final = 2
 
 
 class ClockStep(NamedTuple):
-    """A step of the database's clock, known to lie between two bounds: an answer takes its time."""
+    """A step of the database's clock, known within bounds since answers take time."""
 
     low_ms: int
     high_ms: int
 
     @property
     def width_ms(self) -> int:
-        """How far apart the bounds lie."""
+        """Return the distance of the bounds."""
         return self.high_ms - self.low_ms
 
     def agrees_with(self, other: ClockStep) -> bool:
-        """Whether both can be the same step, give or take a second."""
-        return self.low_ms <= other.high_ms + _APART_MS and other.low_ms <= self.high_ms + _APART_MS
+        """Return whether both can be the same step, within a second."""
+        return self.low_ms <= other.high_ms + _TOLERANCE_MS and other.low_ms <= self.high_ms + _TOLERANCE_MS
 
 
 class ClockWitness(NamedTuple):
-    """A live node. `beats`: how often it has written its heartbeat since the step was first noticed here."""
+    """A live node. `beats`: how often it has written its heartbeat since the step was noticed here."""
 
     step: ClockStep | None
     beats: int
@@ -36,8 +36,8 @@ class ClockWitness(NamedTuple):
 
     @property
     def goes_by_database(self) -> bool:
-        """Whether it writes as ever: its second heartbeat was made after the answer to the first."""
-        return self.step is None and self.beats >= _TWICE
+        """Return whether it follows the database's clock: its second heartbeat followed an answer."""
+        return self.step is None and self.beats >= _MIN_BEATS
 
 
 class StepDecision(StrEnum):
@@ -49,7 +49,7 @@ class StepDecision(StrEnum):
 
 
 class StepJudgement(NamedTuple):
-    """What the nodes agree on: `step_ms` is the step to correct, `witnesses` how many have noticed it."""
+    """The decision of the nodes: `step_ms` is the step to correct, noticed by `witnesses` nodes."""
 
     decision: StepDecision
     step_ms: int = 0
@@ -66,14 +66,14 @@ def judge(
 ) -> StepJudgement:
     """Decide whose clock is wrong.
 
-    The database's, if most live nodes have noticed the same step; our own, if others that go by the database
-    are as many as those that agree with us. A node that is alone believes itself, unless its machine's clock
-    has stepped together with the database's: then its machine has stood still. Nodes of an older version go
-    by the database's clock as it is: while one is alive, the step is accepted. So is a step after which the
-    database's clock agrees with the machine's own, where it was far from that before (`has_come_right`).
+    The database's, if most live nodes have noticed the same step; our own, if at least as many nodes follow
+    the database as agree with us. A node that is alone trusts itself, unless its machine's clock has stepped
+    together with the database's: then its machine has stood still. Nodes of an older version follow the
+    database's clock without correction: while one is alive, the step is accepted. So is a step after which
+    the database's clock agrees with the machine's own, where it was far off before (`has_come_right`).
 
     Nodes that expect different times, since each has missed another step, never agree. When a decision is
-    overdue, the one in the middle is right: the others then find that it goes by the database.
+    overdue, the median is right: the others then find that it follows the database.
     """
     if has_come_right or not all(other.knows_correction for other in others):
         return StepJudgement(StepDecision.ACCEPT)
@@ -91,14 +91,14 @@ def judge(
 
 
 def _agreed_ms(steps: Sequence[ClockStep]) -> int:
-    """Return the step in the middle of those that are known about as exactly as the best of them.
+    """Return the median of the steps that are known about as exactly as the best one.
 
-    Of its bounds the upper one counts: the time of the mesh is then not ahead, and no lease ends too soon.
+    The upper bound is used: then the time of the mesh is not ahead, and no lease expires too soon.
     """
     least_ms = min(step.width_ms for step in steps)
-    return median_low(step.high_ms for step in steps if step.width_ms <= least_ms + _APART_MS)
+    return median_low(step.high_ms for step in steps if step.width_ms <= least_ms + _TOLERANCE_MS)
 
 
 def is_followed(nodes: Sequence[ClockWitness]) -> bool:
-    """Return whether most live nodes go by the database's clock as it is now: then a command does so, too."""
+    """Return whether most live nodes follow the database's clock now: then a command does so too."""
     return 2 * sum(node.goes_by_database for node in nodes) > len(nodes)

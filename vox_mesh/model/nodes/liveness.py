@@ -1,4 +1,4 @@
-"""Liveness: what a node's silence means, counted in ticks that did not come."""
+"""Liveness: the state of a node by the number of heartbeats it has missed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class NodeState(StrEnum):
-    """How a node stands, from the best to the worst; `left` is a clean end."""
+    """The state of a node, from the best to the worst; `left` is a clean end."""
 
     ALIVE = "alive"
     WARN = "warn"
@@ -18,19 +18,19 @@ class NodeState(StrEnum):
 
 
 _LEVELS: Final = ((10, NodeState.DEAD), (5, NodeState.CRITICAL), (3, NodeState.ALERT), (1, NodeState.WARN))
-_PATIENCE: Final = 0.5  # of a tick: they are jittered, and take their time to arrive
+_TOLERANCE: Final = 0.5  # of a tick: ticks are jittered, and take time to arrive
 
-DEAD_AFTER_TICKS: Final = _LEVELS[0][0] + _PATIENCE
-"""A node that was silent for so many ticks is taken for dead."""
+DEAD_AFTER_TICKS: Final = _LEVELS[0][0] + _TOLERANCE
+"""A node that was silent for this many ticks counts as dead."""
 
 
 def missed_ticks(silent_ms: int, tick_ms: int) -> int:
-    """How many ticks should have come and did not."""
-    return max(0, int(silent_ms / tick_ms - _PATIENCE))
+    """Return how many ticks are missing."""
+    return max(0, int(silent_ms / tick_ms - _TOLERANCE))
 
 
 def state_of(silent_ms: int, tick_ms: int, *, has_left: bool) -> NodeState:
-    """What a node's silence means."""
+    """Return the state of a node by its silence."""
     if has_left:
         return NodeState.LEFT
     missed = missed_ticks(silent_ms, tick_ms)

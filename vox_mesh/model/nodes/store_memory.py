@@ -1,4 +1,4 @@
-"""What a node has seen of the database, and whether the database now shows less: then it has gone back."""
+"""A node's memory of the database's state, by which it detects a rollback."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Final, NamedTuple
 import orjson
 
 ROLLED_BACK: Final = "StoreRolledBack"
-"""The op that records that the database has gone back to an earlier state."""
+"""The op that records a rollback of the database."""
 
 TOKENS_RAISED_BY: Final = 2**20
-"""How far a rollback raises the tokens: by a second, in the time that they carry."""
+"""How far a rollback raises the fencing tokens: by a second, in the time that they carry."""
 
 INCARNATIONS_RAISED_BY: Final = 2**32
-"""How far it raises the incarnations, which do not carry the time."""
+"""How far a rollback raises the incarnations, which do not carry the time."""
 
 
-_TOO_HIGH: Final = 2**53
-"""No counter comes near this. A damaged file must not raise those of the whole mesh to it."""
+_COUNTER_LIMIT: Final = 2**53
+"""No valid counter reaches this. A damaged file must not raise the counters of the whole mesh."""
 
 
 class Epoch(NamedTuple):
-    """A stretch of the database's history without a rollback. Its number may come twice, its op may not."""
+    """A period of the database's history without a rollback. Its op is unique, its number may not be."""
 
     number: int = 0
     op_id: str = ""
     origin: str = ""
-    """The id of epoch 0: the same for as long as it is the same database."""
+    """The id of epoch 0, which identifies the database."""
 
     def follows(self, known: Epoch) -> bool:
-        """Return whether it began after a known one. An earlier one has a lower number, or no op at all."""
+        """Return whether it began after a known one. An earlier one has a lower number, or no op."""
         return self.op_id not in ("", known.op_id) and self.number >= known.number
 
 
 class StoreMemory(NamedTuple):
-    """The newest state of the database that a node has seen; what was not acknowledged is not in it."""
+    """The newest acknowledged state of the database that a node has seen."""
 
     epoch: Epoch = Epoch()
     incarnation: int = 0
@@ -49,15 +49,15 @@ class StoreMemory(NamedTuple):
     """The end of the node's own chain: its id, op, number and hash."""
 
     fence_token: int = 0
-    """The highest one."""
+    """The highest fencing token."""
 
     def encode(self) -> bytes:
-        """The memory as it is kept in a file."""
+        """Return the memory as stored in a file."""
         return orjson.dumps({**self._asdict(), "epoch": self.epoch._asdict()})
 
     @classmethod
     def decode(cls, text: bytes) -> StoreMemory | None:
-        """Read it back; `None` if that is not what the file holds."""
+        """Return the stored memory; `None` if the text is invalid."""
         try:
             read = orjson.loads(text)
             memory = cls(**{**read, "epoch": Epoch(**read["epoch"])})
@@ -65,7 +65,7 @@ class StoreMemory(NamedTuple):
             return None
         expected = cls(Epoch())
         is_sound = all(
-            type(found) is type(usual) and (not isinstance(found, int) or 0 <= found < _TOO_HIGH)
+            type(found) is type(usual) and (not isinstance(found, int) or 0 <= found < _COUNTER_LIMIT)
             for found, usual in zip((*memory, *memory.epoch), (*expected, *expected.epoch), strict=True)
         )
         return memory if is_sound else None
@@ -84,9 +84,9 @@ class StoreState(NamedTuple):
 
 
 def rollback_evidence(memory: StoreMemory, state: StoreState) -> str | None:
-    """Say what shows that the database went back since it was as remembered; `None` if nothing does.
+    """Return the evidence that the database was rolled back since it was remembered; `None` if there is none.
 
-    A missing log entry is no evidence while ids have gone on above it: then somebody removed it.
+    A missing log entry is no evidence if later ids exist: then it was deleted.
     """
     if state.epoch.number < memory.epoch.number:
         return f"epoch {state.epoch.number} is below {memory.epoch.number}"

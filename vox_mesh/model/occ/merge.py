@@ -1,4 +1,4 @@
-"""Three-way merge: what two sides made of one row, put together column by column."""
+"""Three-way merge: combine two changed versions of one row, column by column."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 Columns = Mapping[str, Any]
 """The values of a row by column."""
 
-_UNSAID: Final = object()
+_ABSENT: Final = object()
 
 
 class FieldChange(StrEnum):
-    """Who has changed a column: nobody, one side, both to the same value, or both to different ones."""
+    """Which side changed a column: none, one, both to the same value, or both to different ones."""
 
     NONE = ""
     LEFT = "left"
@@ -23,9 +23,9 @@ class FieldChange(StrEnum):
 
 
 class ThreeWay(NamedTuple):
-    """What came of a merge. `clashes` are the columns that both sides changed, to different values.
+    """The result of a merge. `clashes` are the columns that both sides changed to different values.
 
-    Where there are any, `row` has the right side's values in them, and is no merge of the two.
+    With clashes, `row` has the right side's values in these columns, and is not a valid merge.
     """
 
     row: dict[str, Any]
@@ -33,22 +33,22 @@ class ThreeWay(NamedTuple):
 
 
 def change_of(name: str, base: Columns | None, left: Columns, right: Columns) -> FieldChange:
-    """Who has changed a column since `base`; without a base, whoever names it.
+    """Return which side changed a column since `base`; without a base, each side that has the column.
 
-    A side that does not name a column has not changed it. A column that the base does not name is taken for
-    changed, as nobody can tell. Values are compared as the database does: 1 and 1.0 are the same.
+    A side without the column has not changed it. A column that is not in the base counts as changed. Values
+    are compared as the database does: 1 equals 1.0.
     """
-    origin = _UNSAID if base is None else base.get(name, _UNSAID)
-    ours, theirs = left.get(name, _UNSAID), right.get(name, _UNSAID)
-    is_ours = ours is not _UNSAID and ours != origin
-    is_theirs = theirs is not _UNSAID and theirs != origin
+    origin = _ABSENT if base is None else base.get(name, _ABSENT)
+    ours, theirs = left.get(name, _ABSENT), right.get(name, _ABSENT)
+    is_ours = ours is not _ABSENT and ours != origin
+    is_theirs = theirs is not _ABSENT and theirs != origin
     if is_ours and is_theirs:
         return FieldChange.ALIKE if ours == theirs else FieldChange.CLASH
     return FieldChange.LEFT if is_ours else FieldChange.RIGHT if is_theirs else FieldChange.NONE
 
 
 def three_way(base: Columns | None, left: Columns, right: Columns) -> ThreeWay:
-    """Merge two rows that were both made from `base`."""
+    """Merge two rows that were both derived from `base`."""
     names = {**right, **left}
     changes = {name: change_of(name, base, left, right) for name in names}
     row = {
@@ -59,5 +59,5 @@ def three_way(base: Columns | None, left: Columns, right: Columns) -> ThreeWay:
 
 
 def differing(row: Columns, other: Columns) -> dict[str, Any]:
-    """Those columns of a row that another has not, or with another value."""
-    return {name: value for name, value in row.items() if other.get(name, _UNSAID) != value}
+    """Return the columns of a row that the other lacks, or has with another value."""
+    return {name: value for name, value in row.items() if other.get(name, _ABSENT) != value}

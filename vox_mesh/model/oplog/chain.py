@@ -1,4 +1,4 @@
-"""The chain of a log: entries that each hold the hash of the one before, and seals over their verdicts."""
+"""The chain of a log: entries that each hold the hash of the previous one, and seals over their verdicts."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import orjson
 from vox_mesh.model.base.canonical import canonical
 
 NO_HASH: Final = "0" * 64
-"""What the first entry of a chain holds in place of a hash before it."""
+"""The previous hash of the first entry of a chain."""
 
 SEAL: Final = "Seal"
 ANCHOR: Final = "Anchor"
 
 _VERSION: Final = 1
-_AT_ONCE: Final = 256
-_SIGNED: Final = b"vox-mesh op\n"
+_BATCH_SIZE: Final = 256
+_SIGNATURE_PREFIX: Final = b"vox-mesh op\n"
 
 
 Verdict = tuple[int, int, int, str | None, str | None, str | None]
-"""What a seal vouches for: an entry's id, number, `accepted`, reason, result and signature."""
+"""What a seal covers: an entry's id, number, `accepted`, reason, result and signature."""
 
 
 class LogEntry(NamedTuple):
-    """One entry as the log holds it. `payload`, and `causal_deps` with op ids, are canonical JSON."""
+    """One entry as the log holds it. `payload` and `causal_deps` (op ids) are canonical JSON."""
 
     id: int
     node_id: str
@@ -45,13 +45,13 @@ class LogEntry(NamedTuple):
 
     @property
     def true_hash(self) -> str:
-        """The hash that its contents have."""
+        """Return the hash of its contents."""
         _, node, seq, op_id, kind, hlc, deps, payload, repository, prev, *_ = self
         return hash_of(node, seq, op_id, kind, hlc, deps, payload, repository, prev)
 
     @property
     def verdict(self) -> Verdict:
-        """What a seal vouches for."""
+        """Return what a seal covers of it."""
         return self.id, self.seq, self.accepted, self.reason, self.result, self.signature
 
 
@@ -66,9 +66,9 @@ def hash_of(
     repository: str,
     prev: str,
 ) -> str:
-    """The hash of an entry whose dependencies and payload are given as their canonical texts."""
-    # Together this is the canonical form of the whole: the keys are in order, and text and small numbers
-    # are written by the fast encoder as the standard wants them.
+    """Return the hash of an entry, given the canonical texts of its dependencies and payload."""
+    # This is the canonical form: the keys are sorted, and the fast encoder writes text and small numbers
+    # as the standard requires.
     text = orjson.dumps(
         {
             "deps": orjson.Fragment(deps),
@@ -87,14 +87,14 @@ def hash_of(
 
 
 def signed_text(entry_hash: str, scope_id: str = "") -> bytes:
-    """What a signature of an entry signs: that it is one of an op, of which mesh, and its hash."""
-    return b"%b%b\n%b" % (_SIGNED, scope_id.encode(), entry_hash.encode())
+    """Return the text that the signature of an entry signs: a prefix, the scope and the hash."""
+    return b"%b%b\n%b" % (_SIGNATURE_PREFIX, scope_id.encode(), entry_hash.encode())
 
 
 class Sealing:
-    """Folds the verdicts since the last seal, that seal's own included, into one digest.
+    """Fold the verdicts since the last seal, including that seal's own, into one digest.
 
-    What is hashed are the verdicts as JSON arrays, each followed by a comma.
+    The hashed text is the verdicts as JSON arrays, each followed by a comma.
     """
 
     def __init__(self) -> None:
@@ -104,18 +104,18 @@ class Sealing:
         self.is_due = False
 
     def add(self, kind: str, verdict: Verdict) -> None:
-        """Fold in the verdict of the next entry; a seal begins anew with itself."""
+        """Fold in the verdict of the next entry; a seal starts over with itself."""
         if kind == SEAL:
             self._digest = hashlib.sha3_256()
             self._pending = []
             self._first = None
             self.is_due = False
         else:
-            self.is_due = True  # a seal of nothing but the seal before it would say nothing
+            self.is_due = True  # a seal that covers only the previous seal is useless
         if self._first is None:
             self._first = verdict[1]
         self._pending.append(verdict)
-        if len(self._pending) == _AT_ONCE:
+        if len(self._pending) == _BATCH_SIZE:
             self._fold()
 
     def _fold(self) -> None:
@@ -124,11 +124,11 @@ class Sealing:
             self._pending = []
 
     def payload(self, seq: int) -> str:
-        """The payload of a seal that is to be the next entry, with this number."""
+        """Return the payload of a seal that is to be the next entry, with this number."""
         return canonical(self.claim(seq))
 
     def claim(self, seq: int) -> dict[str, Any]:
-        """What a seal with this number says: which entries it covers, and the digest of their verdicts."""
+        """Return what a seal with this number states: its entries, and the digest of their verdicts."""
         self._fold()
         first = seq if self._first is None else self._first
         return {"from": first, "to": seq - 1, "verdicts": self._digest.hexdigest()}

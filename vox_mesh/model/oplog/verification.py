@@ -1,6 +1,6 @@
-"""Verification: reads a log chain by chain and says of each whether, and where, it was changed.
+"""Verification: check a log chain by chain, and report whether and where each was changed.
 
-Memory does not grow with the log, only with the number of chains and of heads that anchors recorded.
+Memory does not grow with the log, only with the number of chains and of anchored heads.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ DESIGNATE: Final = "DesignateCoordinator"
 ROUTE: Final = "RouteKind"
 REKEY: Final = "RekeyNode"
 OWNER_ONLY: Final = frozenset({DESIGNATE, ROUTE, REKEY})
-"""Kinds of op that only the owner of the mesh may author, each signed by itself."""
+"""Kinds of op that only the owner of the mesh may author; each is signed individually."""
 
 WITNESSES: Final = (ANCHOR, REKEY)
-"""Kinds of op that say something about other chains."""
+"""Kinds of op that state something about other chains."""
 
-_UNREADABLE: Final = (BadValue, TypeError, ValueError, AttributeError, KeyError)
-"""What comes of reading an entry that holds what none can hold."""
+_READ_ERRORS: Final = (BadValue, TypeError, ValueError, AttributeError, KeyError)
+"""What is raised by reading an entry with invalid contents."""
 
 _SPECIAL: Final = frozenset({INITIALISE, SEAL})
 _OPTIONAL_TEXT: Final = (str, type(None))
@@ -35,7 +35,7 @@ _DISPUTED: Final = ""  # in place of a hash: anchors that disagree can't both be
 
 
 class Key(NamedTuple):
-    """The key of a chain, from an entry on."""
+    """The key of a chain, in force from an entry on."""
 
     node_id: str
     from_seq: int
@@ -43,14 +43,14 @@ class Key(NamedTuple):
 
 
 def key_at(seq: int, keys: Sequence[Key]) -> str | None:
-    """The key that is in force at an entry, of those of its chain in their order."""
+    """Return the key in force at an entry, from the ordered keys of its chain."""
     return next((key.public_key for key in reversed(keys) if key.from_seq <= seq), None)
 
 
 def is_authentic(
     entry: LogEntry, following: Sequence[LogEntry], keys: Sequence[Key], scope_id: str = ""
 ) -> bool:
-    """Whether the entry is its author's: signed, or followed in its chain by one that is.
+    """Return whether the author signed the entry, or one that follows it in its chain.
 
     `following` is the chain from that entry on.
     """
@@ -64,21 +64,21 @@ def is_authentic(
             if each.signature is not None:
                 key = key_at(entry.seq, keys)
                 if key is None or key != key_at(each.seq, keys):
-                    return False  # a later key can't vouch for what was before it
+                    return False  # a later key can't vouch for earlier entries
                 return is_signed(signed_text(each.hash, scope_id), each.signature, key)
             prev = each.hash
-    except _UNREADABLE:
+    except _READ_ERRORS:
         return False
     return False
 
 
 def _is_whole(entry: LogEntry) -> bool:
-    """Whether the entry has its hash; and its parts are what they were then, not cut elsewhere."""
+    """Return whether the entry has its hash, and its JSON parts are canonical."""
     return entry.true_hash == entry.hash and is_canonical(entry.payload) and is_canonical(entry.causal_deps)
 
 
 class ChainReport(NamedTuple):
-    """What was found in one chain. `problem` is the first thing wrong with it, `seq` where that is."""
+    """The result for one chain. `problem` is the first problem found, `seq` its position."""
 
     node_id: str
     entries: int
@@ -90,7 +90,7 @@ class ChainReport(NamedTuple):
 
 
 class ChainWitness:
-    """What ops say of other chains: which heads they had, and which keys the owner accepted."""
+    """What ops state about other chains: their heads, and the keys that the owner accepted."""
 
     def __init__(self, owner_key: str | None, keys: Iterable[Key], scope_id: str = "") -> None:
         self.owner_key = owner_key
@@ -107,7 +107,7 @@ class ChainWitness:
             return
         try:
             if not _is_whole(entry):
-                return  # it was changed, and its own chain tells
+                return  # it was changed, which the check of its own chain reports
             payload: Any = parse(entry.payload)
             if entry.kind == ANCHOR:
                 for node_id, (seq, digest) in payload["heads"].items():
@@ -116,37 +116,37 @@ class ChainWitness:
             elif self.is_of_owner(entry):
                 for node_id, seq in payload["from"].items():
                     self._accepted_keys.add(Key(node_id, seq, payload["key"]))
-        except _UNREADABLE:
+        except _READ_ERRORS:
             return
 
     def _record(self, node_id: str, seq: int, digest: str, anchor: str) -> None:
         known, earlier = self.heads[node_id].setdefault(seq, (digest, anchor))
-        if known not in (digest, _DISPUTED):  # else whoever rewrote a chain could anchor it anew
+        if known not in (digest, _DISPUTED):  # otherwise a rewritten chain could be anchored again
             self.heads[node_id][seq] = (_DISPUTED, f"{earlier} or {anchor}")
 
     def is_of_owner(self, entry: LogEntry) -> bool:
-        """Whether the owner authored just this entry, whatever its chain looks like."""
+        """Return whether the owner signed this very entry, regardless of its chain."""
         if self.owner_key is None or entry.signature is None:
             return False
         try:
             text = signed_text(entry.hash, self.scope_id)
             return _is_whole(entry) and is_signed(text, entry.signature, self.owner_key)
-        except _UNREADABLE:
+        except _READ_ERRORS:
             return False
 
     def unaccepted(self, node_id: str) -> Key | None:
-        """A later key of the chain that the owner never accepted."""
+        """Return a later key of the chain that the owner never accepted, or `None`."""
         later = (key for key in self.keys.get(node_id, ()) if key.from_seq > 1)
         return next((key for key in later if key not in self._accepted_keys), None)
 
     def may_be_empty(self, node_id: str) -> bool:
-        """Whether the chain's keys are known from something else than its entries: messages, or the owner."""
+        """Return whether the chain's keys are known from other sources than its entries."""
         keys = self.keys.get(node_id, ())
         return all(key.from_seq == 0 or key in self._accepted_keys for key in keys)
 
 
 class _ChainCheck:
-    """The entries of one chain, in order, up to the first that is wrong."""
+    """Check the entries of one chain, in order, up to the first invalid one."""
 
     def __init__(self, node_id: str, witness: ChainWitness) -> None:
         self.node_id = node_id
@@ -161,13 +161,13 @@ class _ChainCheck:
         self.fault: tuple[str, int | None, str | None] | None = None
 
     def check(self, entry: LogEntry) -> None:
-        """Look at the next entry."""
+        """Check the next entry."""
         self.entries += 1
         if self.fault is not None:
             return
         try:
             problem = self._problem(entry)
-        except _UNREADABLE as error:
+        except _READ_ERRORS as error:
             problem = f"it holds something that no entry can hold: {error}"
         if problem is not None:
             self.fault = (problem, entry.seq, entry.op_id)
@@ -265,7 +265,7 @@ class _ChainCheck:
         return None
 
     def report(self) -> ChainReport:
-        """What was found, now that there are no more entries."""
+        """Return the result, after the last entry."""
         problem, seq, op_id = self.fault or self._bad_end() or (None, None, None)
         return ChainReport(self.node_id, self.entries, self.sealed_to, self.anchored_to, problem, seq, op_id)
 
@@ -288,7 +288,7 @@ class _ChainCheck:
 
 
 class LogCheck:
-    """Takes all entries, chain by chain and in order, and reports on each chain."""
+    """Check all entries, chain by chain and in order, and report on each chain."""
 
     def __init__(self, witness: ChainWitness) -> None:
         self._witness = witness
@@ -297,7 +297,7 @@ class LogCheck:
         self.chains: list[ChainReport] = []
 
     def check(self, entry: LogEntry) -> None:
-        """Look at the next entry."""
+        """Check the next entry."""
         current = self._current
         if current is None or current.node_id != entry.node_id:
             self._end_chain()
@@ -313,7 +313,7 @@ class LogCheck:
             self._current = None
 
     def finish(self, node_id: str | None = None) -> list[ChainReport]:
-        """The reports on all chains, or on one; chains of which nothing is left are among them."""
+        """Return the reports on all chains, or on one, including chains without any entries left."""
         self._end_chain()
         known = sorted({*self._witness.keys, *self._witness.heads})
         for name in known:
