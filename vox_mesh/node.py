@@ -36,7 +36,7 @@ from vox_mesh.nodes.identity import (
     passing_identity,
     place_of,
 )
-from vox_mesh.observability.log_context import telling
+from vox_mesh.observability.log_context import log_scope
 from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
@@ -309,7 +309,7 @@ async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
     activity = Activity(agent_id=settings.agent_id)
     presence = Presence(identity, tenant, clock, place=place, tick_s=settings.tick, activity=activity)
     author = OpLogWriter(lambda: identity, tenant, clock, presence, StoreWitness(keeper))
-    with telling(node=identity.node_id):  # and so does all that is begun here
+    with log_scope(node=identity.node_id):  # and so does all that is begun here
         store = await open_store_of(settings, Role.NODE, slot, tenant, author, dependencies)
         node = MeshNode(store, author, clock, presence, settings, dependencies)
         try:

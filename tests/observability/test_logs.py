@@ -18,7 +18,7 @@ from tools.forked import Process
 from tools.homes import MEMORY
 from vox_mesh import Job, Mesh
 from vox_mesh.http.tracing import traced
-from vox_mesh.observability.log_context import apart, log_fields, of_job, telling
+from vox_mesh.observability.log_context import detached_context, job_scope, log_fields, log_scope
 
 _PATIENCE_S: Final = 60.0
 _TRACE: Final = f"00-{'ab' * 16}-{'cd' * 8}-01"
@@ -198,18 +198,18 @@ def test_lines_tell_the_lock_and_the_message_for_as_long_as_they_are_in_hand(vox
 
 
 def test_what_outlives_a_job_does_not_speak_for_it(job: Job) -> None:
-    with telling(node="a", agent="b"), of_job(job):
+    with log_scope(node="a", agent="b"), job_scope(job):
         assert log_fields()["job"] == job.job_id
-        assert apart().run(log_fields) == {"node": "a"}
+        assert detached_context().run(log_fields) == {"node": "a"}
     assert log_fields() == {}
-    with of_job(job):
-        assert apart().run(log_fields) == {}
+    with job_scope(job):
+        assert detached_context().run(log_fields) == {}
 
 
 async def test_lines_are_about_no_message_that_was_acknowledged_in_whatever_order(mesh: Mesh) -> None:
     for agent in "abab":
         await mesh.bus.send(agent, "look", sender="other")
-    with telling(agent="outer"):
+    with log_scope(agent="outer"):
         inboxes = [mesh.bus.receive(agent) for agent in "ab"]
         for _ in range(2):
             messages = [await anext(inbox) for inbox in inboxes]

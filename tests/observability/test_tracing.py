@@ -471,7 +471,7 @@ async def told_of(mesh):
     try:
         with tracing.serving("00-" + "1" * 32 + "-" + "2" * 16 + "-01", "GET", "/") as span:
             if span is not None:
-                span.answered(200)
+                span.record_status(200)
             raise error
     except asyncio.CancelledError as raised:
         told.append(raised is error)
@@ -490,9 +490,12 @@ def test_a_tracer_that_fails_is_told_once_and_changes_nothing_else(vox: Vox) -> 
         for place in ("on_start", "on_end", "should_sample", "set_attribute")
     }
     lines = ended.err.splitlines()
-    calls = ("listening", "of_jobs", "running", "came_to", "sending", "received", "serving", "answered")
+    calls = (
+        *("find_spans", "record_jobs", "running", "record_outcome"),
+        *("sending", "record_received", "serving", "record_status"),
+    )
     assert sorted(lines) == sorted(
-        f"warning: a trace has gaps ({call}), because OpenTelemetry failed: "
-        "RuntimeError: no traces today; this is said once"
+        f"warning: trace incomplete, OpenTelemetry failed: call={call} error="
+        "RuntimeError: no traces today (logged once)"
         for call in calls
     )

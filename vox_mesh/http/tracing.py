@@ -8,7 +8,7 @@ from vox_mesh.http.metrics.labels import Label
 from vox_mesh.http.problems import Handler
 from vox_mesh.model.base.traces import Trace
 from vox_mesh.observability import tracing
-from vox_mesh.observability.log_context import of_trace, telling
+from vox_mesh.observability.log_context import log_scope, trace_fields
 
 
 @web.middleware
@@ -16,11 +16,11 @@ async def traced(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Continue the trace of a request, if it names one; put it outside of what makes problem documents."""
     label = Label.of(request)
     trace = Trace.read(request.headers.get("traceparent"))
-    with telling(request=" ".join(label), **of_trace(trace)):
+    with log_scope(request=" ".join(label), **trace_fields(trace)):
         if trace is None:
             return await handler(request)
         with tracing.serving(str(trace), *label) as span:
             response = await handler(request)
             if span is not None:
-                span.answered(response.status)
+                span.record_status(response.status)
             return response

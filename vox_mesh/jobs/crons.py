@@ -133,7 +133,7 @@ class Crons:
                     if refused.reason != FIRED:
                         raise
                     continue
-                tracing.tell_of_jobs("job schedule", [(job_id, {"vox.cron": cron.name})], began)
+                tracing.record_jobs("job schedule", [(job_id, {"vox.cron": cron.name})], began)
                 _log.info("%s: job %s is scheduled", cron.name, job_id)
                 fired.append(job_id)
         return fired

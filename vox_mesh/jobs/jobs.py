@@ -149,7 +149,7 @@ class Jobs:
         script = self.moves.schedule(list(by_id.values()))
         await self._write(script)
         told = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
-        tracing.tell_of_jobs("job schedule", told, began)
+        tracing.record_jobs("job schedule", told, began)
         if new:
             return [Scheduled(item["job_id"], item["ulid"], item["kind"]) for item in items]
         try:
@@ -220,7 +220,7 @@ class Jobs:
         scheduled = await self._schedule(items)
         anew = zip(jobs, scheduled, strict=True)
         told = (tracing.about(job, **{"vox.job.retried_as": each.job_id}) for job, each in anew)
-        tracing.tell_of_jobs("job retry", told, began)
+        tracing.record_jobs("job retry", told, began)
         return scheduled
 
     async def _retries(self, job_ids: Iterable[str]) -> dict[str, str]:
@@ -260,7 +260,7 @@ class Jobs:
         }
         began = tracing.began()
         await self._write(self.moves.give_back([item]))
-        tracing.tell_of_jobs("job yield", [tracing.about(job)], began)
+        tracing.record_jobs("job yield", [tracing.about(job)], began)
         return job
 
     async def expire(self, jobs: Sequence[Job]) -> list[str]:
@@ -308,7 +308,7 @@ class Jobs:
         began = tracing.began()
         outcome = await self._store.write(script)
         moved: list[str] = orjson.loads(outcome.rows[0]["moved"])
-        tracing.tell_of_jobs(name, ((job_id, {}) for job_id in moved), began)
+        tracing.record_jobs(name, ((job_id, {}) for job_id in moved), began)
         return moved
 
     async def _write(self, script: Script) -> None:

@@ -480,7 +480,7 @@ class Locks:
             await lease.run_once()
 
     async def close(self) -> None:
-        """Stop waiting, release what is still held here, and finish withdrawing abandoned requests."""
+        """Stop waiting, release all held locks, and finish withdrawing abandoned requests."""
         await self._queue.close()
         for lease in self._leases:
             lease.lose()  # the body is stopped with `LockLost`

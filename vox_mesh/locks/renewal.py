@@ -10,7 +10,7 @@ from typing import Final
 
 from vox_mesh.errors import LockLost, StaleFence
 from vox_mesh.model.locks.records import Lock
-from vox_mesh.observability.log_context import of_lock
+from vox_mesh.observability.log_context import lock_scope
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ async def hold_lease(
     body = asyncio.current_task()
     assert body is not None
     before = body.cancelling()
-    with of_lock(lock):
+    with lock_scope(lock):
         lease = Lease(lock, renew, body.cancel, monotonic)
         leases.add(lease)
         try:

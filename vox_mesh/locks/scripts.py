@@ -209,7 +209,7 @@ class LockRequest:
         return Statement(sql, (*mesh, self.id, json(self.keys)), refusal=LockHeld.code)
 
     def leave_script(self, mesh: Mesh) -> Script:
-        """Return the script that withdraws the request and releases what it was granted meanwhile."""
+        """Return the script that withdraws the request and releases its lock, if it was granted meanwhile."""
         keys = json(self.keys)
         return Script(
             Statement(_SQL["leave_queue"], (*mesh, self.id)),

@@ -19,7 +19,7 @@ from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.locks.scripts import WAITER_LEASE, LockRequest, json
 from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.observability.log_context import apart
+from vox_mesh.observability.log_context import detached_context
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script
 from vox_mesh.store.store import Store
@@ -89,7 +89,9 @@ class LockQueue:
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(0.0)  # its blocking lease may end sooner than the others'
         if self._watch_task is None:
-            self._watch_task = asyncio.create_task(self._watch(), name="vox-mesh-lock-queue", context=apart())
+            self._watch_task = asyncio.create_task(
+                self._watch(), name="vox-mesh-lock-queue", context=detached_context()
+            )
         try:
             return await waiter.served
         finally:
@@ -144,7 +146,7 @@ class LockQueue:
             self._timeout = None
 
     async def _keep_alive(self) -> None:
-        """Report that the waiters are still waiting, and requeue those that were taken for dead."""
+        """Report that the waiters are still waiting, and requeue any that were taken for dead."""
         waiting = dict(self._waiters)
         answer = Answer(
             _SQL["stay_in_queue"], (*self._mesh, json(list(waiting)), WAITER_LEASE), ("request_id",)

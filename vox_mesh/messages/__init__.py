@@ -1,1 +1,1 @@
-"""Messages between agents: durable inboxes, brought by a relay where there is one."""
+"""Messages between agents: durable inboxes, with an optional relay between nodes."""

@@ -49,7 +49,7 @@ from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import key_refused
 from vox_mesh.observability import tracing
-from vox_mesh.observability.log_context import of_message
+from vox_mesh.observability.log_context import message_scope
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
@@ -311,7 +311,7 @@ class Bus:
                 if task is not None and task is not handler:
                     task.add_done_callback(partial(self._handler_ended, consumer))
                 handler = task
-                with of_message(message):
+                with message_scope(message):
                     yield message
         finally:
             self._consumers.remove(consumer)

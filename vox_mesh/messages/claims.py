@@ -218,7 +218,7 @@ class Claims:
 
     def hand_out(self, message: Message, deadline: float) -> None:
         """Record that a consumer works on this message until the deadline."""
-        tracing.received(message)
+        tracing.record_received(message)
         self._handed_out[message.message_uuid] = HandedOut(message, deadline)
         if (sent_ms := message.sent_ms) is not None:
             self.stats.delivery.observe((self._clock.now_ms - sent_ms) / 1_000)
@@ -231,7 +231,7 @@ class Claims:
         self._handed_out.pop(message.message_uuid, None)
 
     async def ack(self, messages: Sequence[Message]) -> tuple[dict[str, MeshError], set[str]]:
-        """Acknowledge messages. Return the failures by id, and the ids of those that wait in the spool."""
+        """Acknowledge messages. Return the failures by id, and the ids of spooled acks."""
         verdicts = await self._store.write_all([self._build_ack(message) for message in messages])
         failures: dict[str, MeshError] = {}
         spooled: set[str] = set()
@@ -318,7 +318,7 @@ class Claims:
             _log.info("messages of an unanswered claim not released, their leases expire: %s", error.line)
 
     async def release_all(self, covering: Sequence[Message]) -> None:
-        """Release all claims of messages in hand, and those that cover relayed ones."""
+        """Release all claims of messages handed out, and all claims that cover relayed ones."""
         now = self._monotonic()
         handed = [each for each in self._handed_out.values() if each.deadline > now]
         self._handed_out.clear()

@@ -11,7 +11,7 @@ from vox_mesh.messages.consumer import Consumer
 from vox_mesh.messages.inbox_leases import InboxLeases
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.model.messages.records import Message
-from vox_mesh.observability.log_context import done_with
+from vox_mesh.observability.log_context import forget_message
 from vox_mesh.store.engines.thread import to_the_end
 
 _RETRY_DELAY_S = 1.0
@@ -98,7 +98,7 @@ class Handling:
         failures |= refusals
         lost: list[Message] = []
         for message in messages:
-            done_with(message)
+            forget_message(message)
             error = failures.get(message.message_uuid)
             if error is None:
                 self._record_ack(message, spooled=message.message_uuid in spooled)
@@ -124,10 +124,10 @@ class Handling:
             try:
                 await self._claims.nack(claimed, retry_in, reason)
             except NotHolder:
-                done_with(message)
+                forget_message(message)
                 await self._lose([message])
                 raise
-        done_with(message)
+        forget_message(message)
         if is_relayed(message):
             await self._lose([message])  # the database does not know the messages taken with it
             return
@@ -157,7 +157,7 @@ class Handling:
         return hold.claimed or message
 
     async def _lose(self, messages: Sequence[Message]) -> None:
-        """Release the messages claimed together with those that are no longer ours."""
+        """Release the messages claimed together with lost ones."""
         for message in messages:
             self._buffer.mark_not_done(message)
             self._buffer.holds.end(message)

@@ -23,7 +23,7 @@ class Hold:
 
     @property
     def claimed(self) -> Message | None:
-        """The message under the claim that covers the hold, if there is one."""
+        """Return the message under the claim that covers the hold, if there is one."""
         return None if self.claim_owner is None else self.message._replace(claim_owner=self.claim_owner)
 
 
@@ -56,7 +56,7 @@ class Holds:
         return self._holds.pop(message.message_uuid)
 
     def end_all(self) -> list[Message]:
-        """End every hold. Return the messages of those that a claim covers, under their claims."""
+        """End every hold. Return the messages whose hold is covered by a claim, under that claim."""
         holds, self._holds = self._holds, {}
         return [each.claimed for each in holds.values() if each.claimed is not None]
 

@@ -16,7 +16,7 @@ from vox_mesh.messages.log_throttle import ThrottledLogger
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import UNKNOWN, Message
-from vox_mesh.observability.log_context import apart
+from vox_mesh.observability.log_context import detached_context
 from vox_mesh.store.background import BackgroundFaults
 
 _log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def Remote(node_url: str) -> Route:  # noqa: N802 - one of three routes
 
 
 class RelayClient(Protocol):
-    """Delivers messages to another node."""
+    """Deliver messages to another node."""
 
     async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
         """Deliver messages; raise `RelayFailed` if that can be retried, `RelayRefused` if it can't."""
@@ -132,7 +132,7 @@ class Outbox:
             self._unresolved.append(item)
             if self._resolving is None or self._resolving.done():
                 self._resolving = asyncio.create_task(
-                    self._resolve(), name="vox-mesh-directory", context=apart()
+                    self._resolve(), name="vox-mesh-directory", context=detached_context()
                 )
 
     def _record_last(self, message: Message) -> str | None:
@@ -184,7 +184,7 @@ class Outbox:
         lane.items.append(item)
         if lane.task is None or lane.task.done():
             lane.task = asyncio.create_task(
-                self._deliver_all(peer, lane), name="vox-mesh-relay", context=apart()
+                self._deliver_all(peer, lane), name="vox-mesh-relay", context=detached_context()
             )
 
     def _drop_idle_queues(self) -> None:

@@ -157,7 +157,7 @@ def claim_one_script(values: tuple[str, str, str, str, int]) -> Script:
 
 
 def renew_script(mesh: Mesh, messages: Sequence[Message], lease_ms: int) -> Script:
-    """Return the script that renews a claim, or what is left of it."""
+    """Return the script that renews a claim, or the rest of it."""
     ids = json(message.message_uuid for message in messages)
     values = (*mesh, ids, messages[0].claim_owner, lease_ms)
     return Script(answer=Answer(sql("renew"), values, ("message_uuid",)), repeatable=True)

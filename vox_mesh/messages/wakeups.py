@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from vox_mesh.errors import StaleIncarnation, StoreClosed
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.observability.log_context import apart
+from vox_mesh.observability.log_context import detached_context
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Wakeups:
 
     @property
     def is_crowded(self) -> bool:
-        """Return whether there are so many receivers that one query serves all of them."""
+        """Return whether there are enough receivers that one query should serve all of them."""
         return self._joined > FEW
 
     def spread(self, longest_s: float) -> float:
@@ -99,7 +99,7 @@ class Wakeups:
         if self._task is None or self._task.done():
             self._seen, self._look_in_s = self._store.change_count, None
             running = self._store.faults.keep_running("inboxes", self._run)
-            self._task = asyncio.create_task(running, name="vox-mesh-inboxes", context=apart())
+            self._task = asyncio.create_task(running, name="vox-mesh-inboxes", context=detached_context())
         if self.is_crowded:  # its messages may be stored already, and not yet in our copy
             self._check_at = 0.0
             if self._timeout is not None and not self._timeout.expired():

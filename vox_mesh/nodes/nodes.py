@@ -99,7 +99,7 @@ class Nodes:
         return await self._nodes("live_marks", now_ms, now_ms - stale_threshold_ms)
 
     async def all(self) -> list[Node]:
-        """Return all nodes that ever joined, including those that left or died."""
+        """Return all nodes that ever joined, including left and dead ones."""
         return await self._nodes("marks", await self.now_ms())
 
     async def find(self, node_id: str) -> Node | None:

@@ -1,8 +1,8 @@
-"""What log lines are about: the job that is worked on, the lock that is held, the message in hand.
+"""The fields of log lines: the job in progress, the lock that is held, the message being handled.
 
-It is kept in the context of the running task, and whatever the work starts inherits it. It need not end in
-the order in which it began, nor in the same task: a loop over messages that is left is closed by others.
-Nothing of logging itself is changed: whoever formats lines asks for `log_fields()`.
+They are kept in the context of the running task, and every task started by the work inherits them. Scopes
+need not end in the order in which they began, nor in the same task: the generator of a message loop that is
+left early is closed by another task. Logging itself is not changed: formatters call `log_fields()`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from vox_mesh.model.messages.records import Message
 _Fields = Mapping[str, Any]
 
 
-class Telling:
-    """For as long as the block runs, lines tell this too: `with telling(node="builder-1"):`."""
+class LogScope:
+    """Add fields to the log lines within the block: `with log_scope(node="builder-1"):`."""
 
     __slots__ = ("_fields", "_is_left", "_task")
 
@@ -35,34 +35,37 @@ class Telling:
 
     @property
     def fields(self) -> _Fields:
-        """What is told."""
+        """Return the fields."""
         return self._fields or {}
 
     def __enter__(self) -> None:
         task = _current_task()
         self._task = None if task is None else ref(task)
-        _told.set((*(each for each in _told.get() if not each.is_over()), self))
+        _scopes.set((*(each for each in _scopes.get() if not each.is_over()), self))
 
     def __exit__(self, *_: object) -> None:
         self._is_left = True
-        _told.set(tuple(each for each in _told.get() if each is not self))
+        _scopes.set(tuple(each for each in _scopes.get() if each is not self))
 
     def is_over(self) -> bool:
-        """Whether the block has been left, if this is its task: what was started in it goes on telling."""
+        """Return whether the block was left, if this is its task.
+
+        Tasks that were started in the block keep its fields.
+        """
         task = self._task() if self._is_left and self._task is not None else None
         return task is not None and task is _current_task()
 
 
-_told: ContextVar[tuple[Telling, ...]] = ContextVar("vox_mesh_log_fields", default=())
+_scopes: ContextVar[tuple[LogScope, ...]] = ContextVar("vox_mesh_log_fields", default=())
 
 
-def telling(**fields: Any) -> Telling:
-    """Have lines tell these fields."""
-    return Telling(fields)
+def log_scope(**fields: Any) -> LogScope:
+    """Return a scope that adds these fields to log lines."""
+    return LogScope(fields)
 
 
-class _TellingOfJob(Telling):
-    """The same of a job: most are worked on without a word, so that what it is is found when it is told."""
+class _JobScope(LogScope):
+    """Add the fields of a job. They are computed lazily, since most jobs log nothing."""
 
     __slots__ = ("_job",)
 
@@ -72,38 +75,38 @@ class _TellingOfJob(Telling):
 
     @property
     def fields(self) -> _Fields:
-        """What is told."""
+        """Return the fields."""
         if self._fields is None:
             self._fields = _fields_of_job(self._job)
         return self._fields
 
 
-def of_job(job: Job) -> Telling:
-    """Have lines tell which job they are about."""
-    return _TellingOfJob(job)
+def job_scope(job: Job) -> LogScope:
+    """Return a scope that adds the fields of a job to log lines."""
+    return _JobScope(job)
 
 
 def job_context(job: Job) -> Context:
-    """A context of its own for the work on a job, in which lines tell which one it is."""
+    """Return a new context for the work on a job, with the fields of that job."""
     context = copy_context()
-    context.run(_told.set, (*_told.get(), of_job(job)))
+    context.run(_scopes.set, (*_scopes.get(), job_scope(job)))
     return context
 
 
 def _fields_of_job(job: Job) -> _Fields:
-    """What there is to tell of a job. Its trace is known also where nobody records traces."""
+    """Return the fields of a job. Its trace is known even where traces are not recorded."""
     fields = {
         "job": job.job_id,
         "kind": job.kind,
         "attempt": job.attempts,
-        **of_trace(Trace.of_job(job.job_id)),
+        **trace_fields(Trace.of_job(job.job_id)),
     }
     return fields if job.claimer is None else {"node": job.claimer, **fields}
 
 
-def of_lock(lock: Lock) -> Telling:
-    """Have lines tell which lock they are under."""
-    return telling(
+def lock_scope(lock: Lock) -> LogScope:
+    """Return a scope that adds the fields of a lock to log lines."""
+    return log_scope(
         node=lock.holder_node,
         agent=lock.holder_agent,
         lock=", ".join(lock.keys),
@@ -111,38 +114,40 @@ def of_lock(lock: Lock) -> Telling:
     )
 
 
-def of_message(message: Message) -> Telling:
-    """Have lines tell which message they are about."""
-    trace = of_trace(Trace.read(message.traceparent))
-    return telling(agent=message.receiver_agent, message_uuid=message.message_uuid, **trace)
+def message_scope(message: Message) -> LogScope:
+    """Return a scope that adds the fields of a message to log lines."""
+    trace = trace_fields(Trace.read(message.traceparent))
+    return log_scope(agent=message.receiver_agent, message_uuid=message.message_uuid, **trace)
 
 
-def of_trace(trace: Trace | None) -> dict[str, str]:
-    """The fields that name a trace."""
+def trace_fields(trace: Trace | None) -> dict[str, str]:
+    """Return the fields of a trace."""
     return {} if trace is None else {"trace_id": trace.trace_id, "span_id": trace.span_id}
 
 
-def done_with(message: Message) -> None:
-    """From now on, lines are not about this message any more, also if its generator is left as it is."""
-    told = _told.get()
-    _told.set(tuple(each for each in told if each.fields.get("message_uuid") != message.message_uuid))
+def forget_message(message: Message) -> None:
+    """Remove the fields of a message from log lines, even if its generator is not closed."""
+    told = _scopes.get()
+    _scopes.set(tuple(each for each in told if each.fields.get("message_uuid") != message.message_uuid))
 
 
-def apart() -> Context:
-    """A context for what outlives the work that happens to begin it: only the node is the same."""
-    context, node = Context(), _fields_told().get("node")
+def detached_context() -> Context:
+    """Return a context for a task that outlives the work which starts it: only the node is kept."""
+    context, node = Context(), _scope_fields().get("node")
     if node is not None:
-        context.run(_told.set, (telling(node=node),))
+        context.run(_scopes.set, (log_scope(node=node),))
     return context
 
 
 def log_fields() -> dict[str, Any]:
-    """What a line that is written here and now is about; its trace is that of the current span, if any."""
-    return {**_fields_told(), **_current_span()}
+    """Return the fields of a log line written now; the trace is that of the current span, if any."""
+    return {**_scope_fields(), **_current_span()}
 
 
-def _fields_told() -> dict[str, Any]:
-    return {name: value for each in _told.get() if not each.is_over() for name, value in each.fields.items()}
+def _scope_fields() -> dict[str, Any]:
+    return {
+        name: value for each in _scopes.get() if not each.is_over() for name, value in each.fields.items()
+    }
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -152,11 +157,11 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 
 def _current_span() -> dict[str, str]:
-    if "opentelemetry.trace" not in sys.modules:  # then nobody can have begun one
+    if "opentelemetry.trace" not in sys.modules:  # no span can have begun
         return {}
     from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
 
     span = get_current_span().get_span_context()
     if not span.is_valid:
         return {}
-    return of_trace(Trace(format_trace_id(span.trace_id), format_span_id(span.span_id)))
+    return trace_fields(Trace(format_trace_id(span.trace_id), format_span_id(span.span_id)))

@@ -1,7 +1,7 @@
-"""Spans, as OpenTelemetry has them. Loaded only where it is in use: go through `tracing`.
+"""Spans, by OpenTelemetry. Loaded only where it is in use: call the functions of `tracing`.
 
-A sampler or a processor of spans may be anybody's, and OpenTelemetry lets through what it raises. Whatever
-that is, jobs and messages go their way: it is logged once, and the span is lost.
+Samplers and span processors are foreign code, and OpenTelemetry does not catch their exceptions. They never
+affect jobs and messages: an exception is logged once, and the span is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.messages.records import Message
 
 MAX_SPANS: Final = 100
-"""So many jobs of one call have a span of their own."""
+"""How many jobs of one call get a span of their own."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,32 +52,32 @@ _Job = tuple[str, Mapping[str, Any]]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_told: set[tuple[str, str]] = set()
+_reported: set[tuple[str, str]] = set()
 
 
-# --- faults of others ----------------------------------------------------------------------------
+# --- exceptions of foreign code ------------------------------------------------------------------
 
 
-def _tell(where: str, fault: Exception) -> None:
+def _report_once(where: str, fault: Exception) -> None:
     kind = type(fault).__name__
-    if (where, kind) not in _told:
-        _told.add((where, kind))
+    if (where, kind) not in _reported:
+        _reported.add((where, kind))
         _log.warning(
-            "a trace has gaps (%s), because OpenTelemetry failed: %s: %s; this is said once",
+            "trace incomplete, OpenTelemetry failed: call=%s error=%s: %s (logged once)",
             *(where, kind, fault),
             exc_info=fault,
         )
 
 
 def _harmless(call: Callable[_P, _T]) -> Callable[_P, _T | None]:
-    """A call that gives nothing where it would raise."""
+    """Return a function that returns `None` instead of raising."""
 
     @wraps(call)
     def harmless(*args: _P.args, **kwargs: _P.kwargs) -> _T | None:
         try:
             return call(*args, **kwargs)
         except Exception as fault:
-            _tell(call.__name__, fault)
+            _report_once(call.__name__, fault)
             return None
 
     return harmless
@@ -86,7 +86,7 @@ def _harmless(call: Callable[_P, _T]) -> Callable[_P, _T | None]:
 def _harmless_block(
     block: Callable[_P, AbstractContextManager[_T]],
 ) -> Callable[_P, AbstractContextManager[_T | None]]:
-    """A block that can be entered and left, whatever is wrong; what its body raises is raised."""
+    """Return a context manager that never raises by itself; exceptions of its body pass through."""
 
     @wraps(block)
     def harmless(*args: _P.args, **kwargs: _P.kwargs) -> _HarmlessBlock[_T]:
@@ -105,7 +105,7 @@ class _HarmlessBlock(AbstractContextManager[_T | None]):
         try:
             entered = self._block.__enter__()
         except Exception as fault:
-            _tell(self._name, fault)
+            _report_once(self._name, fault)
             return None
         self._is_entered = True
         return entered
@@ -117,21 +117,21 @@ class _HarmlessBlock(AbstractContextManager[_T | None]):
             try:
                 self._block.__exit__(kind, error, trace)
             except Exception as fault:
-                _tell(self._name, fault)
+                _report_once(self._name, fault)
 
 
 # --- spans ---------------------------------------------------------------------------------------
 
 
 @_harmless
-def listening() -> Spans | None:
-    """Who makes spans for the provider that somebody has set up, if anybody has."""
+def find_spans() -> Spans | None:
+    """Return a maker of spans for the configured tracer provider; `None` if there is none."""
     provider = get_tracer_provider()
     return None if isinstance(provider, ProxyTracerProvider) else Spans(provider)
 
 
 class Spans:
-    """Makes spans of jobs, messages and requests."""
+    """Make spans of jobs, messages and requests."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer(_NAME, version(_NAME))
@@ -140,39 +140,39 @@ class Spans:
     # --- jobs ------------------------------------------------------------------------------------
 
     @_harmless
-    def of_jobs(self, name: str, jobs: Iterable[_Job], since: int) -> None:
-        """Spans that began then and end now; see `tracing.tell_of_jobs`."""
+    def record_jobs(self, name: str, jobs: Iterable[_Job], since: int) -> None:
+        """Record spans of jobs that began at `since` and end now; see `tracing.record_jobs`."""
         now, caller = time.time_ns(), get_current_span().get_span_context()
         left = iter(jobs)
         first = list(islice(left, MAX_SPANS))
         more = sum(1 for _ in left)
         if more:
-            told = {"vox.jobs": len(first) + more}
-            batch = self._tracer.start_span(f"{name} (many)", attributes=told, start_time=since)
+            attributes = {"vox.jobs": len(first) + more}
+            batch = self._tracer.start_span(f"{name} (many)", attributes=attributes, start_time=since)
             batch.end(now)
             caller = batch.get_span_context()
         for job_id, attributes in first:
-            self._of_job(name, job_id, attributes, caller, since).end(now)
+            self._start_job_span(name, job_id, attributes, caller, since).end(now)
 
-    def _of_job(
+    def _start_job_span(
         self, name: str, job_id: str, attributes: Mapping[str, Any], caller: SpanContext, since: int | None
     ) -> Span:
         trace = Trace.of_job(job_id)
-        is_sampled = self._samples(int(trace.trace_id, 16), name)
+        is_sampled = self._is_sampled(int(trace.trace_id, 16), name)
         is_other = caller.is_valid and caller.trace_id != int(trace.trace_id, 16)
         return self._tracer.start_span(
             name,
-            context=_below(trace._replace(is_sampled=is_sampled)),
+            context=_child_context(trace._replace(is_sampled=is_sampled)),
             kind=_KINDS.get(name, SpanKind.INTERNAL),
             attributes={"vox.job.id": job_id, **attributes},
             links=[Link(caller)] if is_other else [],
             start_time=since,
         )
 
-    def _samples(self, trace_id: int, name: str) -> bool:
-        """Whether the trace is taken: as the provider decides for one that begins there.
+    def _is_sampled(self, trace_id: int, name: str) -> bool:
+        """Return whether the trace is sampled, as the provider decides for a root span.
 
-        All spans of a job have a parent that nobody has ever seen, and would else follow what that says.
+        All spans of a job have a virtual parent, whose sampling flag they would follow otherwise.
         """
         if self._sampler is None:
             return True
@@ -182,14 +182,16 @@ class Spans:
     @_harmless_block
     @contextmanager
     def running(self, job_id: str, attributes: Mapping[str, Any]) -> Iterator[Span]:
-        """The span of the work on a job, which is the current one meanwhile."""
-        span = self._of_job("job run", job_id, attributes, get_current_span().get_span_context(), None)
+        """Make the span of the work on a job the current one."""
+        span = self._start_job_span(
+            "job run", job_id, attributes, get_current_span().get_span_context(), None
+        )
         with use_span(span, end_on_exit=True, record_exception=False):
             yield span
 
     @_harmless
-    def came_to(self, run: Span, state: str, reason: str | None) -> None:
-        """How the work ended; what goes back to those that wait is no error."""
+    def record_outcome(self, run: Span, state: str, reason: str | None) -> None:
+        """Record the outcome of the work; a retry is no error."""
         run.set_attribute("vox.job.state", state)
         if state == JobState.FAILED:
             run.set_status(Status(StatusCode.ERROR, (reason or "")[:_MAX_REASON]))
@@ -199,24 +201,24 @@ class Spans:
     @_harmless_block
     @contextmanager
     def sending(self, traceparent: str | None, to: str) -> Iterator[str | None]:
-        """The span of a message being sent, below the one it names or else the current one."""
+        """Make the span of a message being sent, below the one it names or the current one."""
         named = Trace.read(traceparent)
         span = self._tracer.start_span(
             "message send",
-            context=None if named is None else _below(named),
+            context=None if named is None else _child_context(named),
             kind=SpanKind.PRODUCER,
             attributes={"vox.message.receiver": to},
         )
         with use_span(span, end_on_exit=True, record_exception=False):
-            yield _written(span) if traceparent is None else None
+            yield _traceparent(span) if traceparent is None else None
 
     @_harmless
-    def received(self, message: Message) -> None:
-        """A short span: how long it is worked on is up to whoever has it now."""
+    def record_received(self, message: Message) -> None:
+        """Record a short span; it does not cover the handling of the message."""
         named = Trace.read(message.traceparent)
         self._tracer.start_span(
             "message receive",
-            context=None if named is None else _below(named),
+            context=None if named is None else _child_context(named),
             kind=SpanKind.CONSUMER,
             attributes={
                 "messaging.message.id": message.message_uuid,
@@ -229,14 +231,14 @@ class Spans:
     @_harmless_block
     @contextmanager
     def serving(self, traceparent: str, method: str, route: str) -> Iterator[ServedSpan | None]:
-        """The span of a request; none, if it names no trace after all."""
+        """Make the span of a request; `None` if it names no valid trace."""
         named = Trace.read(traceparent)
         if named is None:
             yield None
             return
         span = self._tracer.start_span(
             f"{method} {route}",
-            context=_below(named),
+            context=_child_context(named),
             kind=SpanKind.SERVER,
             attributes={"http.request.method": method, "http.route": route},
         )
@@ -251,21 +253,21 @@ class ServedSpan:
         self._span = span
 
     @_harmless
-    def answered(self, status: int) -> None:
-        """It was answered so."""
+    def record_status(self, status: int) -> None:
+        """Record the status of the response."""
         self._span.set_attribute("http.response.status_code", status)
         if status >= _SERVER_ERROR:
             self._span.set_status(Status(StatusCode.ERROR))
 
 
-def _below(trace: Trace) -> Context:
-    """The context of what follows in a trace of somebody else."""
+def _child_context(trace: Trace) -> Context:
+    """Return the context of a child of a remote span."""
     flags = TraceFlags(TraceFlags.SAMPLED if trace.is_sampled else TraceFlags.DEFAULT)
     parent = SpanContext(int(trace.trace_id, 16), int(trace.span_id, 16), is_remote=True, trace_flags=flags)
     return set_span_in_context(NonRecordingSpan(parent), Context())
 
 
-def _written(span: Span) -> str | None:
+def _traceparent(span: Span) -> str | None:
     context = span.get_span_context()
     if not context.is_valid:
         return None

@@ -1,7 +1,7 @@
-"""Traces of jobs and messages, for OpenTelemetry; where nobody has set that up, nothing happens here.
+"""Traces of jobs and messages, for OpenTelemetry; without a configured provider, nothing happens here.
 
-OpenTelemetry is never loaded by this: whoever sets it up has done so. Until then, each of these calls costs
-a look into a dictionary. None of them ever raises what OpenTelemetry does.
+This module never loads OpenTelemetry. Until the application has set it up, each of these calls costs a
+dictionary lookup. None of them raises exceptions of OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -22,89 +22,89 @@ _API: Final = "opentelemetry.trace"
 _NOTHING: Final[AbstractContextManager[None]] = nullcontext()
 _UNTRACED: Final = 0
 
-_AGAIN_S: Final = 1.0
-"""How long it may take to be noticed that somebody has set it up."""
+_RECHECK_DELAY_S: Final = 1.0
+"""How long it may take until a new tracer provider is noticed."""
 
 _spans: Spans | None = None
-_look_at = 0.0
+_next_check_at = 0.0
 
 JobAndMore = tuple[str, Mapping[str, Any]]
-"""A job's id, and what is to be told of it."""
+"""A job's id, and the attributes of its span."""
 
 
-def _listener() -> Spans | None:
-    """Who takes spans, if anybody does. A provider is set once, and then for ever."""
-    if _spans is not None or _API not in sys.modules or time.monotonic() < _look_at:
+def _active_spans() -> Spans | None:
+    """Return the maker of spans, if there is one. A provider is set once and for all."""
+    if _spans is not None or _API not in sys.modules or time.monotonic() < _next_check_at:
         return _spans
-    return _find_listener()
+    return _find_spans()
 
 
-def _find_listener() -> Spans | None:
-    global _spans, _look_at
-    _look_at = time.monotonic() + _AGAIN_S  # to ask takes longer than all else here
+def _find_spans() -> Spans | None:
+    global _spans, _next_check_at
+    _next_check_at = time.monotonic() + _RECHECK_DELAY_S  # checking takes longer than everything else here
     try:
         from vox_mesh.observability import spans
-    except Exception:  # another thread is just loading it, or it is only there in part
+    except Exception:  # another thread is loading it, or it is installed only in part
         return None
-    _spans = spans.listening()
+    _spans = spans.find_spans()
     return _spans
 
 
 def is_on() -> bool:
-    """Whether anybody takes spans, as it is now."""
-    return _API in sys.modules and (_spans or _find_listener()) is not None
+    """Return whether spans are recorded now."""
+    return _API in sys.modules and (_spans or _find_spans()) is not None
 
 
 # --- jobs ----------------------------------------------------------------------------------------
 
 
 def began() -> int:
-    """When something begins that may be told of later."""
-    return _UNTRACED if _listener() is None else time.time_ns()
+    """Return the start time for `record_jobs`."""
+    return _UNTRACED if _active_spans() is None else time.time_ns()
 
 
-def tell_of_jobs(name: str, jobs: Iterable[JobAndMore], since: int) -> None:
-    """What was done to jobs, since it `began`: a span in the trace of each, of up to a hundred of them.
+def record_jobs(name: str, jobs: Iterable[JobAndMore], since: int) -> None:
+    """Record a span in the trace of each job, up to a hundred, from `since` (see `began`) until now.
 
-    If there are more, one more span, which belongs to the caller's own trace, has their number.
+    If there are more, one more span in the caller's own trace has their number.
     """
-    if since != _UNTRACED and (spans := _listener()) is not None:
-        spans.of_jobs(name, jobs, since)
+    if since != _UNTRACED and (spans := _active_spans()) is not None:
+        spans.record_jobs(name, jobs, since)
 
 
 def about(job: Job, **more: Any) -> JobAndMore:
-    """A job, as a span tells of it."""
+    """Return a job's id and the attributes of its span."""
     return job.job_id, {"vox.job.kind": job.kind, "vox.job.attempt": job.attempts, **more}
 
 
 def running(job: Job) -> AbstractContextManager[Any]:
-    """For as long as a job is worked on: spans of the work itself are below this one."""
-    spans = _listener()
+    """Return a block for the work on a job: the spans of the work are below its span."""
+    spans = _active_spans()
     return _NOTHING if spans is None else spans.running(*about(job))
 
 
-def came_to(run: Any, state: str, reason: str | None) -> None:
-    """How the work that is `running` ended."""
-    if run is not None and (spans := _listener()) is not None:
-        spans.came_to(run, state, reason)
+def record_outcome(run: Any, state: str, reason: str | None) -> None:
+    """Record the outcome of the work that is `running`."""
+    if run is not None and (spans := _active_spans()) is not None:
+        spans.record_outcome(run, state, reason)
 
 
 # --- messages and requests -----------------------------------------------------------------------
 
 
 def sending(traceparent: str | None, to: str) -> AbstractContextManager[str | None]:
-    """For as long as a message is being sent; gives the trace that it is to carry, if nobody named one."""
-    spans = _listener()
+    """Return a block for sending a message; it yields the trace to carry if none was given."""
+    spans = _active_spans()
     return _NOTHING if spans is None else spans.sending(traceparent, to)
 
 
-def received(message: Message) -> None:
-    """A message is handed out."""
-    if (spans := _listener()) is not None:
-        spans.received(message)
+def record_received(message: Message) -> None:
+    """Record that a message is handed out."""
+    if (spans := _active_spans()) is not None:
+        spans.record_received(message)
 
 
 def serving(traceparent: str, method: str, route: str) -> AbstractContextManager[Any]:
-    """For as long as a request is served that names a trace; the answer's status is to be set."""
-    spans = _listener()
+    """Return a block for serving a request that names a trace; set the response status on its span."""
+    spans = _active_spans()
     return _NOTHING if spans is None else spans.serving(traceparent, method, route)

@@ -135,7 +135,7 @@ def _quote(name: str) -> str:
 
 
 def plain(row: Columns) -> dict[str, Any]:
-    """Return the row as it is stored, with booleans as integers."""
+    """Return the row in its stored form, with booleans as integers."""
     return {name: int(value) if isinstance(value, bool) else value for name, value in row.items()}
 
 

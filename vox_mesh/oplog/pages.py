@@ -48,7 +48,7 @@ class Pages:
             time = page[-1].hlc
 
     async def newest(self, limit: int, node_id: str | None, kind: str | None) -> list[LogEntry]:
-        """The last entries, of one chain and kind or of all, newest first."""
+        """Return the last entries, of one chain and kind or of all, newest first."""
         found: list[LogEntry] = []
         before = _MAX_POSITION
         while len(found) < limit:

@@ -334,7 +334,7 @@ class OpLogWriter:
         return True
 
     async def read_end(self, database: DirectDatabase) -> End:
-        """Read where the chain ends, regardless of what was known of it."""
+        """Read where the chain ends, without relying on earlier knowledge."""
         rows = await self._ask(database, "chain_tail", None, 2**63 - 1, 1)
         if not rows:
             return End()

@@ -20,7 +20,7 @@ from vox_mesh.errors import AWAY, MeshError, NotHolder
 from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message
-from vox_mesh.observability.log_context import of_message
+from vox_mesh.observability.log_context import message_scope
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.thread import to_the_end
 
@@ -44,7 +44,7 @@ class Exec:
         """Deal with all messages; the exit code: whether each of them is done with."""
         async with Mesh.open_command(self._settings) as mesh, aclosing(coming(mesh, self._box)) as messages:
             async for message in messages:
-                with of_message(message):
+                with message_scope(message):
                     self._failed += not await self._deal_with(mesh, message)
         return ExitCode.NO if self._failed else ExitCode.DONE
 

@@ -58,7 +58,7 @@ async def attempt(
     """
     with tracing.running(context.job) as run:
         ended = await _attempt(context, work, clock, timeout_s, is_stopped)
-        tracing.came_to(run, ended.state, ended.reason)
+        tracing.record_outcome(run, ended.state, ended.reason)
     return ended
 
 

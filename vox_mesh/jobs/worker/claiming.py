@@ -72,7 +72,7 @@ class JobClaimer:
         """Claim and start jobs; those that we got."""
         began = tracing.began()
         claimed = await self._claimed(jobs, lease_ms)
-        tracing.tell_of_jobs("job claim", (tracing.about(each.job) for each in claimed), began)
+        tracing.record_jobs("job claim", (tracing.about(each.job) for each in claimed), began)
         return claimed
 
     async def _claimed(self, jobs: Sequence[Job], lease_ms: int) -> list[Claimed]:

@@ -23,7 +23,7 @@ from vox_mesh.model.jobs.proof import BLAKE3, Envelope, Runner, prove_and_tell, 
 from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
-from vox_mesh.observability.log_context import apart, of_job
+from vox_mesh.observability.log_context import detached_context, job_scope
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Script
 from vox_mesh.store.store import Store
@@ -97,7 +97,8 @@ class Finisher:
         written: asyncio.Future[Ended | None] = loop.create_future()
         self._waiting.append((ended, written))
         if len(self._waiting) == 1:
-            loop.call_soon(self._begin, context=apart())  # after all that end in this turn of the loop
+            # After all attempts that end in this turn of the loop.
+            loop.call_soon(self._begin, context=detached_context())
         told = await written
         if began:
             self._trace(ended, told, began)
@@ -106,7 +107,7 @@ class Finisher:
     def _trace(self, ended: Ended, told: Ended | None, began: int) -> None:
         name = "job yield" if (told or ended).goes_back else "job complete"
         more = {"vox.job.state": (told or ended).state.value, "vox.job.accepted": told is not None}
-        tracing.tell_of_jobs(name, [tracing.about(ended.job, **more)], began)
+        tracing.record_jobs(name, [tracing.about(ended.job, **more)], began)
 
     def _begin(self) -> None:
         """Write batch by batch: while the database has one, the next one is prepared."""
@@ -273,7 +274,7 @@ def _otherwise(ended: Ended, failure: MeshError) -> Ended | None:
 def _settle(ended: Ended, written: asyncio.Future[Ended | None], failure: MeshError | None) -> None:
     if failure is not None:
         level = logging.INFO if isinstance(failure, Refused) else logging.ERROR
-        with of_job(ended.job):
+        with job_scope(ended.job):
             _log.log(level, "the end of job %s was not accepted: %s", ended.job.job_id, failure.line)
     if not written.done():
         written.set_result(ended if failure is None else None)

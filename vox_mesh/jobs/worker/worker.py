@@ -34,7 +34,7 @@ from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.jobs.worker.stats import WorkerStats
 from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, EXEC, Job, JobState
-from vox_mesh.observability.log_context import job_context, of_job
+from vox_mesh.observability.log_context import job_context, job_scope
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -485,7 +485,7 @@ class Worker:
         """A job is not ours any more: stop working on it at once."""
         task = self._running.get(job.job_id)
         if task is not None:
-            with of_job(job):
+            with job_scope(job):
                 _log.warning("job %s is not ours any more: its work is stopped", job.job_id)
             task.cancel()
 

@@ -27,7 +27,7 @@ WITNESSES: Final = (ANCHOR, REKEY)
 """Kinds of op that state something about other chains."""
 
 _READ_ERRORS: Final = (BadValue, TypeError, ValueError, AttributeError, KeyError)
-"""What is raised by reading an entry with invalid contents."""
+"""Raised by reading an entry with invalid contents."""
 
 _SPECIAL: Final = frozenset({INITIALISE, SEAL})
 _OPTIONAL_TEXT: Final = (str, type(None))

@@ -11,7 +11,7 @@ from typing import Final
 from vox_mesh.model.base.histogram import Histogram
 from vox_mesh.model.rhythm.frames import BeatFrame, TempoSource
 from vox_mesh.model.rhythm.tempo import Beat, Metronome
-from vox_mesh.observability.log_context import apart
+from vox_mesh.observability.log_context import detached_context
 from vox_mesh.rhythm.context import RhythmContext
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Pulse:
         self._listeners.add(listener)
         if self._beating is None:
             beating = self._ground.store.faults.keep_running("pulse", self._beat)
-            self._beating = asyncio.create_task(beating, name="vox-mesh-pulse", context=apart())
+            self._beating = asyncio.create_task(beating, name="vox-mesh-pulse", context=detached_context())
         try:
             while (frame := await listener.next()) is not None:
                 yield frame
