@@ -56,8 +56,8 @@ async def test_an_update_whose_answer_got_lost_counts_once(requests: int) -> Non
 
         look = node.occ._versions.look
 
-        async def look_and_move(place: Any) -> Any:
-            seen = await look(place)
+        async def look_and_move(address: Any) -> Any:
+            seen = await look(address)
             if rivals:
                 rivals.popleft()
                 await node.occ.write(MEMORIES, at("a"), {"importance": 10}, seen)

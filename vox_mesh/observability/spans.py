@@ -147,8 +147,8 @@ class Spans:
         first = list(islice(left, MAX_SPANS))
         more = sum(1 for _ in left)
         if more:
-            attributes = {"vox.jobs": len(first) + more}
-            batch = self._tracer.start_span(f"{name} (many)", attributes=attributes, start_time=since)
+            count = {"vox.jobs": len(first) + more}
+            batch = self._tracer.start_span(f"{name} (many)", attributes=count, start_time=since)
             batch.end(now)
             caller = batch.get_span_context()
         for job_id, attributes in first:

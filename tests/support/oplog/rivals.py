@@ -48,13 +48,13 @@ def moving(mesh: Mesh, times: int, values: Mapping[str, Any]) -> None:
     versions = mesh.occ._versions
     look, left = versions.look, times
 
-    async def look_and_move(place: RowAddress) -> dict[str, Any] | None:
+    async def look_and_move(address: RowAddress) -> dict[str, Any] | None:
         nonlocal left
-        seen = await look(place)
+        seen = await look(address)
         if left:
             left -= 1
             new = {name: f"{value} {left}" for name, value in values.items()}
-            script = Script(place.put(new, seen, await versions.next(seen)))
+            script = Script(address.put(new, seen, await versions.next(seen)))
             await mesh.store.write(script)
         return seen
 
