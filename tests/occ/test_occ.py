@@ -334,4 +334,4 @@ async def test_an_agent_is_told_of_what_is_deferred_to_it_and_its_silence_undoes
     recorded = await local.conflicts.list()
     assert told == recorded[:1]
     assert len(recorded) == 2
-    assert "judge was not told" in caplog.text
+    assert "conflict notification failed: agent=judge" in caplog.text

@@ -221,6 +221,7 @@ class OpLogWriter:
         self._started = now = self._clock.started()
         seen = self.witness.seen
         is_fresh = 0 <= now - self._guarded_at <= _GUARD_REUSE_S and self._guard_for is seen
+        is_fresh = is_fresh and self._clock.step is None
         if self._guard is None or not is_fresh:
             self._guard, self._guard_for, self._guarded_at = self._new_guard(), seen, now
         return self._guard
@@ -448,15 +449,16 @@ class OpLogWriter:
             raise self._superseded_error(now)
 
     async def _refuse_if_newer(self, database: DirectDatabase) -> None:
-        """Raise if this process was superseded before the rollback after which it wants to rejoin.
+        """Raise if another process of this node is newer, or has joined since the rollback.
 
         A rollback raises all incarnations by the same amount: the remainders show which is newer.
         """
         if self.incarnation is None:
             return
-        now = await self._incarnation_now(database)
-        if now is not None and now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
-            raise self._superseded_error(now)
+        mesh = (*self._mesh, self.identity.node_id)
+        for now, has_joined in await database.ask(Statement(_NODES["current_process"], mesh)):
+            if has_joined or now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
+                raise self._superseded_error(now)
 
     async def _incarnation_now(self, database: DirectDatabase) -> int | None:
         rows = await database.ask(Statement(_NODES["incarnation"], (*self._mesh, self.identity.node_id)))
