@@ -113,7 +113,7 @@ class Heartbeat:
         tick, is_all = await self._write(self._presence.beat(), scripts, self._tick_s)
         now_ms, correction_ms, *witnessed = tick.rows[0]
         self._clock.heard(now_ms, started, correction_ms)
-        self._witness.beat(*witnessed)
+        self._witness.record_beat(*witnessed)
         if is_all:
             del self._database_clock.unrecorded[: len(steps)]
         if is_full_minute:

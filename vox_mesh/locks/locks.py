@@ -32,7 +32,7 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import checked_seconds
 from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.pattern_index import PatternIndex
-from vox_mesh.model.locks.patterns import normalised
+from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.op_kinds import BREAK
@@ -395,7 +395,7 @@ class Locks:
 
         Its original TTL is not known any more: a renewal uses the default TTL of its keys.
         """
-        key, holders = normalised(key), await self.holders()
+        key, holders = normalise(key), await self.holders()
         first = next((h for h in holders if (h.lock_key, h.fence_token) == (key, token)), None)
         if first is None:
             raise StaleFence
@@ -448,7 +448,7 @@ class Locks:
 
     async def break_lock(self, key: str, reason: str) -> tuple[str, list[Holder]]:
         """Break the locks on a key, with all of their keys. Return the id of the op, and the holders."""
-        key = normalised(key)
+        key = normalise(key)
         holders = await self.holders([key])
         if not holders:
             raise NotKnown(f"nobody holds {key}", hint="see `vox-mesh lock list`")

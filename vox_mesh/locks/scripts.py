@@ -16,7 +16,7 @@ import orjson
 
 from vox_mesh.errors import BadValue, LockHeld, StaleFence
 from vox_mesh.model.base.durations import checked_seconds
-from vox_mesh.model.locks.patterns import FILE, normalised
+from vox_mesh.model.locks.patterns import FILE, normalise
 from vox_mesh.model.locks.records import Holder, Lock, milliseconds_at
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
@@ -276,12 +276,12 @@ def checked_ttl(ttl: float) -> float:
 def normal_keys(keys: object) -> tuple[str, ...]:
     """Return the keys in their normal form, without duplicates."""
     if isinstance(keys, str):
-        return (normalised(keys),)
+        return (normalise(keys),)
     wanted = list(keys) if isinstance(keys, Iterable) else [keys]
     texts = [key for key in wanted if isinstance(key, str)]
     if len(texts) < len(wanted):
         raise BadValue(f"keys must be text or a list of texts, got {keys!r}", hint="such as file:src/lib.rs")
-    return tuple(dict.fromkeys(map(normalised, texts)))
+    return tuple(dict.fromkeys(map(normalise, texts)))
 
 
 def modifier(seconds: float) -> str:

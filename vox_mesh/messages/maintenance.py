@@ -9,7 +9,7 @@ from typing import Any, Final
 from vox_mesh.errors import DatabaseUnavailable, MessageTaken
 from vox_mesh.messages.bus import Bus
 from vox_mesh.messages.scripts import json, sql
-from vox_mesh.model.base.ulid import derived
+from vox_mesh.model.base.ulid import derive_ulid
 from vox_mesh.model.messages.records import MESH_AGENT, Message
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Answer, Script, Statement
@@ -96,5 +96,5 @@ class MessageMaintenance:
             msg_type=OVERDUE,
             thread=message.thread,
             reply_to=message.message_uuid,
-            key=derived(message.message_uuid, "overdue"),
+            key=derive_ulid(message.message_uuid, "overdue"),
         )

@@ -227,7 +227,7 @@ class MeshClock:
     def refuse_if_off(self) -> None:
         """Raise `DatabaseClockJumped` or `ClockOff` when nothing new may be granted or authored here."""
         if self.step is not None:
-            raise self.jumped()
+            raise self.jumped_error()
         if self.is_off:
             raise ClockOff(
                 self._off_text(),
@@ -240,7 +240,7 @@ class MeshClock:
             text += f" as corrected by {self.correction_ms / 1_000:+.0f} s"
         return text
 
-    def jumped(self) -> DatabaseClockJumped:
+    def jumped_error(self) -> DatabaseClockJumped:
         """Return the error to raise while a step of the database's clock is not confirmed."""
         step_s = 0.0 if self.step is None else self.step.low_ms / 1_000
         return DatabaseClockJumped(

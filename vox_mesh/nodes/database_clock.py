@@ -95,7 +95,7 @@ class DatabaseClock:
         elif self._has_testified:
             await self._testify(database, observer, None)
         if self._clock.step is not None:
-            raise self._clock.jumped()
+            raise self._clock.jumped_error()
 
     async def _read_time(self, database: DirectDatabase) -> None:
         is_first, started = not self._clock.is_set, self._clock.started()

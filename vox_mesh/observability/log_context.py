@@ -127,8 +127,8 @@ def trace_fields(trace: Trace | None) -> dict[str, str]:
 
 def forget_message(message: Message) -> None:
     """Remove the fields of a message from log lines, even if its generator is not closed."""
-    told = _scopes.get()
-    _scopes.set(tuple(each for each in told if each.fields.get("message_uuid") != message.message_uuid))
+    scopes = _scopes.get()
+    _scopes.set(tuple(each for each in scopes if each.fields.get("message_uuid") != message.message_uuid))
 
 
 def detached_context() -> Context:

@@ -22,8 +22,8 @@ from vox_mesh.errors import (
     TooLarge,
 )
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.base.row_json import encoded, row_of, row_text, shown
-from vox_mesh.model.occ.merge import Columns, differing, three_way
+from vox_mesh.model.base.row_json import encode_row, row_of, row_text, show_row
+from vox_mesh.model.occ.merge import Columns, changed_columns, three_way
 from vox_mesh.occ.tables import WRITTEN_AT, RowAddress
 from vox_mesh.occ.versions import Versions, writer_of
 from vox_mesh.oplog.op_kinds import RESOLVE
@@ -270,10 +270,10 @@ class Conflicts:
         payload = {
             "conflict_id": conflict.conflict_id,
             "table": conflict.table_name,
-            "key": encoded(conflict.row_key),
+            "key": encode_row(conflict.row_key),
             "take": name,
             "over": None if over is None else over[WRITTEN_AT],
-            "value": None if values is None else encoded(values),
+            "value": None if values is None else encode_row(values),
             "written_at": written_at,
             "reason": reason,
             "who": {"node": node_id, "agent": agent},
@@ -327,7 +327,7 @@ def _merge_sides(conflict: Conflict, address: RowAddress, right: Columns | None)
             columns=merged.clashes,
             hint="take left or right, or give the value",
         )
-    return differing(merged.row, right) or None
+    return changed_columns(merged.row, right) or None
 
 
 def _already_resolved(conflict: Conflict) -> AlreadyResolved:
@@ -345,7 +345,7 @@ def _version(row: Columns | None) -> str:
 
 
 def _row_moved(now: dict[str, Any] | None, statement: int) -> RowMoved:
-    current = "it is gone" if now is None else f"it is now {orjson.dumps(shown(now)).decode()}"
+    current = "it is gone" if now is None else f"it is now {orjson.dumps(show_row(now)).decode()}"
     current = current if len(current) <= _MAX_SHOWN_CHARS else f"{current[:_MAX_SHOWN_CHARS]}..."
     return RowMoved(
         f"the row has moved on since the conflict was recorded: {current}",

@@ -22,8 +22,8 @@ from tenacity import (
 )
 
 from vox_mesh.errors import BadValue, Contended, OutcomeUnknown
-from vox_mesh.model.base.ulid import derived, is_ulid
-from vox_mesh.model.occ.merge import Columns, differing, three_way
+from vox_mesh.model.base.ulid import derive_ulid, is_ulid
+from vox_mesh.model.occ.merge import Columns, changed_columns, three_way
 from vox_mesh.occ.conflicts import Conflict, Conflicts
 from vox_mesh.occ.strategies import (
     ConflictRecorded,
@@ -83,7 +83,7 @@ class _Keys:
     def key_for(self, purpose: str) -> str:
         """Return the key for one purpose in this attempt."""
         is_first = purpose == _WRITE and self.attempt == 1
-        return self.first if is_first else derived(self.first, f"{purpose} {self.attempt}")
+        return self.first if is_first else derive_ulid(self.first, f"{purpose} {self.attempt}")
 
 
 class Occ:
@@ -143,7 +143,7 @@ class Occ:
                 return Written(done)
             right = await self._versions.look(address)
             if _is_version(right, origin):
-                raise _contended(address)  # it is back: the next attempt finds it unchanged
+                raise _contended_error(address)  # it is back: the next attempt finds it unchanged
             left = {**({} if origin is None else address.bare(origin)), **new}
             return await self._settle(
                 strategy, _Sides(address, origin, left, right, agent or self._versions.agent), keys
@@ -186,7 +186,7 @@ class Occ:
             done = await self._put(address, address.values(values, base), base, keys, _WRITE)
             if done is None:
                 self.counts[table, "retried"] += 1
-                raise _contended(address)
+                raise _contended_error(address)
             return Written(done)
 
         return await self._retry(attempt, keys, tries, patience)
@@ -202,7 +202,7 @@ class Occ:
             case TakeLeft():
                 done = await self._put(address, sides.left, right, keys, "left")
                 if done is None:
-                    raise _contended(address)
+                    raise _contended_error(address)
                 return self._count(address, "overwritten", Written(done, overwritten=right))
             case Merge(below):
                 merged = await self._merge(sides, keys)
@@ -224,12 +224,12 @@ class Occ:
         row, clashes = three_way(sides.base, sides.left, address.bare(right))
         if clashes:
             return None
-        changes = differing(row, right)
+        changes = changed_columns(row, right)
         if not changes:
             return Merged(right, right)
         done = await self._put(address, changes, right, keys, "merge")
         if done is None:
-            raise _contended(address)
+            raise _contended_error(address)
         return Merged({**right, **changes, WRITTEN_AT: done}, right)
 
     async def _record(self, strategy: Manual | DeferToAgent, sides: _Sides, keys: _Keys) -> ConflictRecorded:
@@ -246,7 +246,7 @@ class Occ:
         )
         recorded = await self._send(address, statement, conflict_id, keys, "record")
         if recorded is None:
-            raise _contended(address)
+            raise _contended_error(address)
         if deferred_to is not None and self.notify is not None:
             try:
                 await self.notify(await self._conflicts.find(recorded))
@@ -304,7 +304,7 @@ def _is_version(row: Columns | None, other: Columns | None) -> bool:
     return bool(row[WRITTEN_AT] == other[WRITTEN_AT])
 
 
-def _contended(address: RowAddress) -> Contended:
+def _contended_error(address: RowAddress) -> Contended:
     return Contended(
         f"others wrote {address.row_key} of {address.table.name} each time this was tried",
         hint="try again later, or have fewer write the same row",

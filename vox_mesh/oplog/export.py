@@ -192,20 +192,20 @@ def verify_export(path: Path, node_id: str | None = None) -> Verified:
 def _open(path: Path) -> Iterator[BinaryIO]:
     try:
         if not path.is_file():
-            raise _no_export(path, "it is no file")
+            raise _no_export_error(path, "it is no file")
         with path.open("rb") as file:
             yield file
     except OSError as error:
-        raise _no_export(path, error.strerror or "it can't be read") from None
+        raise _no_export_error(path, error.strerror or "it can't be read") from None
 
 
-def _no_export(path: Path, reason: str) -> BadSettings:
+def _no_export_error(path: Path, reason: str) -> BadSettings:
     return BadSettings(
         f"{path} is no export of a log: {reason}", hint="name a file that `vox-mesh oplog export` wrote"
     )
 
 
-def _damaged(path: Path, number: int, what: str) -> ExportRefused:
+def _damaged_error(path: Path, number: int, what: str) -> ExportRefused:
     return ExportRefused(f"{path}, line {number}: {what}", hint="the file was damaged: export the log again")
 
 
@@ -213,11 +213,11 @@ def _header(path: Path, line: bytes) -> Header:
     try:
         record = parse(line)
     except BadValue:
-        raise _no_export(path, "its first line is not JSON") from None
+        raise _no_export_error(path, "its first line is not JSON") from None
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
-        raise _no_export(path, "its first line does not say so")
+        raise _no_export_error(path, "its first line does not say so")
     if record.get("version") != _VERSION:
-        raise _no_export(path, f"this code knows version {_VERSION} of the format")
+        raise _no_export_error(path, f"this code knows version {_VERSION} of the format")
     try:
         owner = record["owner"]
         header = Header(
@@ -230,7 +230,7 @@ def _header(path: Path, line: bytes) -> Header:
     except (KeyError, TypeError):
         is_ours = False
     if not is_ours:
-        raise _damaged(path, 1, "the header is not written as an export writes it")
+        raise _damaged_error(path, 1, "the header is not written as an export writes it")
     return header
 
 
@@ -250,12 +250,14 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         number += 1
         if line.startswith(_END_PREFIX):
             if line != _end_line(number - 2):
-                raise _damaged(path, number, f"{number - 2} entries lie before it, and it says otherwise")
+                raise _damaged_error(
+                    path, number, f"{number - 2} entries lie before it, and it says otherwise"
+                )
             if file.read(1):
-                raise _damaged(path, number + 1, "it follows the last line")
+                raise _damaged_error(path, number + 1, "it follows the last line")
             return
         yield number, line
-    raise _damaged(path, number, "the file ends here, without its last line: it was cut off")
+    raise _damaged_error(path, number, "the file ends here, without its last line: it was cut off")
 
 
 def _entry(path: Path, number: int, line: bytes, header: Header) -> LogEntry:
@@ -270,13 +272,13 @@ def _entry(path: Path, number: int, line: bytes, header: Header) -> LogEntry:
         is_ours = isinstance(record["node_id"], str) and _json_line(_record(entry, unfit)) == line
         is_ours = is_ours and not any(is_canonical(record[name]) for name in unfit)
     except orjson.JSONDecodeError as error:
-        raise _damaged(path, number, f"it is not JSON: {error}") from None
+        raise _damaged_error(path, number, f"it is not JSON: {error}") from None
     except (BadValue, KeyError, TypeError, AttributeError):
         is_ours = False
     if not is_ours:
-        raise _damaged(path, number, "it is not written as an export writes an entry")
+        raise _damaged_error(path, number, "it is not written as an export writes an entry")
     if entry.repository_id != header.repository_id:
-        raise _damaged(path, number, f"it belongs to another repository ({entry.repository_id!r})")
+        raise _damaged_error(path, number, f"it belongs to another repository ({entry.repository_id!r})")
     return entry
 
 

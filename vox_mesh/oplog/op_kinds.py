@@ -103,7 +103,7 @@ class Kinds:
         if self._kinds.setdefault(kind.name, kind) is not kind:
             raise BadValue(f"there are two kinds of op named {kind.name!r}")
 
-    def authored(self, name: str) -> OpKind:
+    def find_authorable(self, name: str) -> OpKind:
         """Return a kind that users may author; raise `BadValue` for those the mesh writes itself."""
         if name in _INTERNAL_KINDS:
             raise BadValue(f"ops of the kind {name} are written by the mesh itself")

@@ -83,7 +83,7 @@ class OpLog:
 
         The op's id is the outcome's key. A refused op is appended too, as refused, and raises `Refused`.
         """
-        known = self._kinds.authored(kind)
+        known = self._kinds.find_authorable(kind)
         if not known.ends_something:
             self._clock.refuse_if_off()
         if not (deps or known.does_something):

@@ -12,7 +12,7 @@ import orjson
 
 from vox_mesh.errors import NotKnown, Refused, ScriptFailed
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.model.base.ulid import derived
+from vox_mesh.model.base.ulid import derive_ulid
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import Key, is_authentic
 from vox_mesh.nodes.clock import MeshClock
@@ -189,7 +189,7 @@ class Deferral:
         """Write the decision; every node that tries sends the same script, so it takes effect once."""
         guard = Statement(_SQL["refuse_unless_waiting"], self._op_values(entry), refusal=_NOT_WAITING)
         op = Op(kind, canonical(payload), (entry.op_id,))
-        await self._store.write(Script(guard, *effects, key=derived(entry.op_id, kind), op=op))
+        await self._store.write(Script(guard, *effects, key=derive_ulid(entry.op_id, kind), op=op))
 
     def _op_values(self, entry: LogEntry) -> tuple[str, str, str]:
         return (*self._store.tenant[:2], entry.op_id)

@@ -96,19 +96,19 @@ class StoreWitness:
         token = max(self.seen.fence_token, self.highest_token())
         return self.seen._replace(fence_token=token)
 
-    def joined(self, epoch: Epoch, incarnation: int, beats: int, last_id: int) -> None:
+    def record_join(self, epoch: Epoch, incarnation: int, beats: int, last_id: int) -> None:
         """Start over with a new incarnation; only the highest fencing token is kept."""
         token = self.memory.fence_token
         self.seen = StoreMemory(epoch, incarnation, beats, last_id, fence_token=token)
 
-    def beat(self, incarnation: int, beats: int, last_id: int) -> None:
+    def record_beat(self, incarnation: int, beats: int, last_id: int) -> None:
         """Record an acknowledged heartbeat; one of an earlier incarnation is ignored."""
         seen = self.seen
         if incarnation == seen.incarnation:
             last_id = max(seen.last_id, last_id)
             self.seen = seen._replace(beats=max(seen.beats, beats), last_id=last_id)
 
-    def appended(self, entry_id: int, op_id: str, seq: int, entry_hash: str) -> None:
+    def record_entry(self, entry_id: int, op_id: str, seq: int, entry_hash: str) -> None:
         """Record acknowledged entries of the node's own chain, of which this is the last."""
         seen = self.seen
         self.seen = seen._replace(

@@ -192,7 +192,7 @@ class OpLogWriter:
         self._clock.heard(now_ms, self._started)
         last = self._bound[-1]
         self._end = self._acknowledged = End(last.seq, last.hash)
-        self.witness.appended(found[last.seq][0], last.op_id, last.seq, last.hash)
+        self.witness.record_entry(found[last.seq][0], last.op_id, last.seq, last.hash)
         self._bound = []
 
     async def recall(self, scripts: Sequence[Script], database: DirectDatabase) -> Mapping[str, Verdict]:
@@ -317,7 +317,7 @@ class OpLogWriter:
             self._is_joining = False
             raise
         self._is_joining = False
-        self.witness.joined(joined.epoch, joined.incarnation, joined.beats, joined.last_id)
+        self.witness.record_join(joined.epoch, joined.incarnation, joined.beats, joined.last_id)
         self.incarnation, self.joined = joined.incarnation, joined
         if is_rejoin:
             _log.warning(
@@ -386,10 +386,7 @@ class OpLogWriter:
         self._end = self._acknowledged = known
 
     async def _refuse_unless_signed(self, last: Row, database: DirectDatabase) -> None:
-        """Raise `ChainBroken` unless the last entry is signed with our key, or with the one in force then.
-
-        The next entry is linked to it, and so vouches for it.
-        """
+        """Raise `ChainBroken` unless our key, or the one in force then, signed the last entry."""
         text, signature = chain.signed_text(last["hash"], self._mesh[0]), last["signature"] or ""
         if not is_signed(text, signature, self.identity.key.public):
             key = (await self._ask(database, "key_at", last["seq"])).value
@@ -403,7 +400,7 @@ class OpLogWriter:
         verdict = (row["id"], row["seq"], row["accepted"], row["reason"], row["result"], row["signature"])
         self._sealing.add(row["kind"], verdict)
         self._clock.resume(row["hlc"])
-        self.witness.appended(row["id"], row["op_id"], row["seq"], row["hash"])
+        self.witness.record_entry(row["id"], row["op_id"], row["seq"], row["hash"])
         return End(row["seq"], row["hash"])
 
     async def _begin_command(self, database: DirectDatabase) -> None:

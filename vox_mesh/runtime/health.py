@@ -122,7 +122,7 @@ class Health:
     def _clock_check(self) -> HealthCheck:
         clock = self._clock
         if clock.step is not None:
-            return HealthCheck("clock", False, str(clock.jumped()))
+            return HealthCheck("clock", False, str(clock.jumped_error()))
         if clock.is_off:
             off_s, most_s = clock.distance_ms / 1_000, MAX_DISTANCE_MS // 1_000
             return HealthCheck(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from vox_mesh.cli.support.output import fields, printable, table
 from vox_mesh.errors import NotKnown
-from vox_mesh.model.base.row_json import shown
+from vox_mesh.model.base.row_json import show_row
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.occ.merge import Columns
 from vox_mesh.occ.conflicts import Conflict
@@ -83,7 +83,7 @@ async def _message(mesh: MeshServices, item: MessageLine) -> list[str]:
 async def _conflict(mesh: MeshServices, item: ConflictLine) -> list[str]:
     conflict = await mesh.conflicts.find(item.conflict_id)
     about = {name: value for name, value in asdict(conflict).items() if name not in _SIDES}
-    about["row_key"] = json.dumps(shown(conflict.row_key), ensure_ascii=False)
+    about["row_key"] = json.dumps(show_row(conflict.row_key), ensure_ascii=False)
     known = {name: value for name, value in about.items() if value is not None}
     return [*fields(known), "", *_compared(conflict)]
 
@@ -110,7 +110,7 @@ def _compared(conflict: Conflict, most: int | None = None) -> list[str]:
 
 
 def _cells(rows: Sequence[Columns], name: str) -> list[str]:
-    return [json.dumps(shown(row)[name], ensure_ascii=False) if name in row else "" for row in rows]
+    return [json.dumps(show_row(row)[name], ensure_ascii=False) if name in row else "" for row in rows]
 
 
 def _with_times(record: Mapping[str, Any]) -> dict[str, Any]:

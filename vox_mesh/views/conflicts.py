@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from vox_mesh.model.base.row_json import shown
+from vox_mesh.model.base.row_json import show_row
 from vox_mesh.occ.conflicts import Conflict
 
 SIDES: Final = ("base", "left", "right")
@@ -39,7 +39,7 @@ class ConflictView:
         """A conflict, whatever became of it."""
         row = asdict(conflict)
         for name in ("row_key", *SIDES):
-            row[name] = None if row[name] is None else shown(row[name])
+            row[name] = None if row[name] is None else show_row(row[name])
         return cls(**row)
 
 

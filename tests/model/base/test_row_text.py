@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import is_canonical
-from vox_mesh.model.base.row_json import decoded, row_of, row_text, shown
+from vox_mesh.model.base.row_json import decode_row, row_of, row_text, show_row
 
 _VALUES = (
     st.none()
@@ -33,7 +33,7 @@ def test_a_row_comes_back_from_its_text_exactly_as_it_was(row: dict[str, Any]) -
     text = row_text(row)
     assert is_canonical(text)
     assert _exactly(row_of(text)) == _exactly(row)
-    assert _exactly(decoded(json.loads(json.dumps(shown(row))))) == _exactly(row)
+    assert _exactly(decode_row(json.loads(json.dumps(show_row(row))))) == _exactly(row)
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ def test_a_row_comes_back_from_its_text_exactly_as_it_was(row: dict[str, Any]) -
 )
 def test_what_no_column_can_hold_is_refused(value: Any) -> None:
     with pytest.raises(BadValue, match="'a'"):
-        decoded({"a": value})
+        decode_row({"a": value})
 
 
 @pytest.mark.parametrize("document", [1, "a", None, [{"a": 1}]])
 def test_what_is_no_row_is_refused(document: Any) -> None:
     with pytest.raises(BadValue, match="JSON object"):
-        decoded(document)
+        decode_row(document)

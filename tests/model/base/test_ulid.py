@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.running.examples import few, many
-from vox_mesh.model.base.ulid import UlidSource, derived, encode, is_ulid, milliseconds_of
+from vox_mesh.model.base.ulid import UlidSource, derive_ulid, encode, is_ulid, milliseconds_of
 
 times = st.integers(0, 2**48 - 1)
 chances = st.integers(0, 2**80 - 1)
@@ -97,15 +97,15 @@ def test_a_derived_ulid_is_the_same_for_everyone_and_each_purpose_has_its_own(
     milliseconds: int, chance: int, purpose: str, other: str
 ) -> None:
     ulid = encode(milliseconds, chance)
-    made = derived(ulid, purpose)
-    assert made == derived(ulid, purpose)
-    assert (made == derived(ulid, other)) is (purpose == other)
+    made = derive_ulid(ulid, purpose)
+    assert made == derive_ulid(ulid, purpose)
+    assert (made == derive_ulid(ulid, other)) is (purpose == other)
     assert made != ulid
-    assert made != derived(encode(milliseconds, chance ^ 1), purpose)
+    assert made != derive_ulid(encode(milliseconds, chance ^ 1), purpose)
     assert is_ulid(made)
     assert milliseconds_of(made) == milliseconds
 
 
 def test_a_derived_ulid_stays_the_same_from_one_version_to_the_next() -> None:
     """Nodes of different versions must send the same one."""
-    assert derived("01KCA0000000000000000000AA", "ApplyDeferred") == "01KCA000003NFBAC51YFDQ2SZ4"
+    assert derive_ulid("01KCA0000000000000000000AA", "ApplyDeferred") == "01KCA000003NFBAC51YFDQ2SZ4"

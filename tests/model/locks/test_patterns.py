@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.running.examples import many
 from tests.support.running.lengths import SOAK
 from vox_mesh.errors import BadValue
-from vox_mesh.model.locks.patterns import FILE, MAX_BYTES, is_pattern, normalised, overlap
+from vox_mesh.model.locks.patterns import FILE, MAX_BYTES, is_pattern, normalise, overlap
 
 EXHAUSTIVE: Final = 4
 """Up to this length, every pattern is compared with every other."""
@@ -131,8 +131,8 @@ def is_over(pattern: list[str], state: State) -> bool:
     ],
 )
 def test_a_key_has_one_way_to_be_written(key: str, normal: str) -> None:
-    assert normalised(key) == normal
-    assert normalised(normal) == normal
+    assert normalise(key) == normal
+    assert normalise(normal) == normal
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_key_has_one_way_to_be_written(key: str, normal: str) -> None:
 )
 def test_what_can_be_no_key_is_refused_with_what_to_do(key: str, fault: str) -> None:
     with pytest.raises(BadValue, match=fault) as refused:
-        normalised(key)
+        normalise(key)
     assert refused.value.hint
     assert refused.value.line.isprintable()
 
@@ -168,11 +168,11 @@ def test_what_can_be_no_key_is_refused_with_what_to_do(key: str, fault: str) -> 
 @given(st.text("ab./*?", max_size=12))
 def test_the_normal_form_is_final_and_leaves_the_names_alone(path: str) -> None:
     try:
-        normal = normalised(FILE + path)
+        normal = normalise(FILE + path)
     except BadValue:
         assert path.startswith("/") or ".." in path.split("/") or not set(path.split("/")) - {"", "."}
         return
-    assert normalised(normal) == normal
+    assert normalise(normal) == normal
     names = [name for name in path.split("/") if name not in ("", ".")]
     assert normal.removeprefix(FILE).split("/") == names
 

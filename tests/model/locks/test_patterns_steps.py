@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.running.examples import few
 from vox_mesh.model.locks import pattern_index, patterns
 from vox_mesh.model.locks.pattern_index import PatternIndex
-from vox_mesh.model.locks.patterns import FILE, normalised, overlap
+from vox_mesh.model.locks.patterns import FILE, normalise, overlap
 
 HELD: Final = 10_000
 RULES: Final = {patterns.__file__, pattern_index.__file__}
@@ -61,7 +61,7 @@ def steps(call: Callable[[], object]) -> int:
     ],
 )
 def test_no_pair_takes_more_steps_than_the_product_of_its_lengths(a: str, b: str) -> None:
-    one, other = normalised(FILE + a), normalised(FILE + b)
+    one, other = normalise(FILE + a), normalise(FILE + b)
     for pair in ((one, other), (other, one)):
         assert 0 < steps(partial(overlap, *pair)) <= len(one) * len(other)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vox_mesh.model.occ.merge import FieldChange, change_of, differing, three_way
+from vox_mesh.model.occ.merge import FieldChange, change_of, changed_columns, three_way
 
 _NAMES: Final = ("a", "b", "c", "d")
 _VALUES: Final = st.sampled_from([None, 0, 1, 2.5, "x", "", b"x"])
@@ -69,7 +69,7 @@ def test_no_change_of_either_side_is_lost_in_silence(
 ) -> None:
     row, clashes = three_way(base, left, right)
     for side in (left, right):
-        for name, value in differing(side, base).items():
+        for name, value in changed_columns(side, base).items():
             assert row[name] == value or name in clashes
     for name in _NAMES:
         if left[name] == base[name] == right[name]:

@@ -23,7 +23,7 @@ from tests.support.running.jobs import report
 from vox_mesh import Mesh
 from vox_mesh.errors import NotHolder
 from vox_mesh.messages import consumer
-from vox_mesh.model.base.ulid import derived
+from vox_mesh.model.base.ulid import derive_ulid
 from vox_mesh.model.messages.records import Message, MessageState
 from vox_mesh.node import MeshNode
 
@@ -92,7 +92,7 @@ class Desk(Person):
             await self.halt_at(number)
             sender = f"{agent}-{number}" if self.job["strangers"] else agent
             message = await self.mesh.bus.send(
-                self.job["to"], {"n": number}, sender=sender, key=derived(_FAMILY, f"{agent} {number}")
+                self.job["to"], {"n": number}, sender=sender, key=derive_ulid(_FAMILY, f"{agent} {number}")
             )
             self.written.add(agent, number)
             kept = {"spooled": number} if message.state == MessageState.SPOOLED else {}

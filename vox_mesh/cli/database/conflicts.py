@@ -24,7 +24,7 @@ from vox_mesh.cli.support.output import (
 from vox_mesh.cli.support.start import start_shared
 from vox_mesh.errors import BadValue
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.base.row_json import decoded, shown
+from vox_mesh.model.base.row_json import decode_row, show_row
 from vox_mesh.model.occ.merge import Columns, FieldChange, change_of
 from vox_mesh.occ.conflicts import Conflict, Resolution, Take
 from vox_mesh.settings import Settings
@@ -102,7 +102,7 @@ def _line(conflict: Conflict) -> Record:
 
 
 def _json(row: Columns) -> str:
-    return json.dumps(shown(row), ensure_ascii=False)
+    return json.dumps(show_row(row), ensure_ascii=False)
 
 
 def _compared(conflict: Conflict) -> list[str]:
@@ -137,7 +137,7 @@ def _changed_by(conflict: Conflict, name: str) -> FieldChange:
 
 def _cell(row: Columns | None, name: str) -> str:
     """A value as JSON, so that text and numbers, and nothing and absent, can be told apart."""
-    return "" if row is None or name not in row else json.dumps(shown(row)[name], ensure_ascii=False)
+    return "" if row is None or name not in row else json.dumps(show_row(row)[name], ensure_ascii=False)
 
 
 # --- deciding ------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def resolve(
 
 def _parsed(value: str) -> Columns:
     try:
-        return decoded(json.loads(value))
+        return decode_row(json.loads(value))
     except (json.JSONDecodeError, RecursionError) as error:
         raise BadValue(f"--value is not JSON: {error}", hint="""for example --value '{"a": 1}'""") from None
 

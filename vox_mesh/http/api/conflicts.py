@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Asked, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
-from vox_mesh.model.base.row_json import decoded
+from vox_mesh.model.base.row_json import decode_row
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.conflicts import ConflictView, ResolutionView
 
@@ -49,7 +49,7 @@ async def resolve_conflict(mesh: MeshServices, conflict_id: Text, body: Resolvin
     """Resolve a conflict, if the row is still the right side, or is the version that `onto` names."""
     if (body.take is None) == (body.value is None):
         raise BadValue("give one of `take` and `value`")
-    value = None if body.value is None else decoded(body.value)
+    value = None if body.value is None else decode_row(body.value)
     done = await mesh.conflicts.resolve(
         conflict_id, take=body.take, value=value, reason=body.reason, onto=body.onto
     )

@@ -321,7 +321,7 @@ class Worker:
             return None
         if not self._jobs.clock.can_author:  # then nothing new is begun here
             return _AWAY_S
-        self._presence.consumed()
+        self._presence.record_consuming()
         kinds = [kind for kind in await self._chooser.look() if self._has_place(kind)]
         if not kinds:
             await self._chooser.look_around()  # so that it need not be done when there is something to do
@@ -449,7 +449,7 @@ class Worker:
             self.stats.failed += 1
         else:
             self.stats.given_back += 1
-        self._presence.progressed()
+        self._presence.record_progress()
 
     async def _attempt(self, job: Job, handler: Handler | None) -> Ended:
         resumed = None

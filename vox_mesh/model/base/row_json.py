@@ -22,7 +22,7 @@ _INT: Final = "$int"
 _REAL: Final = "$real"
 
 
-def encoded(row: Mapping[str, Any]) -> dict[str, Any]:
+def encode_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row whose canonical JSON loses nothing."""
     return {name: _encode(value) for name, value in row.items()}
 
@@ -35,8 +35,8 @@ def _encode(value: Any) -> Any:
     return _show(value)
 
 
-def shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row as JSON for readers that distinguish 1 from 1.0: only bytes are encoded."""
+def show_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row as JSON for readers that distinguish 1 from 1.0: only bytes are encode_row."""
     return {name: _show(value) for name, value in row.items()}
 
 
@@ -46,15 +46,15 @@ def _show(value: Any) -> Any:
 
 def row_text(row: Mapping[str, Any]) -> str:
     """Return the canonical JSON of a row."""
-    return canonical(encoded(row))
+    return canonical(encode_row(row))
 
 
 def row_of(text: str) -> dict[str, Any]:
     """Return the row that a text of `row_text` describes."""
-    return decoded(orjson.loads(text))
+    return decode_row(orjson.loads(text))
 
 
-def decoded(document: Any) -> dict[str, Any]:
+def decode_row(document: Any) -> dict[str, Any]:
     """Return the row that a JSON document describes, with each value in either form."""
     if not isinstance(document, Mapping):
         raise BadValue("a row is a JSON object", hint='for example {"content": "new text"}')

@@ -35,7 +35,7 @@ def is_ulid(text: str) -> bool:
     return len(text) == 26 and text[0] <= "7" and _LETTERS.issuperset(text)
 
 
-def derived(ulid: str, purpose: str) -> str:
+def derive_ulid(ulid: str, purpose: str) -> str:
     """Return the ULID that every process derives from another one for a purpose; it has the same time."""
     digest = hashlib.sha3_256(f"{ulid} {purpose}".encode()).digest()
     return encode(milliseconds_of(ulid), int.from_bytes(digest[:10], "big"))

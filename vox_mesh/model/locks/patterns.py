@@ -44,7 +44,7 @@ def is_pattern(key: str) -> bool:
     return (_ANY_CHARACTERS in key or _ONE_CHARACTER in key) and key.startswith(FILE)
 
 
-def normalised(key: str) -> str:
+def normalise(key: str) -> str:
     """Return the key in its normal form; raise `BadValue` if it is invalid."""
     if _CONTROL.search(key):
         raise BadValue(f"the key {key!r} holds a control character", hint="use printable text")

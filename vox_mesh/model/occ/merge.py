@@ -58,6 +58,6 @@ def three_way(base: Columns | None, left: Columns, right: Columns) -> ThreeWay:
     return ThreeWay(row, tuple(name for name, change in changes.items() if change is FieldChange.CLASH))
 
 
-def differing(row: Columns, other: Columns) -> dict[str, Any]:
+def changed_columns(row: Columns, other: Columns) -> dict[str, Any]:
     """Return the columns of a row that the other lacks, or has with another value."""
     return {name: value for name, value in row.items() if other.get(name, _ABSENT) != value}

@@ -134,7 +134,7 @@ class ChainWitness:
         except _READ_ERRORS:
             return False
 
-    def unaccepted(self, node_id: str) -> Key | None:
+    def find_unaccepted_key(self, node_id: str) -> Key | None:
         """Return a later key of the chain that the owner never accepted, or `None`."""
         later = (key for key in self.keys.get(node_id, ()) if key.from_seq > 1)
         return next((key for key in later if key not in self._accepted_keys), None)
@@ -282,7 +282,7 @@ class _ChainCheck:
             return "its entries are gone, but its key is known", None, None
         if last.signature is None:
             return "it ends with an entry that is not signed: what followed was cut off", seq, last.op_id
-        if (key := self._witness.unaccepted(self.node_id)) is not None:
+        if (key := self._witness.find_unaccepted_key(self.node_id)) is not None:
             return f"the owner never accepted the key {key.public_key}", key.from_seq, None
         return None
 
