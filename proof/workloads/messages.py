@@ -161,7 +161,7 @@ class _Receiver:
             doing.ok()
 
     async def _reply(self, message: Message) -> None:
-        key = ulid.derived(message.message_uuid, f"{_REPLY} {self._scene.who}")
+        key = ulid.derive_ulid(message.message_uuid, f"{_REPLY} {self._scene.who}")
         with self._scene.recorder.deed("message.send", key=key, to=message.sender_agent) as doing:
             sender = inbox_of(self._scene.who)
             sent = await self._scene.mesh.bus.reply(message, {"key": key}, sender=sender, key=key)

@@ -39,7 +39,7 @@ class Numbers:
 
 def key_of(who: str, deed: str, number: int) -> str:
     """The idempotency key of a player's deed: a ULID."""
-    return ulid.derived(_BEGINNING, f"{who} {deed} {number}")
+    return ulid.derive_ulid(_BEGINNING, f"{who} {deed} {number}")
 
 
 def chance_of(who: str, deed: str, number: int) -> random.Random:

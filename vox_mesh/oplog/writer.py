@@ -452,8 +452,9 @@ class OpLogWriter:
         """
         if self.incarnation is None:
             return
-        mesh = (*self._mesh, self.identity.node_id)
-        for now, has_joined in await database.ask(Statement(_NODES["current_process"], mesh)):
+        node = (*self._mesh, self.identity.node_id)
+        rows: Any = await database.ask(Statement(_NODES["current_process"], node))
+        for now, has_joined in rows:
             if has_joined or now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
                 raise self._superseded_error(now)
 

@@ -36,7 +36,7 @@ def _encode(value: Any) -> Any:
 
 
 def show_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row as JSON for readers that distinguish 1 from 1.0: only bytes are encode_row."""
+    """Return a row as JSON for readers that distinguish 1 from 1.0: only bytes are encoded."""
     return {name: _show(value) for name, value in row.items()}
 
 
