@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import AWAY, BadValue, DatabaseUnavailable
+from vox_mesh.errors import BadValue, DatabaseUnavailable, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
@@ -98,8 +98,8 @@ class OpLog:
         script.may_come_again = key is not None  # no other process sends a generated key
         outcome = await self._store.write(script, timeout=timeout)
         if standing is DependencyState.DEFERRED:
-            # It is stored: if this fails, a node applies it later.
-            with suppress(*AWAY):
+            # It is stored: if this fails, as the database is unreachable or a clock off, a node applies it later.
+            with suppress(MeshError):
                 await self._deferral.run_once()  # its dependencies may have been applied meanwhile
         return outcome
 
