@@ -98,7 +98,7 @@ class OpLog:
         script.may_come_again = key is not None  # no other process sends a generated key
         outcome = await self._store.write(script, timeout=timeout)
         if standing is DependencyState.DEFERRED:
-            # It is stored: if this fails, as the database is unreachable or a clock off, a node applies it later.
+            # It is stored: if this fails (database unreachable, clock off), a node applies it later.
             with suppress(MeshError):
                 await self._deferral.run_once()  # its dependencies may have been applied meanwhile
         return outcome
