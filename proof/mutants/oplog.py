@@ -75,7 +75,7 @@ LOG_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.model.nodes.liveness:missed_ticks",
-                "return max(0, int(silent_ms / tick_ms - _PATIENCE))",
+                "return max(0, int(silent_ms / tick_ms - _TOLERANCE))",
                 "return 0",
             ),
         ),
@@ -101,7 +101,7 @@ LOG_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.model.nodes.liveness:missed_ticks",
-                "int(silent_ms / tick_ms - _PATIENCE)",
+                "int(silent_ms / tick_ms - _TOLERANCE)",
                 "int(20 * silent_ms / tick_ms)",
             ),
         ),
