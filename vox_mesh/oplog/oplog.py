@@ -98,7 +98,7 @@ class OpLog:
         script.may_come_again = key is not None  # one of our own making is sent by nobody else
         outcome = await self._store.write(script, timeout=timeout)
         if standing is DependencyState.DEFERRED:
-            # It is stored: if this fails, because the database is away or a clock is off, a node will apply it.
+            # It is stored: if this fails, as when a clock is off, a node will apply it later.
             with suppress(MeshError):
                 await self._deferral.run_once()  # what it waits for may have come meanwhile
         return outcome

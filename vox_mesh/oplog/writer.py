@@ -453,8 +453,9 @@ class OpLogWriter:
         if self.incarnation is None:
             return
         rows = await desk.ask(Statement(_NODES["current_process"], (*self._mesh, self.identity.node_id)))
-        for now, has_joined in rows:
-            if has_joined or now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
+        for row in rows:
+            now: int = row["incarnation"]
+            if row["has_joined"] or now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
                 raise self._replaced(now)
 
     async def _incarnation_now(self, desk: DirectDatabase) -> int | None:
