@@ -86,7 +86,7 @@ async def granted(node: MeshNode) -> Held:
 
 async def claim(node: MeshNode, job_id: str) -> Sequence[Any]:
     """Claim a job as a worker does."""
-    claiming: JobClaimer = node.worker._claiming
+    claiming: JobClaimer = node.worker._claimer
     return await claiming.claim([await node.jobs.find(job_id)], round(TTL_S * 1_000))
 
 

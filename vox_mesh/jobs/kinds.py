@@ -42,10 +42,10 @@ Limit = int | None | Keep
 class JobKinds:
     """Decides of kinds of job, for the whole mesh. A kind is named exactly, not by a pattern."""
 
-    def __init__(self, store: Store, roster: JobQueries) -> None:
+    def __init__(self, store: Store, queries: JobQueries) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
-        self._roster = roster
+        self._queries = queries
 
     async def pause(self, kind: str) -> None:
         """Have no more jobs of this kind claimed; those in hand go on."""
@@ -92,7 +92,7 @@ class JobKinds:
         """The kinds of which anything is decided."""
         return [
             rules
-            for kind, rules in (await self._roster.situation()).rules.items()
+            for kind, rules in (await self._queries.situation()).rules.items()
             if rules != KindRules(kind)
         ]
 

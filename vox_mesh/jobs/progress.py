@@ -51,10 +51,10 @@ class Piece(NamedTuple):
 class Notes:
     """Reads what was said of jobs."""
 
-    def __init__(self, store: Store, roster: JobQueries) -> None:
+    def __init__(self, store: Store, queries: JobQueries) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
-        self._roster = roster
+        self._queries = queries
 
     async def of(self, job_id: str, *, fresh: bool = False) -> Note:
         """The last that was said of a job."""
@@ -72,7 +72,7 @@ class Notes:
         while not has_ended:
             seen = self._store.change_count
             with suppress(DatabaseUnavailable):  # it goes on when the database is back
-                has_ended = (await self._roster.find(job_id, fresh=True)).has_ended
+                has_ended = (await self._queries.find(job_id, fresh=True)).has_ended
                 while pieces := await self.logged(job_id, after=after):
                     for piece in pieces:
                         after = piece.n

@@ -90,7 +90,7 @@ class Rebuild:
         replay = log.replay
         self.findings = replay.findings
         order: list[str] = []
-        async for rows in self._roster():
+        async for rows in self._queries():
             await log.advance(rows[0]["last_id"])
             for row in rows:
                 await pace.keep(None)
@@ -103,7 +103,7 @@ class Rebuild:
         for wrong in _misplaced(order, replay):
             yield wrong
 
-    async def _roster(self) -> AsyncIterator[Rows]:
+    async def _queries(self) -> AsyncIterator[Rows]:
         """The rows in the order in which their jobs came, in pages of one moment each."""
         last, most = 0, _PAGE
         while True:

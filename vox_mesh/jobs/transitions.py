@@ -35,14 +35,14 @@ Item = Mapping[str, Any]
 class JobTransitions:
     """Writes the scripts. An op may move many jobs; those that answer tell which it did move."""
 
-    def __init__(self, store: Store, author: OpLogWriter, clock: MeshClock) -> None:
+    def __init__(self, store: Store, writer: OpLogWriter, clock: MeshClock) -> None:
         self._mesh = store.tenant[:2]
-        self._author = author
+        self._writer = writer
         self._clock = clock
 
     def schedule(self, items: Sequence[Item], *effects: Statement, key: str | None = None) -> Script:
         """Schedule jobs that are not there yet, and what goes with it; all of them, or none."""
-        op = self._op(SCHEDULE, {"jobs": items}, self._author.identity.chain, key)
+        op = self._op(SCHEDULE, {"jobs": items}, self._writer.identity.chain, key)
         steps = [op.guarded("schedule", "ulid_taken")]
         if any(item.get("after") for item in items):
             steps += [
@@ -159,7 +159,7 @@ class JobTransitions:
 
     @property
     def _node(self) -> str:
-        return self._author.identity.node_id
+        return self._writer.identity.node_id
 
     def _op(
         self,

@@ -233,7 +233,7 @@ def _flaws(error: ValidationError, fields: Mapping[str, Any]) -> list[Flaw]:
     return [*flaws_of(errors, Manifest, "a manifest"), *_misfits(given)]
 
 
-# --- files, and batches ---------------------------------------------------------------------------
+# --- files, and batches --------------------------------------------------------------------------
 
 
 def parse_manifests(text: str | bytes, name: str = "manifest") -> list[Manifest]:

@@ -302,7 +302,7 @@ def tellable(error: str) -> str:
     return cut.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
-# --- a bundle: all that is needed to check a proof, in one document -------------------------------
+# --- a bundle: all that is needed to check a proof, in one document ------------------------------
 
 
 class BundleCheck(NamedTuple):
