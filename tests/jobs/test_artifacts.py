@@ -317,7 +317,7 @@ artifacts = Artifacts(None, Path(sys.argv[1]), lambda: "node-1")
 for turn in range(10):
     body = bytes(range(256)) * (1_024 + turn % 2)
     assert artifacts.keep_now(body, name="a", type="b").size == len(body)
-    artifacts._shelves.sweep()
+    artifacts._blobs.sweep()
 print("done")
 """
 

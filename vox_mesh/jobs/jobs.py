@@ -21,13 +21,13 @@ from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
-from vox_mesh.model.jobs.manifest import After, Manifest, ordered, outside
+from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
 from vox_mesh.model.jobs.records import (
     DEFAULT_ATTEMPTS,
     DEFAULT_BACKOFF_MS,
     DEFAULT_PRIORITY,
-    GONE_WRONG,
     HELD,
+    UNSUCCESSFUL,
     Job,
 )
 from vox_mesh.model.rhythm.boundaries import Until
@@ -166,8 +166,10 @@ class Jobs:
 
     async def _resolve_after(self, manifests: Sequence[Manifest]) -> list[Manifest]:
         """Replace references in `after` by job ids, and return the manifests in dependency order."""
-        known = {name: (await self.roster.find(name, fresh=True)).job_id for name in outside(manifests)}
-        return ordered([each.with_after(known) for each in manifests])
+        known = {
+            name: (await self.roster.find(name, fresh=True)).job_id for name in external_references(manifests)
+        }
+        return sort_by_dependency([each.with_after(known) for each in manifests])
 
     def item(self, manifest: Manifest, nonce: str | None = None) -> dict[str, Any]:
         """Return the entry for a job in the op that schedules it; a nonce makes it a distinct job."""
@@ -223,13 +225,13 @@ class Jobs:
     async def _retries(self, job_ids: Iterable[str]) -> dict[str, str]:
         """Return the existing retries of these jobs, by old id, without retries that failed themselves."""
         found = await self.roster.find_all(job_ids, fresh=True)
-        unsuccessful = {job_id: job for job_id, job in found.items() if job.state in GONE_WRONG}
+        unsuccessful = {job_id: job for job_id, job in found.items() if job.state in UNSUCCESSFUL}
         retries = {job_id: _retry_manifest(job).content_id for job_id, job in unsuccessful.items()}
         existing = await self.roster.standing(retries.values())
         return {
             old: new
             for old, new in retries.items()
-            if new in existing and existing[new].state not in GONE_WRONG
+            if new in existing and existing[new].state not in UNSUCCESSFUL
         }
 
     # --- ending ----------------------------------------------------------------------------------

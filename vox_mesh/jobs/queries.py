@@ -11,7 +11,7 @@ import orjson
 from vox_mesh.errors import BadValue, NotKnown, TooLarge
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.ulid import is_ulid
-from vox_mesh.model.jobs.records import GONE_WRONG, Job, JobState
+from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.store import Store
@@ -185,7 +185,7 @@ class JobQueries:
         """Return jobs, newest first; `kind` may be a pattern such as `cortex.*`."""
         name = "list"
         if state is not None:
-            name = "list_gone_wrong" if state in GONE_WRONG else "list" if state.is_end else "list_open"
+            name = "list_gone_wrong" if state in UNSUCCESSFUL else "list" if state.is_end else "list_open"
         return await self._read_jobs(name, (kind, claimer, before), limit, state)
 
     async def counts(self) -> dict[str, dict[str, int]]:

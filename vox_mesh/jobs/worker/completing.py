@@ -19,7 +19,7 @@ from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.transitions import NOT_ALL, Item, JobTransitions
 from vox_mesh.model.base.canonical import embedded
-from vox_mesh.model.jobs.proof import BLAKE3, Envelope, Runner, prove_and_tell, tellable
+from vox_mesh.model.jobs.proof import BLAKE3, Envelope, Runner, prove_with_text, sanitize_error
 from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
@@ -216,7 +216,7 @@ class Finisher:
         job, now_ms = ended.job, self._clock.now_ms
         item: dict[str, Any] = {"job_id": job.job_id, "claim_token": job.claim_token}
         if ended.reason is not None:
-            item["reason"] = tellable(ended.reason)
+            item["reason"] = sanitize_error(ended.reason)
         if ended.delay_ms is not None:
             return {**item, "not_before_ms": now_ms + ended.delay_ms}
         wait_ms = backoff_ms(job.backoff_ms, job.failures + 1, self._chance())
@@ -239,7 +239,7 @@ class Finisher:
             error=ended.reason,
             outputs=[artifact.output for artifact in ended.artifacts],
         )
-        proof, text = prove_and_tell(envelope, key)
+        proof, text = prove_with_text(envelope, key)
         item: dict[str, Any] = {
             "job_id": job.job_id,
             "claim_token": job.claim_token,

@@ -63,7 +63,7 @@ class JobContext:
         """Return the number of this attempt, from 1."""
         return self.job.attempts
 
-    # --- reporting ----------------------------------------------------------------------------------
+    # --- reporting -------------------------------------------------------------------------------
 
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
         """Report the completed fraction, from 0 to 1, and a message."""
@@ -83,7 +83,7 @@ class JobContext:
         """Save a JSON value from which another attempt may resume. It is durable on return."""
         await self._notebook.checkpoint(value)
 
-    # --- limits ------------------------------------------------------------------------------
+    # --- limits ----------------------------------------------------------------------------------
 
     @property
     def phrase_beats(self) -> float | None:
@@ -102,7 +102,7 @@ class JobContext:
         if self.limits is not None:
             self._call_in_loop(self.limits.meter.report, usage)
 
-    # --- artifacts ---------------------------------------------------------------------------------
+    # --- artifacts -------------------------------------------------------------------------------
 
     async def keep(self, name: str, body: bytes | str, type: str | None = None) -> Artifact:  # noqa: A002
         """Store an artifact, which becomes part of the proof."""

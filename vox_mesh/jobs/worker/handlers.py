@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.recent import Recent
-from vox_mesh.model.jobs.records import EXEC, checked_pattern, matches, most_specific
+from vox_mesh.model.jobs.records import EXEC, check_pattern, matches, most_specific
 
 if TYPE_CHECKING:
     from vox_mesh.jobs.worker.context import JobContext
@@ -62,7 +62,7 @@ class HandlerSet:
 
     def add(self, handler: Handler) -> None:
         """Add a handler. Raises `BadValue` if it is invalid or its pattern has one already."""
-        pattern = checked_pattern(handler.pattern)
+        pattern = check_pattern(handler.pattern)
         if pattern == EXEC:
             raise BadValue(f"{EXEC} is the kind of commands, which need no handler", hint="name another kind")
         if not callable(handler.function):
@@ -109,7 +109,7 @@ class HandlerSet:
 
     def only(self, patterns: Iterable[str]) -> None:
         """Restrict the set to these patterns. Raises `BadValue` if one has no handler."""
-        wanted = tuple(checked_pattern(each) for each in patterns)
+        wanted = tuple(check_pattern(each) for each in patterns)
         if unknown := [each for each in wanted if not self._within(each)]:
             registered = ", ".join(sorted(self._by_pattern))
             raise BadValue(
