@@ -123,7 +123,7 @@ async def test_an_epoch_that_has_the_number_of_another_is_told_from_it(volume: t
         disk.put_back(image)
         await a.run_once()  # which makes epoch 1; b does not hear of it
         disk.put_back(image)
-        b._author.witness.seen = b._author.witness.memory._replace(beats=2**20)
+        b._writer.witness.seen = b._writer.witness.memory._replace(beats=2**20)
         await b.run_once()  # which makes another epoch 1
         await a.run_once()
         assert await epochs(a) == [0, 1]

@@ -45,7 +45,7 @@ class _PendingWork(NamedTuple):
         return self.next_ms is None and not self.awaits_ops
 
 
-class JobKeeper:
+class JobMaintenance:
     """Maintains jobs. It runs on every node concurrently."""
 
     def __init__(
