@@ -20,13 +20,13 @@ RETRIED: Final = (JobState.FAILED, JobState.ABORTED, JobState.SUCCEEDED)
 # --- selecting -----------------------------------------------------------------------------------
 
 
-async def named(jobs: Jobs, references: Iterable[str]) -> list[Job]:
+async def find_named(jobs: Jobs, references: Iterable[str]) -> list[Job]:
     """Return the jobs of these references, each once."""
     jobs_found = [await jobs.find(each) for each in references]
     return list({job.job_id: job for job in jobs_found}.values())
 
 
-async def found(jobs: Jobs, job_ids: Iterable[str]) -> list[Job]:
+async def find_existing(jobs: Jobs, job_ids: Iterable[str]) -> list[Job]:
     """Return the jobs that exist, in this order and read from the database."""
     rest, limit = list(job_ids), MAX_AT_ONCE
     existing: list[Job] = []
@@ -43,7 +43,7 @@ async def found(jobs: Jobs, job_ids: Iterable[str]) -> list[Job]:
     return existing
 
 
-async def listed(
+async def list_pages(
     jobs: Jobs,
     states: Sequence[JobState | None],
     *,
@@ -86,10 +86,10 @@ class JobSelection(NamedTuple):
     async def batches(self, jobs: Jobs) -> AsyncIterator[list[Job]]:
         """Yield the jobs, as many at a time as fit into one op."""
         if not self.references:
-            async for page in listed(jobs, self.states, kind=self.kind):
+            async for page in list_pages(jobs, self.states, kind=self.kind):
                 yield page
             return
-        selected = await named(jobs, self.references)
+        selected = await find_named(jobs, self.references)
         for start in range(0, len(selected), MAX_AT_ONCE):
             yield selected[start : start + MAX_AT_ONCE]
 
@@ -101,7 +101,7 @@ class JobSelection(NamedTuple):
         """Return up to `limit` jobs that match, after the job with this state and row id."""
         state, before = after or (None, None)
         states = self.states if state is None else self.states[self.states.index(state) :]
-        pages = listed(jobs, states, kind=self.kind, before=before, limit=limit)
+        pages = list_pages(jobs, states, kind=self.kind, before=before, limit=limit)
         return [job async for page in pages for job in page]
 
 

@@ -237,7 +237,7 @@ class Jobs:
     # --- ending ----------------------------------------------------------------------------------
 
     async def abort(self, *references: Reference, reason: str = "aborted") -> list[str]:
-        """Abort jobs and return the ids of those that were not terminal yet."""
+        """Abort jobs and return the ids of the ones that were not terminal yet."""
         found = [each if isinstance(each, Job) else await self.find(each) for each in references]
         if not found:
             return []

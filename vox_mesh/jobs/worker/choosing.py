@@ -83,7 +83,7 @@ class Chooser:
             self._seen_s = now
 
     def invalidate_membership(self) -> None:
-        """Have the other nodes read again soon, because an unknown one may claim jobs."""
+        """Read the other nodes again at the next look, because an unknown one may claim jobs."""
         self._is_membership_stale = True
 
     def _is_other(self, node: Node) -> bool:

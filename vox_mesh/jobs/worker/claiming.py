@@ -1,4 +1,4 @@
-"""Claiming: claim and start jobs in one request, and skip for a while those that could not be claimed."""
+"""Claiming: claim and start jobs in one request, and skip for a while the ones that were not claimed."""
 
 from __future__ import annotations
 

@@ -491,7 +491,7 @@ class Worker:
 
 
 async def _cancel_all(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks and wait a bounded time for them; log those that ignore it."""
+    """Cancel tasks and wait a bounded time for them; log the ones that ignore it."""
     for task in tasks:
         task.cancel()
     if tasks:
