@@ -325,8 +325,8 @@ print("done")
 _SWEEPING: Final = """
 import sys
 from pathlib import Path
-from vox_mesh.jobs.proof.blob_files import Shelves
-shelves = Shelves(Path(sys.argv[1]))
+from vox_mesh.jobs.proof.blob_files import BlobStore
+shelves = BlobStore(Path(sys.argv[1]))
 print("sweeping", flush=True)
 while True:
     shelves.sweep()
