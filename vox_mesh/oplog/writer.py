@@ -452,10 +452,10 @@ class OpLogWriter:
         """
         if self.incarnation is None:
             return
-        node = (*self._mesh, self.identity.node_id)
-        rows: Any = await database.ask(Statement(_NODES["current_process"], node))
-        for now, has_joined in rows:
-            if has_joined or now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
+        rows = await database.ask(Statement(_NODES["current_process"], (*self._mesh, self.identity.node_id)))
+        for row in rows:
+            now: int = row["incarnation"]
+            if row["has_joined"] or now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
                 raise self._superseded_error(now)
 
     async def _incarnation_now(self, database: DirectDatabase) -> int | None:
