@@ -97,9 +97,8 @@ class Finisher:
         written: asyncio.Future[Ended | None] = loop.create_future()
         self._waiting.append((ended, written))
         if len(self._waiting) == 1:
-            loop.call_soon(
-                self._start_writes, context=detached_context()
-            )  # after all results of this loop iteration
+            # After all results of this loop iteration.
+            loop.call_soon(self._start_writes, context=detached_context())
         accepted = await written
         if began:
             self._trace(ended, accepted, began)
