@@ -10,8 +10,8 @@ from typing import Any, Final
 import aiohttp
 
 from vox_mesh.errors import DriverMissing, NoAnswer, Unreachable
-from vox_mesh.store.batch import DONE, Batch, BatchResult, StepEnd, StepError, StepResult, StepRows
-from vox_mesh.store.engine import Ask, EngineFacts, Note, unnoted
+from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, StepVerdict
+from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
 from vox_mesh.store.engines.hrana.line import HranaConnection
 from vox_mesh.store.engines.hrana.token import is_read_only
@@ -31,7 +31,7 @@ class LibsqlClientEngine:
 
     max_scripts = 16  # a transaction here lasts a round trip per step, and the server ends it after 5 s
 
-    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = unnoted) -> None:
+    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = ignore_note) -> None:
         if libsql_client is None:
             raise DriverMissing(
                 "VOX_DB_DRIVER: the package libsql-client is not installed",
@@ -52,7 +52,7 @@ class LibsqlClientEngine:
         client = await self._connected()
         try:
             async with asyncio.timeout(self._timeout):
-                if batch.is_lone:
+                if batch.is_single_statement:
                     (step,) = batch.steps
                     result = BatchResult([await self._step(client, step.sql, step.params)])
                 else:
@@ -65,7 +65,7 @@ class LibsqlClientEngine:
 
     async def _walk(self, transaction: Any, batch: Batch) -> BatchResult:
         """The package begins by itself; the first statement is a write, so the write lock comes with it."""
-        verdicts: list[StepEnd] = [True]
+        verdicts: list[StepVerdict] = [True]
         results: list[StepResult] = [DONE]
         try:
             for step in batch.steps[1:]:

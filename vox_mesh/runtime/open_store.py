@@ -14,7 +14,7 @@ from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
 from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.settings import Settings
-from vox_mesh.store.engine import Ask, Engine, Note, unnoted
+from vox_mesh.store.engine import Ask, Engine, Note, ignore_note
 from vox_mesh.store.replica.floor import ReadWatermark
 from vox_mesh.store.replica.mark import replica_path
 from vox_mesh.store.replica.replica import Replica
@@ -80,7 +80,7 @@ async def open_store_of(
     async with AsyncExitStack() as undoing:  # of what was opened, should the rest fail
         if slot is not None:
             undoing.callback(slot.release)
-        engine = shared or await open_engine(settings, unnoted if floor is None else floor.note)
+        engine = shared or await open_engine(settings, ignore_note if floor is None else floor.note)
         undoing.push_async_callback(engine.close)
         store = Store(
             settings.home,
@@ -93,9 +93,9 @@ async def open_store_of(
             slot=slot,
             changes=changes,
             listener=_listener(settings, engine, changes),
-            floor=floor,
+            watermark=floor,
             replica=_replica(settings, slot, engine.query, floor, changes, traffic),
-            journal=journal,
+            interceptor=journal,
             traffic=traffic,
             wal=getattr(engine, "wal", None),
             monotonic=around.monotonic,
@@ -201,7 +201,7 @@ def _token(settings: Settings) -> str | None:
     return None if settings.db_token is None else settings.db_token.get_secret_value()
 
 
-async def open_engine(settings: Settings, note: Note = unnoted) -> Engine:
+async def open_engine(settings: Settings, note: Note = ignore_note) -> Engine:
     """Open what lies below the store: for work on the database as a whole, such as backup and restore."""
     # Imported where they are needed: a command on the file home never loads the network.
     if settings.home is Home.MEMORY:

@@ -215,7 +215,7 @@ class _Restore:
         self._backup = backup
         self._disk = disk
         self._timeout = timeout
-        self._carrier = RetryingCaller(None)
+        self._caller = RetryingCaller(None)
         found = {(row["type"], row["name"]): row["sql"] for row in backup.definitions}
         self._definitions = {**found, **expected()}
 
@@ -344,7 +344,7 @@ class _Restore:
     async def _carried(self, attempt: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
-        return await self._carrier.carry(attempt, lambda: loop.time() < deadline)
+        return await self._caller.call(attempt, lambda: loop.time() < deadline)
 
 
 def _stopped(error: StepError | None) -> MeshError:

@@ -241,7 +241,7 @@ async def test_late_callers_do_not_take_those_in_time_with_them() -> None:
 
 
 async def test_a_full_queue_makes_callers_wait_and_then_turns_them_away() -> None:
-    async with combining(max_waiting=2) as c:
+    async with combining(max_queued=2) as c:
         first = await c.busy()
         queued = [c.send(adding(number)) for number in (1, 2)]
         await c.queued(2)
@@ -254,7 +254,7 @@ async def test_a_full_queue_makes_callers_wait_and_then_turns_them_away() -> Non
 
 
 async def test_a_caller_that_gives_up_waiting_for_room_harms_nobody() -> None:
-    async with combining(max_waiting=1) as c:
+    async with combining(max_queued=1) as c:
         first = await c.busy()
         queued = c.send(adding(1))
         await c.queued(1)
@@ -340,7 +340,7 @@ async def test_closing_finishes_what_was_submitted() -> None:
 
 
 async def test_closing_does_not_wait_for_ever_and_tells_everyone() -> None:
-    async with combining(max_waiting=1) as c:
+    async with combining(max_queued=1) as c:
         first = await c.busy()
         queued = c.send(adding(1))
         await c.queued(1)

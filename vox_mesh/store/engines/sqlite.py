@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from vox_mesh.errors import BadStatement, ConstraintFailed, DatabaseBusy, DatabaseFault, MeshError
-from vox_mesh.store.batch import DONE, Batch, BatchResult, StepEnd, StepError, StepResult, StepRows
+from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, StepVerdict
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
@@ -33,7 +33,7 @@ def walk(
     `before_last` is told when but one of them is left before the end of the transaction.
     """
     last = len(batch.steps) - 3
-    verdicts: list[StepEnd] = []
+    verdicts: list[StepVerdict] = []
     results: list[StepResult] = []
     cursor = connection.cursor()
     execute = cursor.execute

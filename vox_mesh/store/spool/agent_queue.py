@@ -174,4 +174,4 @@ def _tell(entry: PendingWrite, keeping: asyncio.Future[None]) -> None:
     error = keeping.exception()
     if error is not None and not isinstance(error, MeshError):
         error = MeshError(f"the spool failed: {error}")
-    entry.kept(error)
+    entry.settle_spooled(error)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from vox_mesh.errors import UpgradeRefused
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import Ask, Engine, EngineFacts, Note, unnoted
+from vox_mesh.store.engine import Ask, Engine, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana.http import HttpEngine
 from vox_mesh.store.engines.hrana.ws import WsEngine
 from vox_mesh.store.rows import Rows
@@ -20,7 +20,7 @@ class AutoEngine:
 
     max_scripts = 256
 
-    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = unnoted) -> None:
+    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = ignore_note) -> None:
         self._ws = WsEngine(endpoint, token, timeout, note)
         self._http = HttpEngine(endpoint, token, timeout, note)
         self._chosen: Engine | None = None

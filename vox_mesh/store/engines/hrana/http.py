@@ -13,7 +13,7 @@ import orjson
 
 from vox_mesh.errors import BadStatement, MeshError, NoAnswer, Unreachable
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import Ask, EngineFacts, Note, unnoted
+from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
@@ -28,7 +28,7 @@ class HttpEngine:
 
     max_scripts = 256
 
-    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = unnoted) -> None:
+    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = ignore_note) -> None:
         self._endpoint = endpoint
         self._note = note
         self._headers = {"content-type": "application/json"}

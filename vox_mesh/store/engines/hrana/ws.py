@@ -11,7 +11,7 @@ import aiohttp
 
 from vox_mesh.errors import MeshError, StoreClosed
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import Ask, EngineFacts, Note, unnoted
+from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
 from vox_mesh.store.engines.hrana.line import HranaConnection, HungUp
 from vox_mesh.store.engines.hrana.token import is_read_only
@@ -66,7 +66,7 @@ class WsEngine:
 
     max_scripts = 256
 
-    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = unnoted) -> None:
+    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = ignore_note) -> None:
         self._endpoint = endpoint
         self._note = note
         self._is_read_only = is_read_only(token)
