@@ -95,7 +95,7 @@ class Store:
                 engine, self.traffic.requests, monotonic if watermark is None else watermark.monotonic
             )
             if replica is not None:
-                engine.wrote = replica.written
+                engine.on_write = replica.written
         self._engine = engine
         self._monotonic = monotonic
         self._timeout = timeout

@@ -294,7 +294,7 @@ async def test_a_long_query_goes_aside_and_the_loop_goes_on(copy: Copy) -> None:
         rows = await reading
         assert rows is not None
         assert rows.value == 150_000
-    assert copy._reader.is_long(LONG)
+    assert copy._reader.is_slow(LONG)
 
 
 async def test_a_query_that_never_ends_is_left_to_the_primary(
@@ -310,7 +310,7 @@ async def test_a_query_that_never_ends_is_left_to_the_primary(
 async def test_whoever_waited_to_read_looks_again_whether_it_may(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy._reader, "slowly", held := Held(copy._reader.slowly))
+    monkeypatch.setattr(copy._reader, "query_in_thread", held := Held(copy._reader.query_in_thread))
     copy._reader._long[COUNT.sql] = 0.0
     first = asyncio.create_task(copy.read(COUNT))
     await held.begun.wait()
@@ -330,7 +330,7 @@ async def test_whoever_waited_to_read_looks_again_whether_it_may(
 async def test_nothing_is_applied_under_a_reader(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    monkeypatch.setattr(copy._reader, "slowly", held := Held(copy._reader.slowly))
+    monkeypatch.setattr(copy._reader, "query_in_thread", held := Held(copy._reader.query_in_thread))
     copy._reader._long[COUNT.sql] = 0.0
     reading = asyncio.create_task(copy.read(COUNT))
     await held.begun.wait()
@@ -352,7 +352,7 @@ async def test_nothing_is_applied_under_a_reader(
 async def test_nothing_is_applied_under_a_reader_whose_caller_has_gone(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    monkeypatch.setattr(copy._reader, "slowly", held := Held(copy._reader.slowly))
+    monkeypatch.setattr(copy._reader, "query_in_thread", held := Held(copy._reader.query_in_thread))
     copy._reader._long[COUNT.sql] = 0.0
     reading = asyncio.create_task(copy.read(COUNT))
     await held.begun.wait()

@@ -50,7 +50,7 @@ async def test_one_request_is_under_way_and_what_queued_goes_together() -> None:
 async def test_of_many_who_wait_half_go_at_a_time_unless_requests_take_longer_than_they(
     caller_s: float, requests: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vox_mesh.store.write.combiner._CALLER_S", caller_s)
+    monkeypatch.setattr("vox_mesh.store.write.combiner._CALLER_TURNAROUND_S", caller_s)
     async with combining() as c:
         first = await c.busy()
         rest = [c.send(adding(number)) for number in range(1, 64)]
@@ -64,7 +64,7 @@ async def test_of_many_who_wait_half_go_at_a_time_unless_requests_take_longer_th
 async def test_many_who_write_again_and_again_go_in_two_halves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vox_mesh.store.write.combiner._CALLER_S", 1.0)
+    monkeypatch.setattr("vox_mesh.store.write.combiner._CALLER_TURNAROUND_S", 1.0)
     async with combining(tmp_path / "x.db") as c:
 
         async def caller(name: int) -> None:

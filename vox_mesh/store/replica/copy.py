@@ -172,10 +172,10 @@ class Copy:
         """Change the file while nobody reads it."""
         try:
             if inline and self._gate.is_free:
-                self._reader.doubt()
+                self._reader.invalidate()
                 return work()
             async with self._gate.changing():
-                self._reader.doubt()
+                self._reader.invalidate()
                 return await self._aside(work)
         except Spoiled:
             self._distrust()
@@ -188,12 +188,12 @@ class Copy:
         if not self.is_readable or self._gate.is_changing or not self._turn.has_time:
             return None
         reader = self._reader
-        if reader.is_long(statement):
+        if reader.is_slow(statement):
             return None
-        reader.renew()
+        reader.revalidate()
         was_open = reader.is_open
         try:
-            rows = reader.quickly(statement, QUICK_S)
+            rows = reader.query_inline(statement, QUICK_S)
         except TooLong:
             rows = None
         return rows if self._is_trusted(was_open) else None
@@ -214,7 +214,7 @@ class Copy:
         except TimeoutError:
             return None
         try:
-            if not self._reader.is_long(statement):  # somebody else has found out meanwhile
+            if not self._reader.is_slow(statement):  # somebody else has found out meanwhile
                 rows = self.read_now(statement)
             return await self._read_aside(statement) if rows is None else rows
         finally:
@@ -224,7 +224,7 @@ class Copy:
         async with self._gate.reading():
             if not self.is_readable:
                 return None
-            reading = asyncio.to_thread(self._reader.slowly, statement, SLOW_S)
+            reading = asyncio.to_thread(self._reader.query_in_thread, statement, SLOW_S)
             rows: Rows | None = None
             with suppress(TooLong):
                 rows = await to_the_end(asyncio.ensure_future(reading))
@@ -251,6 +251,6 @@ class Copy:
     async def close(self) -> None:
         """Close the file, when what is under way is done."""
         self.is_readable = False
-        self._reader.forget()
+        self._reader.close_connections()
         if await self._thread.stop():
             self._file.close()
