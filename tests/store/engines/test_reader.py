@@ -82,7 +82,7 @@ def test_only_so_many_long_queries_are_remembered(reader: Reader) -> None:
     for number in range(1_100):
         with pytest.raises(TooLong):
             reader.query_inline(Statement(f"{ENDLESS} WHERE i <> {number}"), 0.0)
-    assert len(reader._long) == 1_024
+    assert len(reader._slow_queries) == 1_024
     assert not reader.is_slow(Statement(f"{ENDLESS} WHERE i <> 0"))
     assert reader.is_slow(Statement(f"{ENDLESS} WHERE i <> 1099"))
 
@@ -188,14 +188,14 @@ def test_a_query_that_was_broken_off_costs_the_next_one_no_preparing(reader: Rea
     with pytest.raises(TooLong):
         reader.query_inline(Statement(ENDLESS), 0.0)
     assert one(reader.query_inline(counting, LONG_S)) == 3
-    assert reader._quick is not None
+    assert reader._inline is not None
     prepared: list[int] = []
 
     def note(action: int, *_: str | None) -> int:
         prepared.append(action)
         return sqlite3.SQLITE_OK
 
-    reader._quick.connection.set_authorizer(note)
+    reader._inline.connection.set_authorizer(note)
     assert one(reader.query_inline(counting, LONG_S)) == 3  # a new authorizer makes it prepare once
     prepared.clear()
     for _ in range(3):

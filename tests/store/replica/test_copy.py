@@ -311,7 +311,7 @@ async def test_whoever_waited_to_read_looks_again_whether_it_may(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copy._reader, "query_in_thread", held := Held(copy._reader.query_in_thread))
-    copy._reader._long[COUNT.sql] = 0.0
+    copy._reader._slow_queries[COUNT.sql] = 0.0
     first = asyncio.create_task(copy.read(COUNT))
     await held.begun.wait()
     taking = asyncio.create_task(copy.take(source.commit("INSERT INTO t VALUES (4)")))
@@ -331,7 +331,7 @@ async def test_nothing_is_applied_under_a_reader(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     monkeypatch.setattr(copy._reader, "query_in_thread", held := Held(copy._reader.query_in_thread))
-    copy._reader._long[COUNT.sql] = 0.0
+    copy._reader._slow_queries[COUNT.sql] = 0.0
     reading = asyncio.create_task(copy.read(COUNT))
     await held.begun.wait()
     taking = asyncio.create_task(
@@ -353,7 +353,7 @@ async def test_nothing_is_applied_under_a_reader_whose_caller_has_gone(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     monkeypatch.setattr(copy._reader, "query_in_thread", held := Held(copy._reader.query_in_thread))
-    copy._reader._long[COUNT.sql] = 0.0
+    copy._reader._slow_queries[COUNT.sql] = 0.0
     reading = asyncio.create_task(copy.read(COUNT))
     await held.begun.wait()
     for _ in range(times):
@@ -418,7 +418,7 @@ async def test_readers_in_a_tight_loop_see_whole_transactions_only(copy: Copy, s
 
     expected = {(3, 6)}
     readers = [asyncio.create_task(read(pairs)) for _ in range(2)]
-    copy._reader._long[f"{pairs.sql} "] = 0.0
+    copy._reader._slow_queries[f"{pairs.sql} "] = 0.0
     readers.append(asyncio.create_task(read(Statement(f"{pairs.sql} "))))
     async with asyncio.timeout(_PATIENCE_S):
         for number in range(1, 16):

@@ -118,11 +118,11 @@ def _through(url: str, folder: Path, server: Server) -> Settings:
 @without_package
 async def test_the_process_that_syncs_tells_what_is_in_its_way_and_ends_with_its_pipe(tmp_path: Path) -> None:
     source = ReplicaSource(tmp_path / "copy", "http://127.0.0.1:1", None, timeout=1.0)
-    async with SyncProcess(COMMAND, source) as process:
+    async with SyncProcess(COMMAND, source) as syncing:
         with pytest.raises(Unreachable, match="libsql"):
-            await process.sync()
+            await syncing.sync()
         with pytest.raises(Unreachable, match="libsql"):
-            await process.sync()
-        process = process._process
+            await syncing.sync()
+        process = syncing._process
     assert process is not None
     assert process.returncode == 0

@@ -101,7 +101,7 @@ async def test_old_keys_of_this_writer_and_of_commands_go_and_those_of_others_st
         age = "UPDATE script_results SET since_s = since_s - 90000, writer = ? WHERE script_key = ?"
         for script, writer in ((old, "writer"), (others, "another"), (commands, "command:x")):
             await c.send(Script(Statement(age, (writer, script.key))))
-        c.ledger._looked_back -= 3_601
+        c.ledger._fully_pruned_at -= 3_601
         await c.send(adding(9))
         again = [Script(Statement("SELECT 1"), key=each.key) for each in (fresh, old, others, commands)]
         assert [outcome(await c.send(each)).repeated for each in again] == [True, False, True, False]

@@ -29,7 +29,7 @@ from vox_mesh.store.script import Statement
 _REPLICA_NAME: Final = re.compile(r".+\.replica-[^/]+")
 _BUSY_TIMEOUT_S: Final = 5.0
 _OPEN_TIMEOUT_S: Final = 10.0
-_MIN_HEAD_START_SCRIPTS: Final = 8  # so many callers keep the loop busy while their scripts are written
+_MIN_HEAD_START_SCRIPTS: Final = 8  # enough callers to keep the loop busy while their scripts are written
 _MAX_HEAD_START_S: Final = 0.001
 _PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
 _DATA_VERSION: Final = Statement("PRAGMA data_version")
@@ -256,9 +256,8 @@ def _open_file(path: Path) -> _Opened:
             turn = cleanup.enter_context(closing(Turn(_turn_path(path))))
         # Switching a new file to WAL needs exclusive access: processes that start together take turns.
         with turn:
-            with suppress(
-                FileExistsError
-            ):  # never open an existing file here: closing it drops SQLite's locks
+            # An existing file must not be opened here: closing it would drop SQLite's locks.
+            with suppress(FileExistsError):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             writing = cleanup.enter_context(closing(_connect(path)))
             for pragma in _PRAGMAS:

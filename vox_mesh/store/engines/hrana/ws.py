@@ -93,9 +93,7 @@ class WsEngine:
     async def query(self, statement: Statement) -> Rows:
         """Run a query."""
         while True:
-            with suppress(
-                ConnectionClosed
-            ):  # closed because an earlier query failed, not a fault of the server
+            with suppress(ConnectionClosed):  # by an earlier query that failed, not by the server
                 connection = await self._reading.get()
                 result = await _query(connection, statement)
                 self._note(codec.last_frame(result), connection.number)
