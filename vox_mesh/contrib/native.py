@@ -79,7 +79,7 @@ class NativeReplica(ReplicaFollower):
         self._reader = Reader(source.path, "mode=ro")
 
     @property
-    def _held(self) -> CopyState:
+    def _copy_state(self) -> CopyState:
         path = self._source.path
         return CopyState("", 0, 0, path.stat().st_size if path.exists() else 0)
 
@@ -97,9 +97,9 @@ class NativeReplica(ReplicaFollower):
                 self._requests.add("sync")
                 await process.sync()
                 self._reader.close_connections()  # the schema may have changed
-                self._hold_all_until(asked_at)
+                self._advance_as_of(asked_at)
                 self._progress.bump()
-                await self._wait_to_ask()
+                await self._wait_for_refresh()
                 if self._reader.found_damage:
                     raise Restarted("the file is damaged")
 
@@ -115,10 +115,10 @@ class NativeReplica(ReplicaFollower):
             with suppress(TooLong):
                 rows = await asyncio.to_thread(self._reader.query_in_thread, statement, SLOW_S)
         if self._reader.found_damage:
-            self._asked.set()  # so that the task notices at once
+            self._refresh_requested.set()  # so that the task notices at once
         return rows
 
-    def written(self, asked_at: float | None) -> None:
+    def note_write(self, asked_at: float | None) -> None:
         """Do nothing: without frame numbers, an answer of the primary says nothing about the copy."""
 
     async def _discard(self) -> None:

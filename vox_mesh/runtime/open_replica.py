@@ -137,21 +137,21 @@ class AutoReplica:
         """Answer a query, if the chosen one can."""
         return await self._chosen.answer(statement)
 
-    def written(self, asked_at: float | None) -> None:
+    def note_write(self, asked_at: float | None) -> None:
         """The primary has answered a write, or not."""
-        self._chosen.written(asked_at)
+        self._chosen.note_write(asked_at)
 
-    async def caught_up(self, progress: Progress, patience_s: float) -> None:
+    async def wait_until_caught_up(self, progress: Progress, patience_s: float) -> None:
         """Wait until the chosen one holds all that was committed before now."""
         first = self._chosen
         try:
-            await first.caught_up(progress, patience_s)
+            await first.wait_until_caught_up(progress, patience_s)
         except ReplicaOff:
             if self._changing_over is not None:
                 await asyncio.wait([self._changing_over])
             if self._chosen is first:
                 raise
-            await self._chosen.caught_up(progress, patience_s)
+            await self._chosen.wait_until_caught_up(progress, patience_s)
 
     def status(self) -> ReplicaStatus:
         """How the chosen one stands."""

@@ -95,7 +95,7 @@ class Store:
                 engine, self.traffic.requests, monotonic if watermark is None else watermark.monotonic
             )
             if replica is not None:
-                engine.on_write = replica.written
+                engine.on_write = replica.note_write
         self._engine = engine
         self._monotonic = monotonic
         self._timeout = timeout
@@ -437,7 +437,7 @@ class Store:
     async def synced(self, progress: Progress = lambda done, total: None) -> None:
         """Wait until the replica, if there is one, holds everything committed before this call."""
         if self._replica is not None:
-            await self._replica.caught_up(progress, self._timeout)
+            await self._replica.wait_until_caught_up(progress, self._timeout)
 
     async def status(self) -> StoreStatus:
         """Return the state of the store."""

@@ -374,7 +374,7 @@ async def test_nothing_is_applied_under_a_reader_whose_caller_has_gone(
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read waits for a change however long it takes, where a slow machine would have the primary asked."""
-    monkeypatch.setattr("vox_mesh.store.replica.copy._WAIT_S", _PATIENCE_S)
+    monkeypatch.setattr("vox_mesh.store.replica.copy._MAX_WAIT_S", _PATIENCE_S)
 
 
 @pytest.mark.usefixtures("patient")

@@ -159,7 +159,7 @@ async def test_damage_done_while_nobody_has_it_open_is_healed_on_opening(
         assert standing(store).state is ReplicaState.IN_TOUCH
     _assert_sound(replica_file(node), witness)
     if damage in _TO_THE_FILE:
-        assert "the replica is not as it was left; it is fetched again" in caplog.messages
+        assert "replica changed by another process: fetching it again" in caplog.messages
 
 
 async def test_what_was_not_damaged_is_not_fetched_again(node: Settings) -> None:
@@ -373,7 +373,7 @@ async def test_a_full_disk_turns_the_replica_off_with_a_warning(
         rows = await store.read(f"SELECT count(*) FROM {big_table}")
         assert (rows.age_s, rows.value) == (0, 500)
     (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "the replica is off, reads go to the primary" in warning.getMessage()
+    assert "replica off, reads go to the primary" in warning.getMessage()
     assert "No space left" in warning.getMessage()
     assert shutil.disk_usage(small_disk).free > 2**19, "the room it took was not given back"
 
