@@ -112,7 +112,7 @@ class PushedReplica(ReplicaFollower):
 
     async def _prepare(self) -> None:
         if not await self._copy.recover() and self._copy.log_id:
-            _log.warning("replica changed by another process: fetching it again")
+            _log.warning("replica file does not match its mark: fetching it again")
             self._copy.is_damaged = True
 
     # --- following -------------------------------------------------------------------------------
@@ -235,13 +235,13 @@ class PushedReplica(ReplicaFollower):
         self._settle_hellos()
 
     def _is_overdue(self, now: float) -> bool:
-        """Return whether a reported frame is late, although nothing else arrives or is being applied."""
+        """Return whether a reported frame is late and nothing else arrives or is being applied."""
         if not self._pending_hellos or self._awaits_snapshot or self._copy.is_changing:
             return False
         return now - max(self._pending_hellos[0][0], self._received_at) > _HELLO_TIMEOUT_S
 
     def note_write(self, asked_at: float | None) -> None:
-        """Use the answer to a write as a hello, since it reports the last frame; without one, send a hello."""
+        """Use the answer to a write as a hello: it reports the last frame. Without one, send a hello."""
         if asked_at is None:
             self._refresh_requested.set()
             return

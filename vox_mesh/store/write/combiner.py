@@ -154,7 +154,7 @@ class Combiner:
             self._wake_next()
 
     def _wake_next(self) -> None:
-        """After a request, wake the task if writes are queued; otherwise wake `close`."""
+        """Wake the task after a request if writes are queued; otherwise wake `close`."""
         self._admit()
         if self._queue:
             self._work.set()
@@ -224,7 +224,7 @@ class Combiner:
     def _take(self) -> list[PendingWrite]:
         """Remove the writes of the next request from the queue: the oldest, as many as fit.
 
-        If there are so many callers that preparing their next writes takes longer than a request, a request
+        With many callers, preparing their next writes can take longer than a request. In that case a request
         takes half of all callers, including those just answered: one half prepares its next writes while the
         request of the other half is in flight.
         """

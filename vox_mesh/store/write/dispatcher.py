@@ -199,7 +199,7 @@ class Sender:
         return OptimisticRequest(self._tenant, scripts, pruning, wrapper)
 
     async def _prepare_wrapper(self, scripts: Sequence[Script], in_flight: InFlightRequest) -> RequestWrapper:
-        """Have the interceptor prepare itself from the database, and return the wrapper that it binds."""
+        """Let the interceptor load its state from the database, and return the wrapper that it binds."""
         interceptor, database = self._interceptor, self._database
         assert interceptor is not None
         assert database is not None
