@@ -296,7 +296,7 @@ class Store:
 
     @property
     def _is_away(self) -> bool:
-        """Return whether the database is known not to answer, so that reads need not wait for their timeout."""
+        """Return whether the database is known not to answer, so that reads need not time out."""
         return self._server_poll is not None and self._server_poll.is_away and not self._is_pushed
 
     @property
