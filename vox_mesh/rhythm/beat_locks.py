@@ -1,4 +1,4 @@
-"""Locks in beats: held until the phase or the bar ends, and over then unless its holder has beats left."""
+"""Locks whose lease ends with the current phase or bar, unless the holder renews them."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ _SHORTEST_LEASE_MS: Final = 1_000
 
 @dataclass(slots=True)
 class BeatLock(Lock):
-    """A hold that ends with a phase or a bar."""
+    """A lock whose lease ends with a phase or a bar."""
 
     until: Until
     ends_ms: int
-    """When that is, by the database's clock."""
+    """When the phase or bar ends, by the database's clock."""
 
 
 class BeatLocks:
-    """Acquires locks until a boundary of the rhythm, and renews them from one to the next."""
+    """Acquires locks until a boundary of the rhythm, and renews them until the next one."""
 
     def __init__(self, ground: RhythmContext, locks: Locks) -> None:
         self._ground = ground
         self._locks = locks
 
     def ends_ms(self, until: Until | str, now_ms: int, least_ms: int = _SHORTEST_MS) -> int:
-        """When the phase or the bar of a moment is over; or the next one, if too little is left of it."""
+        """Return when the phase or bar that contains `now_ms` ends; at least `least_ms` later."""
         end_ms = self._end_of(until, now_ms)
         while end_ms - now_ms < least_ms:
             end_ms = self._end_of(until, end_ms)
         return end_ms
 
     def lease_ms(self, until: Until | str, following: bool) -> int:
-        """How long a lease until a boundary is, if it is taken now; or renewed, until the following one."""
+        """Return the length of a lease until the boundary; with `following`, until the one after it."""
         now_ms = self._ground.times.now_ms
         from_ms = self._end_of(until, now_ms) if following else now_ms
         return self.ends_ms(until, from_ms, _SHORTEST_LEASE_MS) - now_ms
@@ -60,9 +60,9 @@ class BeatLocks:
         wait: float = 0.0,
         shared: bool = False,
     ) -> BeatLock:
-        """Take all of the keys until the phase or the bar ends, or none and raise `LockHeld`.
+        """Acquire all of the keys until the phase or bar ends, or none and raise `LockHeld`.
 
-        With `wait`, after so many seconds: what counts is when it is acquired.
+        `wait` is in seconds. After a wait, the phase or bar in which the lock was acquired counts.
         """
         asked_ms = self._ground.times.now_ms
         ends_ms = self.ends_ms(until, asked_ms)
@@ -70,7 +70,9 @@ class BeatLocks:
         plain = await self._locks.acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
         held = {each.name: getattr(plain, each.name) for each in fields(plain)}
         lock = BeatLock(**held, until=_known(until), ends_ms=ends_ms)
-        if milliseconds_at(lock.expires_at) - ends_ms >= _SHORTEST_MS:  # it waited, and would last too long
+        if (
+            milliseconds_at(lock.expires_at) - ends_ms >= _SHORTEST_MS
+        ):  # the wait crossed a boundary, so the lease would last too long
             await self._put_right(lock)
         return lock
 
@@ -78,7 +80,7 @@ class BeatLocks:
         try:
             await self._extend(lock, self.ends_ms(lock.until, self._ground.times.now_ms))
         except BaseException:
-            with suppress(MeshError):  # what can't be said is left to its time
+            with suppress(MeshError):  # if the release fails too, the lease expires by itself
                 await self._locks.release(lock)
             raise
 
@@ -91,9 +93,9 @@ class BeatLocks:
         wait: float = 0.0,
         shared: bool = False,
     ) -> AbstractAsyncContextManager[BeatLock]:
-        """Acquire for as long as the body runs, and no longer than until the phase or the bar ends.
+        """Acquire for the duration of the body, at most until the phase or bar ends.
 
-        There the body is cancelled and `LockLost` raised, unless `renew` was called before.
+        At that boundary the body is cancelled and `LockLost` is raised, unless `renew` was called before.
         """
         return self._held(keys, until, agent=agent, wait=wait, shared=shared)
 
@@ -106,9 +108,10 @@ class BeatLocks:
             yield lock
 
     async def renew(self, lock: BeatLock, beats_left: float) -> BeatLock:
-        """Hold the lock until the next phase or bar ends, too; `StaleFence` if it is over.
+        """Extend the lock until the end of the next phase or bar.
 
-        `beats_left`: how many of its own beats the holder has left, at least one.
+        `beats_left` is the number of its own beats the holder has left, at least one. Raises `StaleFence` if
+        the lock has expired.
         """
         if beats_left < 1:
             raise BadValue(
@@ -125,7 +128,7 @@ class BeatLocks:
 
 
 async def _leave_as_it_is(_: Lock) -> None:
-    """Time alone renews nothing."""
+    """Do nothing: a beat lock is renewed only by an explicit call."""
 
 
 def _known(until: Until | str) -> Until:

@@ -1,4 +1,4 @@
-"""Tidying: promises, phrases and checkpoints are kept for a long time, and not for ever."""
+"""Retention of promises, phrases, checkpoints, pulses and tempo policies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEPT_MS: Final = {
     "phrase_checkpoints": 90 * _DAY_MS,
     "beat_pulses": 90 * _DAY_MS,
     "tempo_policies": 400 * _DAY_MS,
-    "phrase_ends": 400 * _DAY_MS,  # a year's costs can be told, and some more
+    "phrase_ends": 400 * _DAY_MS,  # more than a year, so that a year's costs can be reported
 }
 
 _EVERY_MS: Final = 3_600_000
@@ -25,14 +25,14 @@ _CHANGED: Final = Answer(_SQL["changed"], columns=("changed",))
 
 
 class Tidying:
-    """Removes what is old, now and then; the leader does so for all."""
+    """Prunes old rows of the rhythm's tables. Only the leader runs it."""
 
     def __init__(self, ground: RhythmContext) -> None:
         self._ground = ground
         self._done_ms = 0
 
     async def run_once(self) -> None:
-        """Look whether there is anything, unless that was done lately."""
+        """Prune every table that holds expired rows; do nothing if the last run was within the hour."""
         ground = self._ground
         now_ms = ground.times.now_ms
         if now_ms - self._done_ms < _EVERY_MS:
@@ -44,7 +44,7 @@ class Tidying:
                 await self._remove(table, now_ms - kept_ms)
 
     async def _remove(self, table: str, before_ms: int) -> None:
-        """A part at a time: nobody else is to wait for long."""
+        """Delete in batches, so that no other write waits for long."""
         remove = Statement(_SQL[table], (*self._ground.mesh, before_ms, _AT_ONCE))
         for _ in range(_PARTS):
             if (await self._ground.store.write(Script(remove, answer=_CHANGED))).rows.value < _AT_ONCE:

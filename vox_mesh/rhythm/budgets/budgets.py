@@ -1,4 +1,4 @@
-"""Budgets in the database: how much agents and accounts may spend, and what was spent."""
+"""Budgets in the database: limits of agents and accounts, and recorded spending."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("budgets")
 
-_LATE_MS: Final = 10_000  # who has not told of an end by then is gone
+_LATE_MS: Final = 10_000  # an end that was not recorded by then is lost
 _LOST_AT_ONCE: Final = 100
 _WORK: Final = "work"
 
 
 def read_rates(path: Path | None) -> Rates:
-    """The rates of a file; without one, a beat costs 1 and all else nothing."""
+    """Read the rates of a file; without one, a beat costs 1 and everything else nothing."""
     if path is None:
         return Rates()
     try:
@@ -43,7 +43,7 @@ def read_rates(path: Path | None) -> Rates:
 
 @dataclass(frozen=True)
 class SetBudget:
-    """A budget, whose it is, and from when what is spent counts."""
+    """A budget, its subject, and the time from which spending counts."""
 
     subject: str
     budget: Budget
@@ -51,21 +51,21 @@ class SetBudget:
 
 
 class BudgetStanding(NamedTuple):
-    """How a budget stands."""
+    """A budget and the beats spent from it."""
 
     budget: Budget
     since_ms: int
     bu: float
 
     def verdict(self, timeline: Timeline, now_ms: int) -> Verdict:
-        """What follows from what was spent of it, and from the time."""
+        """Return the verdict on the spending and the time."""
         end_ms = self.budget.hard_end_ms(timeline, self.since_ms)
         return Verdict.STOP if end_ms is not None and now_ms >= end_ms else verdict(self.bu, self.budget)
 
 
 @dataclass(frozen=True)
 class Spending:
-    """What a subject has spent."""
+    """The spending of a subject."""
 
     subject: str
     phrases: int
@@ -79,7 +79,7 @@ class Spending:
 
 @dataclass(slots=True)
 class _Seen:
-    """How all budgets stood when that was last looked at."""
+    """All standings when last read."""
 
     standings: Mapping[str, BudgetStanding] = field(default_factory=dict)
     timeline: Timeline | None = None
@@ -88,12 +88,12 @@ class _Seen:
     changes: int = -1
 
     def is_of(self, timeline: Timeline, now_ms: int) -> bool:
-        """Whether that was within the beat which it is now, by the same timeline."""
+        """Return whether the snapshot was taken in the current beat of the same timeline."""
         return timeline is self.timeline and self.from_ms <= now_ms < self.until_ms
 
 
 class Budgets:
-    """Sets budgets, records what was spent, and tells both."""
+    """Sets budgets, records spending, and reports both."""
 
     def __init__(self, ground: RhythmContext, rates: Rates) -> None:
         self._ground = ground
@@ -103,7 +103,7 @@ class Budgets:
     # --- setting ---------------------------------------------------------------------------------
 
     async def set(self, subject: str, budget: Budget, *, anew: bool = False) -> SetBudget:
-        """Have an agent or account spend no more than that; `anew`: what it has spent so far is forgotten."""
+        """Set the budget of an agent or account; `anew` resets its spending."""
         ground = self._ground
         if budget.charge_to is not None:
             raise BadValue("charge_to is for the budgets of jobs and tasks", hint="leave it out")
@@ -113,14 +113,14 @@ class Budgets:
         return (await self.show(subject))[0]
 
     async def remove(self, subject: str) -> None:
-        """Have an agent or account spend what it likes."""
+        """Remove the budget of an agent or account."""
         await self.show(subject)
         await self._ground.store.write(
             Script(Statement(_SQL["remove"], (*self._ground.mesh, checked_subject(subject))))
         )
 
     async def show(self, subject: str | None = None) -> list[SetBudget]:
-        """All budgets, or that of one; `NotKnown` if it has none."""
+        """Return all budgets, or that of one subject. Raises `NotKnown` if it has none."""
         if subject is not None:
             checked_subject(subject)
         rows = await self._ground.store.read(_SQL["set_budgets"], (*self._ground.mesh, subject), fresh=True)
@@ -131,7 +131,7 @@ class Budgets:
     # --- spending --------------------------------------------------------------------------------
 
     def record(self, end: PhraseEnd) -> Statement:
-        """The statement that records the end of a phrase, with what it cost. It may wait on disk."""
+        """Return the statement that records the end of a phrase and its cost. It may be spooled."""
         ground = self._ground
         window_ms = ground.timeline.window_at(end.ended_ms).start_ms
         values = (
@@ -143,11 +143,11 @@ class Budgets:
         return Statement(_SQL["record"], values)
 
     def cost_of(self, end: PhraseEnd) -> float:
-        """What a phrase cost, at the rates of this node."""
+        """Return the cost of a phrase at the rates of this node."""
         return self.rates.total({end.role: end.bu}, end.resources)
 
     async def report(self, subject: str | None = None, *, since_ms: int | None = None) -> list[Spending]:
-        """What was spent, by agent and account: since a time, or since their budgets count."""
+        """Return the spending by agent and account, since a time or since their budgets count."""
         read, mesh = self._ground.store.read, self._ground.mesh
         if subject is not None:
             checked_subject(subject)
@@ -178,22 +178,22 @@ class Budgets:
         return Spending(*whole, standing.budget, standing.since_ms, found)
 
     async def spent_on_job(self, job_id: str) -> tuple[float, int | None]:
-        """How many beats earlier attempts at a job have used, and when the first of them began."""
+        """Return the beats used by earlier attempts at a job, and when the first of them began."""
         rows = await self._ground.store.read(_SQL["spent_on_job"], (*self._ground.mesh, job_id), fresh=True)
         return rows[0]["bu"], rows[0]["began_ms"]
 
-    # --- what is lost with a worker --------------------------------------------------------------
+    # --- lost attempts ---------------------------------------------------------------------------
 
     def begun(self, begin: PhraseBegin) -> Statement:
-        """The statement that records the beginning of an attempt. It is of use until the end is recorded."""
+        """Return the statement that records the beginning of an attempt, kept until its end is recorded."""
         of_job = (begin.job_id, begin.phrase_id, begin.claim_token)
         who = (begin.agent_id, begin.account, begin.role, begin.attempt, begin.began_ms)
         return Statement(_SQL["begin"], (*self._ground.mesh, *of_job, *who))
 
     async def charge_lost(self, job_id: str, *, fresh: bool) -> None:
-        """Record the ends of attempts that nobody could tell of: earlier ones at this job, and at any other.
+        """Record the ends of lost attempts: earlier ones at this job, and any at other jobs.
 
-        Each is charged until the end of its lease, as it is not known when its worker was gone.
+        Each is charged until the end of its lease, as the time of its worker's death is unknown.
         """
         ground, now_ms = self._ground, self._ground.times.now_ms
         values = (*ground.mesh, job_id, now_ms - _LATE_MS, _LOST_AT_ONCE)
@@ -203,7 +203,7 @@ class Budgets:
                 lost = [self.record(self._lost(row, now_ms)) for row in rows]
                 await ground.store.write(Script(*lost, appendable=True))
         except MeshError as error:
-            _log.warning("what was lost with its worker could not be charged: %s", error.line)
+            _log.warning("lost attempts not charged: %s", error.line)
 
     def _lost(self, row: Row, now_ms: int) -> PhraseEnd:
         began_ms = row["began_ms"]
@@ -226,9 +226,9 @@ class Budgets:
     # --- for workers -----------------------------------------------------------------------------
 
     async def standings(self) -> Mapping[str, BudgetStanding]:
-        """How all budgets stand, by subject: looked at once a beat at the most, and only if anything changed.
+        """Return all standings by subject. They are read at most once per beat, and only after changes.
 
-        While the database is away, what was seen last holds.
+        While the database is away, the last snapshot is used.
         """
         ground, seen = self._ground, self._seen
         changes, now_ms = ground.store.change_count, ground.times.now_ms
@@ -236,7 +236,7 @@ class Budgets:
             try:
                 standings = await self._standings()
             except MeshError as error:
-                _log.warning("how budgets stand could not be read: %s", error.line)
+                _log.warning("budgets not readable: %s", error.line)
                 return seen.standings
             beat = ground.beat(now_ms)
             self._seen = seen = _Seen(standings, ground.timeline, beat.epoch_ms, beat.ends_ms, changes)
@@ -248,16 +248,16 @@ class Budgets:
 
     @property
     def look_again_ms(self) -> int | None:
-        """When to look again, if anything has changed since it was looked at; else there is no need to."""
+        """When to read the standings again, or `None` if nothing has changed since."""
         return self._seen.until_ms if self._ground.store.change_count != self._seen.changes else None
 
     async def exhausted_accounts(self) -> list[str]:
-        """The accounts for which nothing new is begun."""
+        """Return the accounts that may start no new work."""
         account, exhausted = account_of(""), await self._exhausted()
         return [each.removeprefix(account) for each in exhausted if each.startswith(account)]
 
     async def is_exhausted(self, agent: str) -> bool:
-        """Whether an agent is to begin nothing new."""
+        """Return whether an agent may start no new work."""
         return agent_of(agent) in await self._exhausted()
 
     async def _exhausted(self) -> list[str]:
@@ -273,5 +273,5 @@ def _budget_of(row: Row) -> Budget:
     try:
         return Budget.of_document(orjson.loads(row["document"]))
     except BadValue as error:  # a newer version may know more
-        _log.warning("the budget of %s is not understood here: %s", row["subject"], error.line)
+        _log.warning("budget not readable by this version: subject=%s error=%s", row["subject"], error.line)
         return Budget()

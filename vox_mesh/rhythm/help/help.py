@@ -1,6 +1,6 @@
-"""Help: agents ask each other for it, promise it within so many beats, and know what a promise was worth.
+"""Help: agents ask each other for it and promise it within a number of beats; outcomes are counted.
 
-The row of a thread and the message that goes with it are written together, or neither is.
+A thread's row and the message that belongs to it are written atomically.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _BATCHES: Final = 20
 _AGAIN_MS: Final = 100
 
 AnyThread = Message | HelpThread | str
-"""A thread of help: the request, or another message in it, or what is known of it, or its id or address."""
+"""A help thread: any message in it, its record, its id or its address."""
 
 
 class HelpCounts(NamedTuple):
-    """What came of threads."""
+    """Counts of ended threads by outcome."""
 
     kept: int
     broken: int
@@ -58,7 +58,7 @@ class HelpCounts(NamedTuple):
 
 
 class Help:
-    """Asks for help and gives it. Any number of nodes may close the threads whose time is over."""
+    """Asks for help and provides it. Any number of nodes may close overdue threads."""
 
     def __init__(self, ground: RhythmContext, bus: Bus) -> None:
         self._ground = ground
@@ -76,9 +76,9 @@ class Help:
         within_beats: int | None = None,
         task: str = "",
     ) -> HelpThread:
-        """Ask an agent, or whoever has a role, for help; by default a promise is waited for as long as a bar.
+        """Ask an agent or a role for help. `within_beats` bounds the wait for a promise, by default one bar.
 
-        If nobody has promised or answered by then, the thread closes: the request is not delivered any more.
+        Without a promise or an answer by then, the thread closes and the request is no longer delivered.
         """
         if within_beats is None:
             within_beats = self._ground.policy.bar_len_beats
@@ -100,9 +100,9 @@ class Help:
         )
 
     async def wait(self, thread: AnyThread) -> Message:
-        """The answer, when it comes; `ThreadClosed` if there is none, with what to do instead.
+        """Wait for the answer. Raises `ThreadClosed`, which names the fallback, if there is none.
 
-        What was said in the thread is taken from the asker's inbox then, unless somebody works on it.
+        The thread's messages are then removed from the asker's inbox, unless they are claimed.
         """
         now = await self._ended(thread)
         await self._store.write(
@@ -114,7 +114,7 @@ class Help:
         return answer
 
     async def _ended(self, thread: AnyThread) -> HelpThread:
-        """Wait for the end; close this thread, and no other, when its time is over, if nobody else does."""
+        """Wait for the thread's end; close this thread, and no other, when it is overdue."""
         is_late = False
         while True:
             seen = self._store.change_count
@@ -130,9 +130,9 @@ class Help:
                     await self._store.changed(seen)
 
     async def state(self, thread: AnyThread, *, fresh: bool = False) -> HelpThread:
-        """What is known of a thread by now; with `fresh`, by the database itself."""
+        """Return the state of a thread; with `fresh`, read from the primary."""
         thread_id = _id_of(thread)
-        for asked in (fresh, True):  # our copy may not have it yet
+        for asked in (fresh, True):  # the local replica may not have it yet
             rows = await self._store.read(_SQL["thread"], (*self._ground.mesh, thread_id), fresh=asked)
             if rows:
                 return HelpThread(*rows[0])
@@ -141,12 +141,12 @@ class Help:
     async def listed(
         self, *, state: HelpState | None = None, before: str | None = None, limit: int = 100
     ) -> list[HelpThread]:
-        """The threads, or those in a state; the newest first, from before the one with this id."""
+        """Return threads, newest first, optionally in one state and from before the given id."""
         values = (*self._ground.mesh, state, before, limit)
         return [HelpThread(*row) for row in await self._store.read(_SQL["listed"], values)]
 
     async def counts(self, from_ms: int, until_ms: int) -> HelpCounts:
-        """What came of the threads that ended in a time."""
+        """Return the counts of threads that ended in a period."""
         rows = await self._store.read(_SQL["counts"], (*self._ground.mesh, from_ms, until_ms))
         return HelpCounts(*rows[0])
 
@@ -162,9 +162,9 @@ class Help:
         on_fail: str = "",
         sender: str | None = None,
     ) -> HelpPromise:
-        """Promise an answer within so many beats; the asker is told, and the request is taken over.
+        """Promise an answer within `promise_beats`; the asker is notified.
 
-        One promises, and is then the one who answers. A request that was received is acknowledged by it.
+        Only one agent may promise, and only that agent may answer then. A received request is acknowledged.
         """
         ground, helper = self._ground, self._helper(message, sender)
         promised = HelpPromise(_id_of(message), promise_beats, confidence, fail_after_beats, on_fail)
@@ -185,7 +185,7 @@ class Help:
         return promised
 
     async def answer(self, thread: AnyThread, body: Any, *, sender: str | None = None) -> Message:
-        """Answer: the promise is kept if that is in time, broken if it is late; then it is `ThreadClosed`."""
+        """Answer the request; a promise is kept if on time, else broken. Raises `ThreadClosed` if closed."""
         helper = self._helper(thread, sender)
         return await self._say(
             thread,
@@ -197,7 +197,7 @@ class Help:
         )
 
     async def withdraw(self, thread: AnyThread, *, reason: str = "", sender: str | None = None) -> Message:
-        """Take a promise back: it is broken, and the asker need not wait any longer."""
+        """Withdraw a promise: it counts as broken, and the asker stops waiting."""
         now = await self.state(thread)
         body = {"thread_id": now.address, "reason": reason, "on_fail": now.on_fail}
         helper = self._helper(thread, sender)
@@ -221,7 +221,7 @@ class Help:
         change: Callable[[Message], tuple[str, Sequence[Value]]],
         ttl: float | None = None,
     ) -> Message:
-        """Tell the asker, and write down what that means for the thread."""
+        """Send a message to the asker and update the thread with it."""
         thread_id = _id_of(thread)
         asker = thread.sender_agent if isinstance(thread, Message) else (await self.state(thread)).asker
         this = (*self._ground.mesh, thread_id)
@@ -254,7 +254,7 @@ class Help:
         return said
 
     def _acknowledged(self, thread: AnyThread) -> Sequence[Statement]:
-        """The request is done with by what is said to it: whoever else got it could only be refused."""
+        """Return the statement that acknowledges the request: it needs no redelivery."""
         if not isinstance(thread, Message) or thread.claim_owner is None or is_brought(thread):
             return ()
         held = {"message_uuid": thread.message_uuid, "claim_owner": thread.claim_owner}
@@ -275,10 +275,9 @@ class Help:
     # --- closing ---------------------------------------------------------------------------------
 
     async def close_due(self) -> int:
-        """Close the threads whose time is over, and tell those who asked; how many were closed here.
+        """Close the overdue threads and notify their askers; return how many were closed here.
 
-        Which they are our copy of the database shows, and the database decides: each is closed, and its
-        asker told, by one node.
+        The local replica shows which are due, and the database decides: each is closed by exactly one node.
         """
         closed = 0
         for batch in range(_BATCHES):
@@ -290,11 +289,11 @@ class Help:
             closed += closings.count(True)
             for failure in closings:
                 if isinstance(failure, BaseException):
-                    raise failure  # when all the others are closed
+                    raise failure  # after all others are closed
             if len(rows) < _AT_ONCE or True not in closings:
                 break
         if closed:
-            _log.info("%d requests for help came to nothing, and those who asked were told", closed)
+            _log.info("help requests closed without an answer: count=%d", closed)
         return closed
 
     async def _close(self, thread: HelpThread) -> bool:
@@ -323,7 +322,7 @@ class Help:
         except Refused as refused:
             if refused.reason != _NOT_NOW:
                 raise
-            return False  # another node was quicker, or somebody has promised or answered meanwhile
+            return False  # another node closed it, or it was promised or answered meanwhile
         return True
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: where the work on a task stands, one for each agent and task."""
+"""Checkpoints: the saved state of work, one per agent and task."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _log = logging.getLogger(__name__)
 _SQL: Final = named("checkpoints")
 
 _STATE_MS: Final = 3_000
-"""So long, or half a beat, the state of a task may take to be told."""
+"""How long the state function may take, or half a beat if that is shorter."""
 
 
 class Checkpoint(NamedTuple):
-    """What was kept, as canonical JSON, in which bar, and when."""
+    """A saved value as canonical JSON, with its bar and timestamp."""
 
     window_ms: int
     text: str
@@ -30,7 +30,7 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """Those of one task of an agent, in all its phrases. The same in the same bar is not written again."""
+    """The checkpoints of one agent's task across its phrases. An unchanged value is written once per bar."""
 
     def __init__(self, ground: RhythmContext, sheet: PhraseSpec) -> None:
         self._ground = ground
@@ -41,18 +41,18 @@ class Checkpoints:
 
     @property
     def value(self) -> Any:
-        """What was kept last, or `None`."""
+        """The last saved value, or `None`."""
         return None if self._last is None else parse(self._last.text)
 
     async def look(self) -> None:
-        """Learn what was kept before, unless what is known is newer: that may still be in the spool."""
+        """Read the last checkpoint, unless the one known here is newer: it may still be in the spool."""
         for row in await self._ground.store.read(_SQL["last"], self._whose, fresh=True):
             found = Checkpoint._make(row)
             if self._last is None or found.hlc > self._last.hlc:
                 self._last = found
 
     async def keep(self, value: Any) -> None:
-        """Keep it as that of this bar."""
+        """Save a value as the checkpoint of this bar."""
         ground = self._ground
         window_ms, text = ground.beat().window_ms, canonical(value)
         if self._last is not None and (window_ms, text) == self._last[:2]:
@@ -63,23 +63,25 @@ class Checkpoints:
         self._last = now
 
     def forget(self) -> Statement:
-        """The statement that removes it, when its task is done."""
+        """Return the statement that removes the checkpoint when its task is done."""
         return Statement(_SQL["forget"], (*self._whose, str(self._ground.clock.tick())))
 
     async def keep_state(self, voice: StatusReporter) -> None:
-        """Keep what the task's state is, if anybody can tell: soon, and whatever may be wrong with it."""
+        """Save the task's state, if there is a state function. Its failures are logged, not raised."""
         if self._state is None:
             return
         ground = self._ground
         patience_ms = min(_STATE_MS, ground.beat().beat_ms // 2)
         try:
             await self.keep(await answer_of(self._state, ground, ground.times.now_ms + patience_ms))
-        except Exception as error:  # the function is somebody else's, and a checkpoint is not the work
-            _log.warning("no checkpoint of %s could be kept: %r", self._task, error)
+        except (
+            Exception
+        ) as error:  # the function is the caller's, and a missing checkpoint must not stop the work
+            _log.warning("checkpoint not saved: task=%s error=%r", self._task, error)
             voice.remark("a checkpoint not kept")
 
     async def run(self, voice: StatusReporter) -> None:
-        """Keep the state on each downbeat."""
+        """Save the state on each downbeat."""
         times = self._ground.times
         while True:
             await times.until(self._ground.timeline.window_at(times.now_ms).end_ms)

@@ -1,4 +1,4 @@
-"""Cutting work off at a moment of the mesh's clock, also where one piece of it lies in another."""
+"""Deadlines on the mesh's clock that cancel a block of work; they may be nested."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.tempo.times import Times
 
 _LAST_WORDS_MS: Final = 500
-"""What was cancelled has so long to put its things away, or half a beat; then it is left to itself."""
+"""How long cancelled work may take to clean up, or half a beat if that is shorter."""
 
 
 class Cutoff:
-    """Cuts off the block between `begin` and `end`.
+    """Cancels the block between `begin` and `end` at a deadline.
 
-    Whoever begins another one inside holds the outer one meanwhile: the inner one is never later, and of two
-    that ring at the same moment nobody could tell which it was.
+    To nest another one inside, hold the outer one meanwhile: the inner deadline is never later, and if both
+    fired at the same moment they could not be told apart.
     """
 
     def __init__(self, times: Times, at_ms: int) -> None:
@@ -31,7 +31,7 @@ class Cutoff:
         self._is_on = False
 
     async def begin(self) -> None:
-        """From here on."""
+        """Start the deadline."""
         await self._timeout.__aenter__()
         self._is_on = True
         self._arm()
@@ -39,7 +39,7 @@ class Cutoff:
     async def end(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        """The block has ended; whether it was cut off, and nothing else became of it."""
+        """Stop the deadline. Return whether the block was cut off and raised nothing else."""
         self._is_on = False
         self._disarm()
         try:
@@ -50,18 +50,18 @@ class Cutoff:
 
     @property
     def has_rung(self) -> bool:
-        """Whether the moment came before the block's end."""
+        """Whether the deadline passed before the block ended."""
         return self._timeout.expired()
 
     def hold(self) -> None:
-        """Let it be silent, until it is released as often: that may be when the block has ended."""
+        """Suspend the deadline until `release` was called as often, which may be after the block's end."""
         self._holds += 1
         self._disarm()
         if self._is_on and not self.has_rung:
             self._timeout.reschedule(None)
 
     def release(self) -> None:
-        """Let it ring again: at once, if its moment is over."""
+        """Resume the deadline; it fires at once if it has passed."""
         self._holds -= 1
         if not self._holds:
             self._arm()
@@ -88,7 +88,7 @@ class Cutoff:
 
 
 async def answer_of(function: Callable[[], Any], ground: RhythmContext, at_ms: int) -> Any:
-    """What a function of somebody else answers; `TimeoutError` if that is awaited beyond a moment."""
+    """Call a function and return its result, awaited until `at_ms` at most; then raise `TimeoutError`."""
     answer = function()
     if not inspect.isawaitable(answer):
         return answer
@@ -97,13 +97,13 @@ async def answer_of(function: Callable[[], Any], ground: RhythmContext, at_ms: i
         is_there = await either(doing, ground.times, at_ms)
     finally:
         await put_away(doing, ground)
-    if not is_there or doing.cancelled():  # whatever has cancelled it, it was not us who were
+    if not is_there or doing.cancelled():  # something else cancelled it, not this task
         raise TimeoutError("it took too long, or was cancelled")
     return doing.result()
 
 
 async def put_away(doing: asyncio.Future[Any], ground: RhythmContext) -> None:
-    """Cancel it if it is not done, and wait a little for its end."""
+    """Cancel a future unless it is done, and wait briefly for its end."""
     doing.add_done_callback(_forget)
     if not doing.done():
         doing.cancel()
@@ -112,7 +112,7 @@ async def put_away(doing: asyncio.Future[Any], ground: RhythmContext) -> None:
 
 
 async def either(doing: asyncio.Future[Any], times: Times, at_ms: int) -> bool:
-    """Wait for something until a moment, and let it go on then; whether it was done."""
+    """Wait for a future until a time, without cancelling it. Return whether it is done."""
     alarm = asyncio.create_task(times.until(at_ms), name="vox-mesh-cutoff")
     try:
         await asyncio.wait((doing, alarm), return_when=asyncio.FIRST_COMPLETED)
@@ -122,6 +122,6 @@ async def either(doing: asyncio.Future[Any], times: Times, at_ms: int) -> bool:
 
 
 def _forget(doing: asyncio.Future[Any]) -> None:
-    """Nobody is left who would want to know."""
+    """Retrieve the exception, so that asyncio does not log it."""
     if not doing.cancelled():
         doing.exception()

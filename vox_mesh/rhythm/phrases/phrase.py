@@ -1,4 +1,4 @@
-"""A phrase: one round of plan, work and review on a task, which ends in time whatever goes on in it."""
+"""A phrase: one round of plan, work and review on a task, with a deadline."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _NO_LATER: Final = 0.1
-"""So many beats after its end a phrase has still ended in time: to be cut off takes a moment."""
+"""A phrase that ends at most this many beats late still counts as on time: cancelling takes a moment."""
 
 
 class Phrase:
-    """`async with phrase`: what is done in it has an end, which is recorded with what it cost."""
+    """`async with phrase`: the block has a deadline, and its end is recorded with its cost."""
 
     def __init__(
         self,
@@ -61,32 +61,32 @@ class Phrase:
         self.task: Final = sheet.task
         self.agent: Final = sheet.agent
         self.attempt: Final = attempt
-        """Which phrase it is for its task, from 1."""
+        """The number of this phrase among those of its task, from 1."""
         self.beats: Final[dict[str, float]] = self._course.beats
-        """How many each phase has."""
+        """The beats of each phase."""
         self.resources = Resources()
-        """What was used beside beats, as far as whoever measures it has said."""
+        """The resources used besides beats, as reported by the caller."""
         self.overruns = 0
         self.outcome: PhraseOutcome | None = None
-        """What came of it, when it is over."""
+        """The outcome, once the phrase has ended."""
         self.end: PhraseEnd | None = None
-        """The same in full, as it is recorded."""
+        """The recorded end, once the phrase has ended."""
         self.cost: float | None = None
         self.cutoff: Cutoff | None = None
-        """What cuts off what is done now; it is not for callers."""
+        """The innermost active deadline; not for callers."""
         self._waits = Waits(parts, sheet, self._course, self._voice, self.phrase_id, lambda: self._playing)
 
-    # --- its beginning ---------------------------------------------------------------------------
+    # --- beginning -------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Begin to play."""
+        """Begin the phrase."""
         if self.cutoff is not None:
             raise BadValue("a phrase is played once", hint="ask for another one")
         ground = self._parts.ground
-        _ = ground.author.identity  # known first: the clock ticks in its name
+        _ = ground.author.identity  # load the identity first: the clock's timestamps carry it
         await self._look_back()
         if self._sheet.start == "downbeat":
-            bar = ground.timeline.window_at(self.times.now_ms - 1)  # one that begins now will do
+            bar = ground.timeline.window_at(self.times.now_ms - 1)  # a bar that begins right now counts
             await self.times.until(bar.end_ms)
         self.cutoff = self._cutoff = self._course.begin()
         if self._sheet.allowance.is_exhausted(ground.timeline, self.began_ms):
@@ -106,7 +106,7 @@ class Phrase:
             try:
                 await look()
             except MeshError as error:
-                _log.warning("it could not be read what was done on %s before: %s", self.task, error.line)
+                _log.warning("earlier work not readable: task=%s error=%s", self.task, error.line)
 
     @property
     def resumed(self) -> Any:
@@ -115,39 +115,39 @@ class Phrase:
 
     @property
     def began_ms(self) -> int:
-        """When it began."""
+        """When the phrase began."""
         return self._course.began_ms
 
     @property
     def ends_ms(self) -> int:
-        """When it is over."""
+        """When the phrase ends at the latest."""
         return self._course.ends_ms
 
     @property
     def beats_left(self) -> float:
-        """How many are left of it, and parts of them."""
+        """The beats left, as a fraction."""
         return self.beats_until(self.ends_ms)
 
     def beats_until(self, at_ms: int) -> float:
-        """How many there are until a moment; none, if it is over."""
+        """Return the beats until a time, 0 if it has passed."""
         return self._course.beats_until(at_ms)
 
-    # --- its phases ------------------------------------------------------------------------------
+    # --- phases ----------------------------------------------------------------------------------
 
     def plan(self) -> Phase:
-        """The phase in which it is planned what to do."""
+        """Return the planning phase."""
         return Phase(self, PLAN)
 
     def work(self) -> Phase:
-        """The phase in which it is done."""
+        """Return the work phase."""
         return Phase(self, WORK)
 
     def review(self) -> Phase:
-        """The phase in which it is looked at what was done."""
+        """Return the review phase."""
         return Phase(self, REVIEW)
 
     def begin_phase(self, phase: Phase) -> Cutoff:
-        """A phase begins: it is told when it ends; what is to be held meanwhile."""
+        """Begin a phase and set its deadline. Return the outer deadline, which the phase must hold."""
         outer = self._playing
         if self._phase is not None:
             raise BadValue(f"{phase.name} can't begin in {self._phase.name}", hint="end that one before")
@@ -160,20 +160,20 @@ class Phrase:
         return outer
 
     async def end_phase(self, phase: Phase, error: BaseException | None, *, was_cut_off: bool) -> None:
-        """A phase has ended; do, or raise, what follows from that."""
+        """End a phase; escalate or raise if it has overrun."""
         self._course.go_to(BETWEEN)
         self._phase = None
         if not phase.overran:
             return
         self.overruns += 1
         if error is not None:
-            return  # that is what is told
+            return  # the caller's error is the one to raise
         if self._course.is_over_budget:
             raise self._course.over_budget()
         await self._escalate(phase.name, was_cut_off=was_cut_off)
 
     async def _escalate(self, phase: str, *, was_cut_off: bool) -> None:
-        """Do what the score says of an overrun. What has ended, if late, need not be done again."""
+        """Run the score's steps for an overrun. A block that ended by itself, if late, is not repeated."""
         self._voice.overran(phase)
         steps = self._sheet.score.escalation.on_overrun
         if CHECKPOINT in steps:
@@ -198,31 +198,31 @@ class Phrase:
             raise BadValue("this phrase is not being played", hint="use it within `async with phrase`")
         return self.cutoff
 
-    # --- waiting and telling ---------------------------------------------------------------------
+    # --- waiting and reporting -------------------------------------------------------------------
 
     async def wait_for(self, awaitable: Awaitable[T], budget: str = HELP, wait_for: Sequence[str] = ()) -> T:
-        """Wait, but for no more beats than are left: of that budget in the whole phrase, and of the phase.
+        """Wait for at most the beats left of that wait budget and of the phase.
 
-        What is not there by then is cancelled, the score's `on_wait_exhausted` is done, and `WaitExhausted`
-        raised. `wait_for` says for what, to those who read the status.
+        After that the awaitable is cancelled, the score's `on_wait_exhausted` steps run, and `WaitExhausted`
+        is raised. `wait_for` names the things waited for in the status claim.
         """
         return await self._waits.wait(awaitable, budget, wait_for)
 
     async def ask_help(self, to: str, body: Any) -> Message:
-        """Ask an agent, or whoever has a role, for help; the answer, or `WaitExhausted` as in `wait_for`.
+        """Ask an agent or a role for help and return the answer.
 
-        So it is if the promise is broken, or none is made by the end of the bar. What the promise itself
-        named to do then comes before what the score names.
+        Raises `WaitExhausted` as `wait_for` does, and also if the promise is broken or none is made by the
+        end of the bar. The fallback named in the promise takes precedence over the score's.
         """
         return await self._waits.ask_help(to, body)
 
     def progress(self, done: float, notes: str = "") -> None:
-        """Say how far it is, from 0 to 1."""
+        """Report the progress, from 0 to 1."""
         self._voice.progress(done, notes, self.beats_until(self._playing.at_ms))
 
     @property
     def result(self) -> Any:
-        """What came of it, if anybody says so: a fallback does."""
+        """The result, if one was set; a fallback sets it."""
         return self._waits.result
 
     @result.setter
@@ -230,20 +230,20 @@ class Phrase:
         self._waits.result = result
 
     def useful(self) -> None:
-        """Say that there is something of use; the first time counts."""
+        """Mark the first useful result; later calls have no effect."""
         if self._first_useful_ms is None:
             self._first_useful_ms = self.times.now_ms
 
     async def checkpoint(self, value: Any) -> None:
-        """Keep what is JSON as the task's last checkpoint; the same in the same bar is not written again."""
+        """Save a JSON value as the task's checkpoint; an unchanged value is written once per bar."""
         await self._checkpoints.keep(value)
 
-    # --- its end ---------------------------------------------------------------------------------
+    # --- end -------------------------------------------------------------------------------------
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        """End it, and have that recorded. What a fallback or the next phrase makes up for is not raised."""
+        """End the phrase and record it. Errors covered by a fallback or the next phrase are not raised."""
         was_cut_off = await self._cutoff.end(kind, error, traceback)
         self._course.stop()
         late = await self._what_follows(was_cut_off) if was_cut_off or error is None else None
@@ -257,7 +257,7 @@ class Phrase:
         return False
 
     async def _what_follows(self, was_cut_off: bool) -> BaseException | None:
-        """What is raised if it ends too late, or we are cancelled meanwhile: its end is recorded before."""
+        """Return the error of an overrun, or of a cancellation during it; it is raised after the recording."""
         if self._course.is_over_budget:
             return self._course.over_budget()
         if was_cut_off:
@@ -269,7 +269,7 @@ class Phrase:
         return None
 
     def _note_lateness(self) -> None:
-        """What would not be cut off, and has ended by itself, may be done, but not as it should."""
+        """Count a block that ended by itself after the deadline as overrun."""
         late = self._course.late_beats
         if late > _NO_LATER:
             self._voice.remark(f"ended {late:.2g} beats late")
@@ -290,7 +290,7 @@ class Phrase:
         return PhraseOutcome.DEGRADED if is_degraded else PhraseOutcome.DONE
 
     async def _ended(self, error: BaseException | None) -> None:
-        """Have it recorded, however often we are cancelled meanwhile."""
+        """Record the end, even if cancelled meanwhile."""
         self.outcome = self._outcome_of(error)
         await to_the_end(asyncio.create_task(self._record(self.outcome, error), name="vox-mesh-phrase-end"))
 
@@ -329,6 +329,6 @@ class Phrase:
 
     def _last_state(self) -> ClaimState:
         if self.outcome is PhraseOutcome.DEFERRED and self._place is RetryPosition.FOLLOWED:
-            return ClaimState.WAITING  # for the next phrase
+            return ClaimState.WAITING  # a next phrase follows
         is_done = self.outcome in (PhraseOutcome.DONE, PhraseOutcome.DEGRADED)
         return ClaimState.DONE if is_done else ClaimState.FAILED

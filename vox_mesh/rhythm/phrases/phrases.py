@@ -1,4 +1,4 @@
-"""Phrases: how agents play a task by its score, once or until it is done."""
+"""Phrases: how agents work on a task by its score, once or until it is done."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, PhraseSpec, Ret
 from vox_mesh.rhythm.reports.status import StatusDesk
 
 AnyScore = Score | ScoreFile | Path | str | None
-"""A score, or the file that it is in, or the text of one; `None` is the built-in one."""
+"""A score, the path or text of a score file, or `None` for the built-in score."""
 
 AnyBudget = Budget | Mapping[str, Any] | None
 
 
 class Phrases:
-    """Makes phrases; each is played by `async with`."""
+    """Creates phrases; each is run by `async with`."""
 
     def __init__(
         self, ground: RhythmContext, status: StatusDesk, bus: Bus, budgets: Budgets, helping: Help
@@ -48,10 +48,11 @@ class Phrases:
         job_id: str | None = None,
         role: str = "",
     ) -> Phrase:
-        """One phrase. A phase that takes too long may end it with `PhraseDeferred`.
+        """Create one phrase. A phase that overruns may end it with `PhraseDeferred`.
 
-        `fallbacks` are done when it was waited in vain, by their names in the score. `state` tells what to
-        keep as a checkpoint on each downbeat, within half a beat. `start`: now, or with the next bar.
+        `fallbacks` run when a wait budget is exhausted, by their names in the score. `state` returns the
+        value to save as a checkpoint on each downbeat, within half a beat. `start`: now, or with the next
+        bar.
         """
         sheet = self._sheet(score, task, agent, fallbacks, budget, state, start, job_id, role)
         return Phrase(self._parts, sheet, Checkpoints(self._parts.ground, sheet))
@@ -69,9 +70,9 @@ class Phrases:
         job_id: str | None = None,
         role: str = "",
     ) -> AsyncIterator[Phrase]:
-        """Phrases until one is not deferred, each shorter than the one before, as many as the score allows.
+        """Yield phrases until one is not deferred, each shorter than the last, up to the score's maximum.
 
-        The last one raises `PhaseOverrun` instead. The budget is one for all of them.
+        The last one raises `PhaseOverrun` instead of being deferred. All share one budget.
         """
         sheet = self._sheet(score, task, agent, fallbacks, budget, state, start, job_id, role)
         checkpoints, most = Checkpoints(self._parts.ground, sheet), sheet.score.retry.max_phrases
@@ -106,7 +107,7 @@ class Phrases:
 
 
 def _score_of(score: AnyScore) -> tuple[Score, Mapping[str, Any] | None]:
-    """The score, and the budget that was written beside it."""
+    """Return the score, and the budget given in its file."""
     if score is None:
         return Score.built_in(), None
     if isinstance(score, Score):

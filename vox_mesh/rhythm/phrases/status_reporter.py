@@ -1,4 +1,4 @@
-"""What a phrase says of its task, while it is played."""
+"""The status claims of a phrase."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STATES: Final = {PLAN: ClaimState.PLANNING, WORK: ClaimState.EXECUTING, REVIEW:
 
 
 class StatusReporter:
-    """Claims how the task stands, and remembers what is to be told of it in the end."""
+    """Claims the status of the task, and collects remarks for the recorded end."""
 
     def __init__(self, status: StatusDesk, agent: str, task: str) -> None:
         self._status = status
@@ -29,45 +29,45 @@ class StatusReporter:
         self._remarks: dict[str, None] = {}
 
     def remark(self, remark: str) -> None:
-        """Remember this for the end; once, however often it is so."""
+        """Add a remark for the recorded end; duplicates are dropped."""
         self._remarks[remark] = None
 
     @property
     def remarks(self) -> list[str]:
-        """What is to be told, in the order in which it came."""
+        """The remarks, in the order they were added."""
         return list(self._remarks)
 
     def phase(self, name: str, beats_left: float) -> None:
-        """A phase has begun."""
+        """Claim the state of a phase that has begun."""
         self._state = _STATES[name]
         self._claim(self._state, beats_left)
 
     def progress(self, done: float, notes: str, beats_left: float) -> None:
-        """The task got on."""
+        """Claim the progress of the task."""
         self._status.claim(
             *self._who, self._state, beats_left=math.ceil(beats_left), progress=done, notes=notes
         )
         self._progress, self._notes = done, notes
 
     def waits(self, wait_for: Sequence[str], beats_left: float) -> None:
-        """It waits, for so many beats at the most."""
+        """Claim that the task waits, for at most these beats."""
         self._claim(ClaimState.WAITING, beats_left, wait_for=wait_for)
 
     def goes_on(self, beats_left: float) -> None:
-        """It waits no longer."""
+        """Claim that the wait is over."""
         self._claim(self._state, beats_left)
 
     def overran(self, phase: str) -> None:
-        """A phase has taken all its beats."""
+        """Claim that a phase has used all its beats."""
         self.remark(f"{phase} overran")
         self._claim(self._state, 0.0, overran=True)
 
     def falls_back(self, name: str, beats_left: float) -> None:
-        """Something else is done instead."""
+        """Claim that a fallback runs."""
         self._claim(ClaimState.REVIEW, beats_left, notes=f"falls back on {name}")
 
     def ends(self, state: ClaimState, note: str) -> None:
-        """The phrase is over. What still goes on of it says nothing any more."""
+        """Claim the final state. Later claims of the phrase are ignored."""
         self._claim(state, notes=note or self._notes)
         self._has_ended = True
 

@@ -1,4 +1,4 @@
-"""The course of a phrase: when it and its phases end, and how many beats were used and waited."""
+"""The timer of a phrase: the deadlines of it and its phases, and the beats used and waited."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from vox_mesh.rhythm.phrases.spec import PhraseSpec
 from vox_mesh.rhythm.phrases.stopwatch import Stopwatch
 
 BETWEEN: Final = "between"
-"""Where beats are counted that lie in no phase."""
+"""The name under which beats outside of any phase are counted."""
 
 FALLBACK: Final = "fallback"
-"""Where those are counted that a fallback took."""
+"""The name under which beats of a fallback are counted."""
 
 
 class PhraseTimer:
-    """Counted from the phrase's beginning, by the beats of the mesh."""
+    """Deadlines and counts of a phrase, from its beginning, in beats of the mesh."""
 
     def __init__(self, ground: RhythmContext, sheet: PhraseSpec, attempt: int) -> None:
         self._ground = ground
@@ -41,12 +41,12 @@ class PhraseTimer:
         self.is_over = False
 
     def begin(self) -> Cutoff:
-        """From now on; the cutoff of all of it."""
+        """Start the timer and return the deadline of the whole phrase."""
         ground = self._ground
-        self._keep_to_caps()  # of the agent's and the account's budgets, which are known only now
+        self._keep_to_caps()  # the budgets of agent and account are known only now
         self.began_ms = ground.times.now_ms
         spent_ms = self._allowance.ends_ms(ground.timeline, self.began_ms)
-        if spent_ms is not None and spent_ms < self.ends_ms:  # one that lasts until the end is no limit
+        if spent_ms is not None and spent_ms < self.ends_ms:  # a budget that lasts until the end is no limit
             self._spent_ms = spent_ms
         self._count()
         return Cutoff(ground.times, self.ends_ms)
@@ -56,38 +56,38 @@ class PhraseTimer:
         self._caps.update(self._allowance.capped_waits(self._caps))
         self._ends = dict(zip(self.beats, accumulate(self.beats.values()), strict=True))
 
-    # --- its ends --------------------------------------------------------------------------------
+    # --- deadlines -------------------------------------------------------------------------------
 
     @property
     def ends_ms(self) -> int:
-        """When it is over."""
+        """When the phrase ends at the latest."""
         ends_ms = self._after(sum(self.beats.values()))
         return ends_ms if self._spent_ms is None else min(ends_ms, self._spent_ms)
 
     def phase_ends_ms(self, phase: str) -> int:
-        """When a phase that begins now is over. One that begins early does not have more beats for that."""
+        """Return the deadline of a phase that begins now. Beginning early does not add beats."""
         left = max(0.0, self.beats[phase] - self._used[phase].beats)
         own_ms = self._ground.timeline.after(self._ground.times.now_ms, left)
         return min(self._after(self._ends[phase]), own_ms, self.ends_ms)
 
     def wait_ends_ms(self, budget: str, cutoff: Cutoff) -> int:
-        """When waiting that begins now has an end, within a block that is cut off."""
+        """Return the deadline of a wait that begins now within a cutoff."""
         if budget not in self._caps:
             raise BadValue(f"there is no wait budget {budget!r}", hint=f"one of {', '.join(self._caps)}")
         left = max(0.0, self._caps[budget] - self._waited[budget].beats)
         return min(self._ground.timeline.after(self._ground.times.now_ms, left), cutoff.at_ms)
 
     def beats_until(self, at_ms: int) -> float:
-        """How many there are until a moment; none, if it is over."""
+        """Return the beats until a time, 0 if it has passed."""
         return max(0.0, self._ground.timeline.beats_between(self._ground.times.now_ms, at_ms))
 
     @property
     def is_over_budget(self) -> bool:
-        """Whether the budget is spent before the phrase is over."""
+        """Whether the budget was used up before the phrase ended."""
         return self._spent_ms is not None and self._spent_ms <= self._ground.times.now_ms
 
     def over_budget(self) -> OverBudget:
-        """The error that tells so."""
+        """Return the error for an exhausted budget."""
         return OverBudget(
             f"{self._task} has used all that its budget allows", hint="see `vox-mesh budget report`"
         )
@@ -95,16 +95,16 @@ class PhraseTimer:
     def _after(self, beats: float) -> int:
         return self._ground.timeline.after(self.began_ms, beats)
 
-    # --- what is used ----------------------------------------------------------------------------
+    # --- usage -----------------------------------------------------------------------------------
 
     def go_to(self, name: str) -> None:
-        """Count beats there from now on."""
+        """Count beats under this name from now on."""
         self._place = name
         self._count()
 
     @contextmanager
     def falling_back(self) -> Iterator[None]:
-        """Count them as those of the fallback, whatever phases begin or end meanwhile."""
+        """Count beats as the fallback's, even if phases begin or end meanwhile."""
         self._is_falling_back = True
         self._count()
         try:
@@ -114,7 +114,7 @@ class PhraseTimer:
             self._count()
 
     def stop(self) -> None:
-        """Count no more: it is over."""
+        """Stop counting: the phrase has ended."""
         self.ended_ms, self.is_over = self._ground.times.now_ms, True
         self._count()
 
@@ -128,12 +128,12 @@ class PhraseTimer:
 
     @property
     def late_beats(self) -> float:
-        """How many passed between its end as it should have been, and as it was."""
+        """The beats between the deadline and the actual end."""
         return max(0.0, self._ground.timeline.beats_between(self.ends_ms, self.ended_ms))
 
     @contextmanager
     def waiting(self, budget: str) -> Iterator[None]:
-        """Count what is waited, beside."""
+        """Count beats waited, in addition to beats used."""
         self._waited[budget].start()
         try:
             yield
@@ -142,11 +142,11 @@ class PhraseTimer:
 
     @property
     def used(self) -> dict[str, float]:
-        """The beats of the phases, and of what lay between them, if anything did."""
+        """The beats used by phase, and outside of phases if there were any."""
         beats = {name: watch.beats for name, watch in self._used.items()}
         return {name: count for name, count in beats.items() if count or name in self.beats}
 
     @property
     def waited(self) -> dict[str, float]:
-        """The beats that were waited. That a wait's end was noticed late is not waiting."""
+        """The beats waited, without the delay in noticing the end of a wait."""
         return {name: min(watch.beats, self._caps[name]) for name, watch in self._waited.items()}

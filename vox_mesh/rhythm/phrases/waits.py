@@ -1,4 +1,4 @@
-"""Waiting in a phrase: for no longer than its score allows, and what is done if it was in vain."""
+"""Bounded waits in a phrase, and the escalation when their budget is exhausted."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ HELP: Final = "help"
 _EMITTED_TTL_S: Final = 86_400.0
 
 _falling_back: ContextVar[str] = ContextVar("vox_mesh_falling_back", default="")
-"""The phrase in whose fallback we are: what is waited for in it has no fallback of its own."""
+"""The phrase whose fallback is running: waits inside it have no fallback of their own."""
 
 
 class Waits:
-    """The waiting of one phrase."""
+    """The waits of one phrase."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class Waits:
         self._covered: list[WaitExhausted] = []
         self.were_in_vain = False
         self.result: Any = None
-        """What came of the phrase: of its fallback, if nobody says anything else."""
+        """The result of the phrase: its fallback's, unless the caller sets another."""
 
     async def wait(self, awaitable: Awaitable[T], budget: str, wait_for: Sequence[str] = ()) -> T:
-        """Wait, within what is played; `WaitExhausted` if it was in vain."""
+        """Wait within the active block; raise `WaitExhausted` when the wait budget is used up."""
         course, doing = self._course, asyncio.ensure_future(awaitable)
         try:
             cutoff = self._playing()
@@ -78,7 +78,7 @@ class Waits:
             cutoff.release()
 
     async def _done_by(self, doing: asyncio.Future[Any], budget: str, ends_ms: int) -> bool:
-        """Whether it is done by then; what it takes to be cancelled is not counted as waiting."""
+        """Return whether the future is done by then. The time to cancel it is not counted as waiting."""
         try:
             with self._course.waiting(budget):
                 return await either(doing, self._times, ends_ms)
@@ -86,7 +86,7 @@ class Waits:
             await put_away(doing, self._parts.ground)
 
     async def ask_help(self, to: str, body: Any) -> Message:
-        """Ask for help, and wait for the answer. A promise that is not made in this bar is a broken one."""
+        """Ask for help and wait for the answer. The wait fails without a promise by the end of the bar."""
         cutoff, ground, now_ms = self._playing(), self._parts.ground, self._times.now_ms
         promised_ms = max(ground.timeline.window_at(now_ms).end_ms, ground.timeline.after(now_ms, 1))
         thread = await self._parts.help.ask(
@@ -112,7 +112,7 @@ class Waits:
         return await self._parts.help.wait(thread)
 
     async def _exhausted(self, budget: str, on_fail: str = "") -> MeshError:
-        """Do what the score says when it was waited in vain; the error that tells of it."""
+        """Run the score's steps for an exhausted wait, and return the error to raise."""
         if self._course.is_over_budget:
             return self._course.over_budget()
         escalation = self._sheet.score.escalation
@@ -138,18 +138,18 @@ class Waits:
         return error
 
     def have_covered(self, error: BaseException) -> bool:
-        """Whether a fallback has made up for an error, or for all of a group of them."""
+        """Return whether a fallback has covered an error, or all errors of a group."""
         if isinstance(error, BaseExceptionGroup):
             return all(self.have_covered(each) for each in error.exceptions)
         return any(error is each for each in self._covered)
 
     async def told(self) -> None:
-        """Wait until all is told that is to be; each does not take long, and hides no error."""
+        """Wait until all emitted events are sent. Each has a timeout, and raises no error."""
         if self._telling:
             await asyncio.wait(self._telling)
 
     async def _emit(self, name: str, budget: str) -> None:
-        """Tell it; should that take longer than the phrase, this is no reason for it to go on."""
+        """Send an event, without prolonging the phrase for it."""
         telling = asyncio.create_task(self._tell(name, budget), name="vox-mesh-phrase-emit")
         self._telling.append(telling)
         await either(telling, self._times, self._course.ends_ms)
@@ -162,13 +162,13 @@ class Waits:
                 name, body, sender=agent, msg_type=name, ttl=_EMITTED_TTL_S, timeout=WRITE_S
             )
         except MeshError as error:
-            _log.warning("%s could not be told of %s: %s", name, self._sheet.task, error.line)
+            _log.warning("event not sent: event=%s task=%s error=%s", name, self._sheet.task, error.line)
             self._voice.remark(f"{name} not told")
         else:
             self._voice.remark(f"{name} told")
 
     async def _is_made_up_for(self, name: str) -> bool:
-        """Fall back, once in a phrase: whoever has waited in vain beside, or later, has the same of it."""
+        """Run the fallback once per phrase and return whether it succeeded. Other waits share its outcome."""
         while (under_way := self._fallback) is not None:
             await asyncio.wait([under_way])
             if not under_way.cancelled():
@@ -178,21 +178,21 @@ class Waits:
         try:
             done.set_result(await self._fall_back(name))
         finally:
-            if not done.done():  # whoever did it was cancelled, and others may still do it
+            if not done.done():  # it was cancelled; another wait may run it again
                 self._fallback = None
                 done.cancel()
         return done.result()
 
     async def _fall_back(self, name: str) -> bool:
-        """Do what was given for that, until the end of the phrase at the most; whether it was done."""
+        """Run the fallback until the end of the phrase at the latest. Return whether it succeeded."""
         ends_ms = self._course.ends_ms
         self._voice.falls_back(name, self._course.beats_until(ends_ms))
         within = _falling_back.set(self._phrase_id)
         try:
             with self._course.falling_back():
                 self.result = await answer_of(self._sheet.fallbacks[name], self._parts.ground, ends_ms)
-        except Exception as error:  # whatever it is: what is told is why we fell back
-            _log.warning("the fallback %s of %s failed: %r", name, self._sheet.task, error)
+        except Exception as error:  # the error to raise is the exhausted wait, not this one
+            _log.warning("fallback failed: fallback=%s task=%s error=%r", name, self._sheet.task, error)
             self._voice.remark(f"fallback {name} failed")
             return False
         finally:

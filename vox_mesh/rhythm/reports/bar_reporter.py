@@ -1,4 +1,4 @@
-"""Reverb: rolls each bar up into a report, once, whoever does it, and amends it when more comes in."""
+"""Bar reports: each bar is rolled up into one report, by any node, and amended when more data arrives."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ CLAIMS_KEPT_MS: Final = 7 * _DAY_MS
 REPORTS_KEPT_MS: Final = 90 * _DAY_MS
 
 AMENDED_FOR_MS: Final = CLAIMS_KEPT_MS - _DAY_MS
-"""A report is amended for so long: after that the claims that it was made of may be gone."""
+"""How long a report is amended; after that its claims may be pruned."""
 
 ENDS_LATE_MS: Final = 2 * 3_600_000
-"""Phrases and threads that have ended are looked for so long after the end of their bar."""
+"""How long after the end of a bar its phrases and threads may still arrive."""
 
 GRACE_BEATS: Final = 0.25
 MAX_GRACE_MS: Final = 1_000
-"""A bar is reported so long after its end, or a part of a beat: what was said last is still on its way."""
+"""The longest delay of a report after its bar, for claims still in transit."""
 
 QUIET_BARS: Final = 90
-"""So many bars in which nothing happened are told of; fewer, only with what comes after them."""
+"""This many quiet bars are reported on their own; fewer, only with the next bar that has data."""
 
 _CLOSE_S: Final = 2.0
 _AT_ONCE: Final = 64
@@ -64,7 +64,7 @@ class _LastReport(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """What there is to report, as the database tells it."""
+    """The data to report on, as read from the database."""
 
     last: _LastReport | None
     serial: int
@@ -82,20 +82,20 @@ class _Due(NamedTuple):
 
     @property
     def standing(self) -> MeshStanding:
-        """How the mesh stands now."""
+        """The current load of the mesh."""
         utilisation = self.load / self.places if self.places else None
         return MeshStanding(self.queue_depth, self.places, utilisation, self.clock_distance_ms)
 
     @property
     def is_all(self) -> bool:
-        """Whether there is no more than can be written at once."""
+        """Whether everything fits into one batch."""
         parts = (self.unreported, self.late, self.late_phrases, self.late_threads)
         return max(len(part) for part in parts) <= _AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A report that is to be written. Without data it stands for bars that were quiet, or are missing."""
+    """A report to write. Without data it covers quiet or missing bars."""
 
     window: Window
     has_data: bool
@@ -103,13 +103,13 @@ class _Draft:
     revision: int = 1
     standing: MeshStanding = MeshStanding()  # noqa: RUF009 - it is frozen
     first_serial: int | None = None
-    """Claims after this one came late."""
+    """Claims with a later serial arrived late."""
     before: BarReport | None = None
-    """What was reported of it so far."""
+    """The previous revision."""
 
 
 class BarReporter:
-    """Makes and gives out the reports on bars. Any number of nodes may make them at the same time."""
+    """Writes and reads bar reports. Any number of nodes may write them concurrently."""
 
     def __init__(self, ground: RhythmContext) -> None:
         self._ground = ground
@@ -118,34 +118,34 @@ class BarReporter:
 
     @property
     def grace_ms(self) -> int:
-        """How long after a downbeat the bar before it is due."""
+        """How long after a downbeat the previous bar is due."""
         return min(MAX_GRACE_MS, round(GRACE_BEATS * self._ground.beat().beat_ms))
 
-    # --- asked -----------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     async def reports(
         self, last: int = 1, *, before_ms: int | None = None, fresh: bool = False
     ) -> list[BarReport]:
-        """The last reports, or those on bars before a time; each in its last revision, the newest first."""
+        """Return the latest reports, or those before a time; newest first, each in its last revision."""
         ground = self._ground
         values = (*ground.mesh, last, before_ms)
         rows = await ground.store.read(_SQL["newest"], values, fresh=fresh)
         return [BarReport.of_document(orjson.loads(row["document"])) for row in rows]
 
     async def report(self, window_id: str, *, fresh: bool = False) -> BarReport | None:
-        """The report on the bar of this name, in its last revision."""
+        """Return the last revision of the report on a bar."""
         ground = self._ground
         rows = await ground.store.read(_SQL["one"], (*ground.mesh, window_id), fresh=fresh)
         return BarReport.of_document(orjson.loads(rows[0]["document"])) if rows else None
 
-    # --- made ------------------------------------------------------------------------------------
+    # --- rolling up ------------------------------------------------------------------------------
 
     async def roll_up_due(self, now_ms: int | None = None, *, may_miss: bool = True) -> list[BarReport]:
-        """Report on the bars that have ended, and amend what more has come in for; what was written.
+        """Report on ended bars, and amend earlier reports; return the reports written.
 
-        Nothing is written of bars in which nothing happened, until something does. Whoever has looked in
-        every bar knows that these are not missing, so all should look, after the one who leads. Without
-        `may_miss` nothing is said of bars that only we may have missed, unless something came after them.
+        Quiet bars are not written until data follows. A node that has watched every bar knows that they are
+        not missing, so every node should call this, after the leader. Without `may_miss`, bars that only this
+        node may have missed are not reported, unless data follows.
         """
         now_ms = self._ground.times.now_ms if now_ms is None else now_ms
         if not self._ground.policy.observability.emit_bar_reports:
@@ -160,19 +160,19 @@ class BarReporter:
         return written
 
     async def close(self) -> None:
-        """Vouch for the quiet bars that we have seen: whoever comes next has not."""
+        """Report the quiet bars this node has watched: its successor has not seen them."""
         if self._watch.begins_ms is None or not self._ground.policy.observability.emit_bar_reports:
             return
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._roll_up(self._ground.times.now_ms, least_quiet=1, may_miss=False)
         except (MeshError, TimeoutError) as error:
-            _log.info("the last bars are not reported: %s", error)
+            _log.info("last bars not reported: %s", error)
 
     async def _roll_up(
         self, now_ms: int, *, least_quiet: int = QUIET_BARS, may_miss: bool
     ) -> tuple[list[BarReport], bool]:
-        """One pass; whether that was all of it."""
+        """Run one pass; return the reports written, and whether nothing is left."""
         fresh = False
         for _ in range(_TRIES):
             due = await self._due(now_ms, fresh=fresh)
@@ -186,11 +186,11 @@ class BarReporter:
             if not late and not new:
                 break
             if not fresh and not due.is_fresh:
-                fresh = True  # our copy may not have all of it
+                fresh = True  # the local replica may be behind
                 continue
             try:
                 written = await self._write(due, late, new)
-            except Refused:  # somebody else was quicker, and we see now what is left
+            except Refused:  # another node was faster; read again what is left
                 fresh = True
             else:
                 await self._forget(due, now_ms)
@@ -208,7 +208,7 @@ class BarReporter:
 
     def _due_of(self, row: Row, *, is_fresh: bool) -> _Due:
         last = None if row["last"] is None else _LastReport(*orjson.loads(row["last"]))
-        # Threads end at any moment: one in each bar tells of them all.
+        # Threads end at any time: one per bar represents them all.
         ends = sorted((each for ends in orjson.loads(row["late_threads"]) for each in ends), reverse=True)
         late_threads = {self._ground.timeline.window_at(each).start_ms: each for each in ends}
         return _Due(
@@ -224,17 +224,17 @@ class BarReporter:
     def _due_until(self, now_ms: int) -> int:
         return self._ground.timeline.window_at(now_ms - self.grace_ms).start_ms
 
-    # --- bars that have ended --------------------------------------------------------------------
+    # --- new bars --------------------------------------------------------------------------------
 
     async def _new(self, due: _Due, now_ms: int, *, fresh: bool) -> list[_Draft]:
-        """What could be written of the bars after the last report."""
+        """Draft the reports on bars after the last report."""
         timeline, watch, until_ms = self._ground.timeline, self._watch, self._due_until(now_ms)
         data = list(due.unreported)
-        if len(data) > _AT_ONCE:  # the rest with the next pass; they may all be of one bar
+        if len(data) > _AT_ONCE:  # the rest follows in the next pass; they may all be of one bar
             until_ms = max(timeline.window_at(data.pop()).start_ms, timeline.window_at(data[0]).end_ms)
         if due.last is not None:
             from_ms = due.last.until_ms
-        else:  # nobody was there before, or has left anything but this
+        else:  # no earlier report exists
             begins_ms = until_ms if watch.begins_ms is None else watch.begins_ms
             from_ms = min([begins_ms, *(timeline.window_at(each).start_ms for each in data)])
         if from_ms >= until_ms:
@@ -243,7 +243,7 @@ class BarReporter:
         if watch.covers(current.start_ms) and self._is_busy(due):
             data.append(current.start_ms)
         if due.last is not None and due.last.unfinished and watch.covers(from_ms):
-            data.append(from_ms)  # some should have said something
+            data.append(from_ms)  # claims were expected in it
         data += await self._silent(data, until_ms, fresh=fresh)
         drafts: list[_Draft] = []
         for window, has_data in stretches(timeline, from_ms, until_ms, data):
@@ -256,12 +256,12 @@ class BarReporter:
         return drafts
 
     def _untold(self, window: Window) -> list[_Draft]:
-        """Bars of which there is nothing to tell: quiet, or missing where we have not looked."""
+        """Draft reports on bars without data: quiet, or missing where this node has not watched."""
         parts = self._watch.parts(window)
         return [_Draft(part, False, is_missing=not is_watched) for part, is_watched in parts]
 
     def _worth_telling(self, drafts: list[_Draft], least_quiet: int, *, may_miss: bool) -> list[_Draft]:
-        """Of bars of which there is nothing to tell: those that are missing, or many."""
+        """Keep drafts of bars without data only if some are missing, or if there are many."""
         if not may_miss:
             drafts = list(takewhile(lambda draft: not draft.is_missing, drafts))
         if not drafts or any(draft.is_missing for draft in drafts):
@@ -270,7 +270,7 @@ class BarReporter:
         return drafts if self._ground.timeline.bars_between(from_ms, until_ms) >= least_quiet else []
 
     async def _silent(self, data: Iterable[int], until_ms: int, *, fresh: bool) -> list[int]:
-        """The bars after these in which nobody said anything, though some should have."""
+        """Return the bars after these without claims, although some were expected."""
         ground = self._ground
         windows = {ground.timeline.window_at(each) for each in data}
         told = {window.start_ms for window in windows}
@@ -279,21 +279,21 @@ class BarReporter:
             for window in windows
             if window.end_ms < until_ms and window.end_ms not in told and self._watch.covers(window.end_ms)
         ]
-        if not last:  # as nearly always: then no more than the bar that has just ended is due
+        if not last:  # the usual case: only the bar that has just ended is due
             return []
         values = (*ground.mesh, orjson.dumps(last).decode())
         return [row["end_ms"] for row in await ground.store.read(_SQL["unfinished"], values, fresh=fresh)]
 
     def _is_busy(self, due: _Due) -> bool:
-        """Whether the mesh does something of which a bar's report should tell, though no agent spoke."""
+        """Return whether the mesh has load to report, although no agent made a claim."""
         entry = self._ground.entry
         is_driven = due.queue_depth > 0 or entry.tempo.bpm != entry.policy.initial_bpm
         return due.load > 0 or (entry.policy.adaptation.enable and is_driven)
 
-    # --- bars of which more has come in ----------------------------------------------------------
+    # --- late data -------------------------------------------------------------------------------
 
     async def _late(self, due: _Due, *, fresh: bool) -> list[_Draft]:
-        """What is to be written of bars that were reported before."""
+        """Draft the reports on bars that were reported before."""
         claimed = (window_ms for window_ms, _ in due.late[:_AT_ONCE])
         moments = sorted({*claimed, *due.late_phrases, *due.late_threads[:_AT_ONCE]})
         if not moments:
@@ -306,21 +306,23 @@ class BarReporter:
             held = [each for each in moments if row["window_ms"] <= each < row["until_ms"]]
             moments = [each for each in moments if each not in held]
             drafts += self._amended(row, held)
-        while moments:  # from before the first report of all: no bar between is left out
+        while moments:  # before the first report: leave no gap up to it
             from_ms = timeline.window_at(moments[0]).start_ms
             after = (*ground.mesh, moments[0])
             until_ms = (await ground.store.read(_SQL["next"], after, fresh=fresh)).value
-            if until_ms is None:  # the reports after it were lost with the database's last commits
+            if until_ms is None:  # the reports after it were lost in a rollback of the database
                 break
             here = [each for each in moments if each < until_ms]
             for window, has_data in stretches(timeline, from_ms, until_ms, here):
-                told = window._replace(end_ms=min(window.end_ms, until_ms))  # that was by another timeline
+                told = window._replace(
+                    end_ms=min(window.end_ms, until_ms)
+                )  # the next report follows another timeline
                 drafts += [_Draft(told, True)] if has_data else self._untold(window)
             moments = moments[len(here) :]
         return drafts
 
     def _amended(self, row: Row, moments: Iterable[int]) -> Iterator[_Draft]:
-        """A report with what came late; one that stands for many bars comes apart."""
+        """Draft the amended report; one that covers many bars is split."""
         before = BarReport.of_document(orjson.loads(row["document"]))
         timeline = self._ground.timeline
         for window, has_data in stretches(timeline, row["window_ms"], row["until_ms"], moments):
@@ -337,7 +339,7 @@ class BarReporter:
     # --- writing ---------------------------------------------------------------------------------
 
     async def _write(self, due: _Due, late: Sequence[_Draft], new: Sequence[_Draft]) -> list[BarReport]:
-        """Write all of them, or none if somebody else has written one."""
+        """Write all drafts, or none if another node has written one of them."""
         ground, drafts = self._ground, [*late, *new]
         hlc = str(ground.clock.tick())
         reports = await self._reports_of(drafts, hlc)
@@ -346,7 +348,7 @@ class BarReporter:
         until_ms = 0 if due.last is None else due.last.until_ms
         starts = orjson.dumps([report.start_ms for report in reports]).decode()
         script = Script(
-            nothing_else(ground),  # where the bars lie is known
+            nothing_else(ground),  # the plan of bars is current
             Statement(_SQL["refuse_unless_follows"], (*ground.mesh, 0, until_ms), refusal=_OVERTAKEN),
             Statement(_SQL["write"], (*ground.mesh, ground.node_id, hlc, through, rows)),
             Statement(
@@ -359,7 +361,7 @@ class BarReporter:
         for draft, report in zip(drafts, reports, strict=True):
             self.tally.add(report, draft.before)
             if report.is_missing:
-                _log.info("nobody has seen %d bars, the first of them %s", report.bars, report.window_id)
+                _log.info("bars missing: count=%d first=%s", report.bars, report.window_id)
         return reports
 
     async def _reports_of(self, drafts: Sequence[_Draft], hlc: str) -> list[BarReport]:
@@ -389,7 +391,7 @@ class BarReporter:
         return {row["start_ms"]: _figures_of(row) for row in rows}
 
     async def _forget(self, due: _Due, now_ms: int) -> None:
-        """Remove what is old, a part at a time: nobody else is to wait for long."""
+        """Prune old claims and reports in batches, so that no other write waits for long."""
         ground = self._ground
         for what, oldest_ms, before_ms in (
             ("claims", due.oldest_claim_ms, now_ms - CLAIMS_KEPT_MS),
@@ -406,7 +408,7 @@ class BarReporter:
 
 
 def _values(report: BarReport) -> tuple[Any, ...]:
-    """A report as the statement knows it, by its places."""
+    """Return the report's values in the order of the statement."""
     return (
         *(report.start_ms, report.revision, report.window_id, report.end_ms, int(report.is_missing)),
         *(sum(report.phrases.values()), sum(report.promises.values())),

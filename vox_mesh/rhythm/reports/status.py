@@ -1,4 +1,4 @@
-"""The status desk: takes down what agents say of their tasks, and tells it once for each beat."""
+"""Status claims: collects the claims of local agents and writes the last one of each beat."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from vox_mesh.store.script import Script, Shape
 _log = logging.getLogger(__name__)
 
 MAX_LIVE: Final = 4_000
-"""Of so many tasks a node tells; of more, only the ones last spoken of."""
+"""The number of unfinished tasks whose claims are repeated; beyond it the oldest are dropped."""
 
 MAX_WAITING: Final = 20_000
-"""So many claims are kept while the database is away: in the spool, where there is one, and as many here."""
+"""How many claims are kept while the database is away: this many in the spool, and as many in memory."""
 
 _PART_BYTES: Final = 1_500_000
-"""So much goes in one script: with the notes that agents write, all of it."""
+"""The size limit of one script, including the agents' notes."""
 
 _CLOSE_S: Final = 2.0
 _LEAST_S: Final = 1.0
 _PUT: Final = Shape(
     "rhythm.claims",
     (named("rhythm_status")["put"],),
-    subject=lambda item: item["node_id"],  # serials are given out one script after the other
-    repeatable=True,  # what is there already is not newer than itself
+    subject=lambda item: item["node_id"],  # serials are assigned one script at a time
+    repeatable=True,  # a claim is not newer than itself, so repeating has no effect
 )
 
 _Task = tuple[str, str]
@@ -49,7 +49,7 @@ _Task = tuple[str, str]
 
 @dataclass(slots=True)
 class _Said:
-    """A claim as it is to be written: the last of its beat."""
+    """The last claim of a beat, to be written."""
 
     claim: StatusClaim
     beat: Beat
@@ -59,11 +59,11 @@ class _Said:
     hlc: str
 
     def again(self, beat: Beat, hlc: str) -> _Said:
-        """The same in another beat."""
+        """Return the claim repeated in another beat."""
         return _Said(self.claim, beat, False, self.began_ms, self.useful_ms, hlc)
 
     def values(self) -> tuple[Any, ...]:
-        """As the statement knows them, by their places."""
+        """Return the values in the order of the statement."""
         claim, beat = self.claim, self.beat
         return (
             *(beat.window_ms, claim.agent_id, claim.task_id, beat.epoch_ms, beat.index, claim.state),
@@ -76,9 +76,9 @@ _Part = dict[tuple[str, str, int], tuple[_Said, bytes]]
 
 
 class StatusDesk:
-    """Where the agents of a node say how their tasks stand.
+    """Collects the status claims of a node's agents and writes them at the end of each beat.
 
-    A task that goes on is claimed again in each beat, until it is done or failed.
+    The claim of an unfinished task is repeated in each beat.
     """
 
     def __init__(self, ground: RhythmContext) -> None:
@@ -88,21 +88,21 @@ class StatusDesk:
         self._spoken = asyncio.Event()
         self._writing = asyncio.Lock()
         self._is_away = False
-        self._spooled = 0  # claims, since the database was last there: the spool has more to keep than these
+        self._spooled = 0  # since the database was last reachable
         self.dropped = 0
-        """Claims that were lost: there were too many."""
+        """Claims dropped because there were too many."""
 
     @property
     def live(self) -> int:
-        """How many tasks are told of in each beat."""
+        """The number of unfinished tasks whose claims are repeated."""
         return len(self._live)
 
     @property
     def waiting(self) -> int:
-        """How many claims are neither written yet nor in the spool."""
+        """The number of claims neither written nor spooled."""
         return len(self._unsaid)
 
-    # --- what is said ----------------------------------------------------------------------------
+    # --- claims ----------------------------------------------------------------------------------
 
     def claim(
         self,
@@ -116,7 +116,7 @@ class StatusDesk:
         notes: str = "",
         overran: bool = False,
     ) -> StatusClaim:
-        """Say how a task stands now. It is written at the end of the beat, if nothing else is said before."""
+        """Claim the state of a task now. The last claim of a beat is written when the beat ends."""
         ground = self._ground
         now_ms = ground.times.now_ms
         beat, hlc = ground.beat(now_ms), str(ground.clock.tick())
@@ -135,7 +135,7 @@ class StatusDesk:
         return claim
 
     def accept(self, claim: StatusClaim) -> None:
-        """Take down what an agent said elsewhere, at the time in it. What comes after, it says itself."""
+        """Accept a claim made on another node, at its own time. It is not repeated here."""
         if not self._ground.clock.receive(claim.hlc):
             raise BadValue(f"the claim's time {claim.hlc} is ahead of the database's")
         at_ms = Hlc.parse(claim.hlc).wall_ms
@@ -158,13 +158,13 @@ class StatusDesk:
 
     def _drop(self, count: int, why: str) -> None:
         if not self.dropped:
-            _log.warning("too many %s: some status claims are lost", why)
+            _log.warning("status claims dropped: too many %s", why)
         self.dropped += count
 
     # --- writing ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """At the end of each beat, write what was said in it. With nothing to say, nothing happens."""
+        """Write the claims at the end of each beat; sleep while there are none."""
         while True:
             await self._spoken.wait()
             beat = self._ground.beat()
@@ -172,15 +172,15 @@ class StatusDesk:
             await self.run_once(beat)
 
     async def run_once(self, beat: Beat) -> None:
-        """A beat has ended: write what was said in it, and say again what goes on."""
+        """Repeat the claims of unfinished tasks for a beat that has ended, and write all claims."""
         self._say_again(beat)
         try:
             await self.flush(max(_LEAST_S, beat.beat_ms / 1_000))  # the next beat has its own claims
         except (StaleIncarnation, StoreClosed):
             raise
-        except MeshError as error:  # also of a full disk, or a token that was revoked: both are mended
+        except MeshError as error:  # includes a full disk and a revoked token: both can be repaired
             if not self._is_away:
-                _log.warning("status claims wait for the database: %s", error.line)
+                _log.warning("status claims waiting for the database: %s", error.line)
             self._is_away = True
         else:
             self._is_away = False
@@ -188,7 +188,7 @@ class StatusDesk:
             self._spoken.clear()
 
     async def catch_up(self) -> None:
-        """The clock was turned: write what was said in beats that have ended."""
+        """Write the claims of ended beats, after the clock was set."""
         if self._spoken.is_set():
             await self.run_once(self._ground.beat(self._ground.beat().epoch_ms - 1))
 
@@ -201,7 +201,7 @@ class StatusDesk:
                 self._unsaid[agent, task, beat.epoch_ms] = again
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Write now all that was said, or have the spool keep it. What neither takes goes with the next."""
+        """Write or spool all claims now. Claims that fail remain for the next call."""
         async with self._writing:
             excess = len(self._unsaid) - MAX_WAITING
             if excess > 0:
@@ -234,9 +234,9 @@ class StatusDesk:
         return Script.of(_PUT, item, appendable=self._spooled < MAX_WAITING)
 
     async def close(self) -> None:
-        """Write what is left, if that can be done soon; the spool gets it in time if it can't."""
+        """Write or spool the remaining claims, within a short timeout."""
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self.flush(_CLOSE_S / 2)
         except (MeshError, TimeoutError) as error:
-            _log.warning("%d status claims are lost: %s", len(self._unsaid), error)
+            _log.warning("status claims lost: count=%d error=%s", len(self._unsaid), error)

@@ -1,7 +1,7 @@
-"""The conductor: what a node does for the rhythm of the whole mesh, on every downbeat.
+"""The conductor: a node's duties for the rhythm of the whole mesh, run on every downbeat.
 
-One node leads: it owns the tempo, and reports on each bar. The others look whether it does, and stand in for
-it where they may: a report is anybody's, the tempo is not.
+One node leads: it controls the tempo and reports on each bar. The others check that it does, and report in
+its place if it is late; only the leader changes the tempo.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEAD_BARS: Final = 2.5
 _LEAST_LEAD_S: Final = 5.0
 _MOST_LEAD_S: Final = 120.0
 _DIFFER_BARS: Final = 2
-"""For so long nodes may differ: each hears of a new policy in its own time."""
+"""How many bars nodes may follow different policies: each learns of a new one in its own time."""
 
 _NOT_LED: Final = "the rhythm could not be led"
 
@@ -39,7 +39,7 @@ Duty = Callable[[], Awaitable[object]]
 
 
 class Conductor:
-    """Does a node's duties. One that has just begun has none in its first bars: it did not see them whole."""
+    """Runs a node's duties. A node that has just started skips the bars it did not see completely."""
 
     def __init__(
         self,
@@ -62,19 +62,19 @@ class Conductor:
         self._nodes = nodes
         self._tidying = Tidying(ground)
         self._came_ms: int | None = None
-        self._begun_ms = self._reported_ms = 0  # the last bars whose beginning, and whose report, we did
+        self._begun_ms = self._reported_ms = 0  # the last bar begun here, and the last one reported on
         self._said = ""
         self._differing_since_ms: int | None = None
         self._turn = asyncio.Lock()
 
     async def run(self) -> None:
-        """Do the duties, until cancelled."""
+        """Run the duties until cancelled."""
         while True:
             await self.catch_up()
             await self._ground.times.until(self._next_ms(), or_set_back=True)
 
     def _next_ms(self) -> int:
-        """When there is something to do again."""
+        """Return when the next duty is due."""
         now_ms = self._ground.times.now_ms
         window = self._ground.timeline.window_at(now_ms)
         report_ms = window.start_ms + self._patience_ms
@@ -82,21 +82,21 @@ class Conductor:
         return min(window.end_ms, lead_ms, report_ms if report_ms > now_ms else window.end_ms)
 
     def announce_again(self) -> None:
-        """Have the others told again by which tempo this node goes: the database may have forgotten it."""
+        """Announce this node's policy again: the database may have lost it."""
         self._said = ""
 
     async def catch_up(self) -> None:
-        """Do what has come due."""
+        """Run the duties that are due."""
         async with self._turn:
             now_ms = self._ground.times.now_ms
             window = self._ground.timeline.window_at(now_ms)
             if self._begun_ms > window.end_ms:
-                _log.warning("the clock was set back: the rhythm goes on from there")
+                _log.warning("clock set back: rhythm restarts from the current bar")
                 self._begun_ms = self._reported_ms = 0
             is_first, is_new_bar = self._begun_ms == 0, self._begun_ms < window.start_ms
             self._begun_ms = window.start_ms
             if not self._has_seen_a_bar_before(window):
-                if is_new_bar and not is_first:  # a node that begins has just looked
+                if is_new_bar and not is_first:  # a starting node has just read it
                     await self._told(self._policies.look, "the tempo could not be read")
                 return
             await (self._begin_bar() if is_new_bar else self._told(self._lead, _NOT_LED))
@@ -105,7 +105,7 @@ class Conductor:
                 await self._told(self._report, "the last bar could not be reported on")
 
     def _has_seen_a_bar_before(self, window: Window) -> bool:
-        """Whether this node has seen a whole bar, by the database's clock and not by its own."""
+        """Return whether this node has seen a complete bar, by the database's clock."""
         if self._came_ms is None and self._ground.clock.is_set:
             self._came_ms = self._ground.times.now_ms
         before = self._ground.timeline.window_at(window.start_ms - 1)
@@ -131,7 +131,7 @@ class Conductor:
 
     @property
     def _lead_s(self) -> float:
-        """For how long this node leads unless it goes on: some bars, if those are of a middle length."""
+        """The lease of the leadership in seconds: some bars, within fixed bounds."""
         bar_s = self._ground.entry.tempo.bar_ms / 1_000
         return min(max(_LEAD_BARS * bar_s, _LEAST_LEAD_S), _MOST_LEAD_S)
 
@@ -144,18 +144,18 @@ class Conductor:
 
     @property
     def _patience_ms(self) -> int:
-        """How long after a downbeat we report on the bar before: first the leader, then whoever is left."""
+        """How long after a downbeat the previous bar is reported on: by the leader first, then by the others."""
         beat = self._ground.beat()
         grace_ms = self._reverb.grace_ms
         return grace_ms if self._leadership.is_ours else min(grace_ms + beat.beat_ms, beat.bar_ms - grace_ms)
 
     async def _report(self) -> None:
-        await self._policies.look()  # a node that was cut off may not know where the bars lie
+        await self._policies.look()  # a node that was disconnected may not know the current bars
         may_miss = self._leadership.is_ours or await self._leadership.leader() is None
         for report in await self._reverb.roll_up_due(may_miss=may_miss):
             await self._controller.decide(report)
 
-    # --- agreeing --------------------------------------------------------------------------------
+    # --- agreement -------------------------------------------------------------------------------
 
     async def _say(self) -> None:
         entry = self._policies.announced.at(self._ground.times.now_ms)
@@ -164,7 +164,7 @@ class Conductor:
             self._said = entry.policy_hash
 
     async def _agree(self) -> None:
-        """Where nobody leads and nodes go by different policies, go by the one in the middle, and say so."""
+        """Follow the median policy if there is no leader and the nodes follow different policies."""
         ground = self._ground
         now_ms = ground.times.now_ms
         own = self._policies.announced.at(now_ms)
@@ -172,7 +172,7 @@ class Conductor:
         if len(seen) == 1 or await self._leadership.leader() is not None:
             self._differing_since_ms = None
             if self._pulse.source is TempoSource.MEDIAN:
-                _log.info("nodes go by the same policy again, or one leads")
+                _log.info("policies agree again, or a leader is present")
                 self._pulse.source, ground.plan = TempoSource.POLICY, self._policies.announced
             return
         if self._differing_since_ms is None:
@@ -181,8 +181,9 @@ class Conductor:
         is_old = now_ms - self._differing_since_ms >= _DIFFER_BARS * own.tempo.bar_ms
         if is_old and middle.policy_hash != ground.entry.policy_hash:
             _log.warning(
-                "nobody leads and nodes go by %d policies: the middle one is followed, %g beats a minute",
-                *(len(seen), middle.tempo.bpm),
+                "policies differ without a leader, following the median: policies=%d bpm=%g",
+                len(seen),
+                middle.tempo.bpm,
             )
             self._pulse.source, ground.plan = TempoSource.MEDIAN, Plan(middle)
 
@@ -192,7 +193,7 @@ class Conductor:
         if not said:
             return {}
         live = {node.node_id for node in await self._nodes.live_nodes_from_db()}
-        # Who goes by what held before has not heard of it yet, and does not disagree.
+        # A node on an earlier announced policy is only behind; it does not disagree.
         known = {entry.policy_hash for entry in self._policies.announced.entries}
         return {
             entry.policy_hash: entry

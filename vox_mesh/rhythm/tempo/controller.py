@@ -1,4 +1,4 @@
-"""The controller: has the tempo follow the load, if the policy wants that, and the log tell why."""
+"""The tempo controller: adapts the tempo to the load if the policy enables it, and logs each decision."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST: Final = 1_000
 
 
 class _LastDecision(NamedTuple):
-    """The last decision, as whoever makes the next one must know it."""
+    """The last decision, with all that the next one depends on."""
 
     policy: JsonObject
     state: ControlState
@@ -38,19 +38,19 @@ class _LastDecision(NamedTuple):
 
 
 class TempoController:
-    """Decides once for each bar, on the node that leads. Its memory is the log: any leader goes on there."""
+    """Decides once per bar, on the leader. Its state is in the op log, where a new leader continues."""
 
     def __init__(self, ground: RhythmContext, policies: Policies, leadership: Leadership) -> None:
         self._ground = ground
         self._policies = policies
         self._leadership = leadership
         self._last: _LastDecision | None = None
-        self._token: int | None = None  # under which that was known
+        self._token: int | None = None  # the fencing token under which `_last` was read
 
     async def decide(self, report: BarReport) -> TempoDecision | None:
-        """Decide by the report of the bar that has just ended; `None` if there is nothing to decide.
+        """Decide from the report of the bar that has just ended; return `None` if there is nothing to decide.
 
-        A bar that is as the one before, and moves nothing, repeats its decision: that is not written again.
+        A decision that changes nothing and equals the previous one is not written again.
         """
         ground, head = self._ground, self._policies.announced.head
         now_ms = ground.times.now_ms
@@ -58,7 +58,7 @@ class TempoController:
         is_first = report.revision == 1 and not report.is_missing
         if not (head.policy.adaptation.enable and self._leadership.is_ours and is_of_last_bar and is_first):
             return None
-        if ground.store.circuit not in _IN_TOUCH:  # nothing can be written, and nothing changes
+        if ground.store.circuit not in _IN_TOUCH:  # offline: nothing can be written or changed
             return control.decide(head.policy, self._state(head), report.readings(_BREAKER_OPEN), now_ms)
         ground.clock.refuse_if_off()
         await self._recall()
@@ -71,17 +71,17 @@ class TempoController:
             return decision
         entry = replace(entry, tempo=replace(entry.tempo, bpm=decision.bpm), reason=decision.reason)
         said = control.record(head.policy, before, decision, now_ms, entry.anchor_ms)
-        self._last = None  # until it is known what became of this one
+        self._last = None  # unknown until the write is confirmed
         try:
             await ground.store.write(self._script(entry, canonical(said), is_change=decision.is_change))
         except Refused as refused:
             if refused.reason not in OVERTAKEN:
                 raise
-            _log.info("the tempo is not changed to %g: another one was announced", decision.bpm)
+            _log.info("tempo change dropped, another was announced: bpm=%g", decision.bpm)
             return None
         self._last = now
         if decision.is_change:
-            _log.info("the tempo goes from %g to %g: %s", before.bpm, decision.bpm, decision.reason)
+            _log.info("tempo changed: from=%g to=%g reason=%s", before.bpm, decision.bpm, decision.reason)
             await self._policies.look()
         return decision
 
@@ -90,10 +90,10 @@ class TempoController:
         op = Op(TEMPO_DECISION, payload)
         return Script(self._leadership.guard(), *announcement, key=entry.op_id, op=op)
 
-    # --- what was decided before -----------------------------------------------------------------
+    # --- earlier decisions -----------------------------------------------------------------------
 
     async def _recall(self) -> None:
-        """Learn where the last leader stopped; this one knows as long as nobody else has led."""
+        """Read the last leader's decision, unless this node has led without interruption."""
         token = self._leadership.fence_token
         if self._last is not None and token == self._token:
             return
@@ -105,10 +105,10 @@ class TempoController:
                 state, readings = control.state_after(payload), control.readings_of(payload)
                 self._last = _LastDecision(payload["policy"], state, readings, payload["reason"])
             except (KeyError, TypeError, ValueError) as error:
-                _log.warning("the last decision on the tempo is not understood here: %s", error)
+                _log.warning("last tempo decision not readable by this version: %s", error)
 
     def _state(self, head: PlanEntry) -> ControlState:
-        """Where to go on: from the last decision, unless somebody has set a tempo or a policy since."""
+        """Return the state to continue from: the last decision's, unless a tempo or policy was set since."""
         last = self._last
         begun = ControlState.beginning(head.policy, head.tempo.bpm, head.anchor_ms)
         if last is None or last.policy != control.decisive(head.policy) or last.state.bpm != head.tempo.bpm:
@@ -120,10 +120,10 @@ class TempoController:
         return [LogEntry._make(row) for row in rows]
 
     async def replayed(self, last: int = _MOST) -> list[Divergence]:
-        """Make the last decisions again from what the log says of them; where one differs."""
+        """Recompute the last decisions from the log and return the divergences."""
         return list(control.replay(reversed(await self._recorded(last))))
 
 
 def _incident(report: BarReport) -> str | None:
-    """What freezes the tempo. That nobody leads does too: then nobody is here to ask."""
+    """Return the incident that freezes the tempo, if any. A missing leader freezes it too."""
     return "alarm:" + ",".join(alarm.name for alarm in report.alarms) if report.alarms else None

@@ -1,4 +1,4 @@
-"""Policies: which tempo holds when, read from the database and announced there."""
+"""Tempo policies: which tempo is in force when, as read from and announced in the database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("tempo")
 _MARGIN_MS: Final = 1_000
-"""For the way to the database, and for clocks."""
+"""Allowance for the round trip to the database and for clock differences."""
 
 _TRIES: Final = 8
 
@@ -37,12 +37,12 @@ class Policies:
         self._seen: Row | None = None
         self._rows: dict[str, PlanEntry] = {}
         self.announced = ground.plan
-        """What was announced, as far as it is known here; the ground has it, unless nodes disagree."""
+        """The announced plan as known to this node; the context follows it, unless nodes disagree."""
         self.lost: list[PlanEntry] = []
-        """What was in force, and is not in the database any more."""
+        """Entries that were in force and are missing from the database."""
 
     async def look(self, *, fresh: bool = False) -> Plan:
-        """Learn what was announced, if that has changed. What was known stays so, also if its row is gone."""
+        """Read the announced entries if they have changed. Known entries stay even if their rows are gone."""
         store, mesh = self._ground.store, self._ground.mesh
         (seen,) = await store.read(_SQL["extent"], mesh, fresh=fresh)
         if seen != self._seen:
@@ -53,17 +53,17 @@ class Policies:
 
     def _learn(self, entries: Sequence[PlanEntry]) -> None:
         there = {entry.op_id: entry for entry in entries}
-        oldest_ms = min((entry.anchor_ms for entry in entries), default=-1)  # what was before is forgotten
+        oldest_ms = min((entry.anchor_ms for entry in entries), default=-1)  # older ones were pruned
         self.lost = [
             entry for op_id, entry in self._rows.items() if op_id not in there and entry.anchor_ms > oldest_ms
         ]
         plan = Plan(self._first, (*entries, *self.lost)) if entries or self.lost else self.announced
         fitting = [entry for entry in Plan(self._first, entries).entries if entry.op_id]
         if self.lost and not all(entry in plan.entries for entry in fitting):
-            _log.warning("tempos that got lost do not fit what was announced since, and are given up")
+            _log.warning("lost tempos dropped: they do not fit later announcements")
             self.lost, plan = [], Plan(self._first, entries)
         if left_out := len(entries) + len(self.lost) - sum(bool(entry.op_id) for entry in plan.entries):
-            _log.warning("%d tempos that were announced begin on no downbeat, and are left out", left_out)
+            _log.warning("tempos ignored, not anchored on a downbeat: count=%d", left_out)
         self._rows = there | {entry.op_id: entry for entry in self.lost}
         self._ground.newest_ms = max((entry.anchor_ms for entry in self._rows.values()), default=-1)
         self._follow(plan)
@@ -76,9 +76,9 @@ class Policies:
     # --- announcing ------------------------------------------------------------------------------
 
     async def set(self, policy: TempoPolicy, reason: str = "set by hand") -> PlanEntry:
-        """Have a policy in force from a downbeat on that is two bars ahead, on every node; its entry.
+        """Announce a policy that takes effect on every node at a downbeat two bars ahead; return its entry.
 
-        Where no node lives there is nobody who must hear of it first: then it is in force at once.
+        If no node is alive, it takes effect at once.
         """
         self._ground.clock.refuse_if_off()
         for _ in range(_TRIES):
@@ -102,7 +102,7 @@ class Policies:
         return (*self._ground.mesh, DEAD_AFTER_TICKS)
 
     def next(self, policy: TempoPolicy, bpm: float, reason: str, *, is_alone: bool = False) -> PlanEntry:
-        """The entry with which a policy would follow what is known here, if it is announced at once."""
+        """Return the entry with which a policy would follow the known plan if announced now."""
         plan, ground = self.announced, self._ground
         anchor_ms = plan.head.tempo.beat_at(ground.times.now_ms).window_ms
         if not is_alone or anchor_ms <= plan.head.anchor_ms:
@@ -111,7 +111,7 @@ class Policies:
         return replace(entry, op_id=new_key(), hlc=str(ground.clock.tick()), announced_ms=ground.times.now_ms)
 
     def announcement(self, entry: PlanEntry) -> Sequence[Statement]:
-        """The statements that announce it; refused if somebody was quicker, or it is too late for that."""
+        """Return the statements that announce an entry; refused if another came first, or if it is too late."""
         ground = self._ground
         lead_ms = self.announced.lead_ms(ground.times.now_ms)
         return (
@@ -132,9 +132,9 @@ class Policies:
         return Statement(_SQL["announce"], values)
 
     async def settle(self) -> None:
-        """As the leader, write what others can't know: a policy of our own settings, and what got lost.
+        """As the leader, write the policy of the local settings and entries that the database lost.
 
-        Tempos get lost when an older copy of the database is restored; they were in force all the same.
+        Entries are lost when an older copy of the database is restored; they were in force nevertheless.
         """
         first = self.announced.entries[0]
         if not self._rows and first.policy != self._first.policy:
@@ -144,9 +144,9 @@ class Policies:
             await self._ground.store.write(self._script(said, (nothing_else(self._ground), self._row(said))))
             self._learn([said])
         if self.lost:
-            await self.look(fresh=True)  # our copy of the database may only be behind
+            await self.look(fresh=True)  # the local replica may only be behind
         if self.lost:
-            _log.warning("%d tempos that were announced have got lost, and are written again", len(self.lost))
+            _log.warning("lost tempos written again: count=%d", len(self.lost))
             await self._ground.store.write(Script(*(self._row(entry) for entry in self.lost)))
             self._seen = None
 
@@ -160,17 +160,17 @@ class Policies:
         }
         return Script(*statements, key=entry.op_id, op=Op(SET_TEMPO, canonical(said), signed=True))
 
-    # --- who goes by what ------------------------------------------------------------------------
+    # --- policies of nodes -----------------------------------------------------------------------
 
     async def say(self, entry: PlanEntry) -> None:
-        """Have all know by which policy this node goes."""
+        """Write which policy this node follows."""
         ground, tempo = self._ground, entry.tempo
         said = (canonical(entry.policy.document()), tempo.bpm, tempo.bar_len, tempo.anchor_ms)
         values = (*ground.mesh, ground.node_id, *said, str(ground.clock.tick()))
         await ground.store.write(Script(Statement(_SQL["say_pulse"], values)))
 
     async def said(self) -> dict[str, PlanEntry]:
-        """By which policy each node goes, as far as our copy of the database shows."""
+        """Return the policy each node follows, as the local replica shows it."""
         rows = await self._ground.store.read(_SQL["pulses"], self._ground.mesh)
         return {row["node_id"]: entry for row in rows if (entry := _goes_by(row)) is not None}
 
@@ -179,19 +179,19 @@ OVERTAKEN: Final = ("tempo_overtaken", "tempo_late")
 
 
 def nothing_else(ground: RhythmContext) -> Statement:
-    """Lets a script go on only if nothing was announced that is not known here."""
+    """Return a guard that refuses the script if an announcement unknown to this node exists."""
     return Statement(
         _SQL["refuse_if_announced_after"], (*ground.mesh, ground.newest_ms), refusal="tempo_overtaken"
     )
 
 
 def _goes_by(row: Row) -> PlanEntry | None:
-    """The policy and the tempo of a row; `None`, and a warning, if they are not understood here."""
+    """Return the policy and tempo of a row; log a warning and return `None` if they are not readable."""
     try:
         policy = TempoPolicy.of_document(parse(row["document"]))
         return PlanEntry(policy, Tempo(row["tempo_bpm"], row["bar_len_beats"], row["anchor_ms"]))
     except BadValue as error:
-        _log.warning("a tempo is not understood here: %s", error.line)
+        _log.warning("tempo not readable by this version: %s", error.line)
         return None
 
 

@@ -1,4 +1,4 @@
-"""The pulse: tells each beat, when it begins, to whoever listens here. Nobody else is asked for it."""
+"""The pulse: yields each beat when it begins to local listeners, derived from the clock alone."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from vox_mesh.rhythm.context import RhythmContext
 _log = logging.getLogger(__name__)
 
 _MOST_BARS: Final = 1_000
-"""A clock that jumps further than this begins anew: nobody wants the downbeats of a month at once."""
+"""After a larger clock jump the pulse restarts instead of yielding all missed downbeats."""
 
 _KEPT: Final = _MOST_BARS + 256
-"""The frames kept for a slow listener, which misses the oldest beyond that. The downbeats of one jump fit."""
+"""How many frames are queued for a slow listener before it misses the oldest. One jump's downbeats fit."""
 
 _LATE_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
 class _Listener:
-    """One who listens."""
+    """A queue of frames for one consumer."""
 
     def __init__(self) -> None:
         self._frames: deque[BeatFrame] = deque(maxlen=_KEPT)
@@ -42,7 +42,7 @@ class _Listener:
         self._came.set()
 
     async def next(self) -> BeatFrame | None:
-        """The next frame; `None`: there are no more."""
+        """Return the next frame, or `None` at the end."""
         while not self._frames:
             if self._is_over:
                 return None
@@ -52,19 +52,19 @@ class _Listener:
 
 
 class Pulse:
-    """Derives beats from the clock, for as long as anybody listens."""
+    """Derives beats from the clock while there are listeners."""
 
     def __init__(self, ground: RhythmContext) -> None:
         self._ground = ground
         self._listeners: set[_Listener] = set()
         self._beating: asyncio.Task[None] | None = None
         self.source = TempoSource.POLICY
-        """Where the tempo is from."""
+        """Which plan the tempo comes from."""
         self.lateness = Histogram(_LATE_S)
-        """How long after they had begun beats were told."""
+        """How long after their beginning beats were yielded, in seconds."""
 
     def frame(self, at_ms: int | None = None) -> BeatFrame:
-        """The beat of a moment, or of now."""
+        """Return the frame of the beat at a time, by default now."""
         return self._frame(self._ground.beat(at_ms))
 
     def _frame(self, beat: Beat) -> BeatFrame:
@@ -72,7 +72,7 @@ class Pulse:
         return BeatFrame.of(beat, ground.plan.at(beat.epoch_ms), str(ground.clock.tick()), self.source)
 
     async def beats(self) -> AsyncGenerator[BeatFrame, None]:
-        """Each beat from now on, when it begins; of what a jump of the clock left out, only the downbeats."""
+        """Yield each beat when it begins; of beats skipped by a clock jump, only the downbeats."""
         listener = _Listener()
         self._listeners.add(listener)
         if self._beating is None:
@@ -92,7 +92,7 @@ class Pulse:
             beating.cancel()
 
     async def close(self) -> None:
-        """Tell nothing more: whoever listens has heard the last beat."""
+        """Stop the pulse and end all listeners."""
         self._stop()
         for listener in self._listeners:
             listener.end()

@@ -1,4 +1,4 @@
-"""Waiting by the mesh's clock: for a moment, or no longer than until one."""
+"""Waiting by the mesh's clock."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 from vox_mesh.nodes.clock import MeshClock
 
 _LONGEST_S: Final = 60.0
-"""After so long the clock is looked at again: the database's may have been set."""
+"""The longest sleep before the clock is read again: the database's clock may have been set."""
 
 
 class Times:
-    """What time it is, and how to wait for another. Where a clock is turned by hand, `turned` wakes all."""
+    """The current time and timers on it. Where a clock is set by hand, `turned` wakes all timers."""
 
     def __init__(self, clock: MeshClock) -> None:
         self._clock = clock
@@ -22,16 +22,16 @@ class Times:
 
     @property
     def now_ms(self) -> int:
-        """The database's time, as far as it is known here."""
+        """The database's time, as known to this node."""
         return self._clock.now_ms
 
     def turned(self) -> None:
-        """The clock was turned, and timers know nothing of it."""
+        """Wake all timers: the clock was set."""
         self._turned.set()
         self._turned = asyncio.Event()
 
     async def until(self, at_ms: int, *, or_set_back: bool = False) -> None:
-        """Wait for a moment; or no longer than until the clock was set back."""
+        """Wait until a time; with `or_set_back`, at most until the clock is set back."""
         left_ms = at_ms - self._clock.now_ms
         while left_ms > 0:
             with suppress(TimeoutError):
@@ -43,7 +43,7 @@ class Times:
 
     @asynccontextmanager
     async def limit(self, at_ms: int) -> AsyncIterator[asyncio.Timeout]:
-        """Cut the block off at a moment, with `TimeoutError`; `expired()` tells whether that was it."""
+        """Cancel the block at a time, with `TimeoutError`; `expired()` is true if this limit did it."""
         async with asyncio.timeout(None) as timeout:
             alarm = asyncio.create_task(self._cut_off(at_ms, timeout), name="vox-mesh-beat-limit")
             try:
