@@ -14,8 +14,8 @@ from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.model.rhythm.boundaries import Until, end_of
 from vox_mesh.rhythm.context import RhythmContext
 
-_SHORTEST_MS: Final = round(MIN_TTL_S * 1_000)
-_SHORTEST_LEASE_MS: Final = 1_000
+_MIN_TTL_MS: Final = round(MIN_TTL_S * 1_000)
+_MIN_LEASE_MS: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -30,26 +30,26 @@ class BeatLock(Lock):
 class BeatLocks:
     """Acquires locks until a boundary of the rhythm, and renews them until the next one."""
 
-    def __init__(self, ground: RhythmContext, locks: Locks) -> None:
-        self._ground = ground
+    def __init__(self, context: RhythmContext, locks: Locks) -> None:
+        self._context = context
         self._locks = locks
 
-    def ends_ms(self, until: Until | str, now_ms: int, least_ms: int = _SHORTEST_MS) -> int:
-        """Return when the phase or bar that contains `now_ms` ends; at least `least_ms` later."""
+    def ends_ms(self, until: Until | str, now_ms: int, min_left_ms: int = _MIN_TTL_MS) -> int:
+        """Return when the phase or bar that contains `now_ms` ends; at least `min_left_ms` later."""
         end_ms = self._end_of(until, now_ms)
-        while end_ms - now_ms < least_ms:
+        while end_ms - now_ms < min_left_ms:
             end_ms = self._end_of(until, end_ms)
         return end_ms
 
     def lease_ms(self, until: Until | str, following: bool) -> int:
         """Return the length of a lease until the boundary; with `following`, until the one after it."""
-        now_ms = self._ground.times.now_ms
+        now_ms = self._context.times.now_ms
         from_ms = self._end_of(until, now_ms) if following else now_ms
-        return self.ends_ms(until, from_ms, _SHORTEST_LEASE_MS) - now_ms
+        return self.ends_ms(until, from_ms, _MIN_LEASE_MS) - now_ms
 
     def _end_of(self, until: Until | str, at_ms: int) -> int:
-        policy = self._ground.plan.at(at_ms).policy
-        return end_of(_known(until), self._ground.beat(at_ms), policy.phase_beats)
+        policy = self._context.plan.at(at_ms).policy
+        return end_of(_parse_until(until), self._context.beat(at_ms), policy.phase_beats)
 
     async def acquire(
         self,
@@ -64,21 +64,21 @@ class BeatLocks:
 
         `wait` is in seconds. After a wait, the phase or bar in which the lock was acquired counts.
         """
-        asked_ms = self._ground.times.now_ms
-        ends_ms = self.ends_ms(until, asked_ms)
-        ttl = (ends_ms - asked_ms) / 1_000
+        now_ms = self._context.times.now_ms
+        ends_ms = self.ends_ms(until, now_ms)
+        ttl = (ends_ms - now_ms) / 1_000
         plain = await self._locks.acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
         held = {each.name: getattr(plain, each.name) for each in fields(plain)}
-        lock = BeatLock(**held, until=_known(until), ends_ms=ends_ms)
+        lock = BeatLock(**held, until=_parse_until(until), ends_ms=ends_ms)
         if (
-            milliseconds_at(lock.expires_at) - ends_ms >= _SHORTEST_MS
+            milliseconds_at(lock.expires_at) - ends_ms >= _MIN_TTL_MS
         ):  # the wait crossed a boundary, so the lease would last too long
-            await self._put_right(lock)
+            await self._shorten(lock)
         return lock
 
-    async def _put_right(self, lock: BeatLock) -> None:
+    async def _shorten(self, lock: BeatLock) -> None:
         try:
-            await self._extend(lock, self.ends_ms(lock.until, self._ground.times.now_ms))
+            await self._extend(lock, self.ends_ms(lock.until, self._context.times.now_ms))
         except BaseException:
             with suppress(MeshError):  # if the release fails too, the lease expires by itself
                 await self._locks.release(lock)
@@ -97,14 +97,14 @@ class BeatLocks:
 
         At that boundary the body is cancelled and `LockLost` is raised, unless `renew` was called before.
         """
-        return self._held(keys, until, agent=agent, wait=wait, shared=shared)
+        return self._hold(keys, until, agent=agent, wait=wait, shared=shared)
 
     @asynccontextmanager
-    async def _held(
+    async def _hold(
         self, keys: str | Sequence[str], until: Until | str, *, agent: str | None, wait: float, shared: bool
     ) -> AsyncIterator[BeatLock]:
         lock = await self.acquire(keys, until, agent=agent, wait=wait, shared=shared)
-        async with self._locks.keep(lock, _leave_as_it_is):
+        async with self._locks.keep(lock, _do_not_renew):
             yield lock
 
     async def renew(self, lock: BeatLock, beats_left: float) -> BeatLock:
@@ -118,20 +118,20 @@ class BeatLocks:
                 f"with {beats_left:g} beats left nobody holds {', '.join(lock.keys)} any longer",
                 hint="it ends with its phase or bar; renew it while at least one beat is left",
             )
-        following_ms = self._end_of(lock.until, self._end_of(lock.until, self._ground.times.now_ms))
+        following_ms = self._end_of(lock.until, self._end_of(lock.until, self._context.times.now_ms))
         await self._extend(lock, max(lock.ends_ms, following_ms))
         return lock
 
     async def _extend(self, lock: BeatLock, ends_ms: int) -> None:
-        await self._locks.renew(lock, ttl=(ends_ms - self._ground.times.now_ms) / 1_000)
+        await self._locks.renew(lock, ttl=(ends_ms - self._context.times.now_ms) / 1_000)
         lock.ends_ms = ends_ms
 
 
-async def _leave_as_it_is(_: Lock) -> None:
+async def _do_not_renew(_: Lock) -> None:
     """Do nothing: a beat lock is renewed only by an explicit call."""
 
 
-def _known(until: Until | str) -> Until:
+def _parse_until(until: Until | str) -> Until:
     try:
         return Until(until)
     except ValueError:

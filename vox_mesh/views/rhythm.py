@@ -76,7 +76,7 @@ async def agreement_of(mesh: MeshServices) -> AgreementView:
     differing: list[str] = []
     if now_ms - entry.anchor_ms >= LEAD_BARS * entry.tempo.bar_ms:
         live = {node.node_id for node in await mesh.nodes.live_nodes_from_db()}
-        said = await rhythm.policies.said()
+        said = await rhythm.policies.read_pulses()
         differing = sorted(
             node_id for node_id in live & said.keys() if said[node_id].policy_hash != entry.policy_hash
         )
@@ -189,7 +189,7 @@ async def moment_of(mesh: MeshServices, address: Address) -> MomentView:
     """When an address means, seen from now."""
     rhythm = mesh.rhythm
     await rhythm.look()
-    now_ms, plan = rhythm.times.now_ms, rhythm.ground.plan
+    now_ms, plan = rhythm.times.now_ms, rhythm.context.plan
     found = resolve(address, plan, now_ms)
     return MomentView(
         address=str(address),

@@ -146,7 +146,7 @@ async def test_quiet_bars_that_were_watched_stay_quiet_when_a_gap_follows(
     hand.to(25, 2)  # the database was away
     first = 1 if is_told else 0
     assert bars(await one.reverb.roll_up_due()) == [(first, 20 - first, "quiet"), (20, 5, "missing")]
-    assert one.reverb.tally.missing_bars == 5
+    assert one.reverb.totals.missing_bars == 5
     for bar in range(26, 29):
         hand.to(bar, 2)
         assert await one.reverb.roll_up_due() == []
@@ -295,7 +295,7 @@ async def test_one_that_looks_at_an_old_copy_of_the_reports_loses_nothing(there:
 async def test_old_claims_and_reports_are_forgotten_and_serials_go_on(
     one: Player, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reverb, "_FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr(reverb, "_PRUNE_BATCH_SIZE", 2)
     for bar in range(5):
         hand.to(bar, 2)
         await one.say("a", "t", "done")

@@ -26,7 +26,7 @@ _LAST_BARS: Final = 3
 
 def rhythm_families(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
     """All of them."""
-    frame, tally = rhythm.frame(), rhythm.reverb.tally
+    frame, tally = rhythm.frame(), rhythm.reverb.totals
     yield histogram(
         "vox_beat_lateness_seconds",
         "How long after they had begun beats were told on this node.",

@@ -65,7 +65,7 @@ class WorkerLimits:
             return Shut()
         accounts = tuple(await self.budgets.exhausted_accounts())
         is_all = await self.budgets.is_exhausted(self.agent)
-        return Shut(accounts, is_all, self.budgets.look_again_ms if accounts or is_all else None)
+        return Shut(accounts, is_all, self.budgets.next_check_ms if accounts or is_all else None)
 
     async def of(self, context: JobContext) -> AttemptLimits | None:
         """What bounds an attempt, if anything does."""
@@ -300,7 +300,7 @@ class AttemptLimits:
             attempt=self._number,
             began_ms=self._began_ms,
         )
-        script = Script(self._bounds.budgets.begun(begin), appendable=True)
+        script = Script(self._bounds.budgets.record_begin(begin), appendable=True)
         try:
             await self._ground.store.write(script, timeout=_RECORD_S)
         except MeshError as error:

@@ -9,7 +9,7 @@ from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of,
 from vox_mesh.model.rhythm.tempo import Timeline
 from vox_mesh.rhythm.budgets.budgets import Budgets, BudgetStanding
 
-_NOTHING_NEW = (Verdict.NO_CLAIMS, Verdict.STOP)
+_BLOCKING_VERDICTS = (Verdict.NO_CLAIMS, Verdict.STOP)
 
 
 @dataclass(slots=True)
@@ -26,8 +26,8 @@ class Allowance:
     async def look(self, budgets: Budgets) -> None:
         """Read the standings of the agent and the account."""
         subjects = [agent_of(self.agent), *([account_of(self.account)] if self.account else [])]
-        found = await budgets.standings()
-        self.standings = [found[each] for each in subjects if each in found]
+        standings = await budgets.standings()
+        self.standings = [standings[each] for each in subjects if each in standings]
 
     @property
     def account(self) -> str:
@@ -48,12 +48,14 @@ class Allowance:
 
     def is_exhausted(self, timeline: Timeline, now_ms: int) -> bool:
         """Return whether the budget of the task, the agent or the account forbids new work."""
-        return any(each.verdict(timeline, now_ms) in _NOTHING_NEW for each in self._all(now_ms))
+        return any(
+            each.verdict(timeline, now_ms) in _BLOCKING_VERDICTS for each in self._all_standings(now_ms)
+        )
 
     def ends_ms(self, timeline: Timeline, began_ms: int) -> int | None:
         """Return when a phrase that began then has used up the budgets, or `None`."""
         ends, left = [], []
-        for each in self._all(began_ms):
+        for each in self._all_standings(began_ms):
             ends.append(each.budget.hard_end_ms(timeline, each.since_ms))
             if each.budget.max_bu is not None:
                 left.append(each.budget.thresholds.work * each.budget.max_bu - each.bu)
@@ -61,7 +63,7 @@ class Allowance:
             ends.append(timeline.after(began_ms, max(0.0, min(left))))
         return min((end_ms for end_ms in ends if end_ms is not None), default=None)
 
-    def _all(self, now_ms: int) -> list[BudgetStanding]:
+    def _all_standings(self, now_ms: int) -> list[BudgetStanding]:
         """Return all standings; the task's counts from the first call."""
         if self.since_ms is None:
             self.since_ms = now_ms

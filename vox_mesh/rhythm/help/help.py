@@ -39,10 +39,10 @@ WITHDRAWN: Final = "help.withdrawn"
 EXPIRED: Final = "help.expired"
 
 _SQL: Final = named("help")
-_NOT_NOW: Final = "help_not_now"
-_AT_ONCE: Final = 500
-_BATCHES: Final = 20
-_AGAIN_MS: Final = 100
+_REFUSED: Final = "help_not_now"
+_BATCH_SIZE: Final = 500
+_MAX_BATCHES: Final = 20
+_RETRY_DELAY_MS: Final = 100
 
 AnyThread = Message | HelpThread | str
 """A help thread: any message in it, its record, its id or its address."""
@@ -60,9 +60,9 @@ class HelpCounts(NamedTuple):
 class Help:
     """Asks for help and provides it. Any number of nodes may close overdue threads."""
 
-    def __init__(self, ground: RhythmContext, bus: Bus) -> None:
-        self._ground = ground
-        self._store = ground.store
+    def __init__(self, context: RhythmContext, bus: Bus) -> None:
+        self._context = context
+        self._store = context.store
         self._bus = bus
 
     # --- asking ----------------------------------------------------------------------------------
@@ -81,14 +81,14 @@ class Help:
         Without a promise or an answer by then, the thread closes and the request is no longer delivered.
         """
         if within_beats is None:
-            within_beats = self._ground.policy.bar_len_beats
+            within_beats = self._context.policy.bar_len_beats
         checked_beats("within_beats", within_beats)
-        now_ms = self._ground.times.now_ms
-        ttl = (self._ground.timeline.after(now_ms, within_beats) - now_ms) / 1_000
+        now_ms = self._context.times.now_ms
+        ttl = (self._context.timeline.after(now_ms, within_beats) - now_ms) / 1_000
 
         def row(request: Message) -> Sequence[Statement]:
-            said = (request.message_uuid, request.sender_agent, task, now_ms, request.expires_ms)
-            return (Statement(_SQL["ask"], (*self._ground.mesh, *said)),)
+            sent = (request.message_uuid, request.sender_agent, task, now_ms, request.expires_ms)
+            return (Statement(_SQL["ask"], (*self._context.mesh, *sent)),)
 
         request = await self._bus.send(to, body, sender=sender, msg_type=REQUEST, ttl=ttl, beside=row)
         return HelpThread(
@@ -104,16 +104,16 @@ class Help:
 
         The thread's messages are then removed from the asker's inbox, unless they are claimed.
         """
-        now = await self._ended(thread)
+        now = await self._wait_for_end(thread)
         await self._store.write(
-            Script(Statement(_SQL["take"], (*self._ground.mesh, now.thread_id, now.asker)))
+            Script(Statement(_SQL["take"], (*self._context.mesh, now.thread_id, now.asker)))
         )
         answer = None if now.answer_id is None else await self._bus.letters.find(now.answer_id)
         if answer is None:
-            raise _closed(now)
+            raise _closed_error(now)
         return answer
 
-    async def _ended(self, thread: AnyThread) -> HelpThread:
+    async def _wait_for_end(self, thread: AnyThread) -> HelpThread:
         """Wait for the thread's end; close this thread, and no other, when it is overdue."""
         is_late = False
         while True:
@@ -121,19 +121,19 @@ class Help:
             now = await self.state(thread, fresh=is_late)
             if not now.is_open:
                 return now
-            now_ms = self._ground.times.now_ms
+            now_ms = self._context.times.now_ms
             is_late = now_ms >= now.closes_ms
             if is_late and await self._close(now):
                 continue
             with suppress(TimeoutError):
-                async with self._ground.times.limit(now_ms + _AGAIN_MS if is_late else now.closes_ms):
+                async with self._context.times.limit(now_ms + _RETRY_DELAY_MS if is_late else now.closes_ms):
                     await self._store.changed(seen)
 
     async def state(self, thread: AnyThread, *, fresh: bool = False) -> HelpThread:
         """Return the state of a thread; with `fresh`, read from the primary."""
         thread_id = _id_of(thread)
         for asked in (fresh, True):  # the local replica may not have it yet
-            rows = await self._store.read(_SQL["thread"], (*self._ground.mesh, thread_id), fresh=asked)
+            rows = await self._store.read(_SQL["thread"], (*self._context.mesh, thread_id), fresh=asked)
             if rows:
                 return HelpThread(*rows[0])
         raise NotKnown(f"nobody asked for help in thread {thread_id}")
@@ -142,15 +142,15 @@ class Help:
         self, *, state: HelpState | None = None, before: str | None = None, limit: int = 100
     ) -> list[HelpThread]:
         """Return threads, newest first, optionally in one state and from before the given id."""
-        values = (*self._ground.mesh, state, before, limit)
+        values = (*self._context.mesh, state, before, limit)
         return [HelpThread(*row) for row in await self._store.read(_SQL["listed"], values)]
 
     async def counts(self, from_ms: int, until_ms: int) -> HelpCounts:
         """Return the counts of threads that ended in a period."""
-        rows = await self._store.read(_SQL["counts"], (*self._ground.mesh, from_ms, until_ms))
+        rows = await self._store.read(_SQL["counts"], (*self._context.mesh, from_ms, until_ms))
         return HelpCounts(*rows[0])
 
-    # --- helping ---------------------------------------------------------------------------------
+    # --- helping --------------------------------------------------------------------------------------
 
     async def promise(
         self,
@@ -166,14 +166,14 @@ class Help:
 
         Only one agent may promise, and only that agent may answer then. A received request is acknowledged.
         """
-        ground, helper = self._ground, self._helper(message, sender)
+        context, helper = self._context, self._helper(message, sender)
         promised = HelpPromise(_id_of(message), promise_beats, confidence, fail_after_beats, on_fail)
-        now_ms = ground.times.now_ms
+        now_ms = context.times.now_ms
         due_ms, closes_ms = (
-            ground.timeline.after(now_ms, beats) for beats in (promise_beats, fail_after_beats)
+            context.timeline.after(now_ms, beats) for beats in (promise_beats, fail_after_beats)
         )
         values = (helper, promise_beats, float(confidence), fail_after_beats, on_fail, due_ms, closes_ms)
-        await self._say(
+        await self._reply(
             message,
             PROMISE,
             promised.document(),
@@ -187,7 +187,7 @@ class Help:
     async def answer(self, thread: AnyThread, body: Any, *, sender: str | None = None) -> Message:
         """Answer the request; a promise is kept if on time, else broken. Raises `ThreadClosed` if closed."""
         helper = self._helper(thread, sender)
-        return await self._say(
+        return await self._reply(
             thread,
             ANSWER,
             body,
@@ -201,7 +201,7 @@ class Help:
         now = await self.state(thread)
         body = {"thread_id": now.address, "reason": reason, "on_fail": now.on_fail}
         helper = self._helper(thread, sender)
-        return await self._say(
+        return await self._reply(
             now, WITHDRAWN, body, helper, only=(HelpState.PROMISED,), change=lambda _: ("withdraw", ())
         )
 
@@ -210,7 +210,7 @@ class Help:
             sender = thread.receiver_agent
         return self._bus.agent_or_default(sender)
 
-    async def _say(
+    async def _reply(
         self,
         thread: AnyThread,
         msg_type: str,
@@ -224,18 +224,18 @@ class Help:
         """Send a message to the asker and update the thread with it."""
         thread_id = _id_of(thread)
         asker = thread.sender_agent if isinstance(thread, Message) else (await self.state(thread)).asker
-        this = (*self._ground.mesh, thread_id)
+        this = (*self._context.mesh, thread_id)
 
         def beside(message: Message) -> Sequence[Statement]:
             name, values = change(message)
             return (
-                Statement(_SQL["refuse_unless_open"], (*this, asker, helper, json(only)), refusal=_NOT_NOW),
+                Statement(_SQL["refuse_unless_open"], (*this, asker, helper, json(only)), refusal=_REFUSED),
                 Statement(_SQL[name], (*this, *values)),
-                *self._acknowledged(thread),
+                *self._ack_statements(thread),
             )
 
         try:
-            said = await self._bus.send(
+            sent = await self._bus.send(
                 *(asker, body),
                 sender=helper,
                 msg_type=msg_type,
@@ -246,31 +246,31 @@ class Help:
                 beside=beside,
             )
         except Refused as refused:
-            if refused.reason != _NOT_NOW:
+            if refused.reason != _REFUSED:
                 raise
-            raise await self._why_not(thread_id, asker, helper, msg_type) from None
+            raise await self._refusal_error(thread_id, asker, helper, msg_type) from None
         if isinstance(thread, Message):
             self._bus.hand_over(thread)
-        return said
+        return sent
 
-    def _acknowledged(self, thread: AnyThread) -> Sequence[Statement]:
+    def _ack_statements(self, thread: AnyThread) -> Sequence[Statement]:
         """Return the statement that acknowledges the request: it needs no redelivery."""
         if not isinstance(thread, Message) or thread.claim_owner is None or is_brought(thread):
             return ()
         held = {"message_uuid": thread.message_uuid, "claim_owner": thread.claim_owner}
-        return (Statement(of_messages("ack"), (json([held]), *self._ground.mesh)),)
+        return (Statement(of_messages("ack"), (json([held]), *self._context.mesh)),)
 
-    async def _why_not(self, thread_id: str, asker: str, helper: str, msg_type: str) -> MeshError:
+    async def _refusal_error(self, thread_id: str, asker: str, helper: str, msg_type: str) -> MeshError:
         now = await self.state(thread_id, fresh=True)
         if not now.is_open:
-            return _closed(now)
+            return _closed_error(now)
         if now.asker != asker:
             return BadValue(f"{asker} did not ask for help in thread {thread_id}", hint=f"{now.asker} did")
         if now.helper is not None and (now.helper != helper or msg_type == PROMISE):
             return NotHelper(f"{now.helper} has promised help in thread {thread_id}")
         if now.helper is None and msg_type == WITHDRAWN:
             return NotHelper(f"nobody has promised help in thread {thread_id}")
-        return _closed(now)
+        return _closed_error(now)
 
     # --- closing ---------------------------------------------------------------------------------
 
@@ -280,8 +280,8 @@ class Help:
         The local replica shows which are due, and the database decides: each is closed by exactly one node.
         """
         closed = 0
-        for batch in range(_BATCHES):
-            values = (*self._ground.mesh, self._ground.times.now_ms, _AT_ONCE)
+        for batch in range(_MAX_BATCHES):
+            values = (*self._context.mesh, self._context.times.now_ms, _BATCH_SIZE)
             rows = await self._store.read(_SQL["due"], values, fresh=batch > 0)
             closings = await asyncio.gather(
                 *(self._close(HelpThread(*row)) for row in rows), return_exceptions=True
@@ -290,29 +290,29 @@ class Help:
             for failure in closings:
                 if isinstance(failure, BaseException):
                     raise failure  # after all others are closed
-            if len(rows) < _AT_ONCE or True not in closings:
+            if len(rows) < _BATCH_SIZE or True not in closings:
                 break
         if closed:
             _log.info("help requests closed without an answer: count=%d", closed)
         return closed
 
     async def _close(self, thread: HelpThread) -> bool:
-        came_to = verdict(thread.due_ms, thread.closes_ms)
-        told = {
+        outcome = verdict(thread.due_ms, thread.closes_ms)
+        body = {
             "thread_id": thread.address,
-            "state": came_to,
+            "state": outcome,
             "helper": thread.helper,
             "task_id": thread.task_id,
             "on_fail": thread.on_fail,
         }
-        this = (*self._ground.mesh, thread.thread_id)
+        this = (*self._context.mesh, thread.thread_id)
         closing = (
-            Statement(_SQL["refuse_unless_due"], (*this, thread.state), refusal=_NOT_NOW),
-            Statement(_SQL["close"], (*this, came_to)),
+            Statement(_SQL["refuse_unless_due"], (*this, thread.state), refusal=_REFUSED),
+            Statement(_SQL["close"], (*this, outcome)),
         )
         try:
             await self._bus.send(
-                *(thread.asker, told),
+                *(thread.asker, body),
                 sender=MESH_AGENT,
                 msg_type=EXPIRED,
                 thread=thread.thread_id,
@@ -320,7 +320,7 @@ class Help:
                 beside=lambda _: closing,
             )
         except Refused as refused:
-            if refused.reason != _NOT_NOW:
+            if refused.reason != _REFUSED:
                 raise
             return False  # another node closed it, or it was promised or answered meanwhile
         return True
@@ -332,17 +332,17 @@ def _id_of(thread: AnyThread) -> str:
     return thread.thread_id if isinstance(thread, HelpThread) else thread_of(thread)
 
 
-def _closed(thread: HelpThread) -> ThreadClosed:
+def _closed_error(thread: HelpThread) -> ThreadClosed:
     state = verdict(thread.due_ms, thread.closes_ms) if thread.is_open else HelpState(thread.state)
     return ThreadClosed(
-        f"thread {thread.thread_id} is closed: {_WORDS[state]}",
+        f"thread {thread.thread_id} is closed: {_STATE_TEXTS[state]}",
         state=state,
         on_fail=thread.on_fail,
         hint=f"do without: {thread.on_fail}" if thread.on_fail else "do without, or ask again",
     )
 
 
-_WORDS: Final = {
+_STATE_TEXTS: Final = {
     HelpState.KEPT: "it was answered",
     HelpState.BROKEN: "the promise was broken",
     HelpState.EXPIRED: "what was promised did not come",

@@ -11,7 +11,7 @@ from typing import Any, Final
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.tempo.times import Times
 
-_LAST_WORDS_MS: Final = 500
+_CANCEL_GRACE_MS: Final = 500
 """How long cancelled work may take to clean up, or half a beat if that is shorter."""
 
 
@@ -49,7 +49,7 @@ class Cutoff:
         return False
 
     @property
-    def has_rung(self) -> bool:
+    def has_fired(self) -> bool:
         """Whether the deadline passed before the block ended."""
         return self._timeout.expired()
 
@@ -57,7 +57,7 @@ class Cutoff:
         """Suspend the deadline until `release` was called as often, which may be after the block's end."""
         self._holds += 1
         self._disarm()
-        if self._is_on and not self.has_rung:
+        if self._is_on and not self.has_fired:
             self._timeout.reschedule(None)
 
     def release(self) -> None:
@@ -67,10 +67,10 @@ class Cutoff:
             self._arm()
 
     def _arm(self) -> None:
-        if not self._is_on or self.has_rung:
+        if not self._is_on or self.has_fired:
             return
         if self.at_ms <= self._times.now_ms:
-            self._ring()
+            self._fire()
         else:
             self._alarm = asyncio.create_task(self._wait(), name="vox-mesh-cutoff")
 
@@ -81,47 +81,47 @@ class Cutoff:
 
     async def _wait(self) -> None:
         await self._times.until(self.at_ms)
-        self._ring()
+        self._fire()
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self._timeout.reschedule(asyncio.get_running_loop().time())
 
 
-async def answer_of(function: Callable[[], Any], ground: RhythmContext, at_ms: int) -> Any:
+async def call_until(function: Callable[[], Any], context: RhythmContext, at_ms: int) -> Any:
     """Call a function and return its result, awaited until `at_ms` at most; then raise `TimeoutError`."""
     answer = function()
     if not inspect.isawaitable(answer):
         return answer
-    doing = asyncio.ensure_future(answer)
+    future = asyncio.ensure_future(answer)
     try:
-        is_there = await either(doing, ground.times, at_ms)
+        is_done = await is_done_by(future, context.times, at_ms)
     finally:
-        await put_away(doing, ground)
-    if not is_there or doing.cancelled():  # something else cancelled it, not this task
+        await cancel_and_wait(future, context)
+    if not is_done or future.cancelled():  # something else cancelled it, not this task
         raise TimeoutError("it took too long, or was cancelled")
-    return doing.result()
+    return future.result()
 
 
-async def put_away(doing: asyncio.Future[Any], ground: RhythmContext) -> None:
+async def cancel_and_wait(future: asyncio.Future[Any], context: RhythmContext) -> None:
     """Cancel a future unless it is done, and wait briefly for its end."""
-    doing.add_done_callback(_forget)
-    if not doing.done():
-        doing.cancel()
-        last_words_ms = min(_LAST_WORDS_MS, ground.beat().beat_ms // 2)
-        await either(doing, ground.times, ground.times.now_ms + last_words_ms)
+    future.add_done_callback(_retrieve_exception)
+    if not future.done():
+        future.cancel()
+        grace_ms = min(_CANCEL_GRACE_MS, context.beat().beat_ms // 2)
+        await is_done_by(future, context.times, context.times.now_ms + grace_ms)
 
 
-async def either(doing: asyncio.Future[Any], times: Times, at_ms: int) -> bool:
+async def is_done_by(future: asyncio.Future[Any], times: Times, at_ms: int) -> bool:
     """Wait for a future until a time, without cancelling it. Return whether it is done."""
     alarm = asyncio.create_task(times.until(at_ms), name="vox-mesh-cutoff")
     try:
-        await asyncio.wait((doing, alarm), return_when=asyncio.FIRST_COMPLETED)
-        return doing.done()
+        await asyncio.wait((future, alarm), return_when=asyncio.FIRST_COMPLETED)
+        return future.done()
     finally:
         alarm.cancel()
 
 
-def _forget(doing: asyncio.Future[Any]) -> None:
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
     """Retrieve the exception, so that asyncio does not log it."""
-    if not doing.cancelled():
-        doing.exception()
+    if not future.cancelled():
+        future.exception()

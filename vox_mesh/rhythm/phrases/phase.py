@@ -41,7 +41,7 @@ class Phase:
     ) -> bool:
         """End the phase, and escalate as the score says if it has overrun."""
         was_cut_off = await self._cutoff.end(kind, error, traceback)
-        self.overran = self._cutoff.has_rung or self._phrase.times.now_ms > self.ends_ms
+        self.overran = self._cutoff.has_fired or self._phrase.times.now_ms > self.ends_ms
         try:
             await self._phrase.end_phase(self, None if was_cut_off else error, was_cut_off=was_cut_off)
         finally:

@@ -13,7 +13,7 @@ from vox_mesh.rhythm.budgets.allowance import Allowance
 from vox_mesh.rhythm.budgets.budgets import Budgets
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.help.help import Help
-from vox_mesh.rhythm.reports.status import StatusDesk
+from vox_mesh.rhythm.reports.status import StatusClaimWriter
 
 WRITE_S: Final = 3.0
 """The timeout of every write of a phrase."""
@@ -40,8 +40,8 @@ class RetryPosition(Enum):
 class PhraseParts:
     """The services a phrase uses."""
 
-    ground: RhythmContext
-    status: StatusDesk
+    context: RhythmContext
+    status: StatusClaimWriter
     bus: Bus
     budgets: Budgets
     help: Help

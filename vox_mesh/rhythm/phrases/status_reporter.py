@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from vox_mesh.model.rhythm.claims import ClaimState
-from vox_mesh.rhythm.reports.status import StatusDesk
+from vox_mesh.rhythm.reports.status import StatusClaimWriter
 
 PLAN: Final = "plan"
 WORK: Final = "work"
@@ -19,16 +19,16 @@ _STATES: Final = {PLAN: ClaimState.PLANNING, WORK: ClaimState.EXECUTING, REVIEW:
 class StatusReporter:
     """Claims the status of the task, and collects remarks for the recorded end."""
 
-    def __init__(self, status: StatusDesk, agent: str, task: str) -> None:
+    def __init__(self, status: StatusClaimWriter, agent: str, task: str) -> None:
         self._status = status
-        self._who = (agent, task)
+        self._subject = (agent, task)
         self._state = ClaimState.PLANNING
         self._progress: float | None = None
         self._notes = ""
         self._has_ended = False
         self._remarks: dict[str, None] = {}
 
-    def remark(self, remark: str) -> None:
+    def add_remark(self, remark: str) -> None:
         """Add a remark for the recorded end; duplicates are dropped."""
         self._remarks[remark] = None
 
@@ -37,7 +37,7 @@ class StatusReporter:
         """The remarks, in the order they were added."""
         return list(self._remarks)
 
-    def phase(self, name: str, beats_left: float) -> None:
+    def begin_phase(self, name: str, beats_left: float) -> None:
         """Claim the state of a phase that has begun."""
         self._state = _STATES[name]
         self._claim(self._state, beats_left)
@@ -45,28 +45,28 @@ class StatusReporter:
     def progress(self, done: float, notes: str, beats_left: float) -> None:
         """Claim the progress of the task."""
         self._status.claim(
-            *self._who, self._state, beats_left=math.ceil(beats_left), progress=done, notes=notes
+            *self._subject, self._state, beats_left=math.ceil(beats_left), progress=done, notes=notes
         )
         self._progress, self._notes = done, notes
 
-    def waits(self, wait_for: Sequence[str], beats_left: float) -> None:
+    def begin_wait(self, wait_for: Sequence[str], beats_left: float) -> None:
         """Claim that the task waits, for at most these beats."""
         self._claim(ClaimState.WAITING, beats_left, wait_for=wait_for)
 
-    def goes_on(self, beats_left: float) -> None:
+    def end_wait(self, beats_left: float) -> None:
         """Claim that the wait is over."""
         self._claim(self._state, beats_left)
 
-    def overran(self, phase: str) -> None:
+    def report_overrun(self, phase: str) -> None:
         """Claim that a phase has used all its beats."""
-        self.remark(f"{phase} overran")
+        self.add_remark(f"{phase} overran")
         self._claim(self._state, 0.0, overran=True)
 
-    def falls_back(self, name: str, beats_left: float) -> None:
+    def begin_fallback(self, name: str, beats_left: float) -> None:
         """Claim that a fallback runs."""
         self._claim(ClaimState.REVIEW, beats_left, notes=f"falls back on {name}")
 
-    def ends(self, state: ClaimState, note: str) -> None:
+    def finish(self, state: ClaimState, note: str) -> None:
         """Claim the final state. Later claims of the phrase are ignored."""
         self._claim(state, notes=note or self._notes)
         self._has_ended = True
@@ -83,7 +83,7 @@ class StatusReporter:
         if self._has_ended:
             return
         self._status.claim(
-            *self._who,
+            *self._subject,
             state,
             wait_for=wait_for,
             beats_left=None if beats_left is None else math.ceil(beats_left),

@@ -8,8 +8,8 @@ from vox_mesh.rhythm.context import RhythmContext
 class Stopwatch:
     """Counts beats while it runs. Started twice, it runs until it is stopped twice."""
 
-    def __init__(self, ground: RhythmContext) -> None:
-        self._ground = ground
+    def __init__(self, context: RhythmContext) -> None:
+        self._context = context
         self._counted = 0.0
         self._starts = 0
         self._since_ms = 0
@@ -17,7 +17,7 @@ class Stopwatch:
     def start(self) -> None:
         """Start counting."""
         if not self._starts:
-            self._since_ms = self._ground.times.now_ms
+            self._since_ms = self._context.times.now_ms
         self._starts += 1
 
     def stop(self) -> None:
@@ -34,4 +34,4 @@ class Stopwatch:
     @property
     def _running(self) -> float:
         # The database's clock may have been set back; that does not reduce the count.
-        return max(0.0, self._ground.timeline.beats_between(self._since_ms, self._ground.times.now_ms))
+        return max(0.0, self._context.timeline.beats_between(self._since_ms, self._context.times.now_ms))

@@ -23,16 +23,16 @@ FALLBACK: Final = "fallback"
 class PhraseTimer:
     """Deadlines and counts of a phrase, from its beginning, in beats of the mesh."""
 
-    def __init__(self, ground: RhythmContext, sheet: PhraseSpec, attempt: int) -> None:
-        self._ground = ground
-        self._allowance = sheet.allowance
-        self._task = sheet.task
-        self.beats: Final[dict[str, float]] = {**sheet.score.attempt(attempt)}
-        self._caps: dict[str, float] = sheet.score.wait_budget.model_dump()
-        self._keep_to_caps()
-        self._used = {name: Stopwatch(ground) for name in (*self.beats, BETWEEN, FALLBACK)}
-        self._waited = {name: Stopwatch(ground) for name in self._caps}
-        self._place = BETWEEN
+    def __init__(self, context: RhythmContext, spec: PhraseSpec, attempt: int) -> None:
+        self._context = context
+        self._allowance = spec.allowance
+        self._task = spec.task
+        self.beats: Final[dict[str, float]] = {**spec.score.attempt(attempt)}
+        self._caps: dict[str, float] = spec.score.wait_budget.model_dump()
+        self._apply_caps()
+        self._used = {name: Stopwatch(context) for name in (*self.beats, BETWEEN, FALLBACK)}
+        self._waited = {name: Stopwatch(context) for name in self._caps}
+        self._position = BETWEEN
         self._is_falling_back = False
         self._counting: Stopwatch | None = None
         self.began_ms = 0
@@ -42,16 +42,16 @@ class PhraseTimer:
 
     def begin(self) -> Cutoff:
         """Start the timer and return the deadline of the whole phrase."""
-        ground = self._ground
-        self._keep_to_caps()  # the budgets of agent and account are known only now
-        self.began_ms = ground.times.now_ms
-        spent_ms = self._allowance.ends_ms(ground.timeline, self.began_ms)
+        context = self._context
+        self._apply_caps()  # the budgets of agent and account are known only now
+        self.began_ms = context.times.now_ms
+        spent_ms = self._allowance.ends_ms(context.timeline, self.began_ms)
         if spent_ms is not None and spent_ms < self.ends_ms:  # a budget that lasts until the end is no limit
             self._spent_ms = spent_ms
         self._count()
-        return Cutoff(ground.times, self.ends_ms)
+        return Cutoff(context.times, self.ends_ms)
 
-    def _keep_to_caps(self) -> None:
+    def _apply_caps(self) -> None:
         self.beats.update(self._allowance.capped(self.beats))
         self._caps.update(self._allowance.capped_waits(self._caps))
         self._ends = dict(zip(self.beats, accumulate(self.beats.values()), strict=True))
@@ -67,7 +67,7 @@ class PhraseTimer:
     def phase_ends_ms(self, phase: str) -> int:
         """Return the deadline of a phase that begins now. Beginning early does not add beats."""
         left = max(0.0, self.beats[phase] - self._used[phase].beats)
-        own_ms = self._ground.timeline.after(self._ground.times.now_ms, left)
+        own_ms = self._context.timeline.after(self._context.times.now_ms, left)
         return min(self._after(self._ends[phase]), own_ms, self.ends_ms)
 
     def wait_ends_ms(self, budget: str, cutoff: Cutoff) -> int:
@@ -75,35 +75,35 @@ class PhraseTimer:
         if budget not in self._caps:
             raise BadValue(f"there is no wait budget {budget!r}", hint=f"one of {', '.join(self._caps)}")
         left = max(0.0, self._caps[budget] - self._waited[budget].beats)
-        return min(self._ground.timeline.after(self._ground.times.now_ms, left), cutoff.at_ms)
+        return min(self._context.timeline.after(self._context.times.now_ms, left), cutoff.at_ms)
 
     def beats_until(self, at_ms: int) -> float:
         """Return the beats until a time, 0 if it has passed."""
-        return max(0.0, self._ground.timeline.beats_between(self._ground.times.now_ms, at_ms))
+        return max(0.0, self._context.timeline.beats_between(self._context.times.now_ms, at_ms))
 
     @property
     def is_over_budget(self) -> bool:
         """Whether the budget was used up before the phrase ended."""
-        return self._spent_ms is not None and self._spent_ms <= self._ground.times.now_ms
+        return self._spent_ms is not None and self._spent_ms <= self._context.times.now_ms
 
-    def over_budget(self) -> OverBudget:
+    def over_budget_error(self) -> OverBudget:
         """Return the error for an exhausted budget."""
         return OverBudget(
             f"{self._task} has used all that its budget allows", hint="see `vox-mesh budget report`"
         )
 
     def _after(self, beats: float) -> int:
-        return self._ground.timeline.after(self.began_ms, beats)
+        return self._context.timeline.after(self.began_ms, beats)
 
     # --- usage -----------------------------------------------------------------------------------
 
-    def go_to(self, name: str) -> None:
+    def count_as(self, name: str) -> None:
         """Count beats under this name from now on."""
-        self._place = name
+        self._position = name
         self._count()
 
     @contextmanager
-    def falling_back(self) -> Iterator[None]:
+    def count_fallback(self) -> Iterator[None]:
         """Count beats as the fallback's, even if phases begin or end meanwhile."""
         self._is_falling_back = True
         self._count()
@@ -115,7 +115,7 @@ class PhraseTimer:
 
     def stop(self) -> None:
         """Stop counting: the phrase has ended."""
-        self.ended_ms, self.is_over = self._ground.times.now_ms, True
+        self.ended_ms, self.is_over = self._context.times.now_ms, True
         self._count()
 
     def _count(self) -> None:
@@ -123,16 +123,16 @@ class PhraseTimer:
             self._counting.stop()
         self._counting = None
         if not self.is_over:
-            self._counting = self._used[FALLBACK if self._is_falling_back else self._place]
+            self._counting = self._used[FALLBACK if self._is_falling_back else self._position]
             self._counting.start()
 
     @property
     def late_beats(self) -> float:
         """The beats between the deadline and the actual end."""
-        return max(0.0, self._ground.timeline.beats_between(self.ends_ms, self.ended_ms))
+        return max(0.0, self._context.timeline.beats_between(self.ends_ms, self.ended_ms))
 
     @contextmanager
-    def waiting(self, budget: str) -> Iterator[None]:
+    def count_wait(self, budget: str) -> Iterator[None]:
         """Count beats waited, in addition to beats used."""
         self._waited[budget].start()
         try:
@@ -143,10 +143,10 @@ class PhraseTimer:
     @property
     def used(self) -> dict[str, float]:
         """The beats used by phase, and outside of phases if there were any."""
-        beats = {name: watch.beats for name, watch in self._used.items()}
+        beats = {name: stopwatch.beats for name, stopwatch in self._used.items()}
         return {name: count for name, count in beats.items() if count or name in self.beats}
 
     @property
     def waited(self) -> dict[str, float]:
         """The beats waited, without the delay in noticing the end of a wait."""
-        return {name: min(watch.beats, self._caps[name]) for name, watch in self._waited.items()}
+        return {name: min(stopwatch.beats, self._caps[name]) for name, stopwatch in self._waited.items()}

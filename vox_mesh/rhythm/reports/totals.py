@@ -5,7 +5,7 @@ from __future__ import annotations
 from vox_mesh.model.rhythm.reports import PROMISES, BarReport
 
 
-class Tally:
+class ReportTotals:
     """Counters since the process started. The sum over all nodes is the mesh's total."""
 
     def __init__(self) -> None:

@@ -23,9 +23,9 @@ from vox_mesh.store.script import Op, Script
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("tempo_control")
-_IN_TOUCH: Final = ("closed", "off")
+_CONNECTED_CIRCUITS: Final = ("closed", "off")
 _BREAKER_OPEN: Final = "breaker open"
-_MOST: Final = 1_000
+_MAX_REPLAYED: Final = 1_000
 
 
 class _LastDecision(NamedTuple):
@@ -40,8 +40,8 @@ class _LastDecision(NamedTuple):
 class TempoController:
     """Decides once per bar, on the leader. Its state is in the op log, where a new leader continues."""
 
-    def __init__(self, ground: RhythmContext, policies: Policies, leadership: Leadership) -> None:
-        self._ground = ground
+    def __init__(self, context: RhythmContext, policies: Policies, leadership: Leadership) -> None:
+        self._context = context
         self._policies = policies
         self._leadership = leadership
         self._last: _LastDecision | None = None
@@ -52,15 +52,15 @@ class TempoController:
 
         A decision that changes nothing and equals the previous one is not written again.
         """
-        ground, head = self._ground, self._policies.announced.head
-        now_ms = ground.times.now_ms
-        is_of_last_bar = report.end_ms == ground.timeline.window_at(now_ms).start_ms
+        context, head = self._context, self._policies.announced.head
+        now_ms = context.times.now_ms
+        is_of_last_bar = report.end_ms == context.timeline.window_at(now_ms).start_ms
         is_first = report.revision == 1 and not report.is_missing
         if not (head.policy.adaptation.enable and self._leadership.is_ours and is_of_last_bar and is_first):
             return None
-        if ground.store.circuit not in _IN_TOUCH:  # offline: nothing can be written or changed
+        if context.store.circuit not in _CONNECTED_CIRCUITS:  # offline: nothing can be written or changed
             return control.decide(head.policy, self._state(head), report.readings(_BREAKER_OPEN), now_ms)
-        ground.clock.refuse_if_off()
+        context.clock.refuse_if_off()
         await self._recall()
         head = self._policies.announced.head
         before, readings = self._state(head), report.readings(_incident(report))
@@ -70,10 +70,10 @@ class TempoController:
         if now == self._last:
             return decision
         entry = replace(entry, tempo=replace(entry.tempo, bpm=decision.bpm), reason=decision.reason)
-        said = control.record(head.policy, before, decision, now_ms, entry.anchor_ms)
+        payload = control.record(head.policy, before, decision, now_ms, entry.anchor_ms)
         self._last = None  # unknown until the write is confirmed
         try:
-            await ground.store.write(self._script(entry, canonical(said), is_change=decision.is_change))
+            await context.store.write(self._script(entry, canonical(payload), is_change=decision.is_change))
         except Refused as refused:
             if refused.reason not in OVERTAKEN:
                 raise
@@ -99,7 +99,7 @@ class TempoController:
             return
         self._last, self._token = None, token
         await self._policies.look(fresh=True)
-        for entry in await self._recorded(1, fresh=True):
+        for entry in await self._read_decisions(1, fresh=True):
             payload = parse(entry.payload)
             try:
                 state, readings = control.state_after(payload), control.readings_of(payload)
@@ -115,13 +115,13 @@ class TempoController:
             return begun
         return last.state
 
-    async def _recorded(self, last: int, *, fresh: bool = False) -> list[LogEntry]:
-        rows = await self._ground.store.read(_SQL["decisions"], (*self._ground.mesh, last), fresh=fresh)
+    async def _read_decisions(self, last: int, *, fresh: bool = False) -> list[LogEntry]:
+        rows = await self._context.store.read(_SQL["decisions"], (*self._context.mesh, last), fresh=fresh)
         return [LogEntry._make(row) for row in rows]
 
-    async def replayed(self, last: int = _MOST) -> list[Divergence]:
+    async def replayed(self, last: int = _MAX_REPLAYED) -> list[Divergence]:
         """Recompute the last decisions from the log and return the divergences."""
-        return list(control.replay(reversed(await self._recorded(last))))
+        return list(control.replay(reversed(await self._read_decisions(last))))
 
 
 def _incident(report: BarReport) -> str | None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from vox_mesh.nodes.clock import MeshClock
 
-_LONGEST_S: Final = 60.0
+_MAX_SLEEP_S: Final = 60.0
 """The longest sleep before the clock is read again: the database's clock may have been set."""
 
 
@@ -35,7 +35,7 @@ class Times:
         left_ms = at_ms - self._clock.now_ms
         while left_ms > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left_ms / 1_000, _LONGEST_S)):
+                async with asyncio.timeout(min(left_ms / 1_000, _MAX_SLEEP_S)):
                     await self._turned.wait()
             before_ms, left_ms = left_ms, at_ms - self._clock.now_ms
             if or_set_back and left_ms > before_ms:
