@@ -107,7 +107,7 @@ class MeshNode(Mesh):
         self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
         self._conductor = Conductor(
-            *(rhythm.context, rhythm.policies, rhythm.pulse, rhythm.leadership),
+            *(rhythm.ground, rhythm.policies, rhythm.pulse, rhythm.leadership),
             *(rhythm.reverb, rhythm.controller, rhythm.help, self.nodes),
         )
         self._front = None if settings.home is Home.MEMORY or not settings.http else self._front_of(settings)
@@ -129,7 +129,7 @@ class MeshNode(Mesh):
             self.presence,
             self._heartbeat.run_once,
             ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
-            WorkerLimits(self.rhythm.context, self.rhythm.budgets, self._monotonic),
+            WorkerLimits(self.rhythm.ground, self.rhythm.budgets, self._monotonic),
         )
 
     def _front_of(self, settings: Settings) -> NodeServer:

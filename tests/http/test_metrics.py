@@ -352,7 +352,7 @@ async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNod
     hand.now_ms += BAR_MS + 2 * BEAT_MS
     await ann.reverb.roll_up_due()
     rhythm.status.claim("ada", "more", "planning")
-    plan = rhythm.context.plan
+    plan = rhythm.ground.plan
     source, bars = ReportSource(plan.timeline, plan.head), Window(0, 5 * BAR_MS)
     rhythm.reverb.totals.add(BarReport.of_bars(source, bars, is_missing=True), None)
     after = await scraped(metrics)

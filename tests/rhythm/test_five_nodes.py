@@ -105,7 +105,7 @@ def _those_in_touch_go_by_one_policy(town: Orchestra) -> None:
         and not player.line.is_cut
         and town.now_ms - player.since_ms > 3 * bar_ms
     ]
-    assert len({player.playing.rhythm.context.plan.at(town.now_ms).policy_hash for player in in_touch}) <= 1
+    assert len({player.playing.rhythm.ground.plan.at(town.now_ms).policy_hash for player in in_touch}) <= 1
 
 
 def _each_bar_is_there_once(reports: list[BarReport], player: Player) -> None:

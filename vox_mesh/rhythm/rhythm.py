@@ -52,17 +52,17 @@ class Rhythm(Phrases):
         self.times = Times(clock)
         built_in = TempoPolicy.built_in(store.tenant.repository_id)
         plan = Plan(PlanEntry.of(built_in if files.policy is None else _policy_at(files.policy)))
-        self.context = RhythmContext(store, author, clock, self.times, agent, plan)
-        self.budgets = Budgets(self.context, read_rates(files.rates))
-        self.policies = Policies(self.context, built_in)
-        self.pulse = Pulse(self.context)
-        self.holds = BeatLocks(self.context, locks)
+        self.ground = RhythmContext(store, author, clock, self.times, agent, plan)
+        self.budgets = Budgets(self.ground, read_rates(files.rates))
+        self.policies = Policies(self.ground, built_in)
+        self.pulse = Pulse(self.ground)
+        self.holds = BeatLocks(self.ground, locks)
         self.leadership = Leadership(OFFICE, store, locks, clock, dependencies.monotonic)
-        self.status = StatusClaimWriter(self.context)
-        self.reverb = BarReporter(self.context)
-        self.help = Help(self.context, bus)
-        self.controller = TempoController(self.context, self.policies, self.leadership)
-        super().__init__(self.context, self.status, bus, self.budgets, self.help)
+        self.status = StatusClaimWriter(self.ground)
+        self.reverb = BarReporter(self.ground)
+        self.help = Help(self.ground, bus)
+        self.controller = TempoController(self.ground, self.policies, self.leadership)
+        super().__init__(self.ground, self.status, bus, self.budgets, self.help)
 
     async def look(self) -> None:
         """Read the announced tempos. A node does so in every bar."""
@@ -71,12 +71,12 @@ class Rhythm(Phrases):
     @property
     def timeline(self) -> Timeline:
         """The timeline of beats and bars, as known to this node."""
-        return self.context.timeline
+        return self.ground.timeline
 
     @property
     def policy(self) -> TempoPolicy:
         """The policy in force."""
-        return self.context.policy
+        return self.ground.policy
 
     # --- beats -----------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class Rhythm(Phrases):
         at_ms = Hlc.parse(hlc).wall_ms
         beat = self.timeline.beat_at(at_ms)
         return Stamp(
-            window_id(self.context.plan.at(at_ms).policy.cluster_id, beat.window_ms), beat.index, hlc
+            window_id(self.ground.plan.at(at_ms).policy.cluster_id, beat.window_ms), beat.index, hlc
         )
 
     # --- leadership ------------------------------------------------------------------------------

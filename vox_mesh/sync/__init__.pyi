@@ -641,7 +641,7 @@ class Rhythm:
         role: str = ...,
     ) -> Iterator[AbstractContextManager[Phrase]]: ...
     times: Times
-    context: RhythmContext
+    ground: RhythmContext
     budgets: Budgets
     policies: Policies
     pulse: Pulse

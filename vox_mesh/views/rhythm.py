@@ -189,7 +189,7 @@ async def moment_of(mesh: MeshServices, address: Address) -> MomentView:
     """When an address means, seen from now."""
     rhythm = mesh.rhythm
     await rhythm.look()
-    now_ms, plan = rhythm.times.now_ms, rhythm.context.plan
+    now_ms, plan = rhythm.times.now_ms, rhythm.ground.plan
     found = resolve(address, plan, now_ms)
     return MomentView(
         address=str(address),
