@@ -1,4 +1,4 @@
-"""Budgets: how much work may use, and what follows when it does."""
+"""Budgets: limits on usage, and the verdicts on it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from vox_mesh.model.rhythm.tempo import Timeline
 BAR_DIGITS: Final = 4
 
 WAITS: Final = ("help", "io")
-"""What is waited for: the wait budgets that a score has."""
+"""The wait budgets of a score."""
 
 _BARS: Final = re.compile(rf"bar\+(\d{{1,{BAR_DIGITS}}})", re.ASCII)
 _SUBJECT: Final = re.compile(r"(agent|account):\S{1,200}")
 
 
 class Verdict(StrEnum):
-    """What follows from what was spent: nothing, a warning, no new claims, or the end of the work."""
+    """The consequence of spending: none, a warning, no new claims, or the end of the work."""
 
     OK = "ok"
     WARN = "warn"
@@ -36,19 +36,19 @@ class Verdict(StrEnum):
 
 
 def checked_subject(subject: str) -> str:
-    """Whose budget it is: `agent:NAME` or `account:NAME`."""
+    """Return the subject if it is `agent:NAME` or `account:NAME`, else raise `BadValue`."""
     if not _SUBJECT.fullmatch(subject) or not subject.isprintable():
         raise BadValue(f"{subject!r} has no budget", hint="say agent:NAME or account:NAME")
     return subject
 
 
 def account_of(charge_to: str) -> str:
-    """The subject of an account."""
+    """Return the subject of an account."""
     return f"account:{charge_to}"
 
 
 def agent_of(name: str) -> str:
-    """The subject of an agent."""
+    """Return the subject of an agent."""
     return f"agent:{name}"
 
 
@@ -93,7 +93,7 @@ _Account = Annotated[str, StringConstraints(pattern="^[!-~]{1,200}$")]
 
 
 class Thresholds(BaseModel):
-    """At which share of a budget something follows; of several, the hardest."""
+    """The shares of a budget at which a verdict applies; of several, the strictest."""
 
     model_config = STRICT
 
@@ -112,7 +112,7 @@ class Thresholds(BaseModel):
 
 
 class Budget(BaseModel):
-    """How much a job, an agent or an account may use. What is not given is not bounded."""
+    """The limits of a job, an agent or an account. An absent limit is unbounded."""
 
     model_config = STRICT
 
@@ -135,7 +135,7 @@ class Budget(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _says_what_it_bounds(cls, fields: Any) -> Any:
-        """A bound that is left empty is none, which nobody may have meant."""
+        """Reject empty limits: they would not bound anything."""
         for name, value in fields.items() if isinstance(fields, Mapping) else ():
             if value is None:
                 raise flaw("must not be empty or null; leave it out", name)
@@ -143,17 +143,17 @@ class Budget(BaseModel):
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:
-        """The budget of a stored document, of a manifest, or of fields made in code."""
+        """Return the budget of a stored document, a manifest or fields made in code."""
         return made(cls, document, called="budget", bad=BadBudget)
 
     def document(self) -> dict[str, Any]:
-        """The budget as it was written."""
+        """Return the budget as it was written."""
         return self.model_dump(mode="json", exclude_unset=True)
 
-    # --- what follows from it ------------------------------------------------------------------------
+    # --- consequences --------------------------------------------------------------------------------------
 
     def hard_end_ms(self, timeline: Timeline, since_ms: int) -> int | None:
-        """When all has an end: `bar+0` is that of the bar in which it began."""
+        """Return when all work must end: `bar+0` is the end of the bar in which it began."""
         if self.hard_end is None:
             return None
         if (bars := _BARS.fullmatch(self.hard_end)) is None:
@@ -161,7 +161,7 @@ class Budget(BaseModel):
         return timeline.downbeat_after(since_ms, int(bars[1]) + 1)
 
     def over_in_beat(self, used: Resources, beats: float = 1.0) -> Excess | None:
-        """Which ceiling was exceeded by what a beat has used, or some beats on average."""
+        """Return the first ceiling exceeded in a beat, or on average over several, or `None`."""
         for name, device, amount in used.amounts():
             ceiling = self.per_beat.get(name)
             if name in CLASSED and ceiling is not None:
@@ -172,7 +172,7 @@ class Budget(BaseModel):
 
 
 class Excess(NamedTuple):
-    """More of a resource than a beat may use."""
+    """Usage of a resource above its ceiling per beat."""
 
     name: str
     device: str
@@ -184,18 +184,18 @@ class Excess(NamedTuple):
         return f"{self.amount:.3g} {what} in a beat, where {self.ceiling:g} are allowed"
 
     def part_of(self, used: Resources) -> float:
-        """How much of it somebody has used."""
+        """Return the used amount of this resource."""
         parts = (amount for name, device, amount in used.amounts() if (name, device) == self[:2])
         return next(parts, 0.0)
 
 
 def capped(beats: Mapping[str, float], budgets: Iterable[Budget]) -> dict[str, float]:
-    """The beats of phases, none more than the lowest of its caps."""
+    """Return the beats of phases, each limited to its lowest cap."""
     return _lowest(beats, [each.phase_caps for each in budgets])
 
 
 def capped_waits(beats: Mapping[str, float], budgets: Iterable[Budget]) -> dict[str, float]:
-    """The same of beats that may be waited."""
+    """Return the beats of waits, each limited to its lowest cap."""
     return _lowest(beats, [each.wait_caps for each in budgets])
 
 
@@ -204,7 +204,7 @@ def _lowest(beats: Mapping[str, float], caps: list[dict[str, float]]) -> dict[st
 
 
 def verdict(spent_bu: float, budget: Budget) -> Verdict:
-    """What follows from so many beats."""
+    """Return the verdict on an amount of spent beats."""
     if budget.max_bu is None:
         return Verdict.OK
     at = budget.thresholds
@@ -215,12 +215,12 @@ def verdict(spent_bu: float, budget: Budget) -> Verdict:
 
 
 def parse_budget(text: str | bytes, name: str = "budget") -> Budget:
-    """The budget in a text of YAML, under `budget:`; `BadBudget` has all that is wrong with it, by line."""
+    """Return the budget of a YAML text, under `budget:`. Raises `BadBudget` with all faults, by line."""
     return read_model(_BudgetFile, text, name, called="budget", bad=BadBudget).budget
 
 
 class _BudgetFile(BaseModel):
-    """A file with a budget in it."""
+    """A file that contains a budget."""
 
     model_config = STRICT
 

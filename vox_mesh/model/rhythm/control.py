@@ -1,7 +1,7 @@
-"""The control of the tempo: a PI controller that is asked once for each bar, and can be asked again later.
+"""The tempo control: a PI controller evaluated once per bar; its decisions can be replayed.
 
-Work that waits for busy places makes it faster, as long as phases are kept; overruns and broken promises make
-it slower. It has no time and no memory of its own: both are given, and recorded with what it decided.
+Jobs waiting for busy workers make the tempo faster, as long as phases are kept; overruns and broken promises
+make it slower. It has no clock and no state of its own: both are inputs, recorded with each decision.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import MINUTE_MS, Tempo
 
 INTEGRAL_GAIN: Final = 0.05
-"""By how much a full error moves the tempo in a bar, as a part of it."""
+"""The share by which a full error moves the tempo in one bar."""
 
 PROPORTIONAL_SHARE: Final = 0.5
-"""How much of the hysteresis a full error is worth at once: not all, so that no single bar changes it."""
+"""The share of the hysteresis a full error is worth at once; below 1, so that no single bar changes it."""
 
 SMOOTHING: Final = 0.25
-"""How much a bar counts against all bars before it: a few tasks are overrun, or none, by chance."""
+"""The weight of one bar against all earlier ones: a few overruns may be chance."""
 
 CEILING_MS: Final = 60 * MINUTE_MS
-"""For so long a tempo that was too fast is not tried again."""
+"""How long a tempo that was too fast is not tried again."""
 
-# What each reading is worth rises between the two numbers, from nothing to all.
+# Each reading's weight rises from 0 to 1 between the two numbers.
 WAITING: Final = (0.5, 4.0)
-"""Jobs that wait, for each place."""
+"""Waiting jobs per unit of capacity."""
 
 BUSY: Final = (0.7, 0.9)
-"""The part of the places that is busy."""
+"""The busy share of the capacity."""
 
 UNEASE: Final = (0.05, 0.08)
-"""The part of phases overrun, or of promises broken, at which nothing makes it faster any more."""
+"""The rate of overruns or broken promises at which nothing makes the tempo faster."""
 
 STRAIN: Final = (0.12, 0.40)
-"""The same, at which it gets slower. Between the two it is left as it is."""
+"""The rate of overruns or broken promises at which the tempo gets slower. In between it stays."""
 
 OCCUPIED: Final = (0.1, 0.4)
-"""The busy part of the places below which a tempo that was raised comes down again."""
+"""The busy share of the capacity below which a raised tempo comes down again."""
 
 ENOUGH_OVERRUNS: Final = 3
-"""So many must there be before phases are to give each other beats."""
+"""The number of overruns needed before phases are rebalanced."""
 
 _NEUTRAL_TROUBLE: Final = 0.1
 _NEUTRAL_UTILISATION: Final = 0.55
 _DECISIVE: Final = {"cluster_id", "initial_bpm", "bar_len_beats", "phases", "limits", "adaptation"}
 _WORK: Final = "work"
 _BPM_DIGITS: Final = 4
-"""Of a tempo, so many are told, wherever the point is."""
+"""The significant digits of a tempo."""
 
 _DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """How a bar went. `incident` says what freezes the tempo, if something does."""
+    """The measurements of a bar. `incident` names a reason to freeze the tempo, if there is one."""
 
     queue_depth: int
     places: int
@@ -70,54 +70,54 @@ class Readings:
 
     @property
     def trouble(self) -> float:
-        """The part of phases overrun, or of promises broken if that is more."""
+        """The rate of overruns or of broken promises, whichever is higher."""
         return max(self.overrun_rate, self.broken_rate)
 
     @property
     def pressure(self) -> float:
-        """How much speaks for going faster, from 0 to 1: work waits for busy places, and phases are kept."""
+        """The weight for going faster, from 0 to 1: jobs wait for busy workers, and phases are kept."""
         waiting = self.queue_depth / self.places if self.places else 0.0
         return _ramp(waiting, WAITING) * _ramp(self.utilisation, BUSY) * (1 - _ramp(self.trouble, UNEASE))
 
     @property
     def strain(self) -> float:
-        """How much speaks for going slower, from 0 to 1."""
+        """The weight for going slower, from 0 to 1."""
         return _ramp(self.trouble, STRAIN)
 
     @property
     def idleness(self) -> float:
-        """How little there is to do, from 0 to 1."""
+        """The idle share, from 0 to 1."""
         return 0.0 if self.queue_depth else 1 - _ramp(self.utilisation, OCCUPIED)
 
 
 @dataclass(frozen=True, slots=True)
 class ControlState:
-    """All that one decision leaves to the next."""
+    """The state passed from one decision to the next."""
 
     bpm: float
-    """The tempo that was decided last; it may have been announced only."""
+    """The tempo last decided; it may not be in force yet."""
     integral: float = 0.0
-    """How far from the policy's first tempo it is to be, as a part of that, by all readings so far."""
+    """The accumulated deviation from the policy's initial tempo, as a share of it."""
     utilisation: float = _NEUTRAL_UTILISATION
     overrun_rate: float = 0.0
     broken_rate: float = 0.0
-    """Smoothed, as the two before it."""
+    """Smoothed, like the two rates above."""
     changed_ms: int | None = None
-    """Since when this tempo holds, or from when on it will."""
+    """From when this tempo is in force."""
     ceiling_bpm: float | None = None
-    """What was too fast, and ..."""
+    """A tempo that was too fast."""
     ceiling_ms: int = 0
-    """... until when that is remembered."""
+    """Until when the ceiling applies."""
 
     @classmethod
     def beginning(cls, policy: TempoPolicy, bpm: float, changed_ms: int | None = None) -> Self:
-        """Go on from a tempo that somebody else has set: the first readings don't make it jump."""
+        """Return the state that continues smoothly from a tempo set from outside."""
         return cls(bpm, round(bpm / policy.initial_bpm - 1, _DIGITS), changed_ms=changed_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class TempoDecision:
-    """What was decided for the bars to come, and why."""
+    """The decision for the bars to come, and its reason."""
 
     bpm: float
     state: ControlState
@@ -125,15 +125,15 @@ class TempoDecision:
     is_change: bool
     inputs: Readings
     wanted_bpm: float
-    """What it would be without hysteresis, and without steps."""
+    """The tempo without hysteresis and step limits."""
 
 
 def decide(
     policy: TempoPolicy, state: ControlState, readings: Readings, now_ms: int, from_ms: int | None = None
 ) -> TempoDecision:
-    """The tempo that follows from the readings of the bar that has just ended.
+    """Return the tempo that follows from the readings of the bar that has just ended.
 
-    `from_ms` is the downbeat from which on a change would hold: now, if none is given.
+    `from_ms` is the downbeat from which a change would be in force, by default now.
     """
 
     def stay(why: str, after: ControlState = state, wanted_bpm: float = state.bpm) -> TempoDecision:
@@ -166,7 +166,7 @@ def decide(
     bpm = _within(wanted, (state.bpm - step, state.bpm + step))
     after = replace(after, bpm=bpm, changed_ms=now_ms if from_ms is None else from_ms)
     if bpm < state.bpm and heard.strain:
-        # What was heard was of the faster tempo: nothing follows from it for the one to come.
+        # The smoothed readings belong to the faster tempo: discard them.
         after = replace(
             after,
             overrun_rate=min(heard.overrun_rate, _NEUTRAL_TROUBLE),
@@ -178,7 +178,7 @@ def decide(
 
 
 def _smoothed(state: ControlState, readings: Readings) -> Readings:
-    """The readings, as they are on the whole by now."""
+    """Return the smoothed readings."""
 
     def towards(before: float, now: float) -> float:
         return round(before + SMOOTHING * (now - before), _DIGITS)
@@ -192,10 +192,10 @@ def _smoothed(state: ControlState, readings: Readings) -> Readings:
 
 
 def _error(policy: TempoPolicy, state: ControlState, heard: Readings) -> float:
-    """From -1, much slower, to 1, much faster."""
+    """Return the control error, from -1 (slower) to 1 (faster)."""
     error = heard.pressure - heard.strain
     if error == 0 and state.bpm > policy.initial_bpm:
-        # Only downwards: where it was too fast for the work, the first tempo would be so again.
+        # Only downwards: where the initial tempo was too fast, it would be so again.
         return -heard.idleness
     return error
 
@@ -219,7 +219,7 @@ def _level(policy: TempoPolicy, integral: float, error: float) -> float:
 
 
 def _integrated(policy: TempoPolicy, state: ControlState, error: float, limits: tuple[float, float]) -> float:
-    """Move the integral, but never so far that the tempo would go on changing when the cause has gone."""
+    """Return the next integral, limited so that the tempo stops changing once the cause is gone."""
     now = state.integral
     if error == 0:
         return now
@@ -236,12 +236,12 @@ def _hysteresis(policy: TempoPolicy) -> float:
 
 
 def _limits(policy: TempoPolicy, state: ControlState, heard: Readings, now_ms: int) -> tuple[float, float]:
-    """Between which tempos it may be: none that was too fast, and none that is slower than it need be."""
+    """Return the bounds of the tempo: below any ceiling, and no slower than necessary."""
     low, high = policy.limits.min_bpm, policy.limits.max_bpm
     if not heard.strain:
         low = max(low, min(state.bpm, policy.initial_bpm))
     if state.ceiling_bpm is not None and now_ms < state.ceiling_ms:
-        # Never below what holds now: a ceiling only keeps it from rising.
+        # Never below the current tempo: a ceiling only prevents a rise.
         high = min(high, max(state.bpm, state.ceiling_bpm / (1 + _hysteresis(policy))))
     return low, max(low, high)
 
@@ -258,9 +258,9 @@ def _ramp(value: float, ends: tuple[float, float]) -> float:
 
 
 def suggest_phases(policy: TempoPolicy, overruns_by_phase: Mapping[str, int]) -> dict[str, int]:
-    """The beats of each phase, with one more for that in which more than half of the overruns were.
+    """Return the beats of each phase, with one more for the phase with most of the overruns.
 
-    Work gives it; what work needs comes from the longest of the others. No phase gives its last beat.
+    Work gives it up; a beat for work comes from the longest other phase. No phase gives up its last beat.
     """
     beats = dict(policy.phase_beats)
     counts = {phase: overruns_by_phase.get(phase, 0) for phase in beats}
@@ -276,18 +276,18 @@ def suggest_phases(policy: TempoPolicy, overruns_by_phase: Mapping[str, int]) ->
     return beats
 
 
-# --- what is recorded, and recomputed ------------------------------------------------------------------
+# --- recording and replay --------------------------------------------------------------------------
 
 
 def decisive(policy: TempoPolicy) -> dict[str, Any]:
-    """What decisions depend on in a policy."""
+    """Return the parts of a policy that decisions depend on."""
     return policy.model_dump(mode="json", include=_DECISIVE)
 
 
 def record(
     policy: TempoPolicy, before: ControlState, decision: TempoDecision, now_ms: int, from_ms: int
 ) -> dict[str, Any]:
-    """A decision with all that it was made of: the payload of its op."""
+    """Return a decision with all its inputs: the payload of its op."""
     return {
         "at_ms": now_ms,
         "from_ms": from_ms,
@@ -303,17 +303,17 @@ def record(
 
 
 def state_after(payload: JsonObject) -> ControlState:
-    """What a recorded decision left to the next."""
+    """Return the state after a recorded decision."""
     return _state(payload["after"])
 
 
 def policy_of(payload: JsonObject) -> TempoPolicy:
-    """The policy by which a recorded decision was made."""
+    """Return the policy of a recorded decision."""
     return TempoPolicy.of_document(payload["policy"])
 
 
 def readings_of(payload: JsonObject) -> Readings:
-    """How the bar went on which a recorded decision was made."""
+    """Return the readings of a recorded decision."""
     found = payload["readings"]
     return Readings(
         int(found["queue_depth"]),
@@ -341,7 +341,7 @@ def _state(found: JsonObject) -> ControlState:
 
 
 class Divergence(NamedTuple):
-    """A recorded decision that is not what its inputs lead to, or does not follow from the one before."""
+    """A recorded decision that differs from the recomputed one, or does not follow from the previous one."""
 
     op_id: str
     what: str
@@ -350,9 +350,9 @@ class Divergence(NamedTuple):
 
 
 def replay(entries: Iterable[LogEntry]) -> Iterator[Divergence]:
-    """Make recorded decisions again from their inputs, in their order, and tell where one differs.
+    """Recompute recorded decisions from their inputs, in order, and yield the divergences.
 
-    One that was refused changed nothing, so the next follows from the one before it.
+    A refused decision changed nothing, so the next follows from the one before it.
     """
     last: ControlState | None = None
     for entry in entries:

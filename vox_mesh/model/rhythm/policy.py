@@ -1,4 +1,4 @@
-"""Tempo policies: how fast a cluster goes, how its bars are shared out, and what may change of that."""
+"""Tempo policies: the tempo of a cluster, the phases of its bars, and how they may adapt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from vox_mesh.model.documents.validation import flaw, made, named, read_model, s
 from vox_mesh.model.rhythm.tempo import FASTEST_BPM, LONGEST_BAR, SLOWEST_BPM, Tempo
 
 PHASES: Final = ("plan", "work", "review")
-"""How a phrase goes, if nobody says otherwise."""
+"""The default phases."""
 
 DEFAULT_BPM: Final = 12.0
 DEFAULT_BAR: Final = 8
@@ -37,11 +37,11 @@ _WORD: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _STEP: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)_beats?", re.ASCII)
 
 STRICT: Final = ConfigDict(frozen=True, strict=True, extra="forbid", defer_build=True)
-"""What people write is taken as it is, or refused."""
+"""Written documents are taken literally or rejected."""
 
 
 def shared_out(beats: int, shares: Mapping[str, int]) -> dict[str, int]:
-    """Beats by name, in proportion to the shares: whole ones, the largest remainders first."""
+    """Return whole beats by name in proportion to the shares, by largest remainders."""
     total = sum(shares.values())
     whole = {name: beats * share // total for name, share in shares.items()}
     left = beats - sum(whole.values())
@@ -50,7 +50,7 @@ def shared_out(beats: int, shares: Mapping[str, int]) -> dict[str, int]:
 
 
 def _phases(value: Any) -> tuple[str, ...] | tuple[tuple[str, int], ...]:
-    """Names, or pairs of names and beats: in their order, which a map in canonical JSON would lose."""
+    """Return names, or pairs of names and beats, in order; a map in canonical JSON would lose the order."""
     if not isinstance(value, Mapping | list | tuple):
         raise flaw(f"must be an array or a map, not {named(value)}")
     if not value:
@@ -69,7 +69,7 @@ def _phases(value: Any) -> tuple[str, ...] | tuple[tuple[str, int], ...]:
 
 
 def _pairs(value: Mapping[str, Any] | Sequence[Any]) -> Iterator[tuple[Path, Any, Any]]:
-    """Where each phase stands, its name and its beats: in a map, or in an array of maps with one field."""
+    """Yield the path, name and beats of each phase of a map, or of an array of one-field maps."""
     if isinstance(value, Mapping):
         yield from (((name,), name, beats) for name, beats in value.items())
         return
@@ -101,7 +101,7 @@ _BPM_TEXT: Final = f"beats a minute, a number from 1/60 to {FASTEST_BPM:g}"
 
 
 class PolicyLimits(BaseModel):
-    """Between which the tempo stays, whatever it adapts to."""
+    """The bounds of an adapting tempo."""
 
     model_config = STRICT
 
@@ -120,7 +120,7 @@ def _usual_limits(bpm: float) -> PolicyLimits:
 
 
 class Adaptation(BaseModel):
-    """Whether the tempo follows the load, and how far at a time."""
+    """Whether the tempo follows the load, and its step limits."""
 
     model_config = STRICT
 
@@ -134,12 +134,12 @@ class Adaptation(BaseModel):
 
     @property
     def max_step_bpm(self) -> float:
-        """By how much the tempo may change in a minute, in beats a minute."""
+        """The largest change of the tempo per minute, in beats per minute."""
         return float(self.change_per_minute.partition("_")[0])
 
 
 class Observability(BaseModel):
-    """What is told of each bar."""
+    """What is reported on each bar."""
 
     model_config = STRICT
 
@@ -147,7 +147,7 @@ class Observability(BaseModel):
 
 
 class Security(BaseModel):
-    """How long the keys of a bar are good."""
+    """The lifetime of window keys."""
 
     model_config = STRICT
 
@@ -191,7 +191,7 @@ class TempoPolicy(BaseModel):
             return fields
         bpm = fields.get("initial_bpm")
         if not isinstance(bpm, int | float) or not SLOWEST_BPM <= bpm <= FASTEST_BPM:
-            bpm = DEFAULT_BPM  # that it is none is told of it, and not of the limits
+            bpm = DEFAULT_BPM  # the fault is reported for initial_bpm, not for the limits
         return {**fields, "limits": _usual_limits(bpm)}
 
     @model_validator(mode="after")
@@ -209,9 +209,9 @@ class TempoPolicy(BaseModel):
 
     @classmethod
     def built_in(cls, cluster_id: str) -> TempoPolicy:
-        """The policy of a cluster for which none was set.
+        """Return the policy of a cluster for which none was set.
 
-        It is right as it stands, and is not checked: every command has one, and few need the checks.
+        It is known to be valid and not validated: every command has one, and few need the checks.
         """
         return cls.model_construct(
             cluster_id=cluster_id, initial_bpm=DEFAULT_BPM, limits=_usual_limits(DEFAULT_BPM)
@@ -219,16 +219,16 @@ class TempoPolicy(BaseModel):
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:
-        """The policy of a stored document, or of fields made in code."""
+        """Return the policy of a stored document, or of fields made in code."""
         return made(cls, document, called=_CALLED, bad=BadPolicy)
 
     def document(self) -> dict[str, Any]:
-        """As it is stored and hashed; what is as usual is left out, so that a new field changes no hash."""
+        """Return the document to store and hash; defaults are omitted, so a new field changes no hash."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     @cached_property
     def phase_beats(self) -> dict[str, int]:
-        """How many beats of a bar each phase has, in their order: all beats, and each at least one."""
+        """The beats of a bar by phase, in order; each phase has at least one."""
         shares: dict[str, int] = {}
         for each in self.phases:
             name, beats = (each, 1) if isinstance(each, str) else each
@@ -244,17 +244,17 @@ class TempoPolicy(BaseModel):
         return tuple(chain.from_iterable(repeat(name, beats) for name, beats in self.phase_beats.items()))
 
     def phase_at(self, index: int) -> str:
-        """The phase of a beat by its place in the bar, from 1."""
+        """Return the phase of a beat by its index in the bar, from 1."""
         return self._phase_by_beat[(index - 1) % self.bar_len_beats]
 
 
 def parse_policy(text: str | bytes, name: str = _CALLED) -> TempoPolicy:
-    """The policy in a text of YAML or JSON; `BadPolicy` has all that is wrong with it, each with its line."""
+    """Return the policy of a YAML or JSON text. Raises `BadPolicy` with all faults, by line."""
     return read_model(TempoPolicy, text, name, called=_CALLED, bad=BadPolicy)
 
 
 def policy_hash(policy: TempoPolicy, tempo: Tempo) -> str:
-    """By what nodes see whether they go by the same policy, at the same tempo."""
+    """Return the hash by which nodes compare the policy and tempo they follow."""
     said = {
         "policy": policy.document(),
         "tempo_bpm": tempo.bpm,

@@ -1,4 +1,4 @@
-"""Scores: how a task's phrase is shared out among its phases, how long it may wait, and what comes then."""
+"""Scores: the phases of a task's phrase, its wait budgets, retries and escalation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMED_STEP: Final = re.compile(rf"({EMIT}|{FALLBACK}):[A-Za-z0-9][A-Za-z0-9._-]
 
 
 class Span(NamedTuple):
-    """Where a phase lies in its phrase, in beats from its beginning."""
+    """The beginning and end of a phase, in beats from the beginning of the phrase."""
 
     phase: str
     begins: int
@@ -80,7 +80,7 @@ class Phases(BaseModel):
 
 
 class WaitBudget(BaseModel):
-    """How many beats of a phrase may be spent waiting: hard ceilings."""
+    """The beats of a phrase that may be spent waiting: hard limits."""
 
     model_config = STRICT
 
@@ -89,7 +89,7 @@ class WaitBudget(BaseModel):
 
 
 class Retry(BaseModel):
-    """How often a phrase is played, the first time included, and whether it gets shorter."""
+    """The number of phrases, including the first, and whether they get shorter."""
 
     model_config = STRICT
 
@@ -100,7 +100,7 @@ class Retry(BaseModel):
 
 
 class Escalation(BaseModel):
-    """What is done when waiting or a phase has taken all its beats, step by step."""
+    """The steps taken when a wait budget is exhausted or a phase overruns."""
 
     model_config = STRICT
 
@@ -115,12 +115,12 @@ class Escalation(BaseModel):
 
     @property
     def fallback(self) -> str | None:
-        """What is done instead when a wait is exhausted."""
+        """The fallback for an exhausted wait."""
         return next(iter(self._named(FALLBACK)), None)
 
     @property
     def emits(self) -> list[str]:
-        """What is told when a wait is exhausted."""
+        """The events emitted for an exhausted wait."""
         return self._named(EMIT)
 
     def _named(self, kind: str) -> list[str]:
@@ -129,7 +129,7 @@ class Escalation(BaseModel):
 
 
 class Score(BaseModel):
-    """How a task is played. Without phases, the bar is shared out among them 1 : 2 : 1."""
+    """The score of a task. Without phases, the bar is divided among them 1 : 2 : 1."""
 
     model_config = STRICT
 
@@ -165,27 +165,27 @@ class Score(BaseModel):
 
     @classmethod
     def built_in(cls) -> Self:
-        """The score of a task that has none."""
+        """Return the default score."""
         return cls.of_document({})
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:
-        """The score of a stored document, or of fields made in code."""
+        """Return the score of a stored document, or of fields made in code."""
         return made(cls, document, called=_CALLED, bad=BadScore)
 
     def document(self) -> dict[str, Any]:
-        """As it is stored: what is as usual is left out."""
+        """Return the document to store; defaults are omitted."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def attempt(self, number: int) -> dict[str, int]:
-        """The beats of each phase when the phrase is played for the n-th time, from 1."""
+        """Return the beats of each phase in the n-th phrase, from 1."""
         if number < 1:
             raise BadValue(f"there is no attempt {number}", hint="the first one is 1")
         shrink = 2 ** min(number - 1, LONGEST_BAR) if self.retry.backoff == "geometric" else 1
         return {phase: max(1, getattr(self.phases, phase) // shrink) for phase in PHASES}
 
     def boundaries(self, attempt: int) -> list[Span]:
-        """Where each phase begins and ends in the phrase of an attempt."""
+        """Return the beginning and end of each phase in the n-th phrase."""
         spans: list[Span] = []
         for phase, beats in self.attempt(attempt).items():
             begins = spans[-1].ends if spans else 0
@@ -202,7 +202,7 @@ def _as_address(text: str) -> str:
 
 
 def _as_budget(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields as they are, once they are known to be those of a budget."""
+    """Return the fields unchanged if they are those of a budget."""
     try:
         Budget.model_validate(fields)
     except ValidationError as error:
@@ -212,7 +212,7 @@ def _as_budget(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class ScoreFile(BaseModel):
-    """A score as it is written in a file, with the deliverable that it is for and what that may cost."""
+    """A score file: the score, its deliverable and its budget."""
 
     model_config = STRICT
 
@@ -224,5 +224,5 @@ class ScoreFile(BaseModel):
 
 
 def parse_score(text: str | bytes, name: str = _CALLED) -> ScoreFile:
-    """The score in a text of YAML or JSON; `BadScore` has all that is wrong with it, each with its line."""
+    """Return the score of a YAML or JSON text. Raises `BadScore` with all faults, by line."""
     return read_model(ScoreFile, text, name, called=_CALLED, bad=BadScore)

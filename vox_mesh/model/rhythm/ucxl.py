@@ -1,4 +1,4 @@
-"""UCXL addresses with a time: `ucxl://proj:any/*/task/ingest;beats=^^4;phase=work`.
+"""UCXL addresses with a time suffix: `ucxl://proj:any/*/task/ingest;beats=^^4;phase=work`.
 
 | suffix | when |
 | --- | --- |
@@ -7,7 +7,7 @@
 | `;phase=NAME` | in that phase: see `resolve` |
 | `;bar=B#beat=N` | beat N of bar B, where bar 1 begins at the anchor of the first tempo: deprecated |
 
-Each stands at most once, in any order, and not `beats` beside `bar`. An address without any means now.
+Each stands at most once, in any order, but not both `beats` and `bar`. An address without any refers to now.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_LENGTH: Final = 2_048
 MAX_BEATS: Final = 1_000_000
 MAX_BAR: Final = 10**12
 END_MS: Final = 253_402_300_800_000
-"""The first moment that has no date any more."""
+"""The first time that can't be written as a date."""
 
 _FUTURE: Final = "^^"
 _PAST: Final = "~~"
@@ -37,7 +37,7 @@ _WORD: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 @dataclass(frozen=True, slots=True)
 class Beats:
-    """`;beats=`: so many from now, or before."""
+    """`;beats=`: a number of beats from now, or before now."""
 
     count: int
     is_past: bool = False
@@ -48,7 +48,7 @@ class Beats:
 
 @dataclass(frozen=True, slots=True)
 class PhaseFilter:
-    """`;phase=`: in this one."""
+    """`;phase=`: in this phase."""
 
     name: str
 
@@ -58,7 +58,7 @@ class PhaseFilter:
 
 @dataclass(frozen=True, slots=True)
 class BarBeat:
-    """`;bar=…#beat=…`: a bar by its number, and a beat of it. Deprecated: say how far from now instead."""
+    """`;bar=…#beat=…`: a bar by its number, and a beat of it. Deprecated: use `;beats=` instead."""
 
     bar: int
     beat: int
@@ -73,7 +73,7 @@ _Kind = TypeVar("_Kind", Beats, PhaseFilter, BarBeat)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address; as text it is what it was read from."""
+    """An address; its text is the one it was parsed from."""
 
     base: str
     suffixes: tuple[Suffix, ...] = ()
@@ -82,16 +82,16 @@ class Address:
         return self.base + "".join(map(str, self.suffixes))
 
     def suffix(self, kind: type[_Kind]) -> _Kind | None:
-        """The suffix of a kind, if there is one."""
+        """Return the suffix of a kind, if there is one."""
         return next((each for each in self.suffixes if isinstance(each, kind)), None)
 
     def offset_of(self, suffix: Suffix) -> int:
-        """Where a suffix begins."""
+        """Return the position of a suffix in the text."""
         return len(self.base) + sum(len(str(each)) for each in self.suffixes[: self.suffixes.index(suffix)])
 
 
 class Resolved(NamedTuple):
-    """When an address means, the beat of that moment, and its phase."""
+    """The time an address refers to, with its beat and phase."""
 
     at_ms: int
     beat: Beat
@@ -102,7 +102,7 @@ class Resolved(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """Read an address; `BadAddress` says where it is none, and what is allowed there."""
+    """Parse an address. Raises `BadAddress` with the position of the fault and the allowed forms."""
     return _UcxlReading(text).address()
 
 
@@ -191,11 +191,11 @@ def _is_same_or_rival(suffix: Suffix, other: Suffix) -> bool:
 
 
 def resolve(address: Address, plan: Plan, now_ms: int) -> Resolved:
-    """When an address means, by the tempos and phases of a plan.
+    """Return the time an address refers to, by the tempos and phases of a plan.
 
-    With a phase: that moment itself, if it is in the phase. Otherwise the beginning of the phase when it
-    comes next, or, with `~~`, of its last beat when it was there last. The phases of a moment are those of
-    the policy that holds then.
+    With a phase: the time itself, if it is in the phase. Otherwise the next beginning of the phase, or, with
+    `~~`, the beginning of the phase's most recent last beat. The phases at a time are those of the policy in
+    force then.
     """
     at_ms = _target(address, plan, now_ms)
     phase, beats = address.suffix(PhaseFilter), address.suffix(Beats)
@@ -240,7 +240,7 @@ def _beat_of_bar(address: Address, wanted: BarBeat, plan: Plan) -> int:
 
 
 def _in_phase(address: Address, phase: PhaseFilter, plan: Plan, at_ms: int, *, is_past: bool) -> int:
-    """The moment, or the next one in the phase, or the last."""
+    """Return the time if it is in the phase, else the next or last time in the phase."""
     known = plan.at(at_ms).policy.phase_beats
     beat = plan.timeline.beat_at(at_ms)
     while _phase_of(plan, beat) != phase.name:
@@ -260,7 +260,7 @@ def _in_phase(address: Address, phase: PhaseFilter, plan: Plan, at_ms: int, *, i
 
 
 def _beyond(plan: Plan, at_ms: int, *, is_past: bool) -> int | None:
-    """The first moment of the next policy, or the last one of the policy before."""
+    """Return the first time of the next policy, or the last one of the previous policy."""
     place = plan.entries.index(plan.at(at_ms))
     if is_past:
         return plan.entries[place].anchor_ms - 1 if place else None
