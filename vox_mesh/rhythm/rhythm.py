@@ -92,9 +92,7 @@ class Rhythm(Phrases):
         """Return the bar and beat of a hybrid timestamp."""
         at_ms = Hlc.parse(hlc).wall_ms
         beat = self.timeline.beat_at(at_ms)
-        return Stamp(
-            window_id(self.ground.plan.at(at_ms).policy.cluster_id, beat.window_ms), beat.index, hlc
-        )
+        return Stamp(window_id(self.ground.plan.at(at_ms).policy.cluster_id, beat.window_ms), beat.index, hlc)
 
     # --- leadership ------------------------------------------------------------------------------
 

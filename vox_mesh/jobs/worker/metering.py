@@ -172,7 +172,7 @@ class Shares:
         if excess is None:
             return None
         self._answered[subject] = epoch_ms
-        return Found(excess, max(sharing, key=lambda each: excess.part_of(each.used)))
+        return Found(excess, max(sharing, key=lambda each: excess.amount_in(each.used)))
 
 
 def _highest(one: float | None, other: float | None) -> float | None:

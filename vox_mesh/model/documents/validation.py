@@ -71,7 +71,7 @@ def flaws_of(errors: Iterable[ErrorDetails], model: type[BaseModel], called: str
     """Yield the faults a model found, each with the rule from the field's description."""
     for error in errors:
         path = tuple(step for step in error["loc"] if step != "[key]")
-        fields = [*_way(model, path)]
+        fields = [*_fields_along(model, path)]
         if error["type"] == "extra_forbidden":
             within = (_model_of(fields[-1]) if fields else None) or model
             what = field_text(path[:-1]) or called
@@ -82,10 +82,10 @@ def flaws_of(errors: Iterable[ErrorDetails], model: type[BaseModel], called: str
         else:
             at = error["ctx"]["at"] if error["type"] == FLAW else ()
             allowed = [field.description for field in fields if field.description]
-            yield (*path, *at), "; allowed: ".join([_wrong(error), *allowed[-1:]])
+            yield (*path, *at), "; allowed: ".join([_describe_error(error), *allowed[-1:]])
 
 
-def _wrong(error: ErrorDetails) -> str:
+def _describe_error(error: ErrorDetails) -> str:
     kind, value = error["type"], error["input"]
     if kind == FLAW:
         return str(error["ctx"]["wrong"])
@@ -110,7 +110,7 @@ def nulls(fields: Mapping[str, Any], model: type[BaseModel]) -> Iterator[Flaw]:
             yield from (((name, *path), wrong) for path, wrong in nulls(value, inner))
 
 
-def _way(model: type[BaseModel], path: Path) -> Iterator[FieldInfo]:
+def _fields_along(model: type[BaseModel], path: Path) -> Iterator[FieldInfo]:
     """Yield the fields of models along a path."""
     for step in path:
         field = model.model_fields.get(str(step))
@@ -177,7 +177,7 @@ def read_model(
     return found
 
 
-def made(
+def build_model(
     model: type[AnyModel], fields: Mapping[str, Any], *, called: str, bad: type[BadDocument]
 ) -> AnyModel:
     """Return the model of these fields, or raise `bad` with all faults, by path."""

@@ -48,20 +48,20 @@ def read_documents(text: str | bytes, name: str) -> list[Document]:
 def _documents(text: str | bytes, name: str) -> Iterator[Document]:
     last_line = 1
     try:
-        readable = _readable(text)
+        readable = _prepare(text)
         last_line = len(readable.rstrip().splitlines())
         events = yaml.parse(readable, Loader=_Loader)
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
-                yield _YamlReading(name, events).document(_line(event))
+                yield _YamlParser(name, events).document(_line(event))
     except _Unreadable as error:
-        yield _unread(name, error.line, str(error))
+        yield _unreadable_document(name, error.line, str(error))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         what = error.problem or error.context
-        yield _unread(name, min(line, last_line), f"this is no YAML and no JSON: {what}")
+        yield _unreadable_document(name, min(line, last_line), f"this is no YAML and no JSON: {what}")
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as an escape of no character
-        yield _unread(name, 1, f"this is no YAML and no JSON: {error}")
+        yield _unreadable_document(name, 1, f"this is no YAML and no JSON: {error}")
 
 
 class _Unreadable(Exception):
@@ -70,17 +70,17 @@ class _Unreadable(Exception):
         self.line = line
 
 
-def _unread(name: str, line: int, wrong: str) -> Document:
+def _unreadable_document(name: str, line: int, wrong: str) -> Document:
     return Document(name, None, (DocumentFault(name, line, (), wrong),), Lines(line))
 
 
-def _readable(text: str | bytes) -> str:
+def _prepare(text: str | bytes) -> str:
     """Return the text in a form that YAML reads with the same meaning."""
     size = len(text) if isinstance(text, bytes) or text.isascii() else len(text.encode(errors="replace"))
     if size > MAX_BYTES:
         raise _Unreadable(1, f"it has {size} bytes; at most {MAX_BYTES} are read")
     if isinstance(text, bytes):
-        text = _decoded(text)
+        text = _decode(text)
     text = text.removeprefix("\ufeff")
     if text.lstrip()[:1] in ("{", "[") and _is_json(text):
         return _FOREIGN_IN_JSON.sub(_as_yaml, text)
@@ -91,7 +91,7 @@ def _readable(text: str | bytes) -> str:
     return text
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -116,7 +116,7 @@ def _as_yaml(found: re.Match[str]) -> str:
     return found[0] if found[0][0] == "\\" else f"\\u{ord(found[0]):04x}"
 
 
-class _YamlReading:
+class _YamlParser:
     """Builds one document from the parser's events."""
 
     def __init__(self, name: str, events: Iterator[Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 from pydantic import AfterValidator, BaseModel, Field, PlainValidator, StringConstraints, model_validator
 
 from vox_mesh.errors import BadBudget, BadValue
-from vox_mesh.model.documents.validation import flaw, made, read_model, shown
+from vox_mesh.model.documents.validation import build_model, flaw, read_model, shown
 from vox_mesh.model.rhythm.costs import CLASSED, PRIMITIVES, Amount, Resources
 from vox_mesh.model.rhythm.policy import PHASES, STRICT
 from vox_mesh.model.rhythm.tempo import Timeline
@@ -55,13 +55,13 @@ def agent_of(name: str) -> str:
 # --- fields ------------------------------------------------------------------------------------------
 
 
-def _hard_end(value: Any) -> str:
-    if isinstance(value, str) and (_BARS.fullmatch(value) or _moment_ms(value) is not None):
+def _check_hard_end(value: Any) -> str:
+    if isinstance(value, str) and (_BARS.fullmatch(value) or _parse_time_ms(value) is not None):
         return value
     raise flaw(f"{shown(value)} is no end")
 
 
-def _moment_ms(text: str) -> int | None:
+def _parse_time_ms(text: str) -> int | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -69,7 +69,7 @@ def _moment_ms(text: str) -> int | None:
     return None if moment.tzinfo is None else round(moment.timestamp() * 1_000)
 
 
-def _ceilings(value: dict[str, Any]) -> dict[str, Any]:
+def _check_ceilings(value: dict[str, Any]) -> dict[str, Any]:
     for name, ceiling in value.items():
         if name not in PRIMITIVES:
             raise flaw(f"is no resource; one of {', '.join(PRIMITIVES)}", name)
@@ -80,15 +80,17 @@ def _ceilings(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _known(caps: dict[str, float], what: str, names: tuple[str, ...]) -> dict[str, float]:
+def _check_names(caps: dict[str, float], what: str, names: tuple[str, ...]) -> dict[str, float]:
     for name in caps:
         if name not in names:
             raise flaw(f"is no {what}; one of {', '.join(names)}", name)
     return caps
 
 
-_PhaseCaps = Annotated[dict[str, Amount], AfterValidator(partial(_known, what="phase", names=PHASES))]
-_WaitCaps = Annotated[dict[str, Amount], AfterValidator(partial(_known, what="wait budget", names=WAITS))]
+_PhaseCaps = Annotated[dict[str, Amount], AfterValidator(partial(_check_names, what="phase", names=PHASES))]
+_WaitCaps = Annotated[
+    dict[str, Amount], AfterValidator(partial(_check_names, what="wait budget", names=WAITS))
+]
 _Account = Annotated[str, StringConstraints(pattern="^[!-~]{1,200}$")]
 
 
@@ -102,7 +104,7 @@ class Thresholds(BaseModel):
     work: Amount = Field(1.25, description="a share, such as 1.25")
 
     @model_validator(mode="after")
-    def _rise(self) -> Self:
+    def _check_order(self) -> Self:
         for lower, higher in (("warn", "claims"), ("claims", "work")):
             low, high = getattr(self, lower), getattr(self, higher)
             if low > high:
@@ -119,13 +121,13 @@ class Budget(BaseModel):
     max_bu: Amount | None = Field(None, description="beats in all, a number from 0 to 1e12")
     phase_caps: _PhaseCaps = Field(default={}, description="a map of phases to beats")
     wait_caps: _WaitCaps = Field(default={}, description="a map of what is waited for (help, io) to beats")
-    hard_end: Annotated[str, PlainValidator(_hard_end)] | None = Field(
+    hard_end: Annotated[str, PlainValidator(_check_hard_end)] | None = Field(
         None, description="bar+K, or a time with its offset, such as 2030-01-31T08:00:00Z"
     )
     charge_to: _Account | None = Field(
         None, description="the account, up to 200 signs of ASCII without spaces"
     )
-    per_beat: Annotated[dict[str, Any], AfterValidator(_ceilings)] = Field(
+    per_beat: Annotated[dict[str, Any], AfterValidator(_check_ceilings)] = Field(
         default={}, description="a map of resources to how much of each a beat may use"
     )
     thresholds: Thresholds = Field(
@@ -134,7 +136,7 @@ class Budget(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _says_what_it_bounds(cls, fields: Any) -> Any:
+    def _reject_empty(cls, fields: Any) -> Any:
         """Reject empty limits: they would not bound anything."""
         for name, value in fields.items() if isinstance(fields, Mapping) else ():
             if value is None:
@@ -144,7 +146,7 @@ class Budget(BaseModel):
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:
         """Return the budget of a stored document, a manifest or fields made in code."""
-        return made(cls, document, called="budget", bad=BadBudget)
+        return build_model(cls, document, called="budget", bad=BadBudget)
 
     def document(self) -> dict[str, Any]:
         """Return the budget as it was written."""
@@ -157,7 +159,7 @@ class Budget(BaseModel):
         if self.hard_end is None:
             return None
         if (bars := _BARS.fullmatch(self.hard_end)) is None:
-            return _moment_ms(self.hard_end)
+            return _parse_time_ms(self.hard_end)
         return timeline.downbeat_after(since_ms, int(bars[1]) + 1)
 
     def over_in_beat(self, used: Resources, beats: float = 1.0) -> Excess | None:
@@ -183,7 +185,7 @@ class Excess(NamedTuple):
         what = f"{self.name}[{self.device}]" if self.device else self.name
         return f"{self.amount:.3g} {what} in a beat, where {self.ceiling:g} are allowed"
 
-    def part_of(self, used: Resources) -> float:
+    def amount_in(self, used: Resources) -> float:
         """Return the used amount of this resource."""
         parts = (amount for name, device, amount in used.amounts() if (name, device) == self[:2])
         return next(parts, 0.0)
@@ -191,15 +193,15 @@ class Excess(NamedTuple):
 
 def capped(beats: Mapping[str, float], budgets: Iterable[Budget]) -> dict[str, float]:
     """Return the beats of phases, each limited to its lowest cap."""
-    return _lowest(beats, [each.phase_caps for each in budgets])
+    return _lowest_caps(beats, [each.phase_caps for each in budgets])
 
 
 def capped_waits(beats: Mapping[str, float], budgets: Iterable[Budget]) -> dict[str, float]:
     """Return the beats of waits, each limited to its lowest cap."""
-    return _lowest(beats, [each.wait_caps for each in budgets])
+    return _lowest_caps(beats, [each.wait_caps for each in budgets])
 
 
-def _lowest(beats: Mapping[str, float], caps: list[dict[str, float]]) -> dict[str, float]:
+def _lowest_caps(beats: Mapping[str, float], caps: list[dict[str, float]]) -> dict[str, float]:
     return {name: min([count, *(each.get(name, count) for each in caps)]) for name, count in beats.items()}
 
 

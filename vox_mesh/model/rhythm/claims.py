@@ -44,7 +44,7 @@ PHASE_OF: Final[Mapping[str, str]] = {
 }
 """The phase of a task by its state, where the state determines it."""
 
-_FRUITFUL: Final = frozenset({ClaimState.REVIEW, ClaimState.DONE})
+_RESULT_STATES: Final = frozenset({ClaimState.REVIEW, ClaimState.DONE})
 
 
 def _is_address(value: Any) -> bool:
@@ -63,7 +63,7 @@ def _are_waits(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(value) <= MAX_WAITS and all(map(_is_address, value))
 
 
-def _is_part(value: Any) -> bool:
+def _is_fraction(value: Any) -> bool:
     return value is None or (type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 1)
 
 
@@ -85,7 +85,7 @@ _FIELDS: Final[Fields] = {
     "state": (_is_state, f"one of {', '.join(ClaimState)}"),
     "wait_for": (_are_waits, f"at most {MAX_WAITS} texts of 1 to {MAX_TASK} printable characters"),
     "beats_left": (lambda value: value is None or is_count(value), "an integer that is not negative"),
-    "progress": (_is_part, "a number from 0 to 1"),
+    "progress": (_is_fraction, "a number from 0 to 1"),
     "notes": (_are_notes, f"a text of at most {MAX_NOTES} characters"),
     "hlc": (_is_hlc, "a time such as 1800000000000-00000-NODE"),
 }
@@ -141,4 +141,4 @@ class StatusClaim:
     @property
     def shows_use(self) -> bool:
         """Whether the task has shown a result: progress, a review, or completion."""
-        return self.state in _FRUITFUL or bool(self.progress)
+        return self.state in _RESULT_STATES or bool(self.progress)

@@ -49,12 +49,12 @@ ENOUGH_OVERRUNS: Final = 3
 
 _NEUTRAL_TROUBLE: Final = 0.1
 _NEUTRAL_UTILISATION: Final = 0.55
-_DECISIVE: Final = {"cluster_id", "initial_bpm", "bar_len_beats", "phases", "limits", "adaptation"}
+_DECISIVE_FIELDS: Final = {"cluster_id", "initial_bpm", "bar_len_beats", "phases", "limits", "adaptation"}
 _WORK: Final = "work"
 _BPM_DIGITS: Final = 4
 """The significant digits of a tempo."""
 
-_DIGITS: Final = 6
+_RATE_DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class ControlState:
     @classmethod
     def beginning(cls, policy: TempoPolicy, bpm: float, changed_ms: int | None = None) -> Self:
         """Return the state that continues smoothly from a tempo set from outside."""
-        return cls(bpm, round(bpm / policy.initial_bpm - 1, _DIGITS), changed_ms=changed_ms)
+        return cls(bpm, round(bpm / policy.initial_bpm - 1, _RATE_DIGITS), changed_ms=changed_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,41 +147,41 @@ def decide(
     if state.changed_ms is not None and now_ms < state.changed_ms + bar_ms:
         return stay("settling: no bar has ended yet in this tempo")
 
-    heard = _smoothed(state, readings)
-    error = _error(policy, state, heard)
-    limits = _limits(policy, state, heard, now_ms)
+    smoothed = _smooth(state, readings)
+    error = _error(policy, state, smoothed)
+    limits = _limits(policy, state, smoothed, now_ms)
     after = replace(
         state,
-        integral=_integrated(policy, state, error, limits),
-        utilisation=heard.utilisation,
-        overrun_rate=heard.overrun_rate,
-        broken_rate=heard.broken_rate,
+        integral=_integrate(policy, state, error, limits),
+        utilisation=smoothed.utilisation,
+        overrun_rate=smoothed.overrun_rate,
+        broken_rate=smoothed.broken_rate,
     )
-    wanted = _within(_rounded(_level(policy, after.integral, error)), limits)
+    wanted = _clamp(_round_bpm(_level(policy, after.integral, error)), limits)
     if abs(wanted - state.bpm) < _hysteresis(policy) * state.bpm or wanted == state.bpm:
         return stay("steady: what is wanted is near enough", after, wanted)
     if state.changed_ms is not None and now_ms < state.changed_ms + MINUTE_MS:
         return stay("waiting: it changes at most once a minute", after, wanted)
     step = policy.adaptation.max_step_bpm
-    bpm = _within(wanted, (state.bpm - step, state.bpm + step))
+    bpm = _clamp(wanted, (state.bpm - step, state.bpm + step))
     after = replace(after, bpm=bpm, changed_ms=now_ms if from_ms is None else from_ms)
-    if bpm < state.bpm and heard.strain:
+    if bpm < state.bpm and smoothed.strain:
         # The smoothed readings belong to the faster tempo: discard them.
         after = replace(
             after,
-            overrun_rate=min(heard.overrun_rate, _NEUTRAL_TROUBLE),
-            broken_rate=min(heard.broken_rate, _NEUTRAL_TROUBLE),
+            overrun_rate=min(smoothed.overrun_rate, _NEUTRAL_TROUBLE),
+            broken_rate=min(smoothed.broken_rate, _NEUTRAL_TROUBLE),
             ceiling_bpm=state.bpm,
             ceiling_ms=now_ms + CEILING_MS,
         )
-    return TempoDecision(bpm, after, _reason(bpm > state.bpm, heard), True, readings, wanted)
+    return TempoDecision(bpm, after, _reason(bpm > state.bpm, smoothed), True, readings, wanted)
 
 
-def _smoothed(state: ControlState, readings: Readings) -> Readings:
+def _smooth(state: ControlState, readings: Readings) -> Readings:
     """Return the smoothed readings."""
 
     def towards(before: float, now: float) -> float:
-        return round(before + SMOOTHING * (now - before), _DIGITS)
+        return round(before + SMOOTHING * (now - before), _RATE_DIGITS)
 
     return replace(
         readings,
@@ -191,26 +191,26 @@ def _smoothed(state: ControlState, readings: Readings) -> Readings:
     )
 
 
-def _error(policy: TempoPolicy, state: ControlState, heard: Readings) -> float:
+def _error(policy: TempoPolicy, state: ControlState, smoothed: Readings) -> float:
     """Return the control error, from -1 (slower) to 1 (faster)."""
-    error = heard.pressure - heard.strain
+    error = smoothed.pressure - smoothed.strain
     if error == 0 and state.bpm > policy.initial_bpm:
         # Only downwards: where the initial tempo was too fast, it would be so again.
-        return -heard.idleness
+        return -smoothed.idleness
     return error
 
 
-def _reason(is_faster: bool, heard: Readings) -> str:
+def _reason(is_faster: bool, smoothed: Readings) -> str:
     if is_faster:
         return "faster: work waits, and places are busy"
-    if not heard.strain:
+    if not smoothed.strain:
         return "slower: there is little to do"
-    if heard.overrun_rate >= heard.broken_rate:
+    if smoothed.overrun_rate >= smoothed.broken_rate:
         return "slower: phases are overrun"
     return "slower: promises are broken"
 
 
-def _rounded(bpm: float) -> float:
+def _round_bpm(bpm: float) -> float:
     return float(f"{bpm:.{_BPM_DIGITS}g}")
 
 
@@ -218,27 +218,27 @@ def _level(policy: TempoPolicy, integral: float, error: float) -> float:
     return policy.initial_bpm * (1 + integral) * (1 + PROPORTIONAL_SHARE * _hysteresis(policy) * error)
 
 
-def _integrated(policy: TempoPolicy, state: ControlState, error: float, limits: tuple[float, float]) -> float:
+def _integrate(policy: TempoPolicy, state: ControlState, error: float, limits: tuple[float, float]) -> float:
     """Return the next integral, limited so that the tempo stops changing once the cause is gone."""
     now = state.integral
     if error == 0:
         return now
     reach = policy.adaptation.max_step_bpm + _hysteresis(policy) * state.bpm
-    farthest = _within(state.bpm + (reach if error > 0 else -reach), limits)
+    farthest = _clamp(state.bpm + (reach if error > 0 else -reach), limits)
     bound = farthest / _level(policy, 0.0, error) - 1
     after = now + INTEGRAL_GAIN * error * (1 + now)
     bounded = max(now, min(after, bound)) if error > 0 else min(now, max(after, bound))
-    return round(bounded, _DIGITS)
+    return round(bounded, _RATE_DIGITS)
 
 
 def _hysteresis(policy: TempoPolicy) -> float:
     return policy.adaptation.hysteresis_pct / 100
 
 
-def _limits(policy: TempoPolicy, state: ControlState, heard: Readings, now_ms: int) -> tuple[float, float]:
+def _limits(policy: TempoPolicy, state: ControlState, smoothed: Readings, now_ms: int) -> tuple[float, float]:
     """Return the bounds of the tempo: below any ceiling, and no slower than necessary."""
     low, high = policy.limits.min_bpm, policy.limits.max_bpm
-    if not heard.strain:
+    if not smoothed.strain:
         low = max(low, min(state.bpm, policy.initial_bpm))
     if state.ceiling_bpm is not None and now_ms < state.ceiling_ms:
         # Never below the current tempo: a ceiling only prevents a rise.
@@ -246,12 +246,12 @@ def _limits(policy: TempoPolicy, state: ControlState, heard: Readings, now_ms: i
     return low, max(low, high)
 
 
-def _within(value: float, limits: tuple[float, float]) -> float:
+def _clamp(value: float, limits: tuple[float, float]) -> float:
     return max(limits[0], min(value, limits[1]))
 
 
 def _ramp(value: float, ends: tuple[float, float]) -> float:
-    return _within((value - ends[0]) / (ends[1] - ends[0]), (0.0, 1.0))
+    return _clamp((value - ends[0]) / (ends[1] - ends[0]), (0.0, 1.0))
 
 
 # --- phases --------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def suggest_phases(policy: TempoPolicy, overruns_by_phase: Mapping[str, int]) ->
 
 def decisive(policy: TempoPolicy) -> dict[str, Any]:
     """Return the parts of a policy that decisions depend on."""
-    return policy.model_dump(mode="json", include=_DECISIVE)
+    return policy.model_dump(mode="json", include=_DECISIVE_FIELDS)
 
 
 def record(
@@ -304,7 +304,7 @@ def record(
 
 def state_after(payload: JsonObject) -> ControlState:
     """Return the state after a recorded decision."""
-    return _state(payload["after"])
+    return _parse_state(payload["after"])
 
 
 def policy_of(payload: JsonObject) -> TempoPolicy:
@@ -314,29 +314,29 @@ def policy_of(payload: JsonObject) -> TempoPolicy:
 
 def readings_of(payload: JsonObject) -> Readings:
     """Return the readings of a recorded decision."""
-    found = payload["readings"]
+    document = payload["readings"]
     return Readings(
-        int(found["queue_depth"]),
-        int(found["places"]),
-        float(found["utilisation"]),
-        float(found["overrun_rate"]),
-        float(found["broken_rate"]),
-        found["incident"],
+        int(document["queue_depth"]),
+        int(document["places"]),
+        float(document["utilisation"]),
+        float(document["overrun_rate"]),
+        float(document["broken_rate"]),
+        document["incident"],
     )
 
 
-def _state(found: JsonObject) -> ControlState:
+def _parse_state(document: JsonObject) -> ControlState:
     # Canonical JSON writes 12.0 as 12.
-    ceiling_bpm = found["ceiling_bpm"]
+    ceiling_bpm = document["ceiling_bpm"]
     return ControlState(
-        float(found["bpm"]),
-        float(found["integral"]),
-        float(found["utilisation"]),
-        float(found["overrun_rate"]),
-        float(found["broken_rate"]),
-        found["changed_ms"],
+        float(document["bpm"]),
+        float(document["integral"]),
+        float(document["utilisation"]),
+        float(document["overrun_rate"]),
+        float(document["broken_rate"]),
+        document["changed_ms"],
         None if ceiling_bpm is None else float(ceiling_bpm),
-        found["ceiling_ms"],
+        document["ceiling_ms"],
     )
 
 
@@ -358,7 +358,7 @@ def replay(entries: Iterable[LogEntry]) -> Iterator[Divergence]:
     for entry in entries:
         try:
             payload = parse(entry.payload)
-            policy, before = policy_of(payload), _state(payload["before"])
+            policy, before = policy_of(payload), _parse_state(payload["before"])
             at_ms, from_ms = int(payload["at_ms"]), int(payload["from_ms"])
             again = decide(policy, before, readings_of(payload), at_ms, from_ms)
         except (MeshError, ValueError, KeyError, TypeError) as error:

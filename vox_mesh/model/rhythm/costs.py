@@ -37,13 +37,13 @@ class Resources:
     accel_sec: Mapping[str, float] = field(default_factory=dict)
 
     def __add__(self, other: Resources) -> Resources:
-        return self._with(other, _sum, _sums)
+        return self._combine(other, _sum, _sums)
 
     def __sub__(self, earlier: Resources) -> Resources:
         """Return the usage since an earlier measurement; what that lacks counts as 0."""
-        return self._with(earlier, _more, _since)
+        return self._combine(earlier, _difference, _differences)
 
-    def _with(
+    def _combine(
         self,
         other: Resources,
         plain: Callable[[float | None, float | None], float | None],
@@ -66,18 +66,18 @@ class Resources:
 
     def as_json(self) -> dict[str, Any]:
         """Return the reported resources as a JSON object."""
-        told: dict[str, Any] = {}
+        document: dict[str, Any] = {}
         for name, device, amount in self.amounts():
             if device:
-                told.setdefault(name, {})[device] = amount
+                document.setdefault(name, {})[device] = amount
             else:
-                told[name] = amount
-        return told
+                document[name] = amount
+        return document
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Resources:
+    def of(cls, document: Mapping[str, Any]) -> Resources:
         """Return the resources of a JSON object. Raises `BadValue` if it is malformed."""
-        for name, amount in told.items():
+        for name, amount in document.items():
             if name in CLASSED:
                 if not isinstance(amount, Mapping):
                     raise BadValue(
@@ -91,7 +91,7 @@ class Resources:
                 _check(name, amount)
             else:
                 raise BadValue(f"{name} is no resource", hint=f"one of {', '.join(PRIMITIVES)}")
-        return cls(**told)
+        return cls(**document)
 
 
 PRIMITIVES: Final = tuple(each.name for each in fields(Resources))
@@ -116,18 +116,18 @@ def _sums(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, flo
     return {device: one.get(device, 0.0) + other.get(device, 0.0) for device in [*one, *other]}
 
 
-def _more(now: float | None, earlier: float | None) -> float | None:
+def _difference(now: float | None, earlier: float | None) -> float | None:
     return None if now is None else max(0.0, now - (earlier or 0.0))
 
 
-def _since(now: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, float]:
+def _differences(now: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, float]:
     return {device: max(0.0, amount - earlier.get(device, 0.0)) for device, amount in now.items()}
 
 
 # --- rates -------------------------------------------------------------------------------------------
 
 
-def _for_all(value: Any) -> Any:
+def _expand_single_rate(value: Any) -> Any:
     """Return a single number as the rate of all."""
     return value if isinstance(value, dict) else {DEFAULT: value}
 
@@ -135,7 +135,7 @@ def _for_all(value: Any) -> Any:
 Amount = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 """A number that can be spent."""
 
-_RateMap = Annotated[dict[str, Amount], BeforeValidator(_for_all)]
+_RateMap = Annotated[dict[str, Amount], BeforeValidator(_expand_single_rate)]
 _CLASSES: Final = "a map of classes of devices, or default, to numbers from 0; or one number for all"
 
 
@@ -164,8 +164,8 @@ class Rates(BaseModel):
         """Return the cost of beats by role and of used resources. Unreported resources cost nothing."""
         return (
             sum(count * self.of_role(role) for role, count in beats.items())
-            + _by_class(used.gpu_sec, self.gpu_sec)
-            + _by_class(used.accel_sec, self.accel_sec)
+            + _cost_by_class(used.gpu_sec, self.gpu_sec)
+            + _cost_by_class(used.accel_sec, self.accel_sec)
             + (used.cpu_sec or 0.0) * self.cpu_sec
             + (used.mem_gbs or 0.0) * self.mem_gbs
             + (used.disk_io_mb or 0.0) * self.io_mb
@@ -174,7 +174,7 @@ class Rates(BaseModel):
         )
 
 
-def _by_class(used: Mapping[str, float], rates: Mapping[str, float]) -> float:
+def _cost_by_class(used: Mapping[str, float], rates: Mapping[str, float]) -> float:
     others = rates.get(DEFAULT, 0.0)
     return sum(amount * rates.get(device, others) for device, amount in used.items())
 

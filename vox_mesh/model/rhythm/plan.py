@@ -13,7 +13,7 @@ from vox_mesh.model.rhythm.tempo import Tempo, Timeline
 LEAD_BARS: Final = 2
 """How many bars ahead a tempo is announced at least: each node reads the plan once per bar."""
 
-LEAST_LEAD_MS: Final = 5_000
+MIN_LEAD_MS: Final = 5_000
 """The minimum lead, however short bars are: replicas may be behind."""
 
 
@@ -83,7 +83,7 @@ class Plan:
 
     def lead_ms(self, now_ms: int) -> int:
         """Return how long before its anchor a tempo must be announced."""
-        return max(LEAST_LEAD_MS, LEAD_BARS * max(self.head.tempo.bar_ms, self.at(now_ms).tempo.bar_ms))
+        return max(MIN_LEAD_MS, LEAD_BARS * max(self.head.tempo.bar_ms, self.at(now_ms).tempo.bar_ms))
 
     def next_anchor_ms(self, now_ms: int, margin_ms: int = 0, after_ms: int = 0) -> int:
         """Return the first downbeat on which a tempo announced within the margin can begin."""

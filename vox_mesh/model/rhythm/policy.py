@@ -23,7 +23,7 @@ from pydantic import (
 from vox_mesh.errors import BadPolicy
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.documents.documents import Path
-from vox_mesh.model.documents.validation import flaw, made, named, read_model, shown
+from vox_mesh.model.documents.validation import build_model, flaw, named, read_model, shown
 from vox_mesh.model.rhythm.tempo import FASTEST_BPM, LONGEST_BAR, SLOWEST_BPM, Tempo
 
 PHASES: Final = ("plan", "work", "review")
@@ -32,7 +32,7 @@ PHASES: Final = ("plan", "work", "review")
 DEFAULT_BPM: Final = 12.0
 DEFAULT_BAR: Final = 8
 
-_CALLED: Final = "policy"
+_DOCUMENT_NAME: Final = "policy"
 _WORD: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _STEP: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)_beats?", re.ASCII)
 
@@ -40,16 +40,16 @@ STRICT: Final = ConfigDict(frozen=True, strict=True, extra="forbid", defer_build
 """Written documents are taken literally or rejected."""
 
 
-def shared_out(beats: int, shares: Mapping[str, int]) -> dict[str, int]:
+def divide_beats(beats: int, shares: Mapping[str, int]) -> dict[str, int]:
     """Return whole beats by name in proportion to the shares, by largest remainders."""
     total = sum(shares.values())
-    whole = {name: beats * share // total for name, share in shares.items()}
-    left = beats - sum(whole.values())
+    counts = {name: beats * share // total for name, share in shares.items()}
+    left = beats - sum(counts.values())
     remainders = sorted(shares, key=lambda name: -(beats * shares[name] % total))
-    return {name: count + (name in remainders[:left]) for name, count in whole.items()}
+    return {name: count + (name in remainders[:left]) for name, count in counts.items()}
 
 
-def _phases(value: Any) -> tuple[str, ...] | tuple[tuple[str, int], ...]:
+def _parse_phases(value: Any) -> tuple[str, ...] | tuple[tuple[str, int], ...]:
     """Return names, or pairs of names and beats, in order; a map in canonical JSON would lose the order."""
     if not isinstance(value, Mapping | list | tuple):
         raise flaw(f"must be an array or a map, not {named(value)}")
@@ -60,7 +60,7 @@ def _phases(value: Any) -> tuple[str, ...] | tuple[tuple[str, int], ...]:
             _check_phase(name, name not in value[:place], place)
         return tuple(value)
     pairs: dict[str, int] = {}
-    for at, name, beats in _pairs(value):
+    for at, name, beats in _phase_items(value):
         _check_phase(name, name not in pairs, *at)
         if type(beats) is not int or beats < 1:
             raise flaw(f"must be a number of beats, 1 or more, not {shown(beats)}", *at)
@@ -68,7 +68,7 @@ def _phases(value: Any) -> tuple[str, ...] | tuple[tuple[str, int], ...]:
     return tuple(pairs.items())
 
 
-def _pairs(value: Mapping[str, Any] | Sequence[Any]) -> Iterator[tuple[Path, Any, Any]]:
+def _phase_items(value: Mapping[str, Any] | Sequence[Any]) -> Iterator[tuple[Path, Any, Any]]:
     """Yield the path, name and beats of each phase of a map, or of an array of one-field maps."""
     if isinstance(value, Mapping):
         yield from (((name,), name, beats) for name, beats in value.items())
@@ -86,11 +86,11 @@ def _check_phase(name: Any, is_new: bool, *at: str | int) -> None:
         raise flaw(f"{name} is named twice", *at)
 
 
-def _written(phases: tuple[str, ...] | tuple[tuple[str, int], ...]) -> list[str | dict[str, int]]:
+def _phases_document(phases: tuple[str, ...] | tuple[tuple[str, int], ...]) -> list[str | dict[str, int]]:
     return [each if isinstance(each, str) else dict([each]) for each in phases]
 
 
-def _step(value: str) -> str:
+def _check_step(value: str) -> str:
     if not (found := _STEP.fullmatch(value)) or not float(found[1]):
         raise flaw(f"{shown(value)} is no number of beats")
     return value
@@ -109,13 +109,13 @@ class PolicyLimits(BaseModel):
     max_bpm: _Bpm = Field(description=_BPM_TEXT)
 
     @model_validator(mode="after")
-    def _are_in_order(self) -> Self:
+    def _check_order(self) -> Self:
         if self.min_bpm > self.max_bpm:
             raise flaw(f"{self.min_bpm:g} is more than max_bpm, {self.max_bpm:g}", "min_bpm")
         return self
 
 
-def _usual_limits(bpm: float) -> PolicyLimits:
+def _default_limits(bpm: float) -> PolicyLimits:
     return PolicyLimits.model_construct(min_bpm=max(SLOWEST_BPM, bpm / 2), max_bpm=min(FASTEST_BPM, bpm * 2))
 
 
@@ -128,7 +128,7 @@ class Adaptation(BaseModel):
     hysteresis_pct: Annotated[float, Field(ge=0, le=100)] = Field(
         10.0, description="a change smaller than so many percent is none, a number from 0 to 100"
     )
-    change_per_minute: Annotated[str, AfterValidator(_step)] = Field(
+    change_per_minute: Annotated[str, AfterValidator(_check_step)] = Field(
         "1_beat", description="by how much the tempo may change in a minute, such as 1_beat or 2.5_beats"
     )
 
@@ -169,7 +169,9 @@ class TempoPolicy(BaseModel):
         DEFAULT_BAR, description=f"an integer from 1 to {LONGEST_BAR}"
     )
     phases: Annotated[
-        tuple[str, ...] | tuple[tuple[str, int], ...], PlainValidator(_phases), PlainSerializer(_written)
+        tuple[str, ...] | tuple[tuple[str, int], ...],
+        PlainValidator(_parse_phases),
+        PlainSerializer(_phases_document),
     ] = Field(
         PHASES,
         description="names such as [plan, work, review], or a map of names to beats that sum to "
@@ -186,16 +188,16 @@ class TempoPolicy(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_limits(cls, fields: Any) -> Any:
+    def _add_default_limits(cls, fields: Any) -> Any:
         if not isinstance(fields, Mapping) or "limits" in fields:
             return fields
         bpm = fields.get("initial_bpm")
         if not isinstance(bpm, int | float) or not SLOWEST_BPM <= bpm <= FASTEST_BPM:
             bpm = DEFAULT_BPM  # the fault is reported for initial_bpm, not for the limits
-        return {**fields, "limits": _usual_limits(bpm)}
+        return {**fields, "limits": _default_limits(bpm)}
 
     @model_validator(mode="after")
-    def _fields_fit_each_other(self) -> Self:
+    def _check_fields(self) -> Self:
         bpm, limits, bar = self.initial_bpm, self.limits, self.bar_len_beats
         if not limits.min_bpm <= bpm <= limits.max_bpm:
             raise flaw(
@@ -214,13 +216,13 @@ class TempoPolicy(BaseModel):
         It is known to be valid and not validated: every command has one, and few need the checks.
         """
         return cls.model_construct(
-            cluster_id=cluster_id, initial_bpm=DEFAULT_BPM, limits=_usual_limits(DEFAULT_BPM)
+            cluster_id=cluster_id, initial_bpm=DEFAULT_BPM, limits=_default_limits(DEFAULT_BPM)
         )
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:
         """Return the policy of a stored document, or of fields made in code."""
-        return made(cls, document, called=_CALLED, bad=BadPolicy)
+        return build_model(cls, document, called=_DOCUMENT_NAME, bad=BadPolicy)
 
     def document(self) -> dict[str, Any]:
         """Return the document to store and hash; defaults are omitted, so a new field changes no hash."""
@@ -237,7 +239,7 @@ class TempoPolicy(BaseModel):
             return shares
         if self.phases == PHASES:
             shares["work"] = 2
-        return shared_out(self.bar_len_beats, shares)
+        return divide_beats(self.bar_len_beats, shares)
 
     @cached_property
     def _phase_by_beat(self) -> tuple[str, ...]:
@@ -248,17 +250,17 @@ class TempoPolicy(BaseModel):
         return self._phase_by_beat[(index - 1) % self.bar_len_beats]
 
 
-def parse_policy(text: str | bytes, name: str = _CALLED) -> TempoPolicy:
+def parse_policy(text: str | bytes, name: str = _DOCUMENT_NAME) -> TempoPolicy:
     """Return the policy of a YAML or JSON text. Raises `BadPolicy` with all faults, by line."""
-    return read_model(TempoPolicy, text, name, called=_CALLED, bad=BadPolicy)
+    return read_model(TempoPolicy, text, name, called=_DOCUMENT_NAME, bad=BadPolicy)
 
 
 def policy_hash(policy: TempoPolicy, tempo: Tempo) -> str:
     """Return the hash by which nodes compare the policy and tempo they follow."""
-    said = {
+    document = {
         "policy": policy.document(),
         "tempo_bpm": tempo.bpm,
         "bar_len_beats": tempo.bar_len,
         "anchor_ms": tempo.anchor_ms,
     }
-    return f"sha256:{sha256(canonical(said).encode()).hexdigest()}"
+    return f"sha256:{sha256(canonical(document).encode()).hexdigest()}"

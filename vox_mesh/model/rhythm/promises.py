@@ -79,7 +79,7 @@ class HelpPromise:
     def __post_init__(self) -> None:
         thread_of(self.thread_id)
         checked_beats("promise_beats", self.promise_beats)
-        checked_beats("fail_after_beats", self.fail_after_beats, least=self.promise_beats)
+        checked_beats("fail_after_beats", self.fail_after_beats, minimum=self.promise_beats)
         if type(self.confidence) not in (int, float) or not 0 <= self.confidence <= 1:
             raise BadValue(f"a confidence of {short(self.confidence)}?", hint="a number from 0 to 1")
         if type(self.on_fail) is not str or len(self.on_fail) > MAX_ON_FAIL:
@@ -113,10 +113,10 @@ def thread_of(text: Any) -> str:
     return thread_id
 
 
-def checked_beats(name: str, beats: Any, *, least: int = 1) -> int:
+def checked_beats(name: str, beats: Any, *, minimum: int = 1) -> int:
     """Return the number of beats if it is in bounds, else raise `BadValue`."""
-    if type(beats) is not int or not least <= beats <= MAX_HELP_BEATS:
-        raise BadValue(f"{name} is {short(beats)}", hint=f"an integer from {least} to {MAX_HELP_BEATS}")
+    if type(beats) is not int or not minimum <= beats <= MAX_HELP_BEATS:
+        raise BadValue(f"{name} is {short(beats)}", hint=f"an integer from {minimum} to {MAX_HELP_BEATS}")
     return beats
 
 

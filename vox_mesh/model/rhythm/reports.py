@@ -187,9 +187,9 @@ class BarReport:
         )
         return replace(
             report,
-            kpis=_kpis(report, source.timeline, figures.firsts),
-            alarms=tuple(_alarms(report)),
-            suggestion=_suggestion(report, source.entry),
+            kpis=_compute_kpis(report, source.timeline, figures.firsts),
+            alarms=tuple(_find_alarms(report)),
+            suggestion=_suggest(report, source.entry),
         )
 
     # --- figures -----------------------------------------------------------------------------------
@@ -233,8 +233,8 @@ class BarReport:
         """Return the report of a stored document."""
         made: dict[str, Any] = {
             **document,
-            "late": _names(document["late"]),
-            "missing": _names(document["missing"]),
+            "late": _parse_names(document["late"]),
+            "missing": _parse_names(document["missing"]),
             "standing": MeshStanding(**document["standing"]),
             "suggestion": Suggestion(**document["suggestion"]),
             "alarms": tuple(Alarm(**alarm) for alarm in document["alarms"]),
@@ -243,11 +243,11 @@ class BarReport:
         return cls(**made)
 
 
-def _names(document: Mapping[str, Any]) -> Names:
+def _parse_names(document: Mapping[str, Any]) -> Names:
     return Names(document["count"], tuple(document["names"]))
 
 
-def _kpis(report: BarReport, timeline: Timeline, firsts: Iterable[tuple[int, int]]) -> Kpis:
+def _compute_kpis(report: BarReport, timeline: Timeline, firsts: Iterable[tuple[int, int]]) -> Kpis:
     bar_beats = report.bars * timeline.tempo_at(report.start_ms).bar_len
     return Kpis(
         tnt=kpis.tnt(report.deliverables, bar_beats),
@@ -267,7 +267,7 @@ def _beats_between(timeline: Timeline, from_ms: int, until_ms: int) -> float:
     return timeline.beats_between(from_ms, until_ms)
 
 
-def _alarms(report: BarReport) -> Iterable[Alarm]:
+def _find_alarms(report: BarReport) -> Iterable[Alarm]:
     for name, rate, threshold in (
         ("promise_miss_rate", report.promise_miss_rate, PROMISE_MISS_RATE),
         ("overrun_rate", report.overrun_rate, OVERRUN_RATE),
@@ -278,7 +278,7 @@ def _alarms(report: BarReport) -> Iterable[Alarm]:
         yield Alarm("no_status_claims", report.missing.count, SILENT_REPORTERS)
 
 
-def _suggestion(report: BarReport, entry: PlanEntry) -> Suggestion:
+def _suggest(report: BarReport, entry: PlanEntry) -> Suggestion:
     phases = suggest_phases(entry.policy, report.overruns_by_phase)
     readings = report.readings()
     if readings.strain > 0:

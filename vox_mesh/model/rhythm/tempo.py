@@ -126,12 +126,12 @@ class Timeline:
         """The last tempo."""
         return self.tempos[-1]
 
-    def _place(self, at_ms: int) -> int:
+    def _index_at(self, at_ms: int) -> int:
         return max(0, bisect_right(self._anchors, at_ms) - 1)
 
     def tempo_at(self, at_ms: int) -> Tempo:
         """Return the tempo in force at a time."""
-        return self.tempos[self._place(at_ms)]
+        return self.tempos[self._index_at(at_ms)]
 
     def beat_at(self, at_ms: int) -> Beat:
         """Return the beat that contains a time."""
@@ -151,52 +151,52 @@ class Timeline:
 
     def bars_between(self, from_ms: int, until_ms: int) -> int:
         """Return the number of downbeats after `from_ms`, up to `until_ms`, which must not be earlier."""
-        at_ms, place, bars = self.window_at(from_ms).start_ms, self._place(from_ms), 0
-        while place + 1 < len(self.tempos) and self._anchors[place + 1] <= until_ms:
-            bars += (self._anchors[place + 1] - at_ms) // self.tempos[place].bar_ms
-            at_ms, place = self._anchors[place + 1], place + 1
-        return bars + (until_ms - at_ms) // self.tempos[place].bar_ms
+        at_ms, index, bars = self.window_at(from_ms).start_ms, self._index_at(from_ms), 0
+        while index + 1 < len(self.tempos) and self._anchors[index + 1] <= until_ms:
+            bars += (self._anchors[index + 1] - at_ms) // self.tempos[index].bar_ms
+            at_ms, index = self._anchors[index + 1], index + 1
+        return bars + (until_ms - at_ms) // self.tempos[index].bar_ms
 
     def downbeat_after(self, at_ms: int, bars: int = 1) -> int:
         """Return the beginning of the bar that is `bars` after the one that contains a time."""
-        at_ms, place, left = self.window_at(at_ms).start_ms, self._place(at_ms), bars
-        while place + 1 < len(self.tempos):
-            here = (self._anchors[place + 1] - at_ms) // self.tempos[place].bar_ms
-            if left < here:
+        at_ms, index, left = self.window_at(at_ms).start_ms, self._index_at(at_ms), bars
+        while index + 1 < len(self.tempos):
+            available = (self._anchors[index + 1] - at_ms) // self.tempos[index].bar_ms
+            if left < available:
                 break
-            at_ms, place, left = self._anchors[place + 1], place + 1, left - here
-        return at_ms + left * self.tempos[place].bar_ms
+            at_ms, index, left = self._anchors[index + 1], index + 1, left - available
+        return at_ms + left * self.tempos[index].bar_ms
 
     # --- time in beats ---------------------------------------------------------------------------------
 
     def after(self, now_ms: int, beats: float | Fraction) -> int:
         """Return the time this many beats from now, or before now, across tempo changes."""
         left, at_ms = Fraction(beats), now_ms
-        place = self._place(now_ms)
+        index = self._index_at(now_ms)
         while left > 0:
-            tempo = self.tempos[place]
-            end_ms = self._anchors[place + 1] if place + 1 < len(self.tempos) else None
-            here = None if end_ms is None else Fraction(end_ms - at_ms, tempo.beat_ms)
-            if end_ms is None or here is None or left <= here:
+            tempo = self.tempos[index]
+            end_ms = self._anchors[index + 1] if index + 1 < len(self.tempos) else None
+            available = None if end_ms is None else Fraction(end_ms - at_ms, tempo.beat_ms)
+            if end_ms is None or available is None or left <= available:
                 return at_ms + round(left * tempo.beat_ms)
-            left, at_ms, place = left - here, end_ms, place + 1
+            left, at_ms, index = left - available, end_ms, index + 1
         while left < 0:
-            tempo = self.tempos[place]
-            here = Fraction(at_ms - tempo.anchor_ms, tempo.beat_ms)
-            if place == 0 or -left <= here:
+            tempo = self.tempos[index]
+            available = Fraction(at_ms - tempo.anchor_ms, tempo.beat_ms)
+            if index == 0 or -left <= available:
                 return at_ms + round(left * tempo.beat_ms)
-            left, at_ms, place = left + here, tempo.anchor_ms, place - 1
+            left, at_ms, index = left + available, tempo.anchor_ms, index - 1
         return at_ms
 
     def beats_between(self, from_ms: int, until_ms: int) -> float:
         """Return the beats between two times; negative if the second is earlier."""
         if until_ms < from_ms:
             return -self.beats_between(until_ms, from_ms)
-        beats, at_ms, place = Fraction(0), from_ms, self._place(from_ms)
-        while place + 1 < len(self.tempos) and self._anchors[place + 1] < until_ms:
-            beats += Fraction(self._anchors[place + 1] - at_ms, self.tempos[place].beat_ms)
-            at_ms, place = self._anchors[place + 1], place + 1
-        return float(beats + Fraction(until_ms - at_ms, self.tempos[place].beat_ms))
+        beats, at_ms, index = Fraction(0), from_ms, self._index_at(from_ms)
+        while index + 1 < len(self.tempos) and self._anchors[index + 1] < until_ms:
+            beats += Fraction(self._anchors[index + 1] - at_ms, self.tempos[index].beat_ms)
+            at_ms, index = self._anchors[index + 1], index + 1
+        return float(beats + Fraction(until_ms - at_ms, self.tempos[index].beat_ms))
 
     def delta_beats(self, now_ms: int, target_ms: int) -> int:
         """Return the beats from now to a time, rounded."""

@@ -7,7 +7,7 @@
 | `;phase=NAME` | in that phase: see `resolve` |
 | `;bar=B#beat=N` | beat N of bar B, where bar 1 begins at the anchor of the first tempo: deprecated |
 
-Each stands at most once, in any order, but not both `beats` and `bar`. An address without any refers to now.
+Each may occur once, in any order, but not both `beats` and `bar`. An address without any refers to now.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ class Resolved(NamedTuple):
 
 def parse(text: str) -> Address:
     """Parse an address. Raises `BadAddress` with the position of the fault and the allowed forms."""
-    return _UcxlReading(text).address()
+    return _UcxlParser(text).address()
 
 
-class _UcxlReading:
+class _UcxlParser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -120,7 +120,7 @@ class _UcxlReading:
         while self._at < len(self._text):
             at = self._at
             suffix = self._suffix()
-            if any(_is_same_or_rival(suffix, each) for each in suffixes):
+            if any(_is_conflicting(suffix, each) for each in suffixes):
                 raise self._fault(f"{suffix} is one too many", "one of ;beats= and ;bar=, each once", at=at)
             suffixes.append(suffix)
         return Address(base, tuple(suffixes))
@@ -162,13 +162,13 @@ class _UcxlReading:
         self._expect("#beat=", "a bar is followed by #beat= and a number")
         return BarBeat(bar, self._number(1, MAX_BEATS))
 
-    def _number(self, least: int, most: int) -> int:
-        allowed = f"a number from {least} to {most}, without zeros before it"
+    def _number(self, minimum: int, maximum: int) -> int:
+        allowed = f"a number from {minimum} to {maximum}, without zeros before it"
         found = _NUMBER.match(self._text, self._at)
         if found is None:
             raise self._fault("there is no number", allowed)
         digits = found[0]
-        if (digits[0] == "0" and digits != "0") or not least <= int(digits) <= most:
+        if (digits[0] == "0" and digits != "0") or not minimum <= int(digits) <= maximum:
             raise self._fault("the number can't be used", allowed)
         self._at = found.end()
         return int(digits)
@@ -183,7 +183,7 @@ class _UcxlReading:
         return BadAddress(message, position=self._at if at is None else at, hint=hint)
 
 
-def _is_same_or_rival(suffix: Suffix, other: Suffix) -> bool:
+def _is_conflicting(suffix: Suffix, other: Suffix) -> bool:
     return isinstance(suffix, PhaseFilter) is isinstance(other, PhaseFilter)
 
 
@@ -194,13 +194,13 @@ def resolve(address: Address, plan: Plan, now_ms: int) -> Resolved:
     """Return the time an address refers to, by the tempos and phases of a plan.
 
     With a phase: the time itself, if it is in the phase. Otherwise the next beginning of the phase, or, with
-    `~~`, the beginning of the phase's most recent last beat. The phases at a time are those of the policy in
+    `~~`, the last beat of its previous occurrence. The phases at a time are those of the policy in
     force then.
     """
-    at_ms = _target(address, plan, now_ms)
+    at_ms = _resolve_offset(address, plan, now_ms)
     phase, beats = address.suffix(PhaseFilter), address.suffix(Beats)
     if phase is not None:
-        at_ms = _in_phase(address, phase, plan, at_ms, is_past=beats is not None and beats.is_past)
+        at_ms = _resolve_phase(address, phase, plan, at_ms, is_past=beats is not None and beats.is_past)
     if not 0 <= at_ms < END_MS:
         position = address.offset_of(address.suffixes[0]) if address.suffixes else len(address.base)
         raise BadAddress("that is a time without a date", position=position, hint="from 1970 to 9999")
@@ -208,16 +208,16 @@ def resolve(address: Address, plan: Plan, now_ms: int) -> Resolved:
     return Resolved(at_ms, beat, _phase_of(plan, beat))
 
 
-def _target(address: Address, plan: Plan, now_ms: int) -> int:
+def _resolve_offset(address: Address, plan: Plan, now_ms: int) -> int:
     bar_beat, beats = address.suffix(BarBeat), address.suffix(Beats)
     if bar_beat is not None:
-        return _beat_of_bar(address, bar_beat, plan)
+        return _resolve_bar(address, bar_beat, plan)
     if beats is not None:
         return plan.timeline.after(now_ms, -beats.count if beats.is_past else beats.count)
     return now_ms
 
 
-def _beat_of_bar(address: Address, wanted: BarBeat, plan: Plan) -> int:
+def _resolve_bar(address: Address, wanted: BarBeat, plan: Plan) -> int:
     first_bar = plan.entries[0].first_bar
     bars = wanted.bar - 1 - first_bar
     at = address.offset_of(wanted) + len(";bar=")
@@ -226,10 +226,10 @@ def _beat_of_bar(address: Address, wanted: BarBeat, plan: Plan) -> int:
         raise BadAddress(f"bar {wanted.bar} is not known any more", position=at, hint=hint)
     tempo, *others = plan.timeline.tempos
     for later in others:
-        here = (later.anchor_ms - tempo.anchor_ms) // tempo.bar_ms
-        if bars < here:
+        available = (later.anchor_ms - tempo.anchor_ms) // tempo.bar_ms
+        if bars < available:
             break
-        bars, tempo = bars - here, later
+        bars, tempo = bars - available, later
     if wanted.beat > tempo.bar_len:
         raise BadAddress(
             f"bar {wanted.bar} has no beat {wanted.beat}",
@@ -239,7 +239,7 @@ def _beat_of_bar(address: Address, wanted: BarBeat, plan: Plan) -> int:
     return tempo.anchor_ms + bars * tempo.bar_ms + (wanted.beat - 1) * tempo.beat_ms
 
 
-def _in_phase(address: Address, phase: PhaseFilter, plan: Plan, at_ms: int, *, is_past: bool) -> int:
+def _resolve_phase(address: Address, phase: PhaseFilter, plan: Plan, at_ms: int, *, is_past: bool) -> int:
     """Return the time if it is in the phase, else the next or last time in the phase."""
     known = plan.at(at_ms).policy.phase_beats
     beat = plan.timeline.beat_at(at_ms)
@@ -247,7 +247,7 @@ def _in_phase(address: Address, phase: PhaseFilter, plan: Plan, at_ms: int, *, i
         if phase.name in plan.at(beat.epoch_ms).policy.phase_beats:
             next_ms: int | None = beat.epoch_ms - 1 if is_past else beat.ends_ms
         else:
-            next_ms = _beyond(plan, beat.epoch_ms, is_past=is_past)
+            next_ms = _next_policy_ms(plan, beat.epoch_ms, is_past=is_past)
         if next_ms is None:
             raise BadAddress(
                 f"there is no phase {phase.name}",
@@ -259,7 +259,7 @@ def _in_phase(address: Address, phase: PhaseFilter, plan: Plan, at_ms: int, *, i
     return at_ms
 
 
-def _beyond(plan: Plan, at_ms: int, *, is_past: bool) -> int | None:
+def _next_policy_ms(plan: Plan, at_ms: int, *, is_past: bool) -> int | None:
     """Return the first time of the next policy, or the last one of the previous policy."""
     place = plan.entries.index(plan.at(at_ms))
     if is_past:

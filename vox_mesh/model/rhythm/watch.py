@@ -11,7 +11,7 @@ from vox_mesh.model.rhythm.tempo import Timeline, Window
 SOON_BARS: Final = 2
 """A node that looked at most this many bars ago knows what happened in between."""
 
-_MOST: Final = 64
+_MAX_STRETCHES: Final = 64
 
 
 class WatchedBars(NamedTuple):
@@ -25,7 +25,7 @@ class BarWatch:
     """Records the watched stretches of time, bar by bar; the last one is open."""
 
     def __init__(self) -> None:
-        self._ended: deque[Window] = deque(maxlen=_MOST)
+        self._ended: deque[Window] = deque(maxlen=_MAX_STRETCHES)
         self._since_ms: int | None = None
         self._looked_ms = 0
 

@@ -60,8 +60,10 @@ def issue(secret: str, project: Project, role: str, window: Window) -> str:
         "start_ms": window.start_ms,
         "end_ms": window.end_ms,
     }
-    said = canonical(fields).encode()
-    return f"{MARK}{_text(said)}.{_text(hmac.digest(_derived(secret, said), said, hashlib.sha256))}"
+    fields = canonical(fields).encode()
+    return (
+        f"{MARK}{_encode(fields)}.{_encode(hmac.digest(_derive_key(secret, fields), fields, hashlib.sha256))}"
+    )
 
 
 def check(
@@ -72,17 +74,17 @@ def check(
     It is valid from one bar before its own, for nodes whose clock is behind, until `revoke_after_bars` after
     it.
     """
-    said = _fields(token)
-    if said is None:
+    fields = _parse_fields(token)
+    if fields is None:
         return WindowKeyFault.WRONG
-    window = Window(said["start_ms"], said["end_ms"])
-    named = (said["scope"], said["repository"])
+    window = Window(fields["start_ms"], fields["end_ms"])
+    named = (fields["scope"], fields["repository"])
     # Compare the whole text with a new key: each key has exactly one text.
-    if not hmac.compare_digest(token.encode(), issue(secret, named, said["role"], window).encode()):
+    if not hmac.compare_digest(token.encode(), issue(secret, named, fields["role"], window).encode()):
         return WindowKeyFault.WRONG
     if named != project:
         return WindowKeyFault.PROJECT
-    if said["role"] != role:
+    if fields["role"] != role:
         return WindowKeyFault.ROLE
     length_ms = window.end_ms - window.start_ms
     if now_ms < window.start_ms - length_ms:
@@ -90,19 +92,19 @@ def check(
     return None if now_ms < window.end_ms + revoke_after_bars * length_ms else WindowKeyFault.STALE
 
 
-def _fields(token: str) -> dict[str, Any] | None:
+def _parse_fields(token: str) -> dict[str, Any] | None:
     """Return the fields of a well-formed key with a valid bar, else `None`. Nothing is verified by that."""
     if not (token.startswith(MARK) and token.isascii() and len(token) <= _MAX_TEXT):
         return None
     try:
         part = token[len(MARK) :].partition(".")[0]
-        said = orjson.loads(base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True))
+        fields = orjson.loads(base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True))
     except (binascii.Error, orjson.JSONDecodeError):
         return None
-    if not isinstance(said, dict) or said.get("version") != _VERSION:
+    if not isinstance(fields, dict) or fields.get("version") != _VERSION:
         return None
-    texts = [said.get(name) for name in ("scope", "repository", "role")]
-    start_ms, end_ms = said.get("start_ms"), said.get("end_ms")
+    texts = [fields.get(name) for name in ("scope", "repository", "role")]
+    start_ms, end_ms = fields.get("start_ms"), fields.get("end_ms")
     if (
         not all(isinstance(text, str) for text in texts)
         or type(start_ms) is not int
@@ -110,16 +112,16 @@ def _fields(token: str) -> dict[str, Any] | None:
     ):
         return None
     is_bar = -_MAX_MS < start_ms < end_ms < _MAX_MS and end_ms - start_ms <= LONGEST_WINDOW_MS
-    return said if is_bar else None
+    return fields if is_bar else None
 
 
-def _derived(secret: str, said: bytes) -> bytes:
+def _derive_key(secret: str, fields: bytes) -> bytes:
     """Return the proof's key, valid only for this project, role and bar. It does not reveal the token."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return HKDF(SHA256(), length=_KEY_BYTES, salt=_PURPOSE, info=said).derive(secret.encode())
+    return HKDF(SHA256(), length=_KEY_BYTES, salt=_PURPOSE, info=fields).derive(secret.encode())
 
 
-def _text(data: bytes) -> str:
+def _encode(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
