@@ -1,4 +1,4 @@
-"""Addresses: where a node listens, and what it tells others."""
+"""Addresses: where a node listens, and what it announces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HTTP_PORT: Final = 80
 
 
 class ListenAddress:
-    """Where a node listens, and what it tells others. Without a port there is none to listen on."""
+    """Where a node listens, and what it announces. Without a port it does not listen."""
 
     def __init__(self, host: str, port: int | None, told: str | None, variable: str) -> None:
         self.host = host
@@ -30,9 +30,9 @@ class ListenAddress:
 
     @classmethod
     def chosen(cls, control_addr: str | None, bind: str | None, *, has_token: bool) -> ListenAddress:
-        """By the settings: `bind`, or the address that others are told, or any port of this machine.
+        """Return the address given by `bind`, or the announced address, or any local port.
 
-        Without a token nobody else may reach the service, nor is told that they could.
+        Without a token the service is neither reachable from nor announced to other machines.
         """
         told = None if control_addr is None else urlsplit(control_addr.rstrip("/"))
         if bind is not None:
@@ -56,7 +56,7 @@ class ListenAddress:
         return cls(host, port, None if told is None else told.geturl(), variable)
 
     def told(self, port: int) -> str:
-        """What others are told: an address of this machine, unless another one was chosen."""
+        """Return the announced address: a local one, unless another was configured."""
         if self._told is not None:
             parts = urlsplit(self._told)
             if not _is_any(parts.hostname or ""):
@@ -68,7 +68,7 @@ class ListenAddress:
         return f"http://{_in_url(host)}:{port}"
 
     async def listen(self, backlog: int) -> socket.socket:
-        """A socket that listens there, or `BadSettings`."""
+        """Return a listening socket, or raise `BadSettings`."""
         if self.port is None:
             raise BadSettings(
                 f"{self._variable}: this service does not speak TLS, so that something in front of it must",
@@ -83,7 +83,7 @@ class ListenAddress:
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(found[0][4])
-            listening.listen(backlog)  # at once: until then somebody else could have the same port
+            listening.listen(backlog)  # listen at once: until then another process could bind the same port
             listening.setblocking(False)
         except OSError as error:
             listening.close()
@@ -98,7 +98,7 @@ class ListenAddress:
 
 
 def _is_any(host: str) -> bool:
-    """Whether it stands for all addresses of this machine, and so for none that others could use."""
+    """Return whether a host stands for all local addresses, so that it can't be announced."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

@@ -1,8 +1,8 @@
-"""`GET /v1/events`: what happens in the mesh, as it happens.
+"""`GET /v1/events`: a stream of changes in the mesh.
 
-Entries of the log have an id, and whoever comes again with the last one misses nothing. All else is told as
-it is: first by a `reset` with the whole of it, then each part anew when it has changed; and each beat when
-it begins. `topics` names what is wanted, where that is not all.
+Entries of the log have an id; a client that reconnects with the last one misses nothing. Everything else is
+sent as state: first a `reset` with all of it, then each part that has changed, and each beat when it begins.
+`topics` selects what is sent, by default everything.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _PARTS: Final[dict[str, Callable[[Overview], Any]]] = {
     "conflicts": lambda scene: [each.conflict_id for each in scene.conflicts],
     "report": lambda scene: (report := scene.rhythm.report) and (report.window_id, report.revision),
 }
-"""What is told as it is, and what of it must differ to be told anew: that time passes is no change."""
+"""The parts sent as state, and the values that must differ to send one again: passing time is no change."""
 
 _TOPICS: Final = frozenset({*ENTRY_TOPICS, *_PARTS, BEATS})
 
 
 class EventStream:
-    """Tells all who listen."""
+    """Serves the event stream to all listeners."""
 
     def __init__(self, mesh: MeshServices, access: Access) -> None:
         self._mesh = mesh
@@ -65,11 +65,11 @@ class EventStream:
         self._is_over = False
 
     def add_to(self, app: web.Application) -> None:
-        """Serve this."""
+        """Register the routes."""
         app.router.add_get(PATH, self._listen)
 
     def end(self) -> None:
-        """Tell nobody any more."""
+        """End all streams, and reject new ones."""
         self._is_over = True
         for stream in self._streams:
             stream.cancel()
@@ -90,7 +90,7 @@ class EventStream:
         self, request: web.Request, asked: int | None, topics: Collection[str]
     ) -> web.StreamResponse:
         last_id = await self._mesh.oplog.last_id()
-        # An id that the log has not come to is of another database, or of one that was restored since.
+        # An id beyond the end of the log is from another database, or from before a restore.
         is_ahead = asked is not None and asked > last_id
         after_id = last_id if asked is None or is_ahead else asked
         response = web.StreamResponse(
@@ -124,7 +124,7 @@ class EventStream:
         new_id: int | None,
         topics: Collection[str],
     ) -> None:
-        """Send what comes to one listener; whoever does not take it in time is hung up on."""
+        """Send events to one listener; disconnect it if it does not read them in time."""
         await response.prepare(request)
         coming: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
         begun = asyncio.Event()
@@ -176,7 +176,7 @@ class EventStream:
 
 
 def _last_id(request: web.Request) -> int | None:
-    """Where to go on; `None`: with what comes from now on."""
+    """Return the id to resume after; `None` for new events only."""
     said = request.headers.get(LAST_ID) or request.query.get("after")
     if said is None:
         return None
@@ -188,7 +188,7 @@ def _last_id(request: web.Request) -> int | None:
 
 
 def _topics(request: web.Request) -> Collection[str]:
-    """What is wanted: all of it, if nothing is named."""
+    """Return the selected topics, by default all."""
     said = request.query.get("topics")
     if said is None:
         return _TOPICS
@@ -204,12 +204,12 @@ def _topics(request: web.Request) -> Collection[str]:
 
 
 def _tell(fault: BaseException) -> None:
-    """Why a stream has ended: its listener left, or did not take what came, or it is a fault of ours."""
+    """Log the failure of a stream, unless its listener left or did not read in time."""
     ours: BaseException | None = fault
     if isinstance(fault, BaseExceptionGroup):
         _, ours = fault.split((ConnectionError, TimeoutError))
     if ours is not None:
-        _log.error("a stream of events failed", exc_info=ours)
+        _log.error("event stream failed", exc_info=ours)
 
 
 async def _pour(source: AsyncGenerator[bytes, None], coming: asyncio.Queue[bytes]) -> None:
@@ -225,6 +225,6 @@ def _part(scene: Overview, name: str) -> Any:
 
 
 def _event(name: str, data: Any, id_: int | None = None) -> bytes:
-    """An event as it travels. JSON has no line breaks, so that its data is one line."""
+    """Return an event in wire format. JSON has no line breaks, so its data is one line."""
     head = f"event: {name}\n" if id_ is None else f"id: {id_}\nevent: {name}\n"
     return b"".join((head.encode(), b"data: ", orjson.dumps(data), b"\n\n"))

@@ -1,4 +1,4 @@
-"""`/livez` and `/readyz`: whether a node lives, and whether it is of use."""
+"""`/livez` and `/readyz`: liveness and readiness of a node."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ READY: Final = "/readyz"
 
 
 class HealthPages:
-    """Serves both. Without a token they say yes or no; `/readyz?verbose` says why, to whoever may read."""
+    """Serves both. Without a token they answer yes or no; `/readyz?verbose` gives reasons to readers."""
 
     def __init__(self, checks: Checks, access: Access) -> None:
         self._checks = checks
         self._access = access
 
     def add_to(self, app: web.Application) -> None:
-        """Serve this."""
+        """Register the routes."""
         app.router.add_get(LIVE, self._live)
         app.router.add_get(READY, self._ready)
 

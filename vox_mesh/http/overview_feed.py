@@ -1,4 +1,4 @@
-"""Scenes: the mesh as it is, looked at once for all who listen."""
+"""The overview feed: the current overview, read once for all listeners."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AGAIN_S: Final = 2.0
 
 
 class OverviewFeed:
-    """Looks at the mesh after every change, at most once a second, while anybody listens."""
+    """Reads the overview after every change, at most once a second, while there are listeners."""
 
     def __init__(self, mesh: MeshServices) -> None:
         self._store = mesh.store
@@ -30,7 +30,7 @@ class OverviewFeed:
         self._changed = asyncio.Event()
 
     async def watch(self) -> AsyncGenerator[Overview, None]:
-        """The mesh as it is, and again after changes; who takes long sees the latest next."""
+        """Yield the current overview, and again after changes; a slow consumer skips to the latest."""
         self._listeners += 1
         if self._looking is None or self._looking.done():
             looking = self._store.faults.keep_running("scenes", self._look, fatal=(StoreClosed,))

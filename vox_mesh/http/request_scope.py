@@ -1,4 +1,4 @@
-"""Calls: what is done for somebody who waits for the answer, and for no longer."""
+"""Request scopes: work for a client, cancelled when it disconnects or times out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_WAITING: Final = 256
 
 
 class RequestScope:
-    """All that is under way for those who ask. None outlives its caller, its time, or the service."""
+    """The running work of all requests. None outlives its client, its deadline or the service."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Task[Any]] = set()
@@ -33,9 +33,9 @@ class RequestScope:
         waits: bool = False,
         undo: Undo | None = None,
     ) -> Any:
-        """Do it, within this time; `waits`: it may take long for no other reason than that nothing happens.
+        """Run the work within `takes_s` seconds; `waits` marks work that may take long only because it waits.
 
-        `undo` is what becomes of the answer if nobody is there to have it.
+        `undo` is called with the answer if the client has disconnected meanwhile.
         """
         if waits and (self._is_over or len(self._waiting) >= _MOST_WAITING):
             work.close()
@@ -62,7 +62,7 @@ class RequestScope:
             task.cancel()
 
     def end_waiting(self) -> None:
-        """Have nobody wait any more: all are told that it is over."""
+        """Cancel all waiting work; its clients get an error."""
         self._is_over = True
         for task in self._waiting:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The HTTP service of a node: how it begins and ends."""
+"""The lifecycle of a node's HTTP service."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Service:
         )
         for add_to in parts:
             add_to(app)
-        # It waits for so long twice: for requests to end, and then for those that it has cancelled.
+        # It is waited twice: for requests to end, and for cancelled ones.
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=patience.stop_s / 2)
         self._listening: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        """Listen; the address that others are told. Whoever starts it has to stop it, also if this fails."""
+        """Start to listen; return the announced address. The caller must call `stop`, even if this fails."""
         self._listening = await self._address.listen(_BACKLOG)
         await self._runner.setup()
         assert self._runner.server is not None
@@ -64,7 +64,7 @@ class Service:
         return url
 
     async def stop(self) -> None:
-        """Finish what is under way, and listen no more."""
+        """Finish running requests and stop listening."""
         if self._server is not None:
             self._server.close()
         if self._listening is not None:

@@ -1,4 +1,4 @@
-"""Requests that name a trace: what they cause belongs to it, and what is said of them tells it."""
+"""Trace propagation: effects and logs of a request belong to the trace it names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vox_mesh.observability.log_context import of_trace, telling
 
 @web.middleware
 async def traced(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Continue the trace of a request, if it names one; put it outside of what makes problem documents."""
+    """Continue the trace of a request, if it names one. Must be outside of `as_problems`."""
     label = Label.of(request)
     trace = Trace.read(request.headers.get("traceparent"))
     with telling(request=" ".join(label), **of_trace(trace)):

@@ -1,4 +1,4 @@
-"""Messages, as others see them."""
+"""Views of messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MessageView:
 
     @classmethod
     def of(cls, mesh: MeshServices, message: Message) -> MessageView:
-        """A message, whatever became of it."""
+        """Return the view of a message in any state."""
         row = message._asdict()
         del row["signature"]
         window, beat_index = stamped(mesh, message.hlc)
@@ -69,12 +69,12 @@ class ThreadView:
 
     @classmethod
     def of(cls, thread: Thread) -> ThreadView:
-        """A thread by column."""
+        """Return the view of a thread."""
         return cls(*thread)
 
 
 async def found(mesh: MeshServices, beginning: str) -> Message:
-    """The message whose id begins like this."""
+    """Return the message whose id begins with this text."""
     message = await mesh.bus.letters.find(beginning) if beginning else None
     if message is None:
         raise NotKnown(f"there is no message {beginning}", hint="see `vox-mesh messages list`")
@@ -82,8 +82,8 @@ async def found(mesh: MeshServices, beginning: str) -> Message:
 
 
 async def held(mesh: MeshServices, beginning: str, claim_owner: str) -> Message:
-    """The message under this claim. Whether that is so, the database says."""
+    """Return the message with this claim. Whether the claim is valid is checked by the database."""
     message = (await found(mesh, beginning))._replace(claim_owner=claim_owner)
-    if is_brought(message):  # that is known to a node alone
+    if is_brought(message):  # known only to its node
         raise mesh.bus.stats.refuse(message)
     return message

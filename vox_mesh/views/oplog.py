@@ -1,4 +1,4 @@
-"""Entries of the log, as others see them."""
+"""Views of op log entries."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _TOPICS: Final = {
 _OTHER: Final = "op"
 
 ENTRY_TOPICS: Final = frozenset({*_TOPICS.values(), _OTHER})
-"""What entries can be about."""
+"""The topics of entries."""
 
 
 def topic_of(entry: LogEntry) -> str:
-    """What an entry is about, in a word."""
+    """Return the topic of an entry."""
     return _TOPICS.get(entry.kind, _OTHER)
 
 
 def stamped_record(mesh: MeshServices, entry: LogEntry) -> dict[str, Any]:
-    """An entry for a JSON encoder, with the bar and the beat of its time."""
+    """Return an entry for a JSON encoder, with the bar and beat of its timestamp."""
     return {**record_of(entry), **stamped(mesh, entry.hlc)._asdict()}
 
 
@@ -64,7 +64,7 @@ class EntryView:
 
     @classmethod
     def of(cls, mesh: MeshServices, entry: LogEntry) -> EntryView:
-        """An entry as the log has it."""
+        """Return the view of an entry."""
         told = {**entry._asdict(), **stamped_record(mesh, entry)}
         return cls(**{name: told[name] for name in cls.__dataclass_fields__})
 
@@ -83,7 +83,7 @@ class ChainView:
 
     @classmethod
     def of(cls, report: ChainReport) -> ChainView:
-        """A report by column."""
+        """Return the view of a chain's report."""
         return cls(*report)
 
 
@@ -100,13 +100,13 @@ class StandingView:
 
     @classmethod
     def of(cls, waits: Waiting) -> StandingView:
-        """One that was not applied."""
+        """Return the view of an op that was not applied."""
         state = "waiting" if waits.dropped is None else "dropped"
         return cls(waits.op_id, waits.node_id, waits.kind, state, waits.dropped, waits.waits_for)
 
 
 async def standing_of(mesh: MeshServices, op_id: str) -> StandingView:
-    """How an op stands."""
+    """Return the state of an op."""
     entry = await mesh.oplog.find(op_id)
     waits = await mesh.deferral.waiting_for(op_id)
     if waits is not None:

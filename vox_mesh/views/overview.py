@@ -1,4 +1,4 @@
-"""The whole mesh at one moment: what a screen, a page or a demo shows of it."""
+"""The overview: the whole mesh at one moment, for a screen, a page or a demo."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vox_mesh.views.nodes import NodeView, with_roles
 from vox_mesh.views.rhythm import BeatView, report_of
 
 MOST: Final = 200
-"""So many of each sort are told of."""
+"""The maximum number of items of each sort."""
 
 _SQL: Final = named("overview")
 _LOOK_S: Final = 3.0
@@ -180,27 +180,27 @@ class Overview:
 
     @property
     def live(self) -> int:
-        """How many nodes are there that have neither left nor died."""
+        """The number of nodes that have neither left nor died."""
         return sum(node.state not in _GONE for node in self.nodes)
 
     @property
     def replica_lags_ms(self) -> list[int]:
-        """How far the replicas of live nodes are behind, by their own account."""
+        """The replica lags that live nodes report."""
         live = (node for node in self.nodes if node.state not in _GONE)
         return [node.replica_lag_ms for node in live if node.replica_lag_ms is not None]
 
     def jobs_in(self, state: str) -> int:
-        """How many jobs there are in a state."""
+        """Return the number of jobs in a state."""
         return sum(kind.jobs.get(state, 0) for kind in self.kinds)
 
 
 async def overview(mesh: MeshServices) -> Overview:
-    """The mesh as it is now."""
+    """Return the current overview."""
     return await Lookout(mesh).look()
 
 
 class Lookout:
-    """Looks at one mesh again and again; what seldom changes is not asked for again."""
+    """Reads the overview of one mesh repeatedly; rarely changing parts are cached."""
 
     def __init__(self, mesh: MeshServices) -> None:
         self._mesh = mesh
@@ -209,11 +209,11 @@ class Lookout:
         self._tempos: str | None = None
 
     async def look(self) -> Overview:
-        """The mesh as it is now, by one question to the database, which is to answer within seconds."""
+        """Return the current overview, read with one query that has a deadline of some seconds."""
         store = self._mesh.store
         started = time.monotonic()
         values = (*store.tenant[:2], MOST, OWN + OFFICE)
-        # Times are told by the clock of whoever answers, and that is to be the database.
+        # Read from the primary: times are relative to its clock.
         row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_LOOK_S))[0]
         took_ms = (time.monotonic() - started) * 1_000
         try:

@@ -1,4 +1,4 @@
-"""What can be said for what jobs did: proofs that hold or not, and the roster beside the log."""
+"""Views of proofs, and of the comparison of the jobs table with the op log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProofView:
 
 
 async def verified(mesh: MeshServices, reference: str) -> ProofView:
-    """Whether the proof of a job holds."""
+    """Verify the proof of a job."""
     job = await mesh.jobs.find(reference)
     faults, remarks, proof = await _verifier(mesh).check(job)
     told = None if faults or proof is None else trailers(proof)
@@ -32,7 +32,7 @@ async def verified(mesh: MeshServices, reference: str) -> ProofView:
 
 
 class Bundled(NamedTuple):
-    """All that is needed to check a job's proof elsewhere; with faults, there is no text."""
+    """Everything needed to verify a job's proof elsewhere; with faults, there is no text."""
 
     job_id: str
     text: str
@@ -40,7 +40,7 @@ class Bundled(NamedTuple):
 
 
 async def bundled(mesh: MeshServices, reference: str) -> Bundled:
-    """The bundle of a job, if its proof holds."""
+    """Return the bundle of a job, if its proof is valid."""
     job = await mesh.jobs.find(reference)
     verifier = _verifier(mesh)
     faults, _, proof = await verifier.check(job)
@@ -52,7 +52,7 @@ def _verifier(mesh: MeshServices) -> Verifier:
     return Verifier(mesh.oplog, mesh.artifacts)
 
 
-# --- the roster and the log ----------------------------------------------------------------------
+# --- jobs table and op log -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class RebuildView:
 
 
 async def rebuilt(mesh: MeshServices, *, repair: bool = False) -> RebuildView:
-    """The roster compared with the log that it follows from, or made as the log has it."""
+    """Compare the jobs table with the op log, or with `repair` rebuild it from the log."""
     rebuild = Rebuild(mesh.store)
     differences = await (rebuild.repair() if repair else rebuild.check())
     return RebuildView(

@@ -1,4 +1,4 @@
-"""The API: all operations, served."""
+"""The API: serves all operations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Api:
         self._document: bytes | None = None
 
     def add_to(self, app: web.Application) -> None:
-        """Serve this."""
+        """Register the routes."""
         handlers: dict[str, dict[str, Handler]] = {DOCUMENT: {"GET": self._describe}}
         for operation in ALL:
             handlers.setdefault(operation.path, {})[operation.method] = self._handler(operation)
@@ -51,7 +51,7 @@ class Api:
             resource.add_route("*", _refusing(by_method))
 
     def end_waiting(self) -> None:
-        """Have nobody wait any more for what may never happen."""
+        """Cancel all waiting requests."""
         self._calls.end_waiting()
 
     def _handler(self, operation: Operation) -> Handler:
@@ -78,7 +78,7 @@ class Api:
 
 
 def _refusing(methods: Iterable[str]) -> Handler:
-    """Refuses all other methods: the name of something that is done is not the name of anything else."""
+    """Return a handler that refuses all other methods of a path."""
 
     async def refuse(request: web.Request) -> web.StreamResponse:
         raise web.HTTPMethodNotAllowed(request.method, methods)
@@ -87,7 +87,7 @@ def _refusing(methods: Iterable[str]) -> Handler:
 
 
 async def _asked(operation: Operation, request: web.Request) -> dict[str, BaseModel]:
-    """What the query and the body ask for."""
+    """Return the validated query and body."""
     asked: dict[str, BaseModel] = {}
     query = _once_each(request)
     if operation.query is not None:
@@ -111,7 +111,7 @@ def _once_each(request: web.Request) -> dict[str, str]:
 
 
 def _with_whole_numbers(said: Any) -> Any:
-    """The same, where 1.0 is 1: to JSON that makes no difference, and to our models it does."""
+    """Return the fields with 1.0 as 1: equal in JSON, but not to the models."""
     if not isinstance(said, dict):
         return said
     return {name: int(value) if _is_whole(value) else value for name, value in said.items()}
@@ -122,7 +122,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _validated(model: type[BaseModel], value: Any, where: str, *, strict: bool = False) -> BaseModel:
-    """What is asked; in JSON, which has types, nothing is taken for something else."""
+    """Return the validated model; JSON has types, so with `strict` values are not converted."""
     try:
         return model.model_validate(value, strict=strict)
     except ValidationError as error:
@@ -163,7 +163,7 @@ def _answered(request: web.Request, answer: Any, status: HTTPStatus) -> web.Resp
 def _sent(
     request: web.Request, body: bytes, status: HTTPStatus, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """The answer; to one who has it already, only that it is still the same."""
+    """Return the response; 304 if the client's copy is current."""
     more = {"Cache-Control": "no-store", **(headers or {})}
     if request.method == "GET":
         tag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'

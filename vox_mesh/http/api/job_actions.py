@@ -1,4 +1,4 @@
-"""What is done to jobs: by name, or to all that fit, a page at a time."""
+"""Actions on jobs: by id, or on all that match, a page at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vox_mesh.views.jobs import AbortedView, JobView, RetriedView
 ACTIONS: Final = Operations("jobs")
 
 Reason = Annotated[str, Field(min_length=1, max_length=1_024, pattern=r"^[^\x00]*$")]
-"""Why, for the log."""
+"""A reason for the log."""
 
 _MANY_S: Final = 120.0
 _ABORTED: Final = "aborted by hand"
@@ -69,7 +69,7 @@ async def yield_job(mesh: MeshServices, job: JobName, body: ToYield) -> JobView:
 
 
 class _Chosen(PageAsked):
-    """Jobs by name, or all that fit, a page of them; with `dry_run` nothing is changed."""
+    """A selection of jobs by id or filter, a page at a time; with `dry_run` nothing is changed."""
 
     jobs: Annotated[list[JobName], Field(min_length=1, max_length=MAX_LIMIT)] | None = None
     state: str | None = None
@@ -87,12 +87,12 @@ class _Chosen(PageAsked):
         return self
 
     def choice(self, default: tuple[JobState, ...]) -> JobSelection:
-        """Those that are meant; by default, in these states."""
+        """Return the selection; by default, of jobs in these states."""
         states = default if self.state is None else (JobState(self.state),)
         return JobSelection(self.jobs or (), states, self.kind)
 
     async def batch(self, mesh: MeshServices, choice: JobSelection) -> Page[Job]:
-        """The jobs of this page."""
+        """Return the jobs of this page."""
         if choice.is_by_name:
             return Page(await choice.all(mesh.jobs), None)
         found = await choice.some(mesh.jobs, self._after(choice), self.limit)

@@ -1,4 +1,4 @@
-"""Jobs: scheduled from anywhere, and looked at."""
+"""Jobs: scheduling and reading."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from vox_mesh.views.proofs import ProofView, RebuildView, bundled, rebuilt, veri
 JOBS: Final = Operations("jobs")
 
 JobName = Annotated[str, Field(pattern="^([0-9a-f]{6,64}|[0-7][0-9A-Za-z]{25})$")]
-"""A job's id, at least the first 6 digits of it, or its ULID."""
+"""A job's id, at least its first 6 digits, or its ULID."""
 
 _WAITING_S: Final = MAX_WAIT_S + CALL_S
 _PIECES: Final = 200
-"""So many pieces of a job's log are on a page: each may have 16 KiB."""
+"""The number of pieces of a job's log per page: each may have 16 KiB."""
 
 _ALL_S: Final = 120.0
-"""For what looks at all that there is."""
+"""The timeout of operations that read everything."""
 
 State = Literal["pending", "claimed", "running", "succeeded", "failed", "aborted"]
 
@@ -60,11 +60,11 @@ async def schedule_jobs(mesh: MeshServices, body: ToSchedule) -> list[ScheduledV
     return [ScheduledView.of(each) for each in await mesh.jobs.schedule_all(body.manifests, new=body.new)]
 
 
-# --- many of them --------------------------------------------------------------------------------
+# --- many jobs -----------------------------------------------------------------------------------------
 
 
 class JobsAsked(PageAsked):
-    """Which jobs are asked for; `kind` may be a pattern such as `cortex.*`."""
+    """The filter of a list of jobs; `kind` may be a pattern such as `cortex.*`."""
 
     state: State | None = None
     kind: Text | None = None
@@ -82,14 +82,14 @@ async def list_jobs(mesh: MeshServices, query: JobsAsked) -> Page[JobView]:
     roster = mesh.jobs.roster
     found = await roster.listed(**wanted, before=query.number, limit=query.limit)
     goes_on = False
-    if 0 < len(found) < query.limit:  # where they are large, they are fewer than were asked for
+    if 0 < len(found) < query.limit:  # large jobs make a page shorter than its limit
         goes_on = bool(await roster.listed(**wanted, before=found[-1].id, limit=1))
     page = query.page(found, lambda job: job.id, goes_on=goes_on)
     return Page([JobView.of(job) for job in page.items], page.next)
 
 
 class CountsAsked(PageAsked):
-    """The kinds of which jobs are counted."""
+    """The filter of job counts."""
 
     kind: Text | None = None
 
@@ -101,7 +101,7 @@ async def count_jobs(mesh: MeshServices, query: CountsAsked) -> Page[CountView]:
 
 
 class ReadyAsked(Asked):
-    """How many are asked for, and of which kinds."""
+    """The limit, and the kinds."""
 
     kind: Text | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 100
@@ -131,7 +131,7 @@ async def repair_roster(mesh: MeshServices) -> RebuildView:
     return await rebuilt(mesh, repair=True)
 
 
-# --- one of them ---------------------------------------------------------------------------------
+# --- one job -------------------------------------------------------------------------------------------
 
 
 @JOBS.get("/v1/jobs/{job}")
@@ -156,7 +156,7 @@ async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitAsked) -> Jo
 
 
 class LogsAsked(PageAsked):
-    """Which part is asked for; `wait`: how long, if there is nothing yet and the job goes on."""
+    """The part of the log; `wait` is how long to wait if there is nothing yet and the job is not terminal."""
 
     wait: Wait = 0.0
 
@@ -186,7 +186,7 @@ async def graph_job(mesh: MeshServices, job: JobName) -> GraphView:
     return GraphView.of(await around(mesh.jobs, [(await mesh.jobs.find(job)).job_id]))
 
 
-# --- what it can prove ---------------------------------------------------------------------------
+# --- proofs --------------------------------------------------------------------------------------------
 
 Bundle = Annotated[
     Any,

@@ -1,4 +1,4 @@
-"""Locks: leases on keys, each with a token that fences whoever has lost one."""
+"""Locks: leases on keys with fencing tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Token = Annotated[int, Field(ge=1, lt=2**63)]
 
 
 class LocksAsked(PageAsked):
-    """Which holds are asked for."""
+    """The filter of a list of locks."""
 
     key: Text | None = None
 
@@ -100,7 +100,7 @@ async def list_locks(mesh: MeshServices, query: LocksAsked) -> Page[HoldView]:
 
 
 async def _let_go(mesh: MeshServices, held: LockView) -> None:
-    with suppress(MeshError):  # what can't be said is left to its time
+    with suppress(MeshError):  # if the release fails, the lease expires by itself
         await let_go(mesh, held.lock_keys[0], held.fence_token)
 
 

@@ -1,4 +1,4 @@
-"""Messages: sending, looking, and saying what became of what was claimed."""
+"""Messages: sending, reading, and acknowledging or rejecting claimed ones."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from vox_mesh.views.messages import MessageView, ThreadView, found, held
 MESSAGES: Final = Operations("messages")
 
 Read = Callable[[int | None, int], Awaitable[list[Message]]]
-"""Reads messages from a position on, so many at the most."""
+"""Reads messages from a position on, up to a limit."""
 
 _AT_A_TIME: Final = 16
 _PAGE_BYTES: Final = 4 * 2**20
 
 
 class MessagesAsked(PageAsked):
-    """Which messages are asked for, the newest first."""
+    """The filter of a list of messages, newest first."""
 
     state: MessageState | None = None
     sender: Text | None = None
@@ -40,13 +40,13 @@ class MessagesAsked(PageAsked):
 
 
 class Some(Asked):
-    """How many are asked for, at the most."""
+    """The limit of a list."""
 
     limit: Annotated[int, Field(ge=1, le=500)] = 100
 
 
 class InboxAsked(PageAsked):
-    """Which part of an inbox is looked at: of an agent, and of roles that it has, separated by commas."""
+    """The part of an inbox: of an agent, and of its roles, separated by commas."""
 
     roles: Text | None = None
 
@@ -106,7 +106,7 @@ async def list_messages(mesh: MeshServices, query: MessagesAsked) -> Page[Messag
 
 
 async def _page(mesh: MeshServices, query: PageAsked, read: Read) -> Page[MessageView]:
-    """A page of messages; of large ones it has fewer, and no more are read at a time than anyone can hold."""
+    """Return a page of messages; large ones are read in smaller batches and make it shorter."""
     found: list[Message] = []
     most, size, position = _AT_A_TIME, 0, query.number
     while len(found) < query.limit and size < _PAGE_BYTES:
@@ -197,7 +197,7 @@ async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxAsked) ->
 
 
 async def _put_back(mesh: MeshServices, claimed: list[MessageView]) -> None:
-    with suppress(MeshError):  # what can't be said is left to its lease
+    with suppress(MeshError):  # if the release fails, the claim expires by itself
         await mesh.bus.put_back(
             [await held(mesh, each.message_uuid, each.claim_owner or "") for each in claimed]
         )
@@ -209,5 +209,5 @@ async def claim_messages(mesh: MeshServices, agent: Text, body: ClaimBody) -> li
     claiming = mesh.bus.poll_inbox_from_db(agent, roles=body.roles, limit=body.limit, lease=body.lease)
     claimed = await to_the_end(asyncio.ensure_future(claiming))
     for message in claimed:
-        mesh.bus.hand_over(message)  # it is whoever asked that has them now
+        mesh.bus.hand_over(message)  # the client holds the claim now
     return [MessageView.of(mesh, message) for message in claimed]

@@ -1,4 +1,4 @@
-"""The op log: what was done, by whom, and the proof that the record was not changed."""
+"""The op log: reading, exporting and verifying it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERIFY_S: Final = 600.0
 
 
 class EntriesAsked(PageAsked):
-    """Which entries are asked for: after an id, of a chain, of a kind; in the order of their commits."""
+    """The filter of a list of entries: after an id, of a chain, of a kind; in commit order."""
 
     after: Annotated[int, Field(ge=0, lt=2**63)] = 0
     node: Text | None = None
@@ -27,7 +27,7 @@ class EntriesAsked(PageAsked):
 
 
 class ChainAsked(Asked):
-    """Which chain is asked for; none: all of them."""
+    """The chain, by default all."""
 
     node: Text | None = None
 

@@ -1,4 +1,4 @@
-"""Roles and routes: who is in charge of what. Only the node that owns the mesh may change them."""
+"""Roles and routes. Only the node that owns the mesh may change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: who works on jobs, and who takes no more."""
+"""Workers: capacity, load and draining."""
 
 from __future__ import annotations
 

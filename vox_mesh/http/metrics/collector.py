@@ -1,4 +1,4 @@
-"""The metrics of a node: what its parts have counted, and what the census has found, in Prometheus' terms."""
+"""The metrics of a node in Prometheus' format: its own counters, and the results of the census."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _REQUESTS: Final = ("write", "read", "ping", "hello", "frames", "snapshot", "syn
 
 
 class Measured(Protocol):
-    """A node, as far as it is measured. It may have a `supervisor` with the node's `parts`, too."""
+    """The parts of a node that are measured. It may also have a `supervisor` with the node's `parts`."""
 
     store: Store
     clock: MeshClock
@@ -58,32 +58,32 @@ class Measured(Protocol):
 
     @property
     def identity(self) -> Identity:
-        """Who it is in the mesh."""
+        """The node's identity."""
 
     @property
     def rhythm(self) -> Rhythm:
-        """Its beats, and what is measured in them."""
+        """The node's rhythm."""
 
     @property
     def rollbacks(self) -> int:
-        """How often it found that the database had gone back to an earlier state."""
+        """How often the node detected a rollback of the database."""
 
 
 class SupervisedPart(Protocol):
-    """A part of the node that is begun again when it fails."""
+    """A part of the node that is restarted when it fails."""
 
     restarts: int
 
 
 class Seen(NamedTuple):
-    """What had to be asked for; `None`: it was not to be had."""
+    """The asynchronously read values; `None` if unavailable."""
 
     census: Census | None
     spool: SpoolStatus | None
 
 
 class HttpTally:
-    """What the service was asked, and how it answered."""
+    """Counts requests and responses of the service."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, str]] = Counter()
@@ -92,7 +92,7 @@ class HttpTally:
 
 
 class MetricsCollector:
-    """Collects the metrics of one node, whenever they are asked for; what has to be awaited is in `seen`."""
+    """Collects the metrics of one node on each scrape; asynchronously read values are in `seen`."""
 
     def __init__(self, node: Measured, http: HttpTally, is_ready: Callable[[], bool] | None) -> None:
         self._node = node
@@ -101,7 +101,7 @@ class MetricsCollector:
         self.seen = Seen(None, None)
 
     def collect(self) -> Iterator[Metric]:
-        """All of them; one of which nothing is known has no values."""
+        """Yield all metrics; one without a known value has no samples."""
         yield from self._itself()
         yield from self._jobs()
         yield from self._locks()

@@ -1,4 +1,4 @@
-"""`GET /metrics`: how a node stands, for Prometheus."""
+"""`GET /metrics`: the node's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PATH: Final = "/metrics"
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
 _LOOK_S: Final = 1.0
-"""So long whatever has to be asked for may take; then it is left out."""
+"""The timeout of asynchronously read values; later ones are omitted."""
 
 
 class Metrics:
-    """Tells the metrics of one node, and counts what its service is asked."""
+    """Serves the metrics of one node, and counts the requests of its service."""
 
     def __init__(self, node: Measured, access: Access, *, is_ready: Callable[[], bool] | None = None) -> None:
         self._access = access
@@ -42,7 +42,7 @@ class Metrics:
         ProcessCollector(registry=self._registry)
 
     def add_to(self, app: web.Application) -> None:
-        """Serve this, and count all that the application serves."""
+        """Register the route, and count all requests of the application."""
         app.router.add_get(PATH, self.answer)
         app.middlewares.insert(0, self.counted)
 
@@ -52,9 +52,9 @@ class Metrics:
         return web.Response(body=await self.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
     async def exposition(self) -> bytes:
-        """All metrics as they are now. While the database is away, those that it would tell are left out."""
+        """Return all metrics now. While the database is away, its metrics are omitted."""
         seen = Seen(*await asyncio.gather(self._census(), self._spooled()))
-        self._families.seen = seen  # from here on nothing is awaited: another scrape has its own
+        self._families.seen = seen  # no await from here on: a concurrent scrape sets its own
         return generate_latest(self._registry)
 
     async def _census(self) -> Census | None:
@@ -73,7 +73,7 @@ class Metrics:
 
     @web.middleware
     async def counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Count a request, and how long its answer took; a stream lasts as long as its reader wants."""
+        """Count a request and its duration. The duration of a stream is not recorded."""
         began = time.monotonic()
         try:
             response = await handler(request)

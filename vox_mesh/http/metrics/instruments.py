@@ -1,4 +1,4 @@
-"""What is measured, in Prometheus' terms."""
+"""Builders of Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vox_mesh.model.base.histogram import Histogram
 
 
 def gauge(name: str, told: str, value: float | None) -> Metric:
-    """One value, if there is one."""
+    """Return a gauge; without a value it has no sample."""
     family = GaugeMetricFamily(name, told)
     if value is not None:
         family.add_metric((), value)
@@ -20,12 +20,12 @@ def gauge(name: str, told: str, value: float | None) -> Metric:
 
 
 def counter(name: str, told: str, value: float) -> Metric:
-    """What only ever rises, from when the process began."""
+    """Return a counter since the process started."""
     return CounterMetricFamily(name, told, value)
 
 
 def counters(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
-    """The same, for each value of a label."""
+    """Return a counter for each value of a label."""
     family = CounterMetricFamily(name, told, labels=(label,))
     for each, value in values.items():
         family.add_metric((each,), value)
@@ -33,7 +33,7 @@ def counters(name: str, told: str, label: str, values: Mapping[str, float]) -> M
 
 
 def states(name: str, told: str, states: Iterable[str], current: str) -> Metric:
-    """One value for each state, which is 1 for the one it is in."""
+    """Return a gauge for each state, which is 1 for the current one."""
     family = GaugeMetricFamily(name, told, labels=("state",))
     for state in states:
         family.add_metric((as_label(state),), state == current)
@@ -41,11 +41,11 @@ def states(name: str, told: str, states: Iterable[str], current: str) -> Metric:
 
 
 def as_label(words: str) -> str:
-    """Words as the value of a label."""
+    """Return a text as a label value."""
     return words.replace(" ", "_").replace("-", "_")
 
 
 def histogram(name: str, told: str, spread: Histogram) -> Metric:
-    """How values are spread."""
+    """Return a histogram."""
     buckets: list[Any] = [("+Inf" if bound == inf else str(bound), count) for bound, count in spread.buckets]
     return HistogramMetricFamily(name, told, buckets=buckets, sum_value=spread.sum)

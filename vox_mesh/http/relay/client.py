@@ -1,4 +1,4 @@
-"""The courier: brings messages to other nodes over HTTP."""
+"""The relay client: delivers messages to other nodes over HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vox_mesh.messages.directory import Peer
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.window_keys import MARK
 
-if TYPE_CHECKING:  # loaded with the first message that is brought: it is much, and many nodes bring none
+if TYPE_CHECKING:  # imported with the first delivery: it is large, and many nodes deliver nothing
     import httpx
 
 _TIMEOUT_S: Final = 3.0
@@ -38,7 +38,7 @@ _AGAIN: Final = (
 
 
 class HttpRelayClient:
-    """Posts to `/v1/a2a/deliver` of the node that messages are for."""
+    """Posts messages to `/v1/a2a/deliver` of the recipient's node."""
 
     def __init__(self, node_id: str, keys: RelayKeys | None) -> None:
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", FROM: node_id}
@@ -54,19 +54,19 @@ class HttpRelayClient:
     def _new_client(self, is_encrypted: bool) -> httpx.AsyncClient:
         import httpx
 
-        # To load all that the world trusts takes long; who has none of it trusts nobody.
+        # Loading the system's certificates is slow; without encryption an empty store suffices.
         trust = True if is_encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return httpx.AsyncClient(
             headers=self._headers,
             verify=trust,
             timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
             limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEPT_S),
-            trust_env=False,  # a proxy for the wide world does not know our nodes
+            trust_env=False,  # a proxy to the internet can't reach other nodes
             follow_redirects=False,
         )
 
     async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
-        """Bring messages to a node."""
+        """Deliver messages to a node. Raises `RelayFailed` or `RelayRefused`."""
         headers = {NODE: peer.node_id, STORED: "1" if stored else "0"}
         if len(messages) == 1 and messages[0].traceparent is not None:
             headers["traceparent"] = messages[0].traceparent
@@ -88,7 +88,7 @@ class HttpRelayClient:
     async def _posted(
         self, peer: Peer, headers: dict[str, str], body: bytes, key: str | None
     ) -> tuple[int, dict[str, Any]]:
-        """The status, and the document if there is one."""
+        """Post the body; return the status, and the problem document if there is one."""
         import httpx
 
         if key is not None:
@@ -96,7 +96,7 @@ class HttpRelayClient:
         try:
             client = self._client(peer.url or "")
             request = client.build_request("POST", f"{peer.url}{PATH}", content=body, headers=headers)
-            async with asyncio.timeout(2 * _TIMEOUT_S):  # the others are for each step of it
+            async with asyncio.timeout(2 * _TIMEOUT_S):  # httpx's timeouts apply to each step only
                 status, answer = await _answer(client, request)
         except TimeoutError:
             raise RelayFailed(f"{peer.url}: the answer does not come to an end") from None
@@ -111,20 +111,20 @@ class HttpRelayClient:
         return status, {} if status == HTTPStatus.OK else _document(answer)
 
     def _told(self, text: object) -> str:
-        """What another says, as it may stand in a log: on one line, short, and without our token and keys."""
+        """Return a peer's text for a log: one line, shortened, and without our token and keys."""
         said = text if isinstance(text, str) else ""
         if self._keys is not None:
             said = _KEY.sub("***", said.replace(self._keys.secret, "***"))
         return "".join(each if each.isprintable() else "?" for each in " ".join(said.split())[:_MAX_TOLD])
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         for client in self._clients.values():
             await client.aclose()
 
 
 async def _answer(client: httpx.AsyncClient, request: httpx.Request) -> tuple[int, bytes]:
-    """The status, and as much of the answer as a problem document can have."""
+    """Return the status, and the body up to the size limit of a problem document."""
     response = await client.send(request, stream=True)
     try:
         answer = b""
@@ -138,7 +138,7 @@ async def _answer(client: httpx.AsyncClient, request: httpx.Request) -> tuple[in
 
 
 def _phrase_of(status: int) -> str:
-    """What a status means, in words."""
+    """Return the reason phrase of a status."""
     return HTTPStatus(status).phrase if status in set(HTTPStatus) else "an unknown status"
 
 

@@ -1,4 +1,4 @@
-"""`POST /v1/a2a/deliver`: another node brings messages."""
+"""`POST /v1/a2a/deliver`: another node delivers messages."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from vox_mesh.model.messages.records import MAX_NAME, MAX_PAYLOAD_BYTES, WIRE_FI
 PATH: Final = "/v1/a2a/deliver"
 MAX_MESSAGES: Final = 64
 NODE: Final = "Vox-Mesh-Node"
-"""The node that a request is meant for."""
+"""The node a request is meant for."""
 
 FROM: Final = "Vox-Mesh-From"
-"""The node that it comes from."""
+"""The node a request comes from."""
 
 STORED: Final = "Vox-Mesh-Stored"
 """`1` if the sender knows that the messages are in the database."""
@@ -38,7 +38,7 @@ _Ms = Annotated[int, Field(ge=0, lt=_MAX_MS)]
 
 
 class WireMessage(BaseModel):
-    """A message as it travels: the columns that its sender wrote, and the one that it sent before."""
+    """A message in wire format: the columns its sender wrote, and the id of its previous message."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -62,18 +62,18 @@ class WireMessage(BaseModel):
     after: _Text | None = None
 
     def message(self) -> Message:
-        """The message."""
+        """Return the message."""
         return Message(**{name: getattr(self, name) for name in (*WIRE_FIELDS, "after")})
 
 
 def wire(message: Message) -> dict[str, Any]:
-    """A message as it travels."""
+    """Return a message in wire format."""
     return {**dict(zip(WIRE_FIELDS, message, strict=False)), "after": message.after}
 
 
 @dataclass(frozen=True, slots=True)
 class RelayLimits:
-    """How much is taken: requests a second of each peer, at the same time, and seconds for a body."""
+    """Requests per second of each peer, concurrent requests, and seconds to read a body."""
 
     per_second: float = 500.0
     at_once: int = 64
@@ -81,7 +81,7 @@ class RelayLimits:
 
 
 class Delivery:
-    """Takes what other nodes bring."""
+    """Receives messages from other nodes."""
 
     def __init__(
         self, node_id: str, reception: Reception, access: Access, limits: RelayLimits | None = None
@@ -94,7 +94,7 @@ class Delivery:
         self._at_once = 0
 
     def add_to(self, app: web.Application) -> None:
-        """Serve this."""
+        """Register the route."""
         app.router.add_post(PATH, self._deliver)
 
     async def _deliver(self, request: web.Request) -> web.Response:
@@ -131,7 +131,7 @@ class Delivery:
 
 
 def _messages(body: bytes) -> list[Message]:
-    """One message or several."""
+    """Return the messages of a body, one or several."""
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -141,7 +141,7 @@ def _messages(body: bytes) -> list[Message]:
         raise _unprocessable("bad_count", f"a request has 1 to {MAX_MESSAGES} messages, not {len(several)}")
     messages = []
     for number, each in enumerate(several):
-        if not isinstance(each, dict) or not _FIELDS.issuperset(each):  # there may be very many others
+        if not isinstance(each, dict) or not _FIELDS.issuperset(each):  # there may be many others
             raise _unprocessable(
                 "bad_message", f"message {number} is no object, or has a field of no message"
             )

@@ -1,4 +1,4 @@
-"""The keys that nodes show each other at the relay: a new one with every bar."""
+"""The keys that nodes present at the relay: a new one with every bar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOK_S: Final = 1.0
 
 
 class RelayKeys:
-    """Makes the key of the bar that it is, and checks those of others."""
+    """Issues the key of the current bar, and checks the keys of other nodes."""
 
     def __init__(
         self,
@@ -36,26 +36,26 @@ class RelayKeys:
 
     @property
     def secret(self) -> str:
-        """What they are derived from, to be kept out of all that is told."""
+        """The secret the keys are derived from; it must not be logged."""
         return self._secret
 
     def current(self) -> str:
-        """The key of this bar."""
+        """Return the key of the current bar."""
         window = self._window_at(self._now_ms())
         if self._made is None or self._made[0] != window:
             self._made = window, issue(self._secret, self._project, RELAY, window)
         return self._made[1]
 
     async def instead_of(self, stale: str) -> str:
-        """The key of this bar, for one that was out of time; if it is the same, our clock is asked for."""
+        """Return a key to replace a rejected one; if the current one is the same, read the clock first."""
         if self.current() == stale:
             with suppress(
                 MeshError, TimeoutError
-            ):  # the database may be away, and then the relay is all there is
+            ):  # the database may be away; then the relay is the only path left
                 async with asyncio.timeout(_LOOK_S):
                     await self._look_at_clock()
         return self.current()
 
     def fault(self, key: str) -> WindowKeyFault | None:
-        """Why a key that somebody shows is not accepted; `None`: it is."""
+        """Return why a key is rejected, or `None` if it is valid."""
         return check(self._secret, key, self._project, RELAY, self._now_ms(), self._revoke_after_bars())
