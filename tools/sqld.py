@@ -112,11 +112,17 @@ class Server:
             self._process.wait()
             self._process = None
 
-    def end(self) -> None:
-        """Ask it to end, and wait: it keeps its log, where a killed one begins another."""
+    def end(self, grace_s: float = _END_S) -> None:
+        """Ask it to end, and kill it if it does not in this time, as a service manager would.
+
+        A server that ends by itself keeps its log; one that is killed begins another.
+        """
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        self._process.wait(_END_S)
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
         self._process = None
 
     @property

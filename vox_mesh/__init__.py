@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from vox_mesh.errors import MeshError
+    from vox_mesh.errors import LockHeld, LockLost, MeshError, OutcomeUnknown, Refused, StaleFence
     from vox_mesh.jobs.worker.attempt import GiveBack, GiveUp
     from vox_mesh.jobs.worker.context import JobContext
     from vox_mesh.jobs.worker.handlers import HandlerSet
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from vox_mesh.messages.relay_outbound import Auto, Local, Remote
     from vox_mesh.model.jobs.manifest import Manifest
     from vox_mesh.model.jobs.records import Job, JobState
+    from vox_mesh.model.locks.records import Lock
     from vox_mesh.model.messages.records import Message
+    from vox_mesh.observability.log_context import log_fields
     from vox_mesh.occ.conflicts import Conflict, Take
     from vox_mesh.occ.strategies import (
         ConflictRecorded,
@@ -47,6 +49,9 @@ __all__ = [
     "JobContext",
     "JobState",
     "Local",
+    "Lock",
+    "LockHeld",
+    "LockLost",
     "Manifest",
     "Manual",
     "Merge",
@@ -57,6 +62,8 @@ __all__ = [
     "Op",
     "OpKind",
     "Outcome",
+    "OutcomeUnknown",
+    "Refused",
     "Remote",
     "Role",
     "Row",
@@ -65,6 +72,7 @@ __all__ = [
     "Settings",
     "Shape",
     "Skipped",
+    "StaleFence",
     "Statement",
     "Store",
     "Take",
@@ -73,6 +81,7 @@ __all__ = [
     "Written",
     "guard",
     "load_settings",
+    "log_fields",
     "open_store",
     "run",
 ]
@@ -92,7 +101,7 @@ _MODULES: Final = {
         "TakeRight",
         "Written",
     ),
-    "vox_mesh.errors": ("MeshError",),
+    "vox_mesh.errors": ("LockHeld", "LockLost", "MeshError", "OutcomeUnknown", "Refused", "StaleFence"),
     "vox_mesh.jobs.worker.attempt": ("GiveBack", "GiveUp"),
     "vox_mesh.jobs.worker.context": ("JobContext",),
     "vox_mesh.jobs.worker.handlers": ("HandlerSet",),
@@ -101,7 +110,9 @@ _MODULES: Final = {
     "vox_mesh.messages.relay_outbound": ("Auto", "Local", "Remote"),
     "vox_mesh.model.jobs.records": ("Job", "JobState"),
     "vox_mesh.model.jobs.manifest": ("Manifest",),
+    "vox_mesh.model.locks.records": ("Lock",),
     "vox_mesh.model.messages.records": ("Message",),
+    "vox_mesh.observability.log_context": ("log_fields",),
     "vox_mesh.runtime.open_store": ("Role", "open_store"),
     "vox_mesh.settings": ("Settings", "load_settings"),
     "vox_mesh.store": (

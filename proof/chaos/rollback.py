@@ -9,11 +9,13 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 
 from proof.chaos.cluster import Person
 from proof.chaos.marks import Marks
 from proof.chaos.proxy import Proxy
+from proof.chaos.server import END_S
 from tools.sqld import Server
 
 Lost = dict[str, float]
@@ -30,7 +32,7 @@ async def of_server(
         await asyncio.to_thread(_copied, server, copy)
         yield
         async with marks.kept() as newest:
-            await asyncio.to_thread(server.kill if is_killed else server.end)
+            await asyncio.to_thread(server.kill if is_killed else partial(server.end, END_S))
             for link in links:
                 await link.drop()
             lost["lost_at"] = time.monotonic()

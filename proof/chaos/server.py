@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from tools.sqld import Server
+
+END_S: Final = 15.0
+"""A server that does not end in this time is killed: connections that are held half open keep it waiting."""
 
 
 @asynccontextmanager
@@ -22,7 +26,7 @@ async def killed(server: Server) -> AsyncIterator[None]:
 @asynccontextmanager
 async def stopped(server: Server) -> AsyncIterator[None]:
     """Ended in good order, and started again."""
-    await asyncio.to_thread(server.end)
+    await asyncio.to_thread(server.end, END_S)
     try:
         yield
     finally:

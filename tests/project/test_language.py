@@ -1,0 +1,73 @@
+"""Names and prose: no class name twice, no riddles for function names, fewer and fewer words to avoid."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_PACKAGE: Final = _ROOT / "vox_mesh"
+
+_AVOIDED: Final = (
+    *("whoever", "nobody", "somebody", "told", "tells of", "anew", "in vain", "for ever", "so many"),
+    *("so long as", "those that", "as it is", "at the most", "beside"),
+)
+_WORDS: Final = re.compile(rf"(?<!\w)({'|'.join(_AVOIDED)})(?!\w)", re.IGNORECASE)
+
+_LIMITS: Final = {
+    "vox_mesh": 1_205,
+    "sql": 135,
+    "docs": 335,
+    "tests": 1_400,
+    "proof": 330,
+    "bench": 95,
+    "tools": 71,
+    "deploy": 18,
+    "README.md": 11,
+}
+"""How often the words to avoid stand in each part. A limit goes down with the count, and never up."""
+
+_SAME_NAME: Final = frozenset({"Mesh"})
+"""`vox_mesh.Mesh` and `vox_mesh.sync.Mesh` are the same thing, with and without `await`."""
+
+
+def _files(part: str) -> Iterator[Path]:
+    path = _ROOT / part
+    if path.is_file():
+        yield path
+        return
+    for each in sorted(path.rglob("*")):
+        if each.suffix in {".py", ".sql", ".md", ".yaml", ".sh", ".service"} and each != Path(__file__):
+            yield each
+
+
+@cache
+def _classes() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(str(path.relative_to(_ROOT)))
+    return found
+
+
+@pytest.mark.parametrize("part", _LIMITS)
+def test_the_words_to_avoid_become_fewer(part: str) -> None:
+    count = sum(len(_WORDS.findall(path.read_text())) for path in _files(part))
+    assert count <= _LIMITS[part], f"new words to avoid in {part}: {', '.join(_AVOIDED)}"
+
+
+def test_a_word_to_avoid_is_seen() -> None:
+    assert _WORDS.findall("Whoever was told so; he is untold") == ["Whoever", "told"]
+
+
+def test_class_names_are_unique() -> None:
+    twice = {name: paths for name, paths in _classes().items() if len(paths) > 1 and name not in _SAME_NAME}
+    assert twice == {}

@@ -1,0 +1,1 @@
+"""Deprecated: its modules moved to folders of their own, such as `vox_mesh.locks`."""
