@@ -44,21 +44,21 @@ class Access:
         self._token = None if token is None else token.encode()
         self._read_token = None if read_token is None else read_token.encode()
         self._relay_keys = relay_keys
-        self._say = ThrottledLogger(_log)
+        self._log_throttled = ThrottledLogger(_log)
 
     def check(self, request: web.Request, scope: Scope = Scope.WRITE) -> None:
         """Raise 401 or 403 unless the request has this permission. Tokens are compared in constant time."""
         if self._token is None:
             _refuse_from_pages(request)
             return
-        said = request.headers.get("Authorization", "")
-        is_bearer = said[: len(_BEARER)].lower() == _BEARER
-        given = said[len(_BEARER) :].encode(errors="surrogateescape") if is_bearer else b""
-        may_do_all = hmac.compare_digest(given, self._token)
-        may_read = self._read_token is not None and hmac.compare_digest(given, self._read_token)
-        if may_do_all or (may_read and scope is Scope.READ):
+        header = request.headers.get("Authorization", "")
+        is_bearer = header[: len(_BEARER)].lower() == _BEARER
+        given = header[len(_BEARER) :].encode(errors="surrogateescape") if is_bearer else b""
+        has_token = hmac.compare_digest(given, self._token)
+        has_read_token = self._read_token is not None and hmac.compare_digest(given, self._read_token)
+        if has_token or (has_read_token and scope is Scope.READ):
             return
-        if may_read:
+        if has_read_token:
             raise Problem(
                 HTTPStatus.FORBIDDEN,
                 "read_only",
@@ -69,13 +69,13 @@ class Access:
             fault = self._relay_keys.fault(given.decode(errors="replace"))
             if fault is None and scope is Scope.RELAY:
                 return
-            if fault is None or fault in _KEYS_REFUSED:
-                raise _refused_key(fault)
+            if fault is None or fault in _KEY_PROBLEMS:
+                raise _rejected_key_problem(fault)
         self._refuse_stranger(request, is_bearer=is_bearer)
 
     def _refuse_stranger(self, request: web.Request, *, is_bearer: bool) -> NoReturn:
         fault = "its token is another one" if is_bearer else "it came without a token"
-        self._say(
+        self._log_throttled(
             logging.WARNING,
             "%s was refused: %s; VOX_MESH_TOKEN must be the same on all nodes",
             *(request.remote, fault),
@@ -88,7 +88,7 @@ class Access:
         )
 
 
-_KEYS_REFUSED: Final = {
+_KEY_PROBLEMS: Final = {
     WindowKeyFault.STALE: (
         "token_stale",
         "the bar of this key is over",
@@ -103,7 +103,7 @@ _KEYS_REFUSED: Final = {
 }
 
 
-def _refused_key(fault: WindowKeyFault | None) -> Problem:
+def _rejected_key_problem(fault: WindowKeyFault | None) -> Problem:
     """Return the problem of a relay key that is authentic but not valid for this request."""
     if fault is None:
         return Problem(
@@ -112,7 +112,7 @@ def _refused_key(fault: WindowKeyFault | None) -> Problem:
             "this key is for bringing messages only",
             "use the token of VOX_MESH_TOKEN",
         )
-    return Problem(HTTPStatus.UNAUTHORIZED, *_KEYS_REFUSED[fault])
+    return Problem(HTTPStatus.UNAUTHORIZED, *_KEY_PROBLEMS[fault])
 
 
 def _refuse_from_pages(request: web.Request) -> None:

@@ -22,45 +22,45 @@ _HTTP_PORT: Final = 80
 class ListenAddress:
     """Where a node listens, and what it announces. Without a port it does not listen."""
 
-    def __init__(self, host: str, port: int | None, told: str | None, variable: str) -> None:
+    def __init__(self, host: str, port: int | None, announced: str | None, variable: str) -> None:
         self.host = host
         self.port = port
-        self._told = told
+        self._announced = announced
         self._variable = variable
 
     @classmethod
-    def chosen(cls, control_addr: str | None, bind: str | None, *, has_token: bool) -> ListenAddress:
+    def from_settings(cls, control_addr: str | None, bind: str | None, *, has_token: bool) -> ListenAddress:
         """Return the address given by `bind`, or the announced address, or any local port.
 
         Without a token the service is neither reachable from nor announced to other machines.
         """
-        told = None if control_addr is None else urlsplit(control_addr.rstrip("/"))
+        announced = None if control_addr is None else urlsplit(control_addr.rstrip("/"))
         if bind is not None:
             parts, variable = urlsplit(f"//{bind}"), "VOX_MESH_BIND"
         else:
-            parts, variable = told or urlsplit(f"//{_LOOPBACK}:0"), "VOX_MESH_CONTROL_ADDR"
+            parts, variable = announced or urlsplit(f"//{_LOOPBACK}:0"), "VOX_MESH_CONTROL_ADDR"
         host, port = parts.hostname or _LOOPBACK, parts.port
         if not has_token:
-            others = [host] if told is None else [host, told.hostname or ""]
+            others = [host] if announced is None else [host, announced.hostname or ""]
             foreign = [each for each in others if not is_loopback(each)]
             if foreign:
                 _log.warning(
                     "VOX_MESH_TOKEN is not set: the HTTP service is for this machine only, not for %s",
                     foreign[-1],
                 )
-                told = None
+                announced = None
             if not is_loopback(host):
                 return cls(_LOOPBACK, port or 0, None, variable)
         if port is None and parts.scheme == "http":
             port = _HTTP_PORT
-        return cls(host, port, None if told is None else told.geturl(), variable)
+        return cls(host, port, None if announced is None else announced.geturl(), variable)
 
-    def told(self, port: int) -> str:
+    def announced_url(self, port: int) -> str:
         """Return the announced address: a local one, unless another was configured."""
-        if self._told is not None:
-            parts = urlsplit(self._told)
+        if self._announced is not None:
+            parts = urlsplit(self._announced)
             if not _is_any(parts.hostname or ""):
-                return self._told if parts.port != 0 else _with_port(parts, port)
+                return self._announced if parts.port != 0 else _with_port(parts, port)
         host = self.host
         if _is_any(host):
             host = _LOOPBACK_6 if ":" in host else _LOOPBACK
@@ -76,13 +76,13 @@ class ListenAddress:
             )
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            listening = socket.socket(found[0][0], socket.SOCK_STREAM)
+            addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            listening = socket.socket(addresses[0][0], socket.SOCK_STREAM)
         except OSError as error:
             raise self._unusable(error) from None
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(found[0][4])
+            listening.bind(addresses[0][4])
             listening.listen(backlog)  # listen at once: until then another process could bind the same port
             listening.setblocking(False)
         except OSError as error:

@@ -97,13 +97,13 @@ class Connection(web.RequestHandler):
             self.transport.abort()
 
 
-async def lost(request: web.Request) -> None:
+async def wait_until_lost(request: web.Request) -> None:
     """Wait until the client has disconnected."""
     connection: Any = request.protocol
     await connection.lost.wait()
 
 
-def touched(request: web.Request) -> None:
+def mark_active(request: web.Request) -> None:
     """Mark the connection as active."""
     connection: Any = request.protocol
     if connection is not None:
@@ -123,7 +123,7 @@ class Connections:
         self._server = server
         handle = server.request_handler
 
-        async def expecting_nothing_odd(request: web.BaseRequest) -> web.StreamResponse:
+        async def handle_expected(request: web.BaseRequest) -> web.StreamResponse:
             # Before any middleware, aiohttp answers other expectations with a text it may fail to encode.
             if request.headers.get("Expect", _CONTINUE).lower() == _CONTINUE:
                 return await handle(request)
@@ -131,7 +131,7 @@ class Connections:
                 HTTPStatus.EXPECTATION_FAILED, "expectation_failed", "only 100-continue can be expected"
             ).response
 
-        server.request_handler = expecting_nothing_odd
+        server.request_handler = handle_expected
 
     def __call__(self) -> Connection:
         assert self._server is not None
@@ -174,11 +174,11 @@ class Connections:
         """Record the activity of a request."""
         connection: Any = request.protocol
         connection.has_asked = True
-        touched(request)
+        mark_active(request)
         connection.under_way += 1
         try:
             return await handler(request)
         finally:
             connection.under_way -= 1
-            touched(request)
-            touched(request)  # from now on the client must read the response
+            mark_active(request)
+            mark_active(request)  # from now on the client must read the response

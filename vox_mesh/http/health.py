@@ -31,21 +31,21 @@ class HealthPages:
         app.router.add_get(READY, self._ready)
 
     async def _live(self, _: web.Request) -> web.Response:
-        return _told({"live": True}, HTTPStatus.OK)
+        return _json_response({"live": True}, HTTPStatus.OK)
 
     async def _ready(self, request: web.Request) -> web.Response:
         checks = self._checks()
         is_ready = all(check.is_ok for check in checks)
-        told: dict[str, object] = {"ready": is_ready}
+        document: dict[str, object] = {"ready": is_ready}
         if "verbose" in request.query:
             self._access.check(request, Scope.READ)
-            told["checks"] = [
+            document["checks"] = [
                 {"name": check.name, "ok": check.is_ok, "detail": check.detail} for check in checks
             ]
-        return _told(told, HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json_response(document, HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-def _told(document: dict[str, object], status: HTTPStatus) -> web.Response:
+def _json_response(document: dict[str, object], status: HTTPStatus) -> web.Response:
     headers = {"Cache-Control": "no-store"}
     return web.Response(
         body=orjson.dumps(document), status=status, content_type="application/json", headers=headers

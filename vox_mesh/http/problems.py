@@ -146,7 +146,6 @@ async def as_problems(request: web.Request, handler: Handler) -> web.StreamRespo
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
     except Exception:
-        _log.exception(
-            "request failed: method=%r path=%r", request.method, request.path
-        )  # escaped: the client chose these texts
+        # Escaped, as the client chose both texts.
+        _log.exception("request failed: method=%r path=%r", request.method, request.path)
         return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "bug", "this is a bug; the log has more").response

@@ -35,7 +35,9 @@ class NodeServer:
     ) -> None:
         token, read_token = _tokens(settings)
         own, store, bus = mesh.identity.node_id, mesh.store, mesh.bus
-        address = ListenAddress.chosen(settings.control_addr, settings.bind, has_token=token is not None)
+        address = ListenAddress.from_settings(
+            settings.control_addr, settings.bind, has_token=token is not None
+        )
         keys = None if token is None else relay_keys_of(mesh, token)
         access = Access(token, read_token, keys)
         # Older messages are pruned, so they could not be told from new ones.

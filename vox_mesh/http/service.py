@@ -43,23 +43,23 @@ class Service:
             add_to(app)
         # It is waited twice: for requests to end, and for cancelled ones.
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=patience.stop_s / 2)
-        self._listening: socket.socket | None = None
+        self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
         """Start to listen; return the announced address. The caller must call `stop`, even if this fails."""
-        self._listening = await self._address.listen(_BACKLOG)
+        self._socket = await self._address.listen(_BACKLOG)
         await self._runner.setup()
         assert self._runner.server is not None
         self.connections.begin(self._runner.server)
         self._server = await asyncio.get_running_loop().create_server(
-            self.connections, sock=self._listening, backlog=_BACKLOG, start_serving=False
+            self.connections, sock=self._socket, backlog=_BACKLOG, start_serving=False
         )
         await self._server.start_serving()
-        watching = self._faults.keep_running("http", self.connections.watch)
-        self._watching = asyncio.create_task(watching, name="vox-mesh-http")
-        url = self._address.told(self._listening.getsockname()[1])
+        watch_loop = self._faults.keep_running("http", self.connections.watch)
+        self._watch_task = asyncio.create_task(watch_loop, name="vox-mesh-http")
+        url = self._address.announced_url(self._socket.getsockname()[1])
         _log.info("listening on %s", url)
         return url
 
@@ -67,9 +67,9 @@ class Service:
         """Finish running requests and stop listening."""
         if self._server is not None:
             self._server.close()
-        if self._listening is not None:
-            self._listening.close()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        if self._socket is not None:
+            self._socket.close()
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            await asyncio.gather(self._watch_task, return_exceptions=True)
         await self._runner.cleanup()

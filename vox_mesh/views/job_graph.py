@@ -36,7 +36,7 @@ class Graph(NamedTuple):
 # --- collecting ----------------------------------------------------------------------------------------
 
 
-async def around(jobs: Jobs, job_ids: Iterable[str]) -> Graph:
+async def graph_around(jobs: Jobs, job_ids: Iterable[str]) -> Graph:
     """Return all transitive predecessors and successors of these jobs."""
     known: dict[str, None] = dict.fromkeys(job_ids)
     edges: list[Predecessor] = []
@@ -54,7 +54,7 @@ async def around(jobs: Jobs, job_ids: Iterable[str]) -> Graph:
     return await _graph(jobs, known, edges, is_cut)
 
 
-async def of_open(jobs: Jobs) -> Graph:
+async def graph_of_open(jobs: Jobs) -> Graph:
     """Return the graph of open jobs with their neighbours; isolated jobs are omitted."""
     job_ids = [job.job_id async for page in listed(jobs, OPEN, limit=MOST + 1) for job in page]
     is_cut = len(job_ids) > MOST

@@ -15,7 +15,7 @@ from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.queries import Predecessor
 from vox_mesh.model.jobs.records import Job, matches
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.rhythm import stamped
+from vox_mesh.views.rhythm import stamp_of
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class WholeJobView(JobView):
         )
 
 
-async def whole_job(mesh: MeshServices, reference: str) -> WholeJobView:
+async def show_whole_job(mesh: MeshServices, reference: str) -> WholeJobView:
     """Return all details of the job with this id, id prefix or ULID."""
     job = await mesh.jobs.find(reference)
     roster, names = mesh.jobs.roster, [job.job_id]
@@ -120,7 +120,7 @@ async def _stamp_of_outputs(mesh: MeshServices, job: Job) -> dict[str, Any]:
     with suppress(NotKnown):
         await mesh.rhythm.look()
         hlc = (await mesh.oplog.find(job.last_op)).hlc
-        return {**stamped(mesh, hlc)._asdict(), "hlc": hlc}
+        return {**stamp_of(mesh, hlc)._asdict(), "hlc": hlc}
     return {}
 
 

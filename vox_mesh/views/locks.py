@@ -58,7 +58,7 @@ class LockView:
         )
 
 
-async def lock_desk(
+async def choose_lock_service(
     mesh: MeshServices, *, ttl: float | None, until: str | None, **asked: Any
 ) -> tuple[Locks | BeatLocks, dict[str, Any]]:
     """Return the service to ask for a lock and its arguments: by TTL, or until a rhythm boundary."""
@@ -70,7 +70,7 @@ async def lock_desk(
     return mesh.rhythm.holds, {**asked, "until": until}
 
 
-async def held_under(mesh: MeshServices, key: str, token: int) -> Lock:
+async def find_held_lock(mesh: MeshServices, key: str, token: int) -> Lock:
     """Return the lock held on a key under this token."""
     try:
         return await mesh.locks.find(key, token)
@@ -78,9 +78,9 @@ async def held_under(mesh: MeshServices, key: str, token: int) -> Lock:
         raise _not_held(key, token) from None
 
 
-async def let_go(mesh: MeshServices, key: str, token: int) -> Lock:
+async def release_lock_under(mesh: MeshServices, key: str, token: int) -> Lock:
     """Release the lock held on a key under this token, with all of its keys."""
-    held = await held_under(mesh, key, token)
+    held = await find_held_lock(mesh, key, token)
     if not await mesh.locks.release(held):
         raise _not_held(key, token)
     return held

@@ -10,7 +10,7 @@ from vox_mesh.messages.claims import is_brought
 from vox_mesh.messages.queries import Thread
 from vox_mesh.model.messages.records import Message, MessageState
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.rhythm import stamped
+from vox_mesh.views.rhythm import stamp_of
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class MessageView:
         """Return the view of a message in any state."""
         row = message._asdict()
         del row["signature"]
-        window, beat_index = stamped(mesh, message.hlc)
+        window, beat_index = stamp_of(mesh, message.hlc)
         is_acked = message.state == MessageState.ACKED
         more = {"window": window, "beat_index": beat_index, "acknowledged": is_acked}
         return cls(**row | more | {"payload": message.body})
@@ -73,7 +73,7 @@ class ThreadView:
         return cls(*thread)
 
 
-async def found(mesh: MeshServices, beginning: str) -> Message:
+async def find_message(mesh: MeshServices, beginning: str) -> Message:
     """Return the message whose id begins with this text."""
     message = await mesh.bus.letters.find(beginning) if beginning else None
     if message is None:
@@ -81,9 +81,9 @@ async def found(mesh: MeshServices, beginning: str) -> Message:
     return message
 
 
-async def held(mesh: MeshServices, beginning: str, claim_owner: str) -> Message:
+async def find_claimed_message(mesh: MeshServices, beginning: str, claim_owner: str) -> Message:
     """Return the message with this claim. Whether the claim is valid is checked by the database."""
-    message = (await found(mesh, beginning))._replace(claim_owner=claim_owner)
+    message = (await find_message(mesh, beginning))._replace(claim_owner=claim_owner)
     if is_brought(message):  # known only to its node
         raise mesh.bus.stats.refuse(message)
     return message

@@ -12,7 +12,7 @@ from vox_mesh.oplog.export import record_of
 from vox_mesh.oplog.op_kinds import END_PHRASE, RESOLVE, SET_TEMPO, TEMPO_DECISION
 from vox_mesh.oplog.pending_ops import Waiting
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.rhythm import stamped
+from vox_mesh.views.rhythm import stamp_of
 
 _TOPICS: Final = {
     **dict.fromkeys(JOB_OPS, "job"),
@@ -34,7 +34,7 @@ def topic_of(entry: LogEntry) -> str:
 
 def stamped_record(mesh: MeshServices, entry: LogEntry) -> dict[str, Any]:
     """Return an entry for a JSON encoder, with the bar and beat of its timestamp."""
-    return {**record_of(entry), **stamped(mesh, entry.hlc)._asdict()}
+    return {**record_of(entry), **stamp_of(mesh, entry.hlc)._asdict()}
 
 
 @dataclass(frozen=True)

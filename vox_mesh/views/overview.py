@@ -28,14 +28,14 @@ MOST: Final = 200
 """The maximum number of items of each sort."""
 
 _SQL: Final = named("overview")
-_LOOK_S: Final = 3.0
+_READ_TIMEOUT_S: Final = 3.0
 
-_GONE: Final = {NodeState.DEAD: 1, NodeState.LEFT: 2}
-_JOBS_FIRST: Final = (
+_GONE_ORDER: Final = {NodeState.DEAD: 1, NodeState.LEFT: 2}
+_JOB_ORDER: Final = (
     *(JobState.RUNNING, JobState.CLAIMED, JobState.FAILED),
     *(JobState.PENDING, JobState.ABORTED, JobState.SUCCEEDED),
 )
-_MAIL_FIRST: Final = ("overdue", "dead", "unread", "claimed")
+_MESSAGE_ORDER: Final = ("overdue", "dead", "unread", "claimed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +181,12 @@ class Overview:
     @property
     def live(self) -> int:
         """The number of nodes that have neither left nor died."""
-        return sum(node.state not in _GONE for node in self.nodes)
+        return sum(node.state not in _GONE_ORDER for node in self.nodes)
 
     @property
     def replica_lags_ms(self) -> list[int]:
         """The replica lags that live nodes report."""
-        live = (node for node in self.nodes if node.state not in _GONE)
+        live = (node for node in self.nodes if node.state not in _GONE_ORDER)
         return [node.replica_lag_ms for node in live if node.replica_lag_ms is not None]
 
     def jobs_in(self, state: str) -> int:
@@ -196,10 +196,10 @@ class Overview:
 
 async def overview(mesh: MeshServices) -> Overview:
     """Return the current overview."""
-    return await Lookout(mesh).look()
+    return await OverviewReader(mesh).look()
 
 
-class Lookout:
+class OverviewReader:
     """Reads the overview of one mesh repeatedly; rarely changing parts are cached."""
 
     def __init__(self, mesh: MeshServices) -> None:
@@ -214,25 +214,25 @@ class Lookout:
         started = time.monotonic()
         values = (*store.tenant[:2], MOST, OWN + OFFICE)
         # Read from the primary: times are relative to its clock.
-        row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_LOOK_S))[0]
+        row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_READ_TIMEOUT_S))[0]
         took_ms = (time.monotonic() - started) * 1_000
         try:
-            async with asyncio.timeout(_LOOK_S):
+            async with asyncio.timeout(_READ_TIMEOUT_S):
                 nodes = await self._nodes(row)
                 rhythm = await self._rhythm(row)
                 database = await self._database(took_ms)
         except TimeoutError:
-            raise NoAnswer(f"no answer came within {_LOOK_S:g} s") from None
-        return _told(row, nodes, rhythm, database)
+            raise NoAnswer(f"no answer came within {_READ_TIMEOUT_S:g} s") from None
+        return _make_overview(row, nodes, rhythm, database)
 
     async def _nodes(self, row: Row) -> list[NodeView]:
         found = [Node._make((*each, row["now_ms"])) for each in orjson.loads(row["nodes"])]
-        known_by = (row["roles"], {node.node_id: node.kinds for node in found})
-        if self._roles[0] != known_by:
+        roles_key = (row["roles"], {node.node_id: node.kinds for node in found})
+        if self._roles[0] != roles_key:
             roles = {node.node_id: role for node, role in await with_roles(self._mesh, found)}
-            self._roles = known_by, roles
+            self._roles = roles_key, roles
         views = [NodeView.of(node, self._roles[1][node.node_id]) for node in found]
-        return sorted(views, key=lambda each: (_GONE.get(NodeState(each.state), 0), each.node_id))
+        return sorted(views, key=lambda each: (_GONE_ORDER.get(NodeState(each.state), 0), each.node_id))
 
     async def _rhythm(self, row: Row) -> RhythmLine:
         rhythm = self._mesh.rhythm
@@ -256,7 +256,9 @@ class Lookout:
         )
 
 
-def _told(row: Row, nodes: Sequence[NodeView], rhythm: RhythmLine, database: DatabaseLine) -> Overview:
+def _make_overview(
+    row: Row, nodes: Sequence[NodeView], rhythm: RhythmLine, database: DatabaseLine
+) -> Overview:
     now_ms: int = row["now_ms"]
     waiters = [_waiter(each, now_ms) for each in orjson.loads(row["waiters"])]
     locks = tuple(_lock(each, waiters, now_ms) for each in orjson.loads(row["locks"]))
@@ -268,11 +270,11 @@ def _told(row: Row, nodes: Sequence[NodeView], rhythm: RhythmLine, database: Dat
         nodes=tuple(nodes),
         draining=tuple(orjson.loads(row["drains"])),
         kinds=_kinds(row, now_ms),
-        jobs=tuple(sorted(jobs, key=lambda job: _JOBS_FIRST.index(JobState(job.state)))),
+        jobs=tuple(sorted(jobs, key=lambda job: _JOB_ORDER.index(JobState(job.state)))),
         locks=locks,
         waiters=tuple(each for each in waiters if each.lock_key not in held),
         mail=Mail(*orjson.loads(row["mail"])),
-        messages=tuple(sorted(messages, key=lambda each: _MAIL_FIRST.index(each.standing))),
+        messages=tuple(sorted(messages, key=lambda each: _MESSAGE_ORDER.index(each.standing))),
         open_conflicts=row["open_conflicts"],
         conflicts=tuple(_conflict(each, now_ms) for each in orjson.loads(row["conflicts"])),
         last_op_id=row["last_op_id"] or 0,

@@ -23,7 +23,7 @@ class ProofView:
     remarks: list[str]
 
 
-async def verified(mesh: MeshServices, reference: str) -> ProofView:
+async def verify_proof(mesh: MeshServices, reference: str) -> ProofView:
     """Verify the proof of a job."""
     job = await mesh.jobs.find(reference)
     faults, remarks, proof = await _verifier(mesh).check(job)
@@ -39,7 +39,7 @@ class Bundled(NamedTuple):
     faults: list[str]
 
 
-async def bundled(mesh: MeshServices, reference: str) -> Bundled:
+async def bundle_proof(mesh: MeshServices, reference: str) -> Bundled:
     """Return the bundle of a job, if its proof is valid."""
     job = await mesh.jobs.find(reference)
     verifier = _verifier(mesh)
@@ -85,7 +85,7 @@ class RebuildView:
     repaired: bool
 
 
-async def rebuilt(mesh: MeshServices, *, repair: bool = False) -> RebuildView:
+async def rebuild_roster(mesh: MeshServices, *, repair: bool = False) -> RebuildView:
     """Compare the jobs table with the op log, or with `repair` rebuild it from the log."""
     rebuild = Rebuild(mesh.store)
     differences = await (rebuild.repair() if repair else rebuild.check())

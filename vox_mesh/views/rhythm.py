@@ -93,7 +93,7 @@ class Stamped(NamedTuple):
     beat_index: int | None
 
 
-def stamped(mesh: MeshServices, hlc: Any) -> Stamped:
+def stamp_of(mesh: MeshServices, hlc: Any) -> Stamped:
     """Return the bar and beat of a hybrid timestamp; empty if it is malformed."""
     try:
         stamp = mesh.rhythm.stamp(hlc)

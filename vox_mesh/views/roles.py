@@ -123,14 +123,14 @@ async def clear_route(mesh: MeshServices, kind: str) -> RoutedView:
 
 
 async def _routed(mesh: MeshServices, kind: str, node_id: str | None) -> RoutedView:
-    async with explaining_refusals(mesh):
+    async with explain_refusals(mesh):
         op = await mesh.roles.route_kind(kind, node_id)
     return RoutedView(op.key, kind, node_id)
 
 
 async def rekey(mesh: MeshServices, node_id: str, key: str | None) -> KeyView:
     """Accept a new key for a node; by default, the key that was rejected."""
-    async with explaining_refusals(mesh):
+    async with explain_refusals(mesh):
         request = await mesh.roles.key_request(node_id)
         asked = None if request is None else request.public_key
         accepted, op = await mesh.roles.rekey(node_id, key or asked)
@@ -140,7 +140,7 @@ async def rekey(mesh: MeshServices, node_id: str, key: str | None) -> KeyView:
 
 
 @asynccontextmanager
-async def explaining_refusals(mesh: MeshServices) -> AsyncIterator[None]:
+async def explain_refusals(mesh: MeshServices) -> AsyncIterator[None]:
     """Add a hint to refusals of actions that only the owner may take."""
     try:
         yield

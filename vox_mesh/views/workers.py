@@ -51,7 +51,7 @@ async def workers(mesh: MeshServices) -> list[WorkerView]:
     ]
 
 
-async def worker_named(mesh: MeshServices, node_id: str) -> WorkerView:
+async def find_worker(mesh: MeshServices, node_id: str) -> WorkerView:
     """Return a node as a worker."""
     node = await mesh.nodes.find(node_id)
     if node is None:

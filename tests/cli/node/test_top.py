@@ -21,7 +21,7 @@ from vox_mesh import Mesh, Settings
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.top.feed import Feed
 from vox_mesh.top.running import fed
-from vox_mesh.views.overview import MOST, Lookout, overview
+from vox_mesh.views.overview import MOST, OverviewReader, overview
 
 _BUILDER: Final = "builder-1"
 _HEARTBEATS: Final = "UPDATE mesh_heartbeats SET"
@@ -287,7 +287,7 @@ async def test_one_look_asks_a_server_one_question(tmp_path: Path, shared_server
         settings = MESH.settings(tmp_path, shared_server, db_url=gateway.url)
         async with Mesh.open(settings) as node, Mesh.open_command(settings) as mesh:
             await node.roles.designate_coordinator(node.identity.node_id)
-            lookout = Lookout(mesh)
+            lookout = OverviewReader(mesh)
             await lookout.look()
             before = gateway.messages
             seen = await lookout.look()

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from vox_mesh.http.api.jobs import JobName
 from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
-from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageAsked, no_cursor
+from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageAsked, bad_cursor
 from vox_mesh.jobs import batches
 from vox_mesh.jobs.batches import OPEN, JobSelection
 from vox_mesh.model.jobs.records import Job, JobState
@@ -104,7 +104,7 @@ class _Chosen(PageAsked):
                 return None
             case [str(state), int(place)] if state in choice.states and 0 <= place < 2**63:
                 return JobState(state), place
-        raise no_cursor()
+        raise bad_cursor()
 
 
 class ToAbortMany(_Chosen):

@@ -16,7 +16,7 @@ from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.job_graph import GraphView, around, of_open
+from vox_mesh.views.job_graph import GraphView, graph_around, graph_of_open
 from vox_mesh.views.jobs import (
     CountView,
     JobView,
@@ -25,9 +25,9 @@ from vox_mesh.views.jobs import (
     WholeJobView,
     job_counts,
     ready_jobs,
-    whole_job,
+    show_whole_job,
 )
-from vox_mesh.views.proofs import ProofView, RebuildView, bundled, rebuilt, verified
+from vox_mesh.views.proofs import ProofView, RebuildView, bundle_proof, rebuild_roster, verify_proof
 
 JOBS: Final = Operations("jobs")
 
@@ -116,19 +116,19 @@ async def list_ready_jobs(mesh: MeshServices, query: ReadyAsked) -> list[JobView
 @JOBS.get("/v1/jobs/graph", takes_s=_ALL_S)
 async def graph_open_jobs(mesh: MeshServices) -> GraphView:
     """Show what waits for what, of all jobs that are still to be done."""
-    return GraphView.of(await of_open(mesh.jobs))
+    return GraphView.of(await graph_of_open(mesh.jobs))
 
 
 @JOBS.get("/v1/jobs/rebuild", takes_s=_ALL_S)
 async def check_roster(mesh: MeshServices) -> RebuildView:
     """Compare the roster with the log that it follows from."""
-    return await rebuilt(mesh)
+    return await rebuild_roster(mesh)
 
 
 @JOBS.post("/v1/jobs/rebuild", takes_s=_ALL_S)
 async def repair_roster(mesh: MeshServices) -> RebuildView:
     """Make the roster as the log has it."""
-    return await rebuilt(mesh, repair=True)
+    return await rebuild_roster(mesh, repair=True)
 
 
 # --- one job -------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ async def repair_roster(mesh: MeshServices) -> RebuildView:
 @JOBS.get("/v1/jobs/{job}")
 async def show_job(mesh: MeshServices, job: JobName) -> WholeJobView:
     """Show all of a job: state, manifest, attempts, progress, what it waits for, and what it left."""
-    return await whole_job(mesh, job)
+    return await show_whole_job(mesh, job)
 
 
 class WaitAsked(Asked):
@@ -183,7 +183,7 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsAsked) -> P
 @JOBS.get("/v1/jobs/{job}/graph")
 async def graph_job(mesh: MeshServices, job: JobName) -> GraphView:
     """Show what a job waits for, and what waits for it, and so on."""
-    return GraphView.of(await around(mesh.jobs, [(await mesh.jobs.find(job)).job_id]))
+    return GraphView.of(await graph_around(mesh.jobs, [(await mesh.jobs.find(job)).job_id]))
 
 
 # --- proofs --------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ Bundle = Annotated[
 @JOBS.get("/v1/jobs/{job}/bundle", takes_s=_ALL_S)
 async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     """Give all that is needed to check a job's proof elsewhere; it may not be changed by a byte."""
-    bundle = await bundled(mesh, job)
+    bundle = await bundle_proof(mesh, job)
     if bundle.faults:
         raise Problem(
             HTTPStatus.CONFLICT,
@@ -214,4 +214,4 @@ async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
 @JOBS.get("/v1/jobs/{job}/verify", takes_s=_ALL_S)
 async def verify_job(mesh: MeshServices, job: JobName) -> ProofView:
     """Check the proof of a job: its signature, what it says, and what the job left."""
-    return await verified(mesh, job)
+    return await verify_proof(mesh, job)

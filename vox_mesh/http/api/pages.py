@@ -44,7 +44,7 @@ class PageAsked(Asked):
         try:
             position = orjson.loads(base64.urlsafe_b64decode(self.cursor + "=" * (-len(self.cursor) % 4)))
         except (ValueError, binascii.Error):
-            raise no_cursor() from None
+            raise bad_cursor() from None
         return position
 
     @property
@@ -52,7 +52,7 @@ class PageAsked(Asked):
         """The position as a row id. Raises a problem if it is none."""
         position = self.position
         if position is not None and not (type(position) is int and 0 <= position < 2**63):
-            raise no_cursor()
+            raise bad_cursor()
         return position
 
     @property
@@ -60,7 +60,7 @@ class PageAsked(Asked):
         """The position as a name. Raises a problem if it is none."""
         position = self.position
         if position is not None and not isinstance(position, str):
-            raise no_cursor()
+            raise bad_cursor()
         return position
 
     def page(self, items: Sequence[T], position: Callable[[T], Any], *, goes_on: bool = False) -> Page[T]:
@@ -82,7 +82,7 @@ def _cursor(position: Any) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(position)).decode().rstrip("=")
 
 
-def no_cursor() -> Problem:
+def bad_cursor() -> Problem:
     """Return the problem for an invalid cursor."""
     return Problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,

@@ -13,16 +13,16 @@ from aiohttp import web
 from vox_mesh.errors import MeshError
 from vox_mesh.http.api.openapi import JSON_LINES
 from vox_mesh.http.api.operations import JsonLines
-from vox_mesh.http.connections import touched
+from vox_mesh.http.connections import mark_active
 
 _log = logging.getLogger(__name__)
 
 _PIECE_BYTES: Final = 64 * 2**10
-_TAKE_S: Final = 10.0
+_WRITE_TIMEOUT_S: Final = 10.0
 """The timeout for the client to read a piece."""
 
 
-async def sent_as_it_comes(request: web.Request, answer: JsonLines) -> web.StreamResponse:
+async def send_stream(request: web.Request, answer: JsonLines) -> web.StreamResponse:
     """Send an answer piece by piece; abort the connection if it fails midway, so it can't seem complete."""
     headers = {"Content-Type": JSON_LINES, "Cache-Control": "no-store"}
     response = web.StreamResponse(headers=headers)
@@ -55,9 +55,9 @@ async def _send(
     while True:
         part = memoryview(b"".join(lines))
         for at in range(0, len(part), _PIECE_BYTES):
-            async with asyncio.timeout(_TAKE_S):
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 await response.write(part[at : at + _PIECE_BYTES])
-            touched(request)
+            mark_active(request)
         lines = await anext(more, [])
         if not lines:
             return

@@ -16,7 +16,7 @@ from prometheus_client.core import (
 
 from vox_mesh.errors import StaleFence
 from vox_mesh.http.metrics.instruments import as_label, counter, counters, gauge, histogram, states
-from vox_mesh.http.metrics.rhythm_collector import rhythm_families
+from vox_mesh.http.metrics.rhythm_collector import collect_rhythm
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.locks.locks import Locks
@@ -75,14 +75,14 @@ class SupervisedPart(Protocol):
     restarts: int
 
 
-class Seen(NamedTuple):
+class ScrapeInputs(NamedTuple):
     """The asynchronously read values; `None` if unavailable."""
 
     census: Census | None
     spool: SpoolStatus | None
 
 
-class HttpTally:
+class HttpStats:
     """Counts requests and responses of the service."""
 
     def __init__(self) -> None:
@@ -94,11 +94,11 @@ class HttpTally:
 class MetricsCollector:
     """Collects the metrics of one node on each scrape; asynchronously read values are in `seen`."""
 
-    def __init__(self, node: Measured, http: HttpTally, is_ready: Callable[[], bool] | None) -> None:
+    def __init__(self, node: Measured, http: HttpStats, is_ready: Callable[[], bool] | None) -> None:
         self._node = node
         self._http = http
         self._is_ready = is_ready
-        self.seen = Seen(None, None)
+        self.seen = ScrapeInputs(None, None)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; one without a known value has no samples."""
@@ -110,7 +110,7 @@ class MetricsCollector:
         yield from self._writes()
         yield from self._database()
         yield from self._log()
-        yield from rhythm_families(self._node.rhythm, self.seen.census)
+        yield from collect_rhythm(self._node.rhythm, self.seen.census)
         yield from self._service()
 
     def _itself(self) -> Iterator[Metric]:

@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Access, Scope
-from vox_mesh.http.metrics.collector import MAX_KINDS, HttpTally, Measured, MetricsCollector, Seen
+from vox_mesh.http.metrics.collector import MAX_KINDS, HttpStats, Measured, MetricsCollector, ScrapeInputs
 from vox_mesh.http.metrics.labels import Label
 from vox_mesh.http.metrics.rhythm_collector import MAX_SUBJECTS
 from vox_mesh.http.problems import Handler
@@ -24,7 +24,7 @@ from vox_mesh.store.spool.spool import SpoolStatus
 PATH: Final = "/metrics"
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
-_LOOK_S: Final = 1.0
+_READ_TIMEOUT_S: Final = 1.0
 """The timeout of asynchronously read values; later ones are omitted."""
 
 
@@ -35,10 +35,10 @@ class Metrics:
         self._access = access
         self._store = node.store
         self._clock = node.clock
-        self._http = HttpTally()
-        self._families = MetricsCollector(node, self._http, is_ready)
+        self._http = HttpStats()
+        self._collector = MetricsCollector(node, self._http, is_ready)
         self._registry = CollectorRegistry()
-        self._registry.register(self._families)
+        self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)
 
     def add_to(self, app: web.Application) -> None:
@@ -53,21 +53,21 @@ class Metrics:
 
     async def exposition(self) -> bytes:
         """Return all metrics now. While the database is away, its metrics are omitted."""
-        seen = Seen(*await asyncio.gather(self._census(), self._spooled()))
-        self._families.seen = seen  # no await from here on: a concurrent scrape sets its own
+        seen = ScrapeInputs(*await asyncio.gather(self._census(), self._spooled()))
+        self._collector.seen = seen  # no await from here on: a concurrent scrape sets its own
         return generate_latest(self._registry)
 
     async def _census(self) -> Census | None:
         if self._store.is_prepared:
             with suppress(MeshError):
                 return await take_census(
-                    self._store, self._clock, kinds=MAX_KINDS, budgets=MAX_SUBJECTS, timeout=_LOOK_S
+                    self._store, self._clock, kinds=MAX_KINDS, budgets=MAX_SUBJECTS, timeout=_READ_TIMEOUT_S
                 )
         return None
 
     async def _spooled(self) -> SpoolStatus | None:
         with suppress(MeshError, TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
+            async with asyncio.timeout(_READ_TIMEOUT_S):
                 return await self._store.spooled()
         return None
 

@@ -11,30 +11,30 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from vox_mesh.model.base.histogram import Histogram
 
 
-def gauge(name: str, told: str, value: float | None) -> Metric:
+def gauge(name: str, help_text: str, value: float | None) -> Metric:
     """Return a gauge; without a value it has no sample."""
-    family = GaugeMetricFamily(name, told)
+    family = GaugeMetricFamily(name, help_text)
     if value is not None:
         family.add_metric((), value)
     return family
 
 
-def counter(name: str, told: str, value: float) -> Metric:
+def counter(name: str, help_text: str, value: float) -> Metric:
     """Return a counter since the process started."""
-    return CounterMetricFamily(name, told, value)
+    return CounterMetricFamily(name, help_text, value)
 
 
-def counters(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
+def counters(name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
     """Return a counter for each value of a label."""
-    family = CounterMetricFamily(name, told, labels=(label,))
+    family = CounterMetricFamily(name, help_text, labels=(label,))
     for each, value in values.items():
         family.add_metric((each,), value)
     return family
 
 
-def states(name: str, told: str, states: Iterable[str], current: str) -> Metric:
+def states(name: str, help_text: str, states: Iterable[str], current: str) -> Metric:
     """Return a gauge for each state, which is 1 for the current one."""
-    family = GaugeMetricFamily(name, told, labels=("state",))
+    family = GaugeMetricFamily(name, help_text, labels=("state",))
     for state in states:
         family.add_metric((as_label(state),), state == current)
     return family
@@ -45,7 +45,7 @@ def as_label(words: str) -> str:
     return words.replace(" ", "_").replace("-", "_")
 
 
-def histogram(name: str, told: str, spread: Histogram) -> Metric:
+def histogram(name: str, help_text: str, values: Histogram) -> Metric:
     """Return a histogram."""
-    buckets: list[Any] = [("+Inf" if bound == inf else str(bound), count) for bound, count in spread.buckets]
-    return HistogramMetricFamily(name, told, buckets=buckets, sum_value=spread.sum)
+    buckets: list[Any] = [("+Inf" if bound == inf else str(bound), count) for bound, count in values.buckets]
+    return HistogramMetricFamily(name, help_text, buckets=buckets, sum_value=values.sum)

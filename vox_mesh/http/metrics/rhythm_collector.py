@@ -20,11 +20,11 @@ MAX_SUBJECTS: Final = 50
 
 ALARMS: Final = ("promise_miss_rate", "overrun_rate", "no_status_claims")
 
-_LAST_BARS: Final = 3
+_MAX_AGE_BARS: Final = 3
 """The maximum age of the last report in bars: quiet bars are not reported."""
 
 
-def rhythm_families(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
+def collect_rhythm(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
     """Yield the metrics of the rhythm."""
     frame, tally = rhythm.frame(), rhythm.reverb.totals
     yield histogram(
@@ -81,4 +81,4 @@ def _last_bar(rhythm: Rhythm, census: Census) -> BarReport | None:
     if report is None:
         return None
     bars = rhythm.timeline.bars_between(report.end_ms, max(now_ms, report.end_ms))
-    return report if bars < _LAST_BARS else None
+    return report if bars < _MAX_AGE_BARS else None

@@ -23,14 +23,14 @@ if TYPE_CHECKING:  # imported with the first delivery: it is large, and many nod
 
 _TIMEOUT_S: Final = 3.0
 _CONNECT_S: Final = 1.0
-_KEPT_S: Final = 30.0
+_KEEPALIVE_S: Final = 30.0
 _MAX_CONNECTIONS: Final = 64
 _MAX_ANSWER_BYTES: Final = 2**16
-_MAX_TOLD: Final = 300
+_MAX_PEER_TEXT: Final = 300
 _KEY: Final = re.compile(rf"{re.escape(MARK)}[\w.-]*", re.ASCII)
-_OUT_OF_TIME: Final = ("token_stale", "token_early")
-_TOLD_STRANGER: Final = "VOX_MESH_TOKEN must be the same on both nodes"
-_AGAIN: Final = (
+_EXPIRED_KEY_CODES: Final = ("token_stale", "token_early")
+_UNAUTHORIZED_HINT: Final = "VOX_MESH_TOKEN must be the same on both nodes"
+_RETRY_STATUSES: Final = (
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.MISDIRECTED_REQUEST,
     HTTPStatus.TOO_MANY_REQUESTS,
@@ -60,7 +60,7 @@ class HttpRelayClient:
             headers=self._headers,
             verify=trust,
             timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
-            limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEPT_S),
+            limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEEPALIVE_S),
             trust_env=False,  # a proxy to the internet can't reach other nodes
             follow_redirects=False,
         )
@@ -72,20 +72,20 @@ class HttpRelayClient:
             headers["traceparent"] = messages[0].traceparent
         body = orjson.dumps([wire(message) for message in messages])
         key = None if self._keys is None else self._keys.current()
-        status, document = await self._posted(peer, headers, body, key)
-        if self._keys is not None and key is not None and document.get("code") in _OUT_OF_TIME:
-            status, document = await self._posted(peer, headers, body, await self._keys.instead_of(key))
+        status, document = await self._post(peer, headers, body, key)
+        if self._keys is not None and key is not None and document.get("code") in _EXPIRED_KEY_CODES:
+            status, document = await self._post(peer, headers, body, await self._keys.replace(key))
         if status == HTTPStatus.OK:
             return
-        detail = f"{status} {self._told(document.get('detail')) or _phrase_of(status)}"
-        hint = self._told(document.get("hint"))
-        if document.get("code") in _OUT_OF_TIME:
+        detail = f"{status} {self._sanitize(document.get('detail')) or _phrase_of(status)}"
+        hint = self._sanitize(document.get("hint"))
+        if document.get("code") in _EXPIRED_KEY_CODES:
             raise RelayFailed(detail, hint=hint)
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _AGAIN:
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _RETRY_STATUSES:
             raise RelayFailed(detail)
-        raise RelayRefused(detail, hint=_TOLD_STRANGER if status == HTTPStatus.UNAUTHORIZED else hint)
+        raise RelayRefused(detail, hint=_UNAUTHORIZED_HINT if status == HTTPStatus.UNAUTHORIZED else hint)
 
-    async def _posted(
+    async def _post(
         self, peer: Peer, headers: dict[str, str], body: bytes, key: str | None
     ) -> tuple[int, dict[str, Any]]:
         """Post the body; return the status, and the problem document if there is one."""
@@ -97,25 +97,27 @@ class HttpRelayClient:
             client = self._client(peer.url or "")
             request = client.build_request("POST", f"{peer.url}{PATH}", content=body, headers=headers)
             async with asyncio.timeout(2 * _TIMEOUT_S):  # httpx's timeouts apply to each step only
-                status, answer = await _answer(client, request)
+                status, answer = await _send(client, request)
         except TimeoutError:
             raise RelayFailed(f"{peer.url}: the answer does not come to an end") from None
         except (httpx.InvalidURL, ValueError) as error:
-            raise RelayRefused(f"{peer.url} is no address: {self._told(str(error))}") from None
+            raise RelayRefused(f"{peer.url} is no address: {self._sanitize(str(error))}") from None
         except httpx.HTTPError as error:
-            raise RelayFailed(f"{peer.url}: {self._told(str(error)) or type(error).__name__}") from None
+            raise RelayFailed(f"{peer.url}: {self._sanitize(str(error)) or type(error).__name__}") from None
         except Exception as error:
             # Below httpx, anyio raises `AttributeError` on uvloop if a peer closes the connection early.
-            why = f"{type(error).__name__}: {self._told(str(error))}"
-            raise RelayFailed(f"{peer.url}: the connection failed: {why}") from error
+            reason = f"{type(error).__name__}: {self._sanitize(str(error))}"
+            raise RelayFailed(f"{peer.url}: the connection failed: {reason}") from error
         return status, {} if status == HTTPStatus.OK else _document(answer)
 
-    def _told(self, text: object) -> str:
+    def _sanitize(self, text: object) -> str:
         """Return a peer's text for a log: one line, shortened, and without our token and keys."""
-        said = text if isinstance(text, str) else ""
+        shown = text if isinstance(text, str) else ""
         if self._keys is not None:
-            said = _KEY.sub("***", said.replace(self._keys.secret, "***"))
-        return "".join(each if each.isprintable() else "?" for each in " ".join(said.split())[:_MAX_TOLD])
+            shown = _KEY.sub("***", shown.replace(self._keys.secret, "***"))
+        return "".join(
+            each if each.isprintable() else "?" for each in " ".join(shown.split())[:_MAX_PEER_TEXT]
+        )
 
     async def close(self) -> None:
         """Close all connections."""
@@ -123,7 +125,7 @@ class HttpRelayClient:
             await client.aclose()
 
 
-async def _answer(client: httpx.AsyncClient, request: httpx.Request) -> tuple[int, bytes]:
+async def _send(client: httpx.AsyncClient, request: httpx.Request) -> tuple[int, bytes]:
     """Return the status, and the body up to the size limit of a problem document."""
     response = await client.send(request, stream=True)
     try:

@@ -105,23 +105,23 @@ class Delivery:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "too many requests at the same time")
         self._at_once += 1
         try:
-            messages = _messages(await body_of(request, self._limits.read_s))
+            messages = _parse_messages(await body_of(request, self._limits.read_s))
             stored = request.headers.get(STORED) == "1"
             await self._reception.take(messages, stored=stored)
         finally:
             self._at_once -= 1
-        taken = {"message_uuids": [message.message_uuid for message in messages]}
-        return web.Response(body=orjson.dumps(taken), content_type="application/json")
+        accepted = {"message_uuids": [message.message_uuid for message in messages]}
+        return web.Response(body=orjson.dumps(accepted), content_type="application/json")
 
     def _refuse_misdirected(self, request: web.Request) -> None:
-        meant = request.headers.get(NODE)
-        if meant is None:
+        target = request.headers.get(NODE)
+        if target is None:
             raise Problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "node_missing",
                 f"the header {NODE} does not say which node this is meant for",
             )
-        if meant != self._node_id:
+        if target != self._node_id:
             raise Problem(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "misdirected",
@@ -130,17 +130,17 @@ class Delivery:
             )
 
 
-def _messages(body: bytes) -> list[Message]:
+def _parse_messages(body: bytes) -> list[Message]:
     """Return the messages of a body, one or several."""
     try:
-        said = orjson.loads(body)
+        document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise _unprocessable("not_json", f"the body is not JSON: {error}") from None
-    several = said if isinstance(said, list) else [said]
-    if not 1 <= len(several) <= MAX_MESSAGES:
-        raise _unprocessable("bad_count", f"a request has 1 to {MAX_MESSAGES} messages, not {len(several)}")
+    documents = document if isinstance(document, list) else [document]
+    if not 1 <= len(documents) <= MAX_MESSAGES:
+        raise _unprocessable("bad_count", f"a request has 1 to {MAX_MESSAGES} messages, not {len(documents)}")
     messages = []
-    for number, each in enumerate(several):
+    for number, each in enumerate(documents):
         if not isinstance(each, dict) or not _FIELDS.issuperset(each):  # there may be many others
             raise _unprocessable(
                 "bad_message", f"message {number} is no object, or has a field of no message"

@@ -11,7 +11,7 @@ from vox_mesh.errors import MeshError
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.model.rhythm.window_keys import RELAY, Project, WindowKeyFault, check, issue
 
-_LOOK_S: Final = 1.0
+_CLOCK_TIMEOUT_S: Final = 1.0
 
 
 class RelayKeys:
@@ -32,7 +32,7 @@ class RelayKeys:
         self._window_at = window_at
         self._revoke_after_bars = revoke_after_bars
         self._look_at_clock = look_at_clock
-        self._made: tuple[Window, str] | None = None
+        self._issued: tuple[Window, str] | None = None
 
     @property
     def secret(self) -> str:
@@ -42,17 +42,16 @@ class RelayKeys:
     def current(self) -> str:
         """Return the key of the current bar."""
         window = self._window_at(self._now_ms())
-        if self._made is None or self._made[0] != window:
-            self._made = window, issue(self._secret, self._project, RELAY, window)
-        return self._made[1]
+        if self._issued is None or self._issued[0] != window:
+            self._issued = window, issue(self._secret, self._project, RELAY, window)
+        return self._issued[1]
 
-    async def instead_of(self, stale: str) -> str:
+    async def replace(self, stale: str) -> str:
         """Return a key to replace a rejected one; if the current one is the same, read the clock first."""
         if self.current() == stale:
-            with suppress(
-                MeshError, TimeoutError
-            ):  # the database may be away; then the relay is the only path left
-                async with asyncio.timeout(_LOOK_S):
+            # The database may be away; then the relay is the only path left.
+            with suppress(MeshError, TimeoutError):
+                async with asyncio.timeout(_CLOCK_TIMEOUT_S):
                     await self._look_at_clock()
         return self.current()
 

@@ -60,10 +60,9 @@ def issue(secret: str, project: Project, role: str, window: Window) -> str:
         "start_ms": window.start_ms,
         "end_ms": window.end_ms,
     }
-    fields = canonical(fields).encode()
-    return (
-        f"{MARK}{_encode(fields)}.{_encode(hmac.digest(_derive_key(secret, fields), fields, hashlib.sha256))}"
-    )
+    data = canonical(fields).encode()
+    proof = hmac.digest(_derive_key(secret, data), data, hashlib.sha256)
+    return f"{MARK}{_encode(data)}.{_encode(proof)}"
 
 
 def check(
@@ -115,12 +114,12 @@ def _parse_fields(token: str) -> dict[str, Any] | None:
     return fields if is_bar else None
 
 
-def _derive_key(secret: str, fields: bytes) -> bytes:
+def _derive_key(secret: str, data: bytes) -> bytes:
     """Return the proof's key, valid only for this project, role and bar. It does not reveal the token."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return HKDF(SHA256(), length=_KEY_BYTES, salt=_PURPOSE, info=fields).derive(secret.encode())
+    return HKDF(SHA256(), length=_KEY_BYTES, salt=_PURPOSE, info=data).derive(secret.encode())
 
 
 def _encode(data: bytes) -> str:
