@@ -186,7 +186,7 @@ class MeshNode(Mesh):
 
     async def catch_up(self) -> None:
         """Beside the tick, do now what has come due: after the clock was turned, no timer of ours rings."""
-        self.rhythm.times.turned()
+        self.rhythm.times.notify_clock_set()
         await self.rhythm.status.catch_up()
         await self._conductor.catch_up()
         await self.locks.catch_up()

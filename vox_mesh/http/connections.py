@@ -138,7 +138,7 @@ class Connections:
         return Connection(self, self._server, self._patience)
 
     @property
-    def open_ones(self) -> list[Connection]:
+    def open_connections(self) -> list[Connection]:
         """All open connections, in the order they were made."""
         if self._server is None:
             return []
@@ -146,12 +146,12 @@ class Connections:
 
     def make_room(self, newest: Connection) -> None:
         """If there are too many connections, close an idle one: first one that has sent no request."""
-        connections = [each for each in self.open_ones if not each.is_closing]
+        connections = [each for each in self.open_connections if not each.is_closing]
         if len(connections) <= self._patience.connections:
             return
         idle = [each for each in connections if not each.under_way and each is not newest]
         victim = min(idle, key=lambda each: (each.has_asked, each.since), default=newest)
-        self.say(logging.WARNING, "there are more than %d connections", self._patience.connections)
+        self.say(logging.WARNING, "too many connections: limit=%d", self._patience.connections)
         victim.hang_up()
 
     async def watch(self) -> None:
@@ -163,14 +163,14 @@ class Connections:
     def run_once(self) -> None:
         """Close connections that exceeded their timeout."""
         now = asyncio.get_running_loop().time()
-        for each in self.open_ones:
+        for each in self.open_connections:
             if each.under_way:
                 continue  # each request has its own deadline
             if now - each.since > (self._patience.kept_s if each.has_asked else self._patience.first_s):
                 each.hang_up()
 
     @web.middleware
-    async def noted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def record_activity(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Record the activity of a request."""
         connection: Any = request.protocol
         connection.has_asked = True

@@ -40,7 +40,7 @@ class NodeServer:
         )
         keys = None if token is None else relay_keys_of(mesh, token)
         access = Access(token, read_token, keys)
-        # Older messages are pruned, so they could not be told from new ones.
+        # Older messages are pruned, so duplicates of them would seem new.
         window_ms = min(WINDOW_MS, round(settings.message_retention * 1_000))
         reception = Reception(store, bus, mesh.clock, window_ms, monotonic)
         self._events = EventStream(mesh, access)

@@ -14,7 +14,7 @@ from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.body import MAX_BODY_BYTES
 from vox_mesh.http.connections import Connections, Patience
 from vox_mesh.http.problems import as_problems
-from vox_mesh.http.tracing import traced
+from vox_mesh.http.tracing import continue_trace
 from vox_mesh.store.background import BackgroundFaults
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,8 @@ class Service:
         self._faults = BackgroundFaults() if faults is None else faults
         self.connections = Connections(patience)
         app = web.Application(
-            middlewares=[self.connections.noted, traced, as_problems], client_max_size=MAX_BODY_BYTES
+            middlewares=[self.connections.record_activity, continue_trace, as_problems],
+            client_max_size=MAX_BODY_BYTES,
         )
         for add_to in parts:
             add_to(app)

@@ -12,7 +12,7 @@ from vox_mesh.observability.log_context import of_trace, telling
 
 
 @web.middleware
-async def traced(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def continue_trace(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Continue the trace of a request, if it names one. Must be outside of `as_problems`."""
     label = Label.of(request)
     trace = Trace.read(request.headers.get("traceparent"))

@@ -10,7 +10,7 @@ from vox_mesh.jobs.batches import OPEN, found, listed
 from vox_mesh.jobs.jobs import MAX_AT_ONCE, Jobs
 from vox_mesh.jobs.queries import Predecessor
 
-MOST: Final = 5_000
+MAX_JOBS: Final = 5_000
 """The maximum number of jobs followed."""
 
 OP: Final = "op"
@@ -47,7 +47,7 @@ async def graph_around(jobs: Jobs, job_ids: Iterable[str]) -> Graph:
         near = [edge.predecessor for edge in before if edge.awaited != OP]
         near += await _successors(jobs, frontier)
         frontier = [name for name in dict.fromkeys(near) if name not in known]
-        room = max(0, MOST - len(known))
+        room = max(0, MAX_JOBS - len(known))
         is_cut = is_cut or len(frontier) > room
         frontier = frontier[:room]
         known.update(dict.fromkeys(frontier))
@@ -56,9 +56,9 @@ async def graph_around(jobs: Jobs, job_ids: Iterable[str]) -> Graph:
 
 async def graph_of_open(jobs: Jobs) -> Graph:
     """Return the graph of open jobs with their neighbours; isolated jobs are omitted."""
-    job_ids = [job.job_id async for page in listed(jobs, OPEN, limit=MOST + 1) for job in page]
-    is_cut = len(job_ids) > MOST
-    job_ids = job_ids[:MOST]
+    job_ids = [job.job_id async for page in listed(jobs, OPEN, limit=MAX_JOBS + 1) for job in page]
+    is_cut = len(job_ids) > MAX_JOBS
+    job_ids = job_ids[:MAX_JOBS]
     edges = await _predecessors(jobs, job_ids)
     later = set(await _successors(jobs, job_ids)) - {*job_ids}
     edges += [edge for edge in await _predecessors(jobs, sorted(later)) if edge.predecessor in {*job_ids}]

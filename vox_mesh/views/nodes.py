@@ -88,12 +88,12 @@ def _texts(said: str) -> list[str]:
 async def with_roles(mesh: MeshServices, found: list[Node]) -> list[tuple[Node, str]]:
     """Return these nodes, each with its role."""
     owner, coordinator = await mesh.roles.owner(), await mesh.roles.coordinator()
-    told: list[tuple[Node, str]] = []
+    with_role: list[tuple[Node, str]] = []
     for node in found:
         roles = []
         if owner is not None and owner.node_id == node.node_id:
             roles.append(_OWNER)
         if coordinator is not None and coordinator.node_id == node.node_id:
             roles.append(_COORDINATOR)
-        told.append((node, "+".join(roles) or ("worker" if kinds_of(node) else "peer")))
-    return told
+        with_role.append((node, "+".join(roles) or ("worker" if kinds_of(node) else "peer")))
+    return with_role

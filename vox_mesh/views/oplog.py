@@ -65,8 +65,8 @@ class EntryView:
     @classmethod
     def of(cls, mesh: MeshServices, entry: LogEntry) -> EntryView:
         """Return the view of an entry."""
-        told = {**entry._asdict(), **stamped_record(mesh, entry)}
-        return cls(**{name: told[name] for name in cls.__dataclass_fields__})
+        columns = {**entry._asdict(), **stamped_record(mesh, entry)}
+        return cls(**{name: columns[name] for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.views.nodes import NodeView, with_roles
 from vox_mesh.views.rhythm import BeatView, report_of
 
-MOST: Final = 200
+MAX_ITEMS: Final = 200
 """The maximum number of items of each sort."""
 
 _SQL: Final = named("overview")
@@ -212,7 +212,7 @@ class OverviewReader:
         """Return the current overview, read with one query that has a deadline of some seconds."""
         store = self._mesh.store
         started = time.monotonic()
-        values = (*store.tenant[:2], MOST, OWN + OFFICE)
+        values = (*store.tenant[:2], MAX_ITEMS, OWN + OFFICE)
         # Read from the primary: times are relative to its clock.
         row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_READ_TIMEOUT_S))[0]
         took_ms = (time.monotonic() - started) * 1_000

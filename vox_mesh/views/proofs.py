@@ -27,8 +27,8 @@ async def verify_proof(mesh: MeshServices, reference: str) -> ProofView:
     """Verify the proof of a job."""
     job = await mesh.jobs.find(reference)
     faults, remarks, proof = await _verifier(mesh).check(job)
-    told = None if faults or proof is None else trailers(proof)
-    return ProofView(job.job_id, job.state, told, not faults, faults, remarks)
+    proof_trailers = None if faults or proof is None else trailers(proof)
+    return ProofView(job.job_id, job.state, proof_trailers, not faults, faults, remarks)
 
 
 class Bundled(NamedTuple):

@@ -70,15 +70,17 @@ class AgreementView:
 
 
 async def agreement_of(mesh: MeshServices) -> AgreementView:
-    """Return the agreement of live nodes. A node that has announced no policy by its second bar differs."""
+    """Return the agreement of live nodes. A node may follow an older policy for two bars."""
     rhythm, now_ms = mesh.rhythm, mesh.rhythm.times.now_ms
     entry, leader = (await rhythm.policies.look(fresh=True)).at(now_ms), await rhythm.leader()
     differing: list[str] = []
     if now_ms - entry.anchor_ms >= LEAD_BARS * entry.tempo.bar_ms:
         live = {node.node_id for node in await mesh.nodes.live_nodes_from_db()}
-        said = await rhythm.policies.read_pulses()
+        policies = await rhythm.policies.read_pulses()
         differing = sorted(
-            node_id for node_id in live & said.keys() if said[node_id].policy_hash != entry.policy_hash
+            node_id
+            for node_id in live & policies.keys()
+            if policies[node_id].policy_hash != entry.policy_hash
         )
     return AgreementView(entry.tempo.bpm, None if leader is None else leader.node_id, differing)
 
@@ -163,8 +165,8 @@ class StatusView:
     def of(cls, mesh: MeshServices, claim: StatusClaim) -> StatusView:
         """Return the view of a claim, in the beat of its timestamp."""
         stamp = mesh.rhythm.stamp(claim.hlc)
-        said = {**asdict(claim), "wait_for": list(claim.wait_for), "beat_index": stamp.beat_index}
-        return cls(**said, window=stamp.window)
+        columns = {**asdict(claim), "wait_for": list(claim.wait_for), "beat_index": stamp.beat_index}
+        return cls(**columns, window=stamp.window)
 
 
 # --- addresses -----------------------------------------------------------------------------------
@@ -190,15 +192,15 @@ async def moment_of(mesh: MeshServices, address: Address) -> MomentView:
     rhythm = mesh.rhythm
     await rhythm.look()
     now_ms, plan = rhythm.times.now_ms, rhythm.ground.plan
-    found = resolve(address, plan, now_ms)
+    resolved = resolve(address, plan, now_ms)
     return MomentView(
         address=str(address),
-        at=iso_of(found.at_ms),
-        at_ms=found.at_ms,
-        delta_beats=plan.timeline.delta_beats(now_ms, found.at_ms),
-        beat_index=found.beat.index,
-        beat_epoch=iso_of(found.beat.epoch_ms),
-        phase=found.phase,
-        window=window_id(plan.at(found.at_ms).policy.cluster_id, found.beat.window_ms),
-        window_ms=found.beat.window_ms,
+        at=iso_of(resolved.at_ms),
+        at_ms=resolved.at_ms,
+        delta_beats=plan.timeline.delta_beats(now_ms, resolved.at_ms),
+        beat_index=resolved.beat.index,
+        beat_epoch=iso_of(resolved.beat.epoch_ms),
+        phase=resolved.phase,
+        window=window_id(plan.at(resolved.at_ms).policy.cluster_id, resolved.beat.window_ms),
+        window_ms=resolved.beat.window_ms,
     )

@@ -112,17 +112,17 @@ async def route(mesh: MeshServices, kind: str, node_id: str) -> RoutedView:
     """Route jobs of a kind to one node."""
     if await mesh.nodes.find(node_id) is None:
         raise NotKnown(f"no node {node_id!r} was ever here", hint="see `vox-mesh nodes --all`")
-    return await _routed(mesh, kind, node_id)
+    return await _set_route(mesh, kind, node_id)
 
 
 async def clear_route(mesh: MeshServices, kind: str) -> RoutedView:
     """Remove the route of a kind."""
     if kind not in await mesh.roles.routes():
         raise NotKnown(f"there is no route for {kind}", hint="see `vox-mesh route list`")
-    return await _routed(mesh, kind, None)
+    return await _set_route(mesh, kind, None)
 
 
-async def _routed(mesh: MeshServices, kind: str, node_id: str | None) -> RoutedView:
+async def _set_route(mesh: MeshServices, kind: str, node_id: str | None) -> RoutedView:
     async with explain_refusals(mesh):
         op = await mesh.roles.route_kind(kind, node_id)
     return RoutedView(op.key, kind, node_id)

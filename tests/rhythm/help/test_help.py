@@ -59,7 +59,7 @@ class Two:
         """Let so many beats pass."""
         await self.town.clock.turn(f"{round(beats * BEAT_S * 1_000)}ms")
         for side in (self.asker, self.helper):
-            side._context.times.turned()
+            side._context.times.notify_clock_set()
 
     async def inbox(self) -> list[Message]:
         """What was said to the asker."""

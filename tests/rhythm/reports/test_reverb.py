@@ -15,7 +15,7 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport, Names
 from vox_mesh.model.rhythm.tempo import window_id
 from vox_mesh.rhythm.reports import bar_reporter as reverb
-from vox_mesh.rhythm.reports.bar_reporter import CLAIMS_KEPT_MS, QUIET_BARS, REPORTS_KEPT_MS
+from vox_mesh.rhythm.reports.bar_reporter import CLAIM_RETENTION_MS, QUIET_BARS, REPORT_RETENTION_MS
 
 _DAY_BARS = 86_400_000 // BAR_MS
 
@@ -301,11 +301,11 @@ async def test_old_claims_and_reports_are_forgotten_and_serials_go_on(
         await one.say("a", "t", "done")
         await one.reverb.roll_up_due()
     count = "SELECT count(*), max(serial), (SELECT count(*) FROM bar_reports) FROM status_claims"
-    hand.now_ms += CLAIMS_KEPT_MS
+    hand.now_ms += CLAIM_RETENTION_MS
     await one.reverb.roll_up_due()
     assert tuple((await one.node.store.read(count))[0]) == (1, 5, 5)
     await one.say("b", "t", "done")
-    hand.now_ms += REPORTS_KEPT_MS
+    hand.now_ms += REPORT_RETENTION_MS
     await one.reverb.roll_up_due()
     claims, serial, reports = (await one.node.store.read(count))[0]
     assert (claims, serial) == (1, 6)

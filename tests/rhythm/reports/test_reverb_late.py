@@ -11,7 +11,7 @@ from tests.support.rhythm.grounds import Hand, Player, player
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import Names
 from vox_mesh.rhythm.reports import bar_reporter as reverb
-from vox_mesh.rhythm.reports.bar_reporter import ENDS_LATE_MS
+from vox_mesh.rhythm.reports.bar_reporter import LATE_END_PERIOD_MS
 
 
 async def test_claims_that_come_late_amend_the_report_of_their_bar(crowd: Crowd, hand: Hand) -> None:
@@ -82,7 +82,7 @@ async def test_phrases_of_a_bar_of_hours_come_late_too(there: Scene, hand: Hand)
         hand.now_ms = window.end_ms + one.reverb.grace_ms
         await one.reverb.roll_up_due()
         await phrase(one, "y", window.start_ms + 1)
-        hand.now_ms = window.end_ms + ENDS_LATE_MS - 1
+        hand.now_ms = window.end_ms + LATE_END_PERIOD_MS - 1
         (amended,) = await one.reverb.roll_up_due()
         assert (amended.start_ms, amended.revision, amended.phrases) == (window.start_ms, 2, {"done": 2})
         await phrase(one, "z", window.start_ms + 2)

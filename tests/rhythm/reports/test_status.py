@@ -179,12 +179,12 @@ async def test_the_loop_writes_at_the_end_of_a_beat_and_sleeps_when_all_is_over(
         assert writes(there) == 0
         for beat in (2, 3):
             hand.to(0, beat)
-            one.ground.times.turned()
+            one.ground.times.notify_clock_set()
             async with asyncio.timeout(_PATIENCE_S):
                 seen = await one.node.store.changed(seen)
         one.status.claim("a", "t", "done")
         hand.to(0, 4)
-        one.ground.times.turned()
+        one.ground.times.notify_clock_set()
         async with asyncio.timeout(_PATIENCE_S):
             await one.node.store.changed(seen)
         assert await claims(one, "beat_index, state") == [(1, "executing"), (2, "executing"), (3, "done")]

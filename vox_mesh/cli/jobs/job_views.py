@@ -27,7 +27,7 @@ from vox_mesh.jobs.batches import listed, named
 from vox_mesh.jobs.progress import Piece
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.records import Job, JobState
-from vox_mesh.views.job_graph import MOST, Graph, GraphView, graph_around, graph_of_open
+from vox_mesh.views.job_graph import MAX_JOBS, Graph, GraphView, graph_around, graph_of_open
 from vox_mesh.views.jobs import PieceView, ready_jobs
 from vox_mesh.views.proofs import rebuild_roster
 
@@ -113,7 +113,7 @@ def graph(references: tuple[str, ...], as_dot: bool, as_json: bool) -> None:
     else:
         show_lines(dot(found) if as_dot else tree(found))
     if found.is_cut:
-        click.echo(f"vox-mesh: there are more than {MOST} jobs, and the others are not shown", err=True)
+        click.echo(f"vox-mesh: there are more than {MAX_JOBS} jobs, and the others are not shown", err=True)
 
 
 # --- what is to be done, and what went wrong -----------------------------------------------------

@@ -21,7 +21,7 @@ ACTIONS: Final = Operations("jobs")
 Reason = Annotated[str, Field(min_length=1, max_length=1_024, pattern=r"^[^\x00]*$")]
 """A reason for the log."""
 
-_MANY_S: Final = 120.0
+_BATCH_TIMEOUT_S: Final = 120.0
 _ABORTED: Final = "aborted by hand"
 _GIVEN_BACK: Final = "given back by hand"
 
@@ -114,7 +114,7 @@ class ToAbortMany(_Chosen):
     reason: Reason = _ABORTED
 
 
-@ACTIONS.post("/v1/jobs/abort", takes_s=_MANY_S)
+@ACTIONS.post("/v1/jobs/abort", takes_s=_BATCH_TIMEOUT_S)
 async def abort_jobs(mesh: MeshServices, body: ToAbortMany) -> Page[AbortedView] | Page[JobView]:
     """End jobs that have not ended, by name or all that fit; a dry run tells which it would be."""
     choice = body.choice(OPEN)
@@ -133,7 +133,7 @@ class ToRetryMany(_Chosen):
     state: Literal["failed", "aborted", "succeeded"] | None = None
 
 
-@ACTIONS.post("/v1/jobs/retry", takes_s=_MANY_S)
+@ACTIONS.post("/v1/jobs/retry", takes_s=_BATCH_TIMEOUT_S)
 async def retry_jobs(mesh: MeshServices, body: ToRetryMany) -> Page[RetriedView] | Page[JobView]:
     """Have jobs that have ended done again, each as a new one; a dry run tells which it would be."""
     page = await body.batch(mesh, body.choice((JobState.FAILED,)))

@@ -34,11 +34,11 @@ JOBS: Final = Operations("jobs")
 JobName = Annotated[str, Field(pattern="^([0-9a-f]{6,64}|[0-7][0-9A-Za-z]{25})$")]
 """A job's id, at least its first 6 digits, or its ULID."""
 
-_WAITING_S: Final = MAX_WAIT_S + CALL_S
+_WAIT_TIMEOUT_S: Final = MAX_WAIT_S + CALL_S
 _PIECES: Final = 200
 """The number of pieces of a job's log per page: each may have 16 KiB."""
 
-_ALL_S: Final = 120.0
+_READ_ALL_TIMEOUT_S: Final = 120.0
 """The timeout of operations that read everything."""
 
 State = Literal["pending", "claimed", "running", "succeeded", "failed", "aborted"]
@@ -113,19 +113,19 @@ async def list_ready_jobs(mesh: MeshServices, query: ReadyAsked) -> list[JobView
     return [JobView.of(job) for job in await ready_jobs(mesh, query.kind, query.limit)]
 
 
-@JOBS.get("/v1/jobs/graph", takes_s=_ALL_S)
+@JOBS.get("/v1/jobs/graph", takes_s=_READ_ALL_TIMEOUT_S)
 async def graph_open_jobs(mesh: MeshServices) -> GraphView:
     """Show what waits for what, of all jobs that are still to be done."""
     return GraphView.of(await graph_of_open(mesh.jobs))
 
 
-@JOBS.get("/v1/jobs/rebuild", takes_s=_ALL_S)
+@JOBS.get("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S)
 async def check_roster(mesh: MeshServices) -> RebuildView:
     """Compare the roster with the log that it follows from."""
     return await rebuild_roster(mesh)
 
 
-@JOBS.post("/v1/jobs/rebuild", takes_s=_ALL_S)
+@JOBS.post("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S)
 async def repair_roster(mesh: MeshServices) -> RebuildView:
     """Make the roster as the log has it."""
     return await rebuild_roster(mesh, repair=True)
@@ -146,7 +146,7 @@ class WaitAsked(Asked):
     timeout: Wait = 30.0
 
 
-@JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAITING_S, waits=True)
+@JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAIT_TIMEOUT_S, waits=True)
 async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitAsked) -> JobView:
     """Wait until a job has ended, or the time is over; the job as it is then."""
     found = await mesh.jobs.find(job)
@@ -161,7 +161,7 @@ class LogsAsked(PageAsked):
     wait: Wait = 0.0
 
 
-@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAITING_S, waits=True)
+@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAIT_TIMEOUT_S, waits=True)
 async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsAsked) -> Page[PieceView]:
     """Read what a job has printed and logged; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)
@@ -196,7 +196,7 @@ Bundle = Annotated[
 ]
 
 
-@JOBS.get("/v1/jobs/{job}/bundle", takes_s=_ALL_S)
+@JOBS.get("/v1/jobs/{job}/bundle", takes_s=_READ_ALL_TIMEOUT_S)
 async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     """Give all that is needed to check a job's proof elsewhere; it may not be changed by a byte."""
     bundle = await bundle_proof(mesh, job)
@@ -211,7 +211,7 @@ async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     return orjson.Fragment(bundle.text)
 
 
-@JOBS.get("/v1/jobs/{job}/verify", takes_s=_ALL_S)
+@JOBS.get("/v1/jobs/{job}/verify", takes_s=_READ_ALL_TIMEOUT_S)
 async def verify_job(mesh: MeshServices, job: JobName) -> ProofView:
     """Check the proof of a job: its signature, what it says, and what the job left."""
     return await verify_proof(mesh, job)

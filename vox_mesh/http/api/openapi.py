@@ -55,7 +55,7 @@ def document_of(operations: Sequence[Operation]) -> dict[str, Any]:
     for each in operations:
         body = None if each.body is None else taken[(each.body, "validation")]
         answer = answers.get((each.name, "serialization"))
-        paths.setdefault(each.path, {})[each.method.lower()] = _described(each, body, answer)
+        paths.setdefault(each.path, {})[each.method.lower()] = _describe(each, body, answer)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -73,7 +73,7 @@ def document_of(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def _described(operation: Operation, body: Any, answer: Any) -> dict[str, Any]:
+def _describe(operation: Operation, body: Any, answer: Any) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.name,
         "tags": [operation.noun],

@@ -15,7 +15,7 @@ from vox_mesh.views.oplog import ChainView, EntryView, StandingView, standing_of
 
 OPLOG: Final = Operations("oplog")
 
-_VERIFY_S: Final = 600.0
+_VERIFY_TIMEOUT_S: Final = 600.0
 
 
 class EntriesAsked(PageAsked):
@@ -47,7 +47,7 @@ async def list_waiting(mesh: MeshServices, query: PageAsked) -> Page[StandingVie
     return query.page_of(views, lambda view: view.op_id)
 
 
-@OPLOG.get("/v1/oplog/verify", takes_s=_VERIFY_S)
+@OPLOG.get("/v1/oplog/verify", takes_s=_VERIFY_TIMEOUT_S)
 async def verify_chains(mesh: MeshServices, query: ChainAsked) -> list[ChainView]:
     """Recompute every hash, number, link and signature; name the first broken entry of each chain."""
     reports = await mesh.oplog.verify(query.node)

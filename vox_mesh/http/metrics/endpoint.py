@@ -44,7 +44,7 @@ class Metrics:
     def add_to(self, app: web.Application) -> None:
         """Register the route, and count all requests of the application."""
         app.router.add_get(PATH, self.answer)
-        app.middlewares.insert(0, self.counted)
+        app.middlewares.insert(0, self.count_request)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a scrape."""
@@ -53,11 +53,11 @@ class Metrics:
 
     async def exposition(self) -> bytes:
         """Return all metrics now. While the database is away, its metrics are omitted."""
-        seen = ScrapeInputs(*await asyncio.gather(self._census(), self._spooled()))
+        seen = ScrapeInputs(*await asyncio.gather(self._take_census(), self._read_spool()))
         self._collector.seen = seen  # no await from here on: a concurrent scrape sets its own
         return generate_latest(self._registry)
 
-    async def _census(self) -> Census | None:
+    async def _take_census(self) -> Census | None:
         if self._store.is_prepared:
             with suppress(MeshError):
                 return await take_census(
@@ -65,14 +65,14 @@ class Metrics:
                 )
         return None
 
-    async def _spooled(self) -> SpoolStatus | None:
+    async def _read_spool(self) -> SpoolStatus | None:
         with suppress(MeshError, TimeoutError):
             async with asyncio.timeout(_READ_TIMEOUT_S):
                 return await self._store.spooled()
         return None
 
     @web.middleware
-    async def counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def count_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Count a request and its duration. The duration of a stream is not recorded."""
         began = time.monotonic()
         try:

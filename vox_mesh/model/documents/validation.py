@@ -130,10 +130,10 @@ def _model_of(field: FieldInfo) -> type[BaseModel] | None:
 def faults_of(document: Document, flaws: Iterable[Flaw]) -> list[DocumentFault]:
     """Return all faults of a document, at most one per path: the first found."""
     faults = list(document.faults)
-    told = {fault.path for fault in faults}
+    paths = {fault.path for fault in faults}
     for path, wrong in flaws:
-        if not any(path[:length] in told for length in range(len(path) + 1)):
-            told.add(path)
+        if not any(path[:length] in paths for length in range(len(path) + 1)):
+            paths.add(path)
             faults.append(document.fault(path, wrong))
     return faults
 

@@ -304,7 +304,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(timeline: Timeline, from_ms: int, until_ms: int, data_ms: Iterable[int]) -> list[Stretch]:
-    """Return all bars between two downbeats, without a gap; those that contain a given time stand alone.
+    """Return all bars between two downbeats, without a gap; a bar that contains a given time stands alone.
 
     The result has at most two entries for each of those bars, and one more.
     """

@@ -171,11 +171,11 @@ class Budgets:
         self, subject: str, spent: Row | None, used: dict[str, Any], standing: BudgetStanding | None
     ) -> Spending:
         phrases, bu, cost = (0, 0.0, 0.0) if spent is None else (spent["phrases"], spent["bu"], spent["cost"])
-        whole = (subject, phrases, bu, cost, Resources.of(used))
+        totals = (subject, phrases, bu, cost, Resources.of(used))
         if standing is None:
-            return Spending(*whole, None, None, Verdict.OK)
+            return Spending(*totals, None, None, Verdict.OK)
         current = standing.verdict(self._context.timeline, self._context.times.now_ms)
-        return Spending(*whole, standing.budget, standing.since_ms, current)
+        return Spending(*totals, standing.budget, standing.since_ms, current)
 
     async def spent_on_job(self, job_id: str) -> tuple[float, int | None]:
         """Return the beats used by earlier attempts at a job, and when the first of them began."""
@@ -186,9 +186,9 @@ class Budgets:
 
     def record_begin(self, begin: PhraseBegin) -> Statement:
         """Return the statement that records the beginning of an attempt, kept until its end is recorded."""
-        of_job = (begin.job_id, begin.phrase_id, begin.claim_token)
-        who = (begin.agent_id, begin.account, begin.role, begin.attempt, begin.began_ms)
-        return Statement(_SQL["begin"], (*self._context.mesh, *of_job, *who))
+        attempt = (begin.job_id, begin.phrase_id, begin.claim_token)
+        subject = (begin.agent_id, begin.account, begin.role, begin.attempt, begin.began_ms)
+        return Statement(_SQL["begin"], (*self._context.mesh, *attempt, *subject))
 
     async def charge_lost(self, job_id: str, *, fresh: bool) -> None:
         """Record the ends of lost attempts: earlier ones at this job, and any at other jobs.

@@ -226,7 +226,7 @@ class Help:
         asker = thread.sender_agent if isinstance(thread, Message) else (await self.state(thread)).asker
         this = (*self._context.mesh, thread_id)
 
-        def beside(message: Message) -> Sequence[Statement]:
+        def statements_for(message: Message) -> Sequence[Statement]:
             name, values = change(message)
             return (
                 Statement(_SQL["refuse_unless_open"], (*this, asker, helper, json(only)), refusal=_REFUSED),
@@ -243,7 +243,7 @@ class Help:
                 reply_to=thread_id,
                 ttl=ttl,
                 traceparent=thread.traceparent if isinstance(thread, Message) else None,
-                beside=beside,
+                beside=statements_for,
             )
         except Refused as refused:
             if refused.reason != _REFUSED:

@@ -47,9 +47,9 @@ class Checkpoints:
     async def look(self) -> None:
         """Read the last checkpoint, unless the one known here is newer: it may still be in the spool."""
         for row in await self._context.store.read(_SQL["last"], self._key, fresh=True):
-            found = Checkpoint._make(row)
-            if self._last is None or found.hlc > self._last.hlc:
-                self._last = found
+            stored = Checkpoint._make(row)
+            if self._last is None or stored.hlc > self._last.hlc:
+                self._last = stored
 
     async def keep(self, value: Any) -> None:
         """Save a value as the checkpoint of this bar."""
@@ -57,10 +57,10 @@ class Checkpoints:
         window_ms, text = context.beat().window_ms, canonical(value)
         if self._last is not None and (window_ms, text) == self._last[:2]:
             return
-        now = Checkpoint(window_ms, text, str(context.clock.tick()))
-        script = Script(Statement(_SQL["keep"], (*self._key, *now)), appendable=True)
+        checkpoint = Checkpoint(window_ms, text, str(context.clock.tick()))
+        script = Script(Statement(_SQL["keep"], (*self._key, *checkpoint)), appendable=True)
         await context.store.write(script, timeout=WRITE_S)
-        self._last = now
+        self._last = checkpoint
 
     def forget(self) -> Statement:
         """Return the statement that removes the checkpoint when its task is done."""

@@ -19,7 +19,7 @@ class Cutoff:
     """Cancels the block between `begin` and `end` at a deadline.
 
     To nest another one inside, hold the outer one meanwhile: the inner deadline is never later, and if both
-    fired at the same moment they could not be told apart.
+    fired at the same moment they would be indistinguishable.
     """
 
     def __init__(self, times: Times, at_ms: int) -> None:

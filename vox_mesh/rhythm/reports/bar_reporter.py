@@ -27,13 +27,13 @@ from vox_mesh.store.script import Answer, Script, Statement
 _log = logging.getLogger(__name__)
 
 _DAY_MS: Final = 86_400_000
-CLAIMS_KEPT_MS: Final = 7 * _DAY_MS
-REPORTS_KEPT_MS: Final = 90 * _DAY_MS
+CLAIM_RETENTION_MS: Final = 7 * _DAY_MS
+REPORT_RETENTION_MS: Final = 90 * _DAY_MS
 
-AMENDED_FOR_MS: Final = CLAIMS_KEPT_MS - _DAY_MS
+AMENDMENT_PERIOD_MS: Final = CLAIM_RETENTION_MS - _DAY_MS
 """How long a report is amended; after that its claims may be pruned."""
 
-ENDS_LATE_MS: Final = 2 * 3_600_000
+LATE_END_PERIOD_MS: Final = 2 * 3_600_000
 """How long after the end of a bar its phrases and threads may still arrive."""
 
 GRACE_BEATS: Final = 0.25
@@ -200,8 +200,8 @@ class BarReporter:
     async def _read_due(self, now_ms: int, *, fresh: bool) -> _Due:
         context = self._context
         values = (
-            *(*context.mesh, now_ms - AMENDED_FOR_MS, self._due_until(now_ms), _BATCH_SIZE + 1),
-            *(DEAD_AFTER_TICKS, context.timeline.window_at(now_ms - ENDS_LATE_MS).start_ms),
+            *(*context.mesh, now_ms - AMENDMENT_PERIOD_MS, self._due_until(now_ms), _BATCH_SIZE + 1),
+            *(DEAD_AFTER_TICKS, context.timeline.window_at(now_ms - LATE_END_PERIOD_MS).start_ms),
         )
         rows = await context.store.read(_SQL["due"], values, fresh=fresh)
         return self._parse_due(rows[0], is_fresh=not rows.age_s)
@@ -273,11 +273,11 @@ class BarReporter:
         """Return the bars after these without claims, although some were expected."""
         context = self._context
         windows = {context.timeline.window_at(each) for each in data}
-        told = {window.start_ms for window in windows}
+        starts = {window.start_ms for window in windows}
         last = [
             tuple(window)
             for window in windows
-            if window.end_ms < until_ms and window.end_ms not in told and self._watch.covers(window.end_ms)
+            if window.end_ms < until_ms and window.end_ms not in starts and self._watch.covers(window.end_ms)
         ]
         if not last:  # the usual case: only the bar that has just ended is due
             return []
@@ -314,10 +314,9 @@ class BarReporter:
                 break
             here = [each for each in moments if each < until_ms]
             for window, has_data in stretches(timeline, from_ms, until_ms, here):
-                told = window._replace(
-                    end_ms=min(window.end_ms, until_ms)
-                )  # the next report follows another timeline
-                drafts += [_Draft(told, True)] if has_data else self._draft_quiet(window)
+                # The next report may follow another timeline.
+                clipped = window._replace(end_ms=min(window.end_ms, until_ms))
+                drafts += [_Draft(clipped, True)] if has_data else self._draft_quiet(window)
             moments = moments[len(here) :]
         return drafts
 
@@ -398,8 +397,8 @@ class BarReporter:
         """Prune old claims and reports in batches, so that no other write waits for long."""
         context = self._context
         for what, oldest_ms, before_ms in (
-            ("claims", due.oldest_claim_ms, now_ms - CLAIMS_KEPT_MS),
-            ("reports", due.oldest_report_ms, now_ms - REPORTS_KEPT_MS),
+            ("claims", due.oldest_claim_ms, now_ms - CLAIM_RETENTION_MS),
+            ("reports", due.oldest_report_ms, now_ms - REPORT_RETENTION_MS),
         ):
             if oldest_ms is None or oldest_ms >= before_ms:
                 continue

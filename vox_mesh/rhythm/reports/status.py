@@ -122,8 +122,8 @@ class StatusClaimWriter:
         beat, hlc = context.beat(now_ms), str(context.clock.tick())
         if isinstance(wait_for, str):
             raise BadValue(f"{wait_for!r} is one thing to wait for, and not several", hint="put it in a list")
-        what = (agent, task, beat.index, state, tuple(wait_for), beats_left, progress, notes, hlc)
-        claim = StatusClaim(*what)  # type: ignore[arg-type]  # which makes a state of the text, or refuses it
+        values = (agent, task, beat.index, state, tuple(wait_for), beats_left, progress, notes, hlc)
+        claim = StatusClaim(*values)  # type: ignore[arg-type]  # which makes a state of the text, or refuses it
         known = self._live.pop((agent, task), None)
         pending = self._add(claim, beat, overran, now_ms, known)
         if not claim.is_over:

@@ -19,5 +19,5 @@ class ReportTotals:
             self.missing_bars += report.bars
         self.overruns += max(0, report.overruns - (before.overruns if before else 0))
         for name in PROMISES:
-            known = before.promises.get(name, 0) if before else 0
-            self.promises[name] += max(0, report.promises.get(name, 0) - known)
+            counted = before.promises.get(name, 0) if before else 0
+            self.promises[name] += max(0, report.promises.get(name, 0) - counted)

@@ -33,7 +33,7 @@ _MAX_LEAD_S: Final = 120.0
 _DISAGREEMENT_BARS: Final = 2
 """How many bars nodes may follow different policies: each learns of a new one in its own time."""
 
-_LEAD_FAILURE: Final = "the rhythm could not be led"
+_LEAD_FAILURE: Final = "leadership not renewed"
 
 Duty = Callable[[], Awaitable[object]]
 
@@ -97,12 +97,12 @@ class Conductor:
             self._begun_ms = window.start_ms
             if not self._has_seen_bar_before(window):
                 if is_new_bar and not is_first:  # a starting node has just read it
-                    await self._run_duty(self._policies.look, "the tempo could not be read")
+                    await self._run_duty(self._policies.look, "tempo not readable")
                 return
             await (self._begin_bar() if is_new_bar else self._run_duty(self._lead, _LEAD_FAILURE))
             if self._reported_ms < window.start_ms <= now_ms - self._report_delay_ms:
                 self._reported_ms = window.start_ms
-                await self._run_duty(self._report, "the last bar could not be reported on")
+                await self._run_duty(self._report, "last bar not reported")
 
     def _has_seen_bar_before(self, window: Window) -> bool:
         """Return whether this node has seen a complete bar, by the database's clock."""
@@ -113,11 +113,11 @@ class Conductor:
 
     async def _begin_bar(self) -> None:
         for duty, failure in (
-            (self._policies.look, "the tempo could not be read"),
+            (self._policies.look, "tempo not readable"),
             (self._lead, _LEAD_FAILURE),
-            (self._announce_policy, "nobody could be told by which tempo this node goes"),
-            (self._agree, "the tempos of other nodes could not be read"),
-            (self._help.close_due, "promises that are over could not be ended"),
+            (self._announce_policy, "policy not announced"),
+            (self._agree, "policies of other nodes not readable"),
+            (self._help.close_due, "overdue promises not closed"),
         ):
             await self._run_duty(duty, failure)
 
@@ -168,8 +168,8 @@ class Conductor:
         context = self._context
         now_ms = context.times.now_ms
         own = self._policies.announced.at(now_ms)
-        seen = {own.policy_hash: own, **await self._policies_of_others()}
-        if len(seen) == 1 or await self._leadership.leader() is not None:
+        by_hash = {own.policy_hash: own, **await self._policies_of_others()}
+        if len(by_hash) == 1 or await self._leadership.leader() is not None:
             self._disagreeing_since_ms = None
             if self._pulse.source is TempoSource.MEDIAN:
                 _log.info("policies agree again, or a leader is present")
@@ -177,12 +177,12 @@ class Conductor:
             return
         if self._disagreeing_since_ms is None:
             self._disagreeing_since_ms = now_ms
-        middle = median(list(seen.values()))
+        middle = median(list(by_hash.values()))
         is_old = now_ms - self._disagreeing_since_ms >= _DISAGREEMENT_BARS * own.tempo.bar_ms
         if is_old and middle.policy_hash != context.entry.policy_hash:
             _log.warning(
                 "policies differ without a leader, following the median: policies=%d bpm=%g",
-                len(seen),
+                len(by_hash),
                 middle.tempo.bpm,
             )
             self._pulse.source, context.plan = TempoSource.MEDIAN, Plan(middle)
@@ -194,9 +194,9 @@ class Conductor:
             return {}
         live = {node.node_id for node in await self._nodes.live_nodes_from_db()}
         # A node on an earlier announced policy is only behind; it does not disagree.
-        known = {entry.policy_hash for entry in self._policies.announced.entries}
+        announced_hashes = {entry.policy_hash for entry in self._policies.announced.entries}
         return {
             entry.policy_hash: entry
             for node_id, entry in policies.items()
-            if node_id in live and entry.policy_hash not in known
+            if node_id in live and entry.policy_hash not in announced_hashes
         }

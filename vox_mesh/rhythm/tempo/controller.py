@@ -66,8 +66,8 @@ class TempoController:
         before, readings = self._state(head), report.readings(_incident(report))
         entry = self._policies.next(head.policy, head.tempo.bpm, "")
         decision = control.decide(head.policy, before, readings, now_ms, entry.anchor_ms)
-        now = _LastDecision(control.decisive(head.policy), decision.state, readings, decision.reason)
-        if now == self._last:
+        decided = _LastDecision(control.decisive(head.policy), decision.state, readings, decision.reason)
+        if decided == self._last:
             return decision
         entry = replace(entry, tempo=replace(entry.tempo, bpm=decision.bpm), reason=decision.reason)
         payload = control.record(head.policy, before, decision, now_ms, entry.anchor_ms)
@@ -79,7 +79,7 @@ class TempoController:
                 raise
             _log.info("tempo change dropped, another was announced: bpm=%g", decision.bpm)
             return None
-        self._last = now
+        self._last = decided
         if decision.is_change:
             _log.info("tempo changed: from=%g to=%g reason=%s", before.bpm, decision.bpm, decision.reason)
             await self._policies.look()

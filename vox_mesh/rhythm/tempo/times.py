@@ -14,21 +14,21 @@ _MAX_SLEEP_S: Final = 60.0
 
 
 class Times:
-    """The current time and timers on it. Where a clock is set by hand, `turned` wakes all timers."""
+    """The current time and timers on it. After a clock is set by hand, call `notify_clock_set`."""
 
     def __init__(self, clock: MeshClock) -> None:
         self._clock = clock
-        self._turned = asyncio.Event()
+        self._clock_set = asyncio.Event()
 
     @property
     def now_ms(self) -> int:
         """The database's time, as known to this node."""
         return self._clock.now_ms
 
-    def turned(self) -> None:
+    def notify_clock_set(self) -> None:
         """Wake all timers: the clock was set."""
-        self._turned.set()
-        self._turned = asyncio.Event()
+        self._clock_set.set()
+        self._clock_set = asyncio.Event()
 
     async def until(self, at_ms: int, *, or_set_back: bool = False) -> None:
         """Wait until a time; with `or_set_back`, at most until the clock is set back."""
@@ -36,7 +36,7 @@ class Times:
         while left_ms > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left_ms / 1_000, _MAX_SLEEP_S)):
-                    await self._turned.wait()
+                    await self._clock_set.wait()
             before_ms, left_ms = left_ms, at_ms - self._clock.now_ms
             if or_set_back and left_ms > before_ms:
                 return
