@@ -44,8 +44,11 @@ UPDATE lock_generations SET newest_pattern = coalesce((
 WHERE OF_MESH
 
 -- name: raise_incarnations
--- Every node's next write is refused, and it finds the new epoch.
-UPDATE node_incarnations SET incarnation = incarnation + 4294967296 WHERE OF_MESH
+-- Every node's next write is refused, and it finds the new epoch. ?3: the number of that epoch. The rollback may reach
+-- back to before an earlier fence: its epoch is then the second one, and what the first one handed out stays below.
+UPDATE node_incarnations
+SET incarnation = max(incarnation + 4294967296, incarnation % 4294967296 + ?3 * 4294967296)
+WHERE OF_MESH
 
 -- name: raise_claims
 -- Of the jobs that can be claimed. A claim that is still there is its worker's: nobody else can have had it since.

@@ -256,6 +256,21 @@ async def test_a_small_step_is_followed(tmp_path: Path) -> None:
 
 # --- nodes that start meanwhile ------------------------------------------------------------------
 
+
+@pytest.mark.parametrize("step_s", [5.5, 7.0, 9.5])
+async def test_a_step_within_the_time_that_a_request_may_be_late_is_decided_too(
+    tmp_path: Path, step_s: float
+) -> None:
+    async with mesh_of(in_memory, tmp_path) as mesh:
+        mesh.database.set_ahead(step_s)
+        for node in mesh.nodes:
+            await _ticks(node)
+        await mesh.settle()
+        for node in mesh.nodes:
+            await node.oplog.append(NOTE, {})
+            assert abs(node.clock.correction_ms + step_s * 1_000) < 1_000
+
+
 STEP_S: Final = 30.0
 
 

@@ -99,6 +99,32 @@ async def test_two_nodes_under_which_the_store_goes_back_join_again(server: Serv
         assert (await b.locks.acquire("task:lost")).fence_token > lost.fence_token + TOKENS_RAISED_BY
 
 
+async def test_after_two_rollbacks_to_one_copy_no_incarnation_comes_twice(
+    tmp_path: Path, server: Server
+) -> None:
+    """The second rollback reaches back to before the first one's fence."""
+    a_settings, b_settings = (node_on(MESH, server, tmp_path, name) for name in "ab")
+    async with Mesh.open(a_settings) as a, Mesh.open(b_settings) as b:
+        for node in (a, b):
+            node.oplog.register(NOTE_KIND)
+        server.end()
+        server.copy_data(tmp_path / "copy")
+        server.start()
+        seen = [(a.incarnation, b.incarnation)]
+        for _ in range(2):
+            for node in (a, b):
+                await node.oplog.append(NOTE_KIND.name, {})
+                await node.run_once()
+            server.put_back(tmp_path / "copy")
+            for node in (a, b):
+                await node.run_once()
+                await node.oplog.append(NOTE_KIND.name, {})
+            seen.append((a.incarnation, b.incarnation))
+        for incarnations in zip(*seen, strict=True):
+            assert len(set(incarnations)) == len(seen)
+            assert list(incarnations) == sorted(map(int, incarnations))
+
+
 async def test_a_body_under_a_lock_of_the_lost_time_is_stopped(server: Server, tmp_path: Path) -> None:
     async with Mesh.open(node_on(MESH, server, tmp_path, "a")) as a:
         server.end()

@@ -198,10 +198,12 @@ class MeshClock:
     def window_ms(self) -> tuple[int, int]:
         """Between which times a request that is made now may be applied.
 
-        A request can be late, but never early.
+        A request can be late, but never early. While a step is not decided, none may be as late as the step:
+        the database then refuses it, and the node takes part in the decision.
         """
         now_ms = self.now_ms
-        return now_ms - MAX_STEP_MS, now_ms + self._late_ms
+        late_ms = self._late_ms if self.step is None else MAX_STEP_MS
+        return now_ms - MAX_STEP_MS, now_ms + late_ms
 
     @property
     def window_days(self) -> tuple[float, float]:

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("rollback")
 _REFUSE_UNLESS_KEY: Final = named("nodes")["refuse_unless_key"]
-_RAISING: Final = ("renumber_patterns", "number_newest_pattern", "raise_incarnations", "raise_claims")
+_RAISING: Final = ("renumber_patterns", "number_newest_pattern", "raise_claims")
 _ATTEMPTS: Final = 16
 
 EndT = TypeVar("EndT", bound=tuple[int, str])
@@ -116,16 +116,17 @@ class Rollback:
     def _fencing(
         self, node_id: str, memory: StoreMemory, state: StoreState, op_id: str, detail: str
     ) -> list[Statement]:
-        mesh, epoch = self._mesh, state.epoch
+        mesh, epoch, number = self._mesh, state.epoch, _next_epoch(memory, state)
         statements = [
             Statement(_SQL["refuse_unless_epoch"], (*mesh, epoch.op_id), refusal="epoch_changed"),
             Statement(_SQL["raise_fences"], (*mesh, memory.fence_token)),
+            Statement(_SQL["raise_incarnations"], (*mesh, number)),
             *(Statement(_SQL[name], mesh) for name in _RAISING),
         ]
         if not epoch.origin:  # it has gone back to before there were epochs
             values = (*mesh, 0, memory.epoch.origin, node_id, "{}")
             statements.append(Statement(_SQL["begin_epoch"], values))
-        values = (*mesh, _next_epoch(memory, state), op_id, node_id, detail)
+        values = (*mesh, number, op_id, node_id, detail)
         return [
             *statements,
             Statement(_SQL["begin_epoch"], values),

@@ -221,6 +221,7 @@ class OpLogWriter:
         self._started = now = self._clock.started()
         seen = self.witness.seen
         is_fresh = 0 <= now - self._guarded_at <= _SAME_GUARD_S and self._guard_for is seen
+        is_fresh = is_fresh and self._clock.step is None
         if self._guard is None or not is_fresh:
             self._guard, self._guard_for, self._guarded_at = self._new_guard(), seen, now
         return self._guard
