@@ -60,6 +60,13 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND h.left_ms IS NULL
 SELECT incarnation, NOW_MS FROM node_incarnations
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
+-- name: current_process
+-- `has_joined`: whether a process has registered under this incarnation. A fence raises it without that.
+SELECT i.incarnation, h.incarnation IS i.incarnation AS has_joined
+FROM node_incarnations AS i LEFT JOIN mesh_heartbeats AS h
+    ON h.scope_id = i.scope_id AND h.repository_id = i.repository_id AND h.node_id = i.node_id
+WHERE i.scope_id = ?1 AND i.repository_id = ?2 AND i.node_id = ?3
+
 -- name: request_key
 INSERT INTO node_key_requests (scope_id, repository_id, node_id, public_key, host, pid, requested_ms)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, NOW_MS)

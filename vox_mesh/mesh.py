@@ -1,4 +1,4 @@
-"""The mesh as a program opens it: as a node, or beside one."""
+"""The mesh, opened as a node or for a command next to the nodes."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ARTIFACTS: Final = "artifacts"
-"""The folder of them, in the home of a node."""
+"""The folder of artifacts in the home directory."""
 
 LOCAL: Final = "local"
-"""A node that nobody else can see needs no better name."""
+"""The name of a node that no other process can see."""
 
 
 class Mesh(MeshServices):
-    """A node of the mesh, or a command beside one: `async with Mesh.open(settings) as mesh`."""
+    """A node of the mesh, or a command next to the nodes: `async with Mesh.open(settings) as mesh`."""
 
     @classmethod
     @asynccontextmanager
     async def open(
         cls, settings: Settings | None = None, dependencies: Dependencies | None = None
     ) -> AsyncIterator[MeshNode]:
-        """Join the mesh that the settings choose, as a node that ticks until the end."""
-        from vox_mesh.node import open_node  # most commands need nothing of it
+        """Join the mesh that the settings choose as a node, and leave it at the end of the block."""
+        from vox_mesh.node import open_node  # imported late: most commands do not need it
 
         settings = load_settings() if settings is None else settings
         dependencies = Dependencies() if dependencies is None else dependencies
@@ -55,22 +55,22 @@ class Mesh(MeshServices):
     async def open_command(
         cls, settings: Settings, dependencies: Dependencies | None = None
     ) -> AsyncIterator[Mesh]:
-        """Look at the mesh, or write to it, beside its nodes and without becoming one."""
+        """Open the mesh to read from it or write to it without becoming a node."""
         tenant = tenant_of(settings, None)
         dependencies = Dependencies() if dependencies is None else dependencies
         clock = MeshClock(dependencies)
-        author = OpLogWriter(lambda: _command_identity(settings), tenant, clock)
-        store = await open_store_of(settings, Role.COMMAND, None, tenant, author, dependencies)
-        # Who we are is of no matter to those who only look, and nobody makes a key for that.
+        writer = OpLogWriter(lambda: _command_identity(settings), tenant, clock)
+        store = await open_store_of(settings, Role.COMMAND, None, tenant, writer, dependencies)
+        # A command that only reads needs no identity, and creates no key.
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: "")
         files = RhythmFiles(settings.tempo_policy, settings.rates)
-        mesh = cls(store, author, clock, dependencies, settings.agent_id, artifacts, files)
+        mesh = cls(store, writer, clock, dependencies, settings.agent_id, artifacts, files)
         try:
-            await mesh.nodes.now_ms()  # before any time is merged, or made, by a clock of our own
+            await mesh.nodes.now_ms()  # before the local clock is used
             try:
                 yield mesh
             except ScriptFailed:
-                await mesh._seal()  # it is in the log too, as refused
+                await mesh._seal()  # the op log has the refused op too
                 raise
             await mesh._seal()
         finally:
@@ -79,12 +79,12 @@ class Mesh(MeshServices):
             await mesh.store.close()
 
     async def _seal(self) -> None:
-        """Vouch for what a command did; that is done, also if this fails."""
+        """Seal the ops of a command. They are committed even if this fails."""
         if self.oplog.is_seal_due:
             try:
                 await self.store.write(self.oplog.seal_script())
             except MeshError as error:
-                _log.warning("could not seal the log, the next command will: %s", error.line)
+                _log.warning("op log not sealed, left to the next command: %s", error.line)
 
 
 def _command_identity(settings: Settings) -> Identity:

@@ -1,4 +1,4 @@
-"""A node: the one place that puts all of its parts together."""
+"""The node: creates and runs all parts of an orchestrator process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vox_mesh.errors import (
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.jobs.exec.policy import ExecPolicy
-from vox_mesh.jobs.maintenance import JobKeeper
+from vox_mesh.jobs.maintenance import JobMaintenance
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.worker.choosing import Chooser
 from vox_mesh.jobs.worker.claiming import JobClaimer
@@ -55,76 +55,77 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FATAL: Final = (StaleIncarnation, StoreClosed)
-"""After these there is nothing that a node could still do."""
+"""The errors after which a node must stop."""
 
-_CALM_S: Final = 0.05
-_AGAIN_S: Final = 1.0
-_SWEEP_S: Final = 60.0
-_ANNOUNCED_EVERY: Final = 100
-"""So many ticks pass before a node says again who receives there."""
+_DEBOUNCE_S: Final = 0.05
+_RETRY_DELAY_S: Final = 1.0
+_SWEEP_INTERVAL_S: Final = 60.0
+_ANNOUNCE_INTERVAL_TICKS: Final = 100
+"""The ticks between two announcements of a node's recipients."""
 
 
 class MeshNode(Mesh):
-    """A node: it makes itself known, ticks, vouches for its log, and applies what has waited."""
+    """A node: registers, sends heartbeats, seals its log, runs jobs and maintains the mesh."""
 
     def __init__(
         self,
         store: Store,
-        author: OpLogWriter,
+        writer: OpLogWriter,
         clock: MeshClock,
         presence: Presence,
         settings: Settings,
         dependencies: Dependencies,
     ) -> None:
-        artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: author.identity.node_id)
+        artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: writer.identity.node_id)
         files = RhythmFiles(settings.tempo_policy, settings.rates)
-        super().__init__(store, author, clock, dependencies, settings.agent_id, artifacts, files)
+        super().__init__(store, writer, clock, dependencies, settings.agent_id, artifacts, files)
         self.presence = presence
         self._monotonic = dependencies.monotonic
         self._heartbeat = Heartbeat(
-            *(store, presence, self.oplog, self.nodes, clock, author.database_clock, author.witness),
+            *(store, presence, self.oplog, self.nodes, clock, writer.database_clock, writer.witness),
             dependencies,
             tick_s=settings.tick,
         )
-        # Commands act for the first slot: of nodes that begin together in a folder, it should be the owner.
+        # Commands act for the first slot: of nodes that start together in a folder, it should be the owner.
         self._may_own = settings.node_id is not None or store.slot_name in (None, "1")
         self._is_owned = False
         self._chance = dependencies.chance
         self._tick_s = settings.tick
         self._keeper = Keeper(store, clock, self.bus, settings.message_retention)
-        self.worker = self._worker_of(settings)
-        self._job_keeper = JobKeeper(
+        self.worker = self._create_worker(settings)
+        self._job_maintenance = JobMaintenance(
             store, clock, self.jobs, self.crons, chance=dependencies.chance, tick_s=settings.tick
         )
         self.supervisor = Supervisor(dependencies.chance, _FATAL, dependencies.monotonic)
         self.health = Health(
-            *(settings, store, author, clock, self._heartbeat),
+            *(settings, store, writer, clock, self._heartbeat),
             *(self.worker, self.supervisor, self.rhythm),
         )
         presence.vitals = self.health.vitals
-        author.witness.highest_token = lambda: self.locks.highest_token
-        author.on_rejoin = self._rejoined
+        writer.witness.highest_token = lambda: self.locks.highest_token
+        writer.on_rejoin = self._start_rejoin
         self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
         self._conductor = Conductor(
             *(rhythm.ground, rhythm.policies, rhythm.pulse, rhythm.leadership),
             *(rhythm.reverb, rhythm.controller, rhythm.help, self.nodes),
         )
-        self._front = None if settings.home is Home.MEMORY or not settings.http else self._front_of(settings)
+        has_server = settings.http and settings.home is not Home.MEMORY
+        self._server = self._create_server(settings) if has_server else None
 
-    def _worker_of(self, settings: Settings) -> Worker:
-        own, jobs, store = self.identity.node_id, self.jobs, self.store
-        chooser = Chooser(own, jobs.roster, self.nodes, self.roles, self.clock, self._monotonic)
+    def _create_worker(self, settings: Settings) -> Worker:
+        node_id, jobs, store = self.identity.node_id, self.jobs, self.store
+        chooser = Chooser(node_id, jobs.roster, self.nodes, self.roles, self.clock, self._monotonic)
         return Worker(
             store,
             jobs,
             chooser,
-            JobClaimer(store, jobs.moves, chooser, self.clock, own, self._monotonic),
+            JobClaimer(store, jobs.moves, chooser, self.clock, node_id, self._monotonic),
             Leases(
-                *(store, jobs.moves, jobs.roster, own, self._monotonic),
+                *(store, jobs.moves, jobs.roster, node_id, self._monotonic),
                 lambda until, following: self.rhythm.holds.lease_ms(until, following),
             ),
-            Finisher(store, jobs.moves, jobs.roster, self.artifacts, self._author, self.clock, self._chance),
+            Finisher(store, jobs.moves, jobs.roster, self.artifacts, self._writer, self.clock, self._chance),
             self.artifacts,
             self.presence,
             self._heartbeat.run_once,
@@ -132,20 +133,20 @@ class MeshNode(Mesh):
             WorkerLimits(self.rhythm.ground, self.rhythm.budgets, self._monotonic),
         )
 
-    def _front_of(self, settings: Settings) -> NodeServer:
-        from vox_mesh.http.server import NodeServer  # where nothing listens, nothing need be loaded
+    def _create_server(self, settings: Settings) -> NodeServer:
+        from vox_mesh.http.server import NodeServer  # imported late: not every node has a server
 
         return NodeServer(settings, self, self, self.health.checks, self._monotonic)
 
     async def start(self) -> None:
-        """Make the node known, and begin to tick; while the database is away, in the background."""
-        if self._front is not None:
-            self.presence.activity.control_addr = await self._front.start()
+        """Register the node and start its parts; it registers later if the database is unavailable."""
+        if self._server is not None:
+            self.presence.activity.control_addr = await self._server.start()
         if self.store.is_prepared:
             with suppress(*AWAY):
                 await self.run_once()
-            if self._author.broken is not None:
-                raise self._author.broken
+            if self._writer.broken is not None:
+                raise self._writer.broken
             with suppress(DatabaseUnavailable):
                 await self.rhythm.look()
         for name, run in (
@@ -160,24 +161,24 @@ class MeshNode(Mesh):
             self.supervisor.start(name, run)
 
     async def broken(self) -> MeshError:
-        """Wait until this node can't go on; why."""
+        """Wait for a fatal error of this node, and return it."""
         return await self.supervisor.broken()
 
     async def run_once(self) -> None:
-        """Tick; and, when the mesh has no owner yet, become it."""
+        """Send a heartbeat and, if the mesh has no owner, become its owner."""
         await self._heartbeat.run_once()
         is_ownerless = False
-        with suppress(TimeoutError):  # a slow answer must not keep the next tick waiting, which asks again
+        with suppress(TimeoutError):  # a slow answer must not delay the next heartbeat
             async with asyncio.timeout(self._tick_s):
-                is_ownerless = await self._look()
+                is_ownerless = await self._check_ownerless()
         if is_ownerless:
             if self._may_own:
                 with suppress(Refused):  # another node was quicker
                     await self.roles.initialise()
-            self._may_own = True  # with the next tick, if by then nobody else did
+            self._may_own = True  # at the next tick, unless another node is the owner by then
 
-    async def _look(self) -> bool:
-        """See whether ops wait; and whether the mesh still has no owner, and we could be it."""
+    async def _check_ownerless(self) -> bool:
+        """Look for deferred ops, and return whether the mesh has no owner and this node could be it."""
         await self.deferral.look()
         if self._is_owned or not self.clock.can_author:
             return False
@@ -185,77 +186,77 @@ class MeshNode(Mesh):
         return not self._is_owned
 
     async def catch_up(self) -> None:
-        """Beside the tick, do now what has come due: after the clock was turned, no timer of ours rings."""
+        """Do all work that is due by the clock now, for clocks that are set by hand: no timer fires then."""
         self.rhythm.times.notify_clock_set()
         await self.rhythm.status.catch_up()
         await self._conductor.catch_up()
         await self.locks.catch_up()
         await self.locks.sweep_expired_distributed_locks()
         await self._keeper.run_once()
-        await self._job_keeper.run_once()
+        await self._job_maintenance.run_once()
 
     @property
     def rollbacks(self) -> int:
-        """How often this process found that the database had gone back to an earlier state."""
-        return self._author.rollbacks
+        """Return how often this process has detected a rollback of the database."""
+        return self._writer.rollbacks
 
-    def _rejoined(self) -> None:
-        """After a rollback, have each part look at what became of its work. Nothing is written from here."""
+    def _start_rejoin(self) -> None:
+        """After a rollback, let each part reconcile its work. Nothing is written here."""
         self.worker.look_again()
         self.bus.forget_leases()
         self._conductor.announce_again()
-        self._rejoining = asyncio.create_task(self._look_again(), name="vox-mesh-rejoin")
+        self._rejoining = asyncio.create_task(self._reconcile(), name="vox-mesh-rejoin")
 
-    async def _look_again(self) -> None:
+    async def _reconcile(self) -> None:
         try:
             await self.locks.catch_up()
             await self.bus.announce()
-        except MeshError as error:  # a lease is renewed again in time, or lost
-            _log.warning("not all was looked at after a rollback: %s", error.line)
+        except MeshError as error:  # leases are renewed in time, or lost
+            _log.warning("reconciliation after a rollback failed: %s", error.line)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat.pause_s)
-            await _told(self.run_once, "the heartbeat failed")
+            await _log_failure(self.run_once, "heartbeat failed")
 
     async def _apply_deferred(self) -> None:
         while True:
             await self.deferral.someone_waits()
             seen = self.store.change_count
-            await _told(self.deferral.run_once, "ops that had waited could not be applied")
+            await _log_failure(self.deferral.run_once, "deferred ops not applied")
             with suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN_S):  # also if it failed, and nothing else happens
+                async with asyncio.timeout(_RETRY_DELAY_S):  # retries also without a commit
                     await self.store.changed(seen)
-            await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
+            await asyncio.sleep(_DEBOUNCE_S)  # a busy mesh commits all the time
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(_SWEEP_S * (0.9 + 0.2 * self._chance()))
-            await _told(lambda: self.locks.sweep_once(0.9 * _SWEEP_S), "the sweep of locks failed")
+            await asyncio.sleep(_SWEEP_INTERVAL_S * (0.9 + 0.2 * self._chance()))
+            await _log_failure(lambda: self.locks.sweep_once(0.9 * _SWEEP_INTERVAL_S), "lock sweep failed")
 
     async def _keep_messages(self) -> None:
         ticks = 0
         while True:
             await asyncio.sleep(self._tick_s * (0.9 + 0.2 * self._chance()))
-            await _told(self._keeper.run_once, "the messages could not be kept in order")
+            await _log_failure(self._keeper.run_once, "message maintenance failed")
             if self.bus.is_relayed and self.store.is_remote:
                 await self.bus.lease_inboxes()
             ticks += 1
-            if ticks % _ANNOUNCED_EVERY == 0:
+            if ticks % _ANNOUNCE_INTERVAL_TICKS == 0:
                 await self.bus.announce()
 
     async def _keep_jobs(self) -> None:
-        await asyncio.sleep(self._tick_s * self._chance())  # those who begin together do not all look at once
-        await self._job_keeper.run()
+        await asyncio.sleep(self._tick_s * self._chance())  # spreads nodes that start together
+        await self._job_maintenance.run()
 
     def begin_to_leave(self) -> None:
-        """Say that this node is of no use any more, and have nobody wait for what it would tell later."""
+        """Report the node as leaving, and end requests that wait for later answers."""
         self.health.is_leaving = True
-        if self._front is not None:
-            self._front.end_waiting()
+        if self._server is not None:
+            self._server.end_waiting()
 
     async def close(self) -> None:
-        """Leave the mesh, and let go of everything. What can't be said in time is left unsaid."""
+        """Leave the mesh and close everything. Announcements that fail or take too long are skipped."""
         self.begin_to_leave()
         try:
             await self.supervisor.stop_all()
@@ -268,17 +269,17 @@ class MeshNode(Mesh):
             if self.incarnation is not None:
                 await self._heartbeat.leave()
         except MeshError as error:
-            _log.warning("could not say that this node leaves: %s", error.line)
+            _log.warning("leave announcement failed: %s", error.line)
         finally:
             try:
-                if self._front is not None:
-                    await to_the_end(asyncio.create_task(self._front.stop(), name="vox-mesh-front-stop"))
+                if self._server is not None:
+                    await to_the_end(asyncio.create_task(self._server.stop(), name="vox-mesh-front-stop"))
             finally:
                 await self.store.close()
 
 
-async def _told(run_once: Callable[[], Awaitable[object]], failure: str) -> None:
-    """Do it; an error of the mesh after which it can be tried again is told, and that is all."""
+async def _log_failure(run_once: Callable[[], Awaitable[object]], failure: str) -> None:
+    """Run a step; log an error of the mesh that is not fatal."""
     try:
         await run_once()
     except _FATAL:
@@ -288,7 +289,7 @@ async def _told(run_once: Callable[[], Awaitable[object]], failure: str) -> None
 
 
 async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
-    """Begin a node; whoever opens it closes it."""
+    """Create and start a node. The caller must close it."""
     slot = slot_of(settings, Role.NODE)
     tenant = tenant_of(settings, slot)
     clock = MeshClock(dependencies, has_own_wall=settings.is_database_elsewhere)
@@ -308,10 +309,10 @@ async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
         raise
     activity = Activity(agent_id=settings.agent_id)
     presence = Presence(identity, tenant, clock, place=place, tick_s=settings.tick, activity=activity)
-    author = OpLogWriter(lambda: identity, tenant, clock, presence, StoreWitness(keeper))
-    with telling(node=identity.node_id):  # and so does all that is begun here
-        store = await open_store_of(settings, Role.NODE, slot, tenant, author, dependencies)
-        node = MeshNode(store, author, clock, presence, settings, dependencies)
+    writer = OpLogWriter(lambda: identity, tenant, clock, presence, StoreWitness(keeper))
+    with telling(node=identity.node_id):  # also in the tasks started here
+        store = await open_store_of(settings, Role.NODE, slot, tenant, writer, dependencies)
+        node = MeshNode(store, writer, clock, presence, settings, dependencies)
         try:
             await node.start()
         except BaseException:

@@ -48,7 +48,7 @@ async def _until(node: MeshNode, holds: Callable[[], Any]) -> None:
 
 
 def _waiting(node: MeshNode) -> int:
-    front = node._front
+    front = node._server
     assert front is not None
     return len(front._api._scope._waiting)
 
@@ -135,7 +135,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_told_so() -> None:
 
 
 async def test_a_connection_on_which_something_is_under_way_is_not_idle(node: MeshNode) -> None:
-    front = node._front
+    front = node._server
     assert front is not None
     connections: Connections = front.service.connections
     connections._patience = Patience(first_s=0.0, kept_s=0.0)

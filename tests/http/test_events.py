@@ -222,7 +222,7 @@ async def test_more_listeners_than_there_is_room_for_are_told_so(
         async with httpx.AsyncClient(base_url=address_of(node)) as client:
             headers = {"Authorization": f"Bearer {READ_TOKEN}"}
             assert_problem(await client.get(events.PATH, headers=headers), 503, "overloaded")
-    front = node._front
+    front = node._server
     assert front is not None
     await until(lambda: not front._events._streams)  # who has left makes room
     async with _listening(node) as listener:

@@ -281,8 +281,8 @@ async def test_rotation_under_load_loses_nothing_and_the_relay_goes_on_to_be_use
 
 
 def _counts(node: MeshNode) -> dict[str, int]:
-    assert node._front is not None
-    return node._front._outbox.counts
+    assert node._server is not None
+    return node._server._outbox.counts
 
 
 def _brought(node: MeshNode) -> int:

@@ -317,7 +317,7 @@ artifacts = Artifacts(None, Path(sys.argv[1]), lambda: "node-1")
 for turn in range(10):
     body = bytes(range(256)) * (1_024 + turn % 2)
     assert artifacts.keep_now(body, name="a", type="b").size == len(body)
-    artifacts._shelves.sweep()
+    artifacts._blobs.sweep()
 print("done")
 """
 
@@ -325,8 +325,8 @@ print("done")
 _SWEEPING: Final = """
 import sys
 from pathlib import Path
-from vox_mesh.jobs.proof.blob_files import Shelves
-shelves = Shelves(Path(sys.argv[1]))
+from vox_mesh.jobs.proof.blob_files import BlobStore
+shelves = BlobStore(Path(sys.argv[1]))
 print("sweeping", flush=True)
 while True:
     shelves.sweep()

@@ -208,7 +208,7 @@ async def test_a_job_without_score_and_budget_is_not_metered_and_has_no_beats(no
     @node.worker.handles("work")
     async def handle(context: JobContext) -> Any:
         context.charge(gpu_sec={"A100": 3.2})
-        return [context.phrase_beats, context.beats_left, context.bound is None]
+        return [context.phrase_beats, context.beats_left, context.limits is None]
 
     job = await work(node)
     async with node.worker.running():

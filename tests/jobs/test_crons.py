@@ -302,7 +302,7 @@ async def test_one_that_came_back_as_another_is_not_fired_as_it_was(local: MeshN
     await come(local, "hourly")
     old = await the_cron(local)
     await write(local, "UPDATE job_crons SET added_ms = 1 WHERE scope_id = ?1 AND repository_id = ?2")
-    _, script = crons._firing(old)
+    _, script = crons._prepare_firing(old)
     with pytest.raises(Refused, match=FIRED):
         await local.store.write(script)
     assert await come_and_gone(local) == []
@@ -322,4 +322,4 @@ async def test_one_whose_time_zone_is_not_known_here_is_left_to_others(
     jobs = [orjson.loads(job.manifest)["nonce"].split("@")[0] for job in await come_and_gone(local)]
     assert (len(fired), jobs) == (1, ["here"])
     (told,) = caplog.messages
-    assert told.startswith("cron there is left to other nodes: 'Nowhere/Land' is no time zone")
+    assert told.startswith("cron left to other nodes: cron=there: 'Nowhere/Land' is no time zone")

@@ -160,10 +160,10 @@ async def test_who_loses_a_job_to_one_it_has_not_seen_looks_around_soon(shop: Sh
 
     assert await count_after(0.1) == 1, "nodes come and go more slowly than that"
     job = await stranger.jobs.roster.find((await stranger.jobs.schedule("nobody.handles.this")).job_id)
-    assert len(await stranger.worker._claiming.claim([job], 30_000)) == 1
-    assert await shop.nodes[0].worker._claiming.claim([job], 30_000) == []
+    assert len(await stranger.worker._claimer.claim([job], 30_000)) == 1
+    assert await shop.nodes[0].worker._claimer.claim([job], 30_000) == []
     assert await count_after(0.1) == 2
-    chooser.surprise()
+    chooser.invalidate_membership()
     seen_s = chooser._seen_s
     await chooser.look_around()
     assert chooser._seen_s == seen_s, "not with every job"

@@ -28,7 +28,7 @@ from vox_mesh import Op, Script, guard, open_store
 from vox_mesh.errors import IllegalTransition, Refused, StaleIncarnation, StoreClosed, Unreachable
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Scheduled
-from vox_mesh.jobs.maintenance import REFUSED, JobKeeper
+from vox_mesh.jobs.maintenance import REFUSED, JobMaintenance
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import ABORT, EXPIRE
@@ -41,10 +41,10 @@ _NEVER_S = 3_600.0
 ALL_OF_THEM = re.compile(r"SCAN (jobs|j|d|o)\b")
 
 
-def keeper_of(node: MeshNode, tick_s: float = _NEVER_S, chance: float = 0.0) -> JobKeeper:
+def keeper_of(node: MeshNode, tick_s: float = _NEVER_S, chance: float = 0.0) -> JobMaintenance:
     """The keeper that a node runs."""
     crons = Crons(node.store, node.jobs, node.clock)
-    return JobKeeper(node.store, node.clock, node.jobs, crons, chance=lambda: chance, tick_s=tick_s)
+    return JobMaintenance(node.store, node.clock, node.jobs, crons, chance=lambda: chance, tick_s=tick_s)
 
 
 async def keep(node: MeshNode) -> None:

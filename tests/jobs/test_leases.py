@@ -143,7 +143,7 @@ async def test_one_that_is_refused_spoils_none_of_those_that_end_with_it(local: 
     async with local.worker.running():
         contexts = [await desk.next() for _ in jobs]
         # Its handler does not hear of it in time.
-        local.worker._leases.let_go(contexts[2].job)
+        local.worker._leases.release(contexts[2].job)
         await local.jobs.abort(jobs[2])
         desk.may_end.set()
         done = await ended(local, *jobs)
@@ -235,13 +235,13 @@ async def test_a_claim_that_is_over_is_not_renewed_again_while_its_end_is_told(l
     job = await local.jobs.find(await local.jobs.schedule("work"))
     leases = local.worker._leases
     leases.hold(job._replace(claim_token=7), leases.now - _LEASE_S, round(_LEASE_S * 1_000))
-    leases.ending(job)
+    leases.mark_ending(job)
     await leases._renew()
     assert leases.stale == 1
     await leases._renew()
     assert leases.stale == 1
     assert leases._pause_s() is None
-    leases.let_go(job)
+    leases.release(job)
 
 
 async def test_work_stops_with_its_lease_though_a_longer_one_waits_for_its_renewal(
@@ -272,7 +272,7 @@ async def test_work_stops_with_its_lease_though_a_longer_one_waits_for_its_renew
                     held.renew_at = 0.0  # so that the long one is being renewed, too
                 frozen_at = loop.time()
                 server.freeze()
-                node.worker._leases.look_soon()
+                node.worker._leases.verify_soon()
                 await stopped.wait()
             server.thaw()
     assert stopped_at - frozen_at < 3.0  # not the ten seconds that a request may take

@@ -18,7 +18,7 @@ def _places(capacity: int) -> tuple[Capacity, HandlerSet, Activity]:
     handlers.handles("narrow.*", concurrency=2)(_nothing)
     handlers.handles("wide")(_nothing)
     places = Capacity(handlers, activity)
-    places.capacity = capacity
+    places.total = capacity
     return places, handlers, activity
 
 
@@ -33,7 +33,7 @@ def test_many_are_free_from_the_half_of_them_on() -> None:
         places.take(handlers.of("wide"))
         seen.append((places.free, places.has_many_free, activity.load))
     assert seen == [(4, True, 1), (3, True, 2), (2, False, 3), (1, False, 4), (0, False, 5)]
-    places.leave(handlers.of("wide"))
+    places.release(handlers.of("wide"))
     assert (places.free, activity.load) == (1, 4)
 
 

@@ -166,7 +166,7 @@ async def test_what_was_moved_since_it_was_looked_at_is_not_overwritten(local: M
     job_id = await schedule(local)
     await write(local, f"UPDATE jobs SET priority = 3 WHERE {_OF_JOB}", job_id)
     rebuild = Rebuild(local.store)
-    wrong = [each async for each in rebuild._wrong()]
+    wrong = [each async for each in rebuild._wrong_jobs()]
     await claim(local, job_id)
     for script in rebuild._scripts(wrong):
         await local.store.write(script)

@@ -86,13 +86,13 @@ async def granted(node: MeshNode) -> Held:
 
 async def claim(node: MeshNode, job_id: str) -> Sequence[Any]:
     """Claim a job as a worker does."""
-    claiming: JobClaimer = node.worker._claiming
+    claiming: JobClaimer = node.worker._claimer
     return await claiming.claim([await node.jobs.find(job_id)], round(TTL_S * 1_000))
 
 
 async def keep_in_order(node: MeshNode) -> None:
     """All that ends what is over: leases of jobs, messages, locks."""
-    await node._job_keeper.run_once()
+    await node._job_maintenance.run_once()
     await node._keeper.run_once()
     await node.locks.sweep_expired_distributed_locks()
 
@@ -225,7 +225,7 @@ async def count_of(node: MeshNode, rows: str) -> int:
 
 async def keep_in_order_if_it_may(node: MeshNode) -> None:
     """What keeps things in order ends nothing, or says why it can't."""
-    await node._job_keeper.run_once()
+    await node._job_maintenance.run_once()
     await node._keeper.run_once()
     with pytest.raises(DatabaseClockJumped):
         await node.locks.sweep_expired_distributed_locks()

@@ -15,7 +15,7 @@ from tests.support.oplog.authoring import NOTE, NOTE_KIND, assert_sound, noted, 
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Rows, Script, Statement, guard
-from vox_mesh.errors import BadValue, CircuitOpen, NotKnown, Refused
+from vox_mesh.errors import BadValue, CircuitOpen, ClockOff, NotKnown, Refused
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
@@ -366,6 +366,24 @@ async def test_an_op_that_waits_is_stored_though_nobody_can_look_then_what_it_wa
         await add(node, key=dep)
         await node.deferral.run_once()
         assert await effects(node, op_id) == [op_id]
+
+
+async def test_an_op_that_waits_is_stored_though_the_clock_goes_off_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with scene() as there, there.node("a") as node:
+        await know(node)
+        missing = new_key()
+
+        async def refuse() -> int:
+            raise ClockOff("this machine's clock is +153 s from the database's")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(node.deferral, "run_once", refuse)
+            waiting = await add(node, missing)
+        await add(node, key=missing)
+        await node.deferral.run_once()
+        assert await effects(node, missing, waiting) == [missing, waiting]
 
 
 async def test_an_op_that_waits_and_is_sent_again_takes_effect_once() -> None:

@@ -75,3 +75,26 @@ async def test_a_node_that_was_refused_as_in_use_yields_to_the_process_that_repl
         engine.change("UPDATE mesh_heartbeats SET left_ms = 1")
         with pytest.raises(StaleIncarnation):
             await a.store.write(noted())
+
+
+async def test_a_process_does_not_join_again_after_another_one_of_its_node_has() -> None:
+    """The rollback has lost both registrations, so that their numbers are the same."""
+    engine = LossyEngine()
+    async with scene(engine) as there, there.node("b") as b:
+        async with there.node("a") as first:
+            await first.run_once()
+        await b.run_once()
+        image = engine.image()
+        async with there.node("a") as a:
+            await a.run_once()
+            await b.store.write(noted())
+            await b.run_once()
+            engine.put_back(image)
+            await b.store.write(noted())
+            engine.change("UPDATE node_incarnations SET incarnation = incarnation + 1 WHERE node_id = 'a'")
+            engine.change(
+                "UPDATE mesh_heartbeats SET incarnation = i.incarnation FROM node_incarnations AS i"
+                " WHERE i.node_id = 'a' AND mesh_heartbeats.node_id = 'a'"
+            )
+            with pytest.raises(StaleIncarnation):
+                await a.store.write(noted())

@@ -79,7 +79,7 @@ async def test_two_nodes_under_which_the_store_goes_back_join_again(server: Serv
             await node.oplog.append(NOTE_KIND.name, {"n": 1})
             await node.run_once()
         lost = await b.locks.acquire("task:lost")
-        known = a._author.witness.memory
+        known = a._writer.witness.memory
         server.put_back(tmp_path / "copy")
 
         await asyncio.gather(a.run_once(), b.run_once())

@@ -62,15 +62,15 @@ async def test_a_claim_of_the_lost_time_is_over_and_the_next_has_a_higher_token(
     there, disk = volume
     async with there.node("a") as a, there.node("b") as b:
         kept, lost, done = [await schedule(a) for _ in range(3)]
-        (old,) = await a.worker._claiming.claim([await a.jobs.find(kept)], LEASE_MS)
+        (old,) = await a.worker._claimer.claim([await a.jobs.find(kept)], LEASE_MS)
         image = disk.image()
-        claimed = await a.worker._claiming.claim([await a.jobs.find(each) for each in (lost, done)], LEASE_MS)
+        claimed = await a.worker._claimer.claim([await a.jobs.find(each) for each in (lost, done)], LEASE_MS)
         await a.run_once()
         disk.put_back(image)
         ended = [held(each.job.job_id, each.job.claim_token, state="succeeded") for each in claimed]
         with pytest.raises(StaleClaim):
             await a.store.write(a.jobs.moves.complete(ended[:1]))
-        (again,) = await b.worker._claiming.claim([await b.jobs.find(lost)], LEASE_MS)
+        (again,) = await b.worker._claimer.claim([await b.jobs.find(lost)], LEASE_MS)
         assert again.job.claim_token > claimed[0].job.claim_token
         assert (await b.jobs.find(done)).claim_token == TOKENS_RAISED_BY
         finished = held(kept, old.job.claim_token, state=JobState.SUCCEEDED)
@@ -123,7 +123,7 @@ async def test_an_epoch_that_has_the_number_of_another_is_told_from_it(volume: t
         disk.put_back(image)
         await a.run_once()  # which makes epoch 1; b does not hear of it
         disk.put_back(image)
-        b._author.witness.seen = b._author.witness.memory._replace(beats=2**20)
+        b._writer.witness.seen = b._writer.witness.memory._replace(beats=2**20)
         await b.run_once()  # which makes another epoch 1
         await a.run_once()
         assert await epochs(a) == [0, 1]

@@ -1,4 +1,4 @@
-"""Batches: many jobs at once, by name or all that fit, as many at a time as go into one op or answer."""
+"""Batches: select many jobs by reference or by filter, and act on as many at a time as fit into one op."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from vox_mesh.jobs.jobs import MAX_AT_ONCE, Jobs, Scheduled
 from vox_mesh.model.jobs.records import ENDS, Job, JobState
 
 OPEN: Final = tuple(state for state in JobState if state not in ENDS)
-"""The states of jobs that are still to be done."""
+"""The states that are not terminal."""
 
 RETRIED: Final = (JobState.FAILED, JobState.ABORTED, JobState.SUCCEEDED)
-"""The states of jobs that can be done again."""
+"""The states from which a job can be retried."""
 
 
-# --- which ---------------------------------------------------------------------------------------
+# --- selecting -----------------------------------------------------------------------------------
 
 
-async def named(jobs: Jobs, references: Iterable[str]) -> list[Job]:
-    """The jobs that are named, each once."""
-    named = [await jobs.find(each) for each in references]
-    return list({job.job_id: job for job in named}.values())
+async def find_named(jobs: Jobs, references: Iterable[str]) -> list[Job]:
+    """Return the jobs of these references, each once."""
+    jobs_found = [await jobs.find(each) for each in references]
+    return list({job.job_id: job for job in jobs_found}.values())
 
 
-async def found(jobs: Jobs, job_ids: Iterable[str]) -> list[Job]:
-    """Those of the jobs that are there, as they stand at the database and in this order."""
-    rest, most = list(job_ids), MAX_AT_ONCE
-    there: list[Job] = []
+async def find_existing(jobs: Jobs, job_ids: Iterable[str]) -> list[Job]:
+    """Return the jobs that exist, in this order and read from the database."""
+    rest, limit = list(job_ids), MAX_AT_ONCE
+    existing: list[Job] = []
     while rest:
         try:
-            page = await jobs.roster.find_all(rest[:most], fresh=True)
+            page = await jobs.roster.find_all(rest[:limit], fresh=True)
         except TooLarge:
-            if most == 1:
+            if limit == 1:
                 raise
-            most //= 2
+            limit //= 2
         else:
-            there += [page[job_id] for job_id in rest[:most] if job_id in page]
-            rest = rest[most:]
-    return there
+            existing += [page[job_id] for job_id in rest[:limit] if job_id in page]
+            rest = rest[limit:]
+    return existing
 
 
-async def listed(
+async def list_pages(
     jobs: Jobs,
     states: Sequence[JobState | None],
     *,
@@ -52,9 +52,9 @@ async def listed(
     before: int | None = None,
     limit: int | None = None,
 ) -> AsyncIterator[list[Job]]:
-    """Jobs in these states, or in any, in batches: state by state, the newest first.
+    """Yield pages of jobs, state by state (`None` for any state) and newest first.
 
-    `before`: only those in the first state that are older than this one.
+    `before` excludes the jobs of the first state that are not older than this row id.
     """
     left = limit
     for state in states:
@@ -72,7 +72,7 @@ async def listed(
 
 
 class JobSelection(NamedTuple):
-    """The jobs that something is done to: those that are named, or all that fit."""
+    """The jobs to act on: those with these references, or all that match the filter."""
 
     references: Sequence[str]
     states: Sequence[JobState]
@@ -80,47 +80,47 @@ class JobSelection(NamedTuple):
 
     @property
     def is_by_name(self) -> bool:
-        """Whether they are named."""
+        """Return whether jobs are selected by reference."""
         return bool(self.references)
 
     async def batches(self, jobs: Jobs) -> AsyncIterator[list[Job]]:
-        """The jobs, as many at a time as go into one op."""
+        """Yield the jobs, as many at a time as fit into one op."""
         if not self.references:
-            async for page in listed(jobs, self.states, kind=self.kind):
+            async for page in list_pages(jobs, self.states, kind=self.kind):
                 yield page
             return
-        there = await named(jobs, self.references)
-        for start in range(0, len(there), MAX_AT_ONCE):
-            yield there[start : start + MAX_AT_ONCE]
+        selected = await find_named(jobs, self.references)
+        for start in range(0, len(selected), MAX_AT_ONCE):
+            yield selected[start : start + MAX_AT_ONCE]
 
     async def all(self, jobs: Jobs) -> list[Job]:
-        """All of them."""
+        """Return all selected jobs."""
         return [job async for batch in self.batches(jobs) for job in batch]
 
     async def some(self, jobs: Jobs, after: tuple[JobState, int] | None, limit: int) -> list[Job]:
-        """So many of those that fit, after the one that was in this state and at this place."""
+        """Return up to `limit` jobs that match, after the job with this state and row id."""
         state, before = after or (None, None)
         states = self.states if state is None else self.states[self.states.index(state) :]
-        pages = listed(jobs, states, kind=self.kind, before=before, limit=limit)
+        pages = list_pages(jobs, states, kind=self.kind, before=before, limit=limit)
         return [job async for page in pages for job in page]
 
 
-# --- what is done to them ------------------------------------------------------------------------
+# --- acting --------------------------------------------------------------------------------------
 
 
 async def abort(jobs: Jobs, batch: Sequence[Job], reason: str) -> set[str]:
-    """End those that have not ended; their ids."""
+    """Abort the jobs that are not terminal, and return their ids."""
     try:
         return set(await jobs.abort(*batch, reason=reason))
     except IllegalTransition:
-        return set()  # all of them had ended
+        return set()  # all were terminal
 
 
 async def retry(jobs: Jobs, batch: Sequence[Job]) -> list[tuple[Job, Scheduled]]:
-    """Have jobs that have ended done again, each as a new one; what became of each."""
+    """Retry terminal jobs, and return each with its new job."""
     try:
         return list(zip(batch, await jobs.retry_all(batch), strict=True))
-    except (TooLarge, BadValue):  # together they may be more than fits into a script
+    except (TooLarge, BadValue):  # they may not fit into one script
         if len(batch) == 1:
             raise
     half = len(batch) // 2
@@ -128,7 +128,7 @@ async def retry(jobs: Jobs, batch: Sequence[Job]) -> list[tuple[Job, Scheduled]]
 
 
 def refuse_open(batch: Iterable[Job]) -> None:
-    """Raise unless all of them have ended."""
+    """Raise `IllegalTransition` unless all jobs are terminal."""
     for job in batch:
         if not job.has_ended:
             refused = IllegalTransition(IllegalTransition.code, statement=0)
@@ -137,7 +137,7 @@ def refuse_open(batch: Iterable[Job]) -> None:
 
 
 async def give_back(jobs: Jobs, reference: str, delay: timedelta, reason: str) -> Job:
-    """Have a job that somebody works on go back to those that wait; how it stands then."""
+    """Return a running job to the queue, stop its worker, and return the updated job."""
     try:
         job = await jobs.give_back(reference, delay=delay, reason=reason)
     except IllegalTransition as refused:

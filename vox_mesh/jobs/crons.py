@@ -1,4 +1,4 @@
-"""Crons: jobs that come again and again, each fired once, by whichever node is first."""
+"""Crons: recurring jobs. Each due time is fired once, by the first node that gets to it."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from vox_mesh.store.store import Store
 _log = logging.getLogger(__name__)
 
 FIRED: Final = "cron_fired"
-"""Why a node is refused that comes second."""
+"""The refusal of a node that fires a time which another node has fired."""
 
 _SQL: Final = named("crons")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_AT_ONCE: Final = 100
-_ONCE_ONLY: Final = ("ulid", "nonce", "after", "run_at", "retry_of")
+_MAX_DUE: Final = 100
+_SINGLE_JOB_FIELDS: Final = ("ulid", "nonce", "after", "run_at", "retry_of")
 _OPTIONS: Final = ("priority", "max_attempts")
 _DURATIONS: Final = ("backoff", "lease")
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class CronJob(NamedTuple):
-    """A cron as the database has it; `manifest` is the core of its jobs, but for the nonce."""
+    """A stored cron; `manifest` is the core of its jobs without the nonce."""
 
     name: str
     expression: str
@@ -58,11 +58,11 @@ class CronJob(NamedTuple):
 
     @property
     def schedule(self) -> Cron:
-        """When it is due; `BadValue` on a machine that does not know its time zone."""
+        """Return its schedule. Raises `BadValue` if this machine does not know its time zone."""
         return Cron(self.expression, self.timezone)
 
     def job_at(self, time_ms: int) -> Manifest:
-        """The job of one time: the same, whoever makes it."""
+        """Return the manifest of the job of one due time, identical on every node."""
         options: dict[str, Any] = orjson.loads(self.options)
         options |= {name: options[name] * _MILLISECOND for name in _DURATIONS if name in options}
         options["nonce"] = f"{self.name}@{iso(time_ms)}"
@@ -70,26 +70,29 @@ class CronJob(NamedTuple):
 
 
 class Crons:
-    """Adds and removes crons, and fires those that are due. Any number of nodes may, at the same time."""
+    """Adds, removes and fires crons. Any number of nodes may do so concurrently."""
 
     def __init__(self, store: Store, jobs: Jobs, clock: MeshClock) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
         self._jobs = jobs
         self._clock = clock
-        self._not_here: set[str] = set()  # told of already
+        self._logged_unusable: set[str] = set()
 
     async def add(self, name: str, expression: str, manifest: Manifest, timezone: str = "UTC") -> CronJob:
-        """Have a job scheduled whenever the expression says so, from now on; added again, it is the same."""
+        """Add a cron that schedules a job at each time of the expression. Adding it again changes nothing.
+
+        Raises `BadValue` if another cron has this name.
+        """
         if not _NAME.fullmatch(name):
             raise BadValue(
                 f"{name!r} is no name for a cron",
                 hint="up to 64 letters, digits, _, . and -",
             )
         cron = Cron(" ".join(expression.split()), timezone)
-        told = [each for each in _ONCE_ONLY if getattr(manifest, each)]
-        if told:
-            raise BadManifest([f"{each}: is for one job only, and a cron makes many" for each in told])
+        single = [each for each in _SINGLE_JOB_FIELDS if getattr(manifest, each)]
+        if single:
+            raise BadManifest([f"{each}: is for one job only, and a cron makes many" for each in single])
         options = {each: getattr(manifest, each) for each in _OPTIONS}
         options |= {"backoff": manifest.backoff_ms, "lease": manifest.lease_ms}
         given = orjson.dumps({each: value for each, value in options.items() if value is not None})
@@ -98,34 +101,34 @@ class Crons:
         script = self._script("add", name, *wanted, next_ms)
         await self._store.write(script)
         try:
-            there = await self._find(name)
-        except DatabaseUnavailable as error:  # which must not sound as if nothing was added
+            stored = await self._find(name)
+        except DatabaseUnavailable as error:  # the cron may be added
             raise OutcomeUnknown(f"the cron that was added can't be read: {error}", key=script.key) from error
-        if there is None or there[1:5] != wanted:
+        if stored is None or stored[1:5] != wanted:
             raise BadValue(f"there is another cron named {name}", hint="remove that one first")
-        return there
+        return stored
 
     async def listed(self) -> list[CronJob]:
-        """All crons, by name."""
+        """Return all crons by name."""
         return [CronJob._make(row) for row in await self._store.read(_SQL["listed"], self._mesh)]
 
     async def remove(self, name: str) -> None:
-        """Have no more jobs come of it; those that have come stay."""
+        """Remove a cron; jobs it has scheduled stay. Raises `NotKnown` if there is none."""
         answer = Answer(_SQL["removed"], columns=("removed",))
         if not (await self._store.write(self._script("remove", name, answer=answer))).rows.value:
             raise NotKnown(f"there is no cron {name}", hint="`vox-mesh cron list` shows them")
 
     async def fire_due(self) -> list[str]:
-        """Fire those that are due, as far as our copy of the database shows; the ids of their jobs.
+        """Fire the crons that are due according to the replica, and return the ids of their jobs.
 
-        Times that nobody fired are fired as one, the latest.
+        Of several missed times only the latest is fired.
         """
         self._clock.refuse_if_off()
-        rows = await self._store.read(_SQL["due"], (*self._mesh, self._clock.now_ms, _AT_ONCE))
+        rows = await self._store.read(_SQL["due"], (*self._mesh, self._clock.now_ms, _MAX_DUE))
         fired = []
         for cron in map(CronJob._make, rows):
-            with suppress(_NotHere):
-                job_id, script = self._firing(cron)
+            with suppress(_Unusable):
+                job_id, script = self._prepare_firing(cron)
                 began = tracing.began()
                 try:
                     await self._store.write(script)
@@ -134,11 +137,11 @@ class Crons:
                         raise
                     continue
                 tracing.tell_of_jobs("job schedule", [(job_id, {"vox.cron": cron.name})], began)
-                _log.info("%s: job %s is scheduled", cron.name, job_id)
+                _log.info("cron fired: cron=%s job_id=%s", cron.name, job_id)
                 fired.append(job_id)
         return fired
 
-    def _firing(self, cron: CronJob) -> tuple[str, Script]:
+    def _prepare_firing(self, cron: CronJob) -> tuple[str, Script]:
         now_ms = self._clock.now_ms
         try:
             schedule = cron.schedule
@@ -146,10 +149,10 @@ class Crons:
             item = self._jobs.item(cron.job_at(time_ms))
             following_ms = schedule.after(max(now_ms, time_ms))
         except MeshError as error:
-            if cron.name not in self._not_here:
-                self._not_here.add(cron.name)
-                _log.warning("cron %s is left to other nodes: %s", cron.name, error.line)
-            raise _NotHere from None
+            if cron.name not in self._logged_unusable:
+                self._logged_unusable.add(cron.name)
+                _log.warning("cron left to other nodes: cron=%s: %s", cron.name, error.line)
+            raise _Unusable from None
         job_id = item["job_id"]
         due = (*self._mesh, cron.name, cron.next_ms, cron.added_ms, time_ms)
         moved = (*self._mesh, cron.name, time_ms, job_id, following_ms)
@@ -168,5 +171,5 @@ class Crons:
         return Script(Statement(_SQL[statement], (*self._mesh, *values)), answer=answer)
 
 
-class _NotHere(Exception):
-    """This machine can't fire it."""
+class _Unusable(Exception):
+    """This machine can't fire the cron."""

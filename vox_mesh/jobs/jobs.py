@@ -1,4 +1,4 @@
-"""Jobs: schedule work from anywhere, see where it stands, end it, have it done again."""
+"""Jobs: schedule, find, watch, abort, yield and retry them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
-from vox_mesh.model.jobs.manifest import After, Manifest, ordered, outside
+from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
 from vox_mesh.model.jobs.records import (
     DEFAULT_ATTEMPTS,
     DEFAULT_BACKOFF_MS,
     DEFAULT_PRIORITY,
-    GONE_WRONG,
     HELD,
+    UNSUCCESSFUL,
     Job,
 )
 from vox_mesh.model.rhythm.boundaries import Until
@@ -40,10 +40,10 @@ from vox_mesh.store.store import Store
 from vox_mesh.store.watch.endings import Endings
 
 MAX_AT_ONCE: Final = 500
-"""So many jobs go into one op."""
+"""The maximum number of jobs in one op."""
 
 LONGEST_DELAY: Final = timedelta(days=365)
-_AGAIN_S: Final = 1.0
+_RETRY_DELAY_S: Final = 1.0
 _SEED_BYTES: Final = 32
 
 _REFUSALS: Final = {
@@ -57,7 +57,7 @@ _REFUSALS: Final = {
 
 
 class Scheduled(NamedTuple):
-    """A job that was scheduled, now or before: the same manifest is the same job."""
+    """A job that was scheduled now or, if the manifest is identical, before."""
 
     job_id: str
     ulid: str
@@ -66,31 +66,30 @@ class Scheduled(NamedTuple):
 
 
 Reference = str | Job | Scheduled
-"""A job, or its id, the beginning of its id, or its ULID."""
+"""A job, its id, a prefix of its id, or its ULID."""
 
 
 class Jobs:
-    """The plane of jobs, as anyone may use it; what works on them is the worker."""
+    """Schedules and manages jobs. Workers run them."""
 
     def __init__(
         self,
         store: Store,
-        author: OpLogWriter,
+        writer: OpLogWriter,
         clock: MeshClock,
         nodes: Nodes,
-        secret: Callable[[int], bytes],
+        random_bytes: Callable[[int], bytes],
     ) -> None:
         self._store = store
         self._nodes = nodes
-        self._secret = secret
-        self._author = author
+        self._random_bytes = random_bytes
         self.clock = clock
         self.roster = JobQueries(store, clock)
-        self.moves = JobTransitions(store, author, clock)
+        self.moves = JobTransitions(store, writer, clock)
         self.notes = Notes(store, self.roster)
         self._endings = Endings(store, self.roster.still_open)
         self.expired = 0
-        """How many jobs this process took back because their leases had run out."""
+        """The number of jobs this process returned to the queue because their leases had expired."""
 
     # --- scheduling ------------------------------------------------------------------------------
 
@@ -109,7 +108,7 @@ class Jobs:
         ulid: str | None = None,
         new: bool = True,
     ) -> Scheduled:
-        """Schedule a job for a handler. With `new=False` the same kind and payload is the same job."""
+        """Schedule a job for a handler. With `new=False`, an identical manifest is the same job."""
         fields = {
             "priority": priority,
             "run_at": run_at,
@@ -118,7 +117,7 @@ class Jobs:
             "lease": lease,
             "timeout": timeout,
             "ulid": ulid,
-            "after": [_written(each) for each in after] or None,
+            "after": [_to_after(each) for each in after] or None,
             "payload": payload,
         }
         given = {name: value for name, value in fields.items() if value is not None}
@@ -126,53 +125,54 @@ class Jobs:
         return scheduled
 
     async def schedule_all(self, manifests: Sequence[Manifest], *, new: bool = False) -> list[Scheduled]:
-        """Schedule jobs, all or none. They may name each other in `after`, by their ULIDs.
+        """Schedule jobs atomically. They may name each other in `after`, by their ULIDs.
 
-        Those that others wait for come back before them.
-        A manifest that was scheduled before is the same job, unless it is `new`.
+        The result is in dependency order: predecessors first.
+        Unless `new` is true, a manifest that was scheduled before is the same job.
         """
         if any(each.after for each in manifests):
-            if new:  # those that wait for each other do so by their ids
+            if new:  # the nonce is part of the id, and `after` refers to ids
                 manifests = [each.model_copy(update={"nonce": each.nonce or new_key()}) for each in manifests]
-            manifests = await self._resolved(manifests)
+            manifests = await self._resolve_after(manifests)
         items = [self.item(each, new_key() if new and each.nonce is None else None) for each in manifests]
         return await self._schedule(items, new=new)
 
     async def _schedule(self, items: Sequence[Item], *, new: bool = False) -> list[Scheduled]:
         if not items:
             return []
-        await self._nodes.now_ms()  # a time of our own may be far off
+        await self._nodes.now_ms()  # the local clock may be far off
         self.clock.refuse_if_off()
         if len(items) > MAX_AT_ONCE:
             raise BadValue(f"{len(items)} jobs are too many at once", hint=f"at most {MAX_AT_ONCE}")
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
         script = self.moves.schedule(list(by_id.values()))
         await self._write(script)
-        told = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
-        tracing.tell_of_jobs("job schedule", told, began)
+        spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
+        tracing.tell_of_jobs("job schedule", spans, began)
         if new:
             return [Scheduled(item["job_id"], item["ulid"], item["kind"]) for item in items]
         try:
             found = await self.roster.standing(by_id)
-        except DatabaseUnavailable as error:  # which must not sound as if nothing was scheduled
+        except DatabaseUnavailable as error:  # the jobs may be scheduled
             raise OutcomeUnknown(f"what was scheduled can't be read: {error}", key=script.key) from error
         if len(found) < len(by_id):
             raise OutcomeUnknown(
                 "what was scheduled is not in the database, which has gone back to an earlier state",
                 key=script.key,
             )
-        # The jobs as they were scheduled first, by us or by others.
         jobs = [(item, found[item["job_id"]]) for item in items]
-        # By its ULID it can't be told: the manifest may have named it, then and now.
+        # The seed tells whether this call scheduled the job: a manifest may fix its ULID.
         return [Scheduled(job.job_id, job.ulid, job.kind, job.seed == item["seed"]) for item, job in jobs]
 
-    async def _resolved(self, manifests: Sequence[Manifest]) -> list[Manifest]:
-        """Each with the ids of those it is to wait for, and after those of them that are here too."""
-        known = {name: (await self.roster.find(name, fresh=True)).job_id for name in outside(manifests)}
-        return ordered([each.with_after(known) for each in manifests])
+    async def _resolve_after(self, manifests: Sequence[Manifest]) -> list[Manifest]:
+        """Replace references in `after` by job ids, and return the manifests in dependency order."""
+        known = {
+            name: (await self.roster.find(name, fresh=True)).job_id for name in external_references(manifests)
+        }
+        return sort_by_dependency([each.with_after(known) for each in manifests])
 
     def item(self, manifest: Manifest, nonce: str | None = None) -> dict[str, Any]:
-        """What the op that schedules it says of a job; with a nonce, of another one like it."""
+        """Return the entry for a job in the op that schedules it; a nonce makes it a distinct job."""
         core = manifest.resolved_core()
         text = canonical(core if nonce is None else {**core, "nonce": nonce})
         item: dict[str, Any] = {
@@ -180,7 +180,7 @@ class Jobs:
             "ulid": manifest.ulid or new_key(),
             "kind": manifest.job_kind,
             "manifest": embedded(text),
-            "seed": self._secret(_SEED_BYTES).hex(),
+            "seed": self._random_bytes(_SEED_BYTES).hex(),
             "priority": DEFAULT_PRIORITY if manifest.priority is None else manifest.priority,
             "max_attempts": manifest.max_attempts or DEFAULT_ATTEMPTS,
             "backoff_ms": DEFAULT_BACKOFF_MS if manifest.backoff_ms is None else manifest.backoff_ms,
@@ -190,63 +190,67 @@ class Jobs:
         if manifest.run_at_ms is not None:
             item["run_at_ms"] = manifest.run_at_ms
         if manifest.after:
-            item["after"] = [_awaited(each) for each in manifest.after]
+            item["after"] = [_to_predecessor(each) for each in manifest.after]
         return item
 
     async def retry(self, reference: Reference) -> Scheduled:
-        """Have a job that has ended done again, as a new one; asked for twice, it is the same new one."""
+        """Schedule a terminal job again as a new job. Idempotent: a second call returns the same new job."""
         job = await self.find(reference)
         if not job.has_ended:
             raise BadValue(f"job {job.job_id} is {job.state}", hint="only a job that has ended is retried")
         return (await self.retry_all([job]))[0]
 
     async def retry_all(self, jobs: Sequence[Job]) -> list[Scheduled]:
-        """The same for several that have ended, in this order.
+        """Schedule terminal jobs again as new jobs, in this order.
 
-        What one waited for is not part of the new one; but if that is retried too, here or before, the new
-        one waits for it.
+        A new job waits for a predecessor of the old one only if that one is retried too, now or before.
         """
-        manifests = [_again(job) for job in jobs]
+        manifests = [_retry_manifest(job) for job in jobs]
         retries = {job.job_id: each.content_id for job, each in zip(jobs, manifests, strict=True)}
-        awaited = [_predecessors(job) for job in jobs]
-        retries |= await self._retries({name for names in awaited for name in names} - retries.keys())
+        predecessors = [_predecessors(job) for job in jobs]
+        retries |= await self._retries({name for names in predecessors for name in names} - retries.keys())
         items = []
-        for manifest, names in zip(manifests, awaited, strict=True):
+        for manifest, names in zip(manifests, predecessors, strict=True):
             item = self.item(manifest)
             if after := [(retries[name], when) for name, when in names.items() if name in retries]:
                 item["after"] = after
             items.append(item)
         began = tracing.began()
         scheduled = await self._schedule(items)
-        anew = zip(jobs, scheduled, strict=True)
-        told = (tracing.about(job, **{"vox.job.retried_as": each.job_id}) for job, each in anew)
-        tracing.tell_of_jobs("job retry", told, began)
+        pairs = zip(jobs, scheduled, strict=True)
+        spans = (tracing.about(job, **{"vox.job.retried_as": each.job_id}) for job, each in pairs)
+        tracing.tell_of_jobs("job retry", spans, began)
         return scheduled
 
     async def _retries(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """The retries of these jobs that are there, and have not come to a bad end themselves."""
+        """Return the existing retries of these jobs, by old id, without retries that failed themselves."""
         found = await self.roster.find_all(job_ids, fresh=True)
-        wrong = {job_id: job for job_id, job in found.items() if job.state in GONE_WRONG}
-        retries = {job_id: _again(job).content_id for job_id, job in wrong.items()}
-        there = await self.roster.standing(retries.values())
+        unsuccessful = {job_id: job for job_id, job in found.items() if job.state in UNSUCCESSFUL}
+        retries = {job_id: _retry_manifest(job).content_id for job_id, job in unsuccessful.items()}
+        existing = await self.roster.standing(retries.values())
         return {
-            old: new for old, new in retries.items() if new in there and there[new].state not in GONE_WRONG
+            old: new
+            for old, new in retries.items()
+            if new in existing and existing[new].state not in UNSUCCESSFUL
         }
 
     # --- ending ----------------------------------------------------------------------------------
 
     async def abort(self, *references: Reference, reason: str = "aborted") -> list[str]:
-        """End jobs that have not ended; the ids of those that had not."""
+        """Abort jobs and return the ids of the ones that were not terminal yet."""
         found = [each if isinstance(each, Job) else await self.find(each) for each in references]
         if not found:
             return []
         script = self.moves.abort([{"job_id": job.job_id} for job in found], reason)
-        return await self._moved("job abort", script)
+        return await self._apply("job abort", script)
 
     async def give_back(
         self, reference: Reference, *, delay: timedelta = timedelta(0), reason: str = "given back by hand"
     ) -> Job:
-        """Have a job that somebody works on go back to those that wait; whoever has it stops."""
+        """Return a running job to the queue and stop its worker.
+
+        Raises `IllegalTransition` if the job is not claimed or running.
+        """
         if not timedelta(0) <= delay <= LONGEST_DELAY:
             raise BadValue(f"{delay} is no time to wait", hint=f"at most {LONGEST_DELAY.days} days")
         job = await self.find(reference)
@@ -264,24 +268,24 @@ class Jobs:
         return job
 
     async def expire(self, jobs: Sequence[Job]) -> list[str]:
-        """Take back those of the jobs whose lease has run out; their ids. Anyone may."""
+        """Return jobs with expired leases to the queue, and return their ids. Any node may call this."""
         items = [{"job_id": job.job_id, "claim_token": job.claim_token} for job in jobs]
-        taken = await self._moved("job expire", self.moves.expire(items)) if items else []
+        taken = await self._apply("job expire", self.moves.expire(items)) if items else []
         self.expired += len(taken)
         return taken
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     async def find(self, reference: Reference) -> Job:
-        """The job as it stands at the database."""
+        """Return the job, read from the database and not from the replica."""
         return await self.roster.find(_name(reference), fresh=True)
 
     async def watch(self, reference: Reference) -> AsyncGenerator[Job, None]:
-        """The job now, and again whenever it has moved, until it has ended."""
+        """Yield the job now and after each change, until it is terminal."""
         name, last = _name(reference), None
         while True:
             seen = self._store.change_count
-            with suppress(DatabaseUnavailable):  # it goes on when the database is back
+            with suppress(DatabaseUnavailable):  # continues when the database is back
                 job = await self.roster.find(name, fresh=last is None)
                 name = job.job_id
                 if job != last:
@@ -290,21 +294,22 @@ class Jobs:
                 if job.has_ended:
                     return
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if self._store.is_in_touch else _AGAIN_S):
+                async with asyncio.timeout(None if self._store.is_in_touch else _RETRY_DELAY_S):
                     await self._store.changed(seen)
 
     async def wait(self, reference: Reference, *, timeout: float | None = None) -> Job:
-        """Wait until the job has ended; `TimeoutError` if it has not in time."""
+        """Wait until the job is terminal. Raises `TimeoutError` after `timeout` seconds."""
         async with asyncio.timeout(timeout):
             async with aclosing(self.watch(reference)) as states:
                 job = await anext(states)
             while not job.has_ended:
                 await self._endings.ended(job.job_id)
-                with suppress(DatabaseUnavailable):  # it goes on when the database is back
+                with suppress(DatabaseUnavailable):  # continues when the database is back
                     job = await self.roster.find(job.job_id)
             return job
 
-    async def _moved(self, name: str, script: Script) -> list[str]:
+    async def _apply(self, name: str, script: Script) -> list[str]:
+        """Write a transition and return the ids of the jobs it changed."""
         began = tracing.began()
         outcome = await self._store.write(script)
         moved: list[str] = orjson.loads(outcome.rows[0]["moved"])
@@ -321,8 +326,8 @@ class Jobs:
             raise BadValue(message, hint=hint) from None
 
 
-def _again(job: Job) -> Manifest:
-    """The manifest of a job that is to be done again."""
+def _retry_manifest(job: Job) -> Manifest:
+    """Return the manifest of a job's retry."""
     options = {
         "after": None,
         "retry_of": job.job_id,
@@ -336,7 +341,7 @@ def _again(job: Job) -> Manifest:
 
 
 def _predecessors(job: Job) -> dict[str, str]:
-    """The jobs that a job waited for, and for what of them."""
+    """Return the ids of a job's predecessors and the condition of each."""
     after = Manifest.of_core(job.core).after or ()
     return {each.job: each.when.value for each in after if each.job is not None}
 
@@ -345,9 +350,9 @@ def _name(reference: Reference) -> str:
     return reference if isinstance(reference, str) else reference.job_id
 
 
-def _written(each: Reference | Mapping[str, str]) -> str | Mapping[str, str]:
+def _to_after(each: Reference | Mapping[str, str]) -> str | Mapping[str, str]:
     return each if isinstance(each, str | Mapping) else each.job_id
 
 
-def _awaited(after: After) -> tuple[str, str]:
+def _to_predecessor(after: After) -> tuple[str, str]:
     return (after.op, "op") if after.op is not None else (str(after.job), after.when.value)

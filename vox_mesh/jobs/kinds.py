@@ -1,4 +1,4 @@
-"""Kinds of job: paused or not, how many at a time, how often and how long; and nodes that take no more."""
+"""Job kinds: pause, limit and audit them; drain nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
 MAX_RATE_MS: Final = 30 * 86_400_000
-"""The longest time that a rate can be of."""
+"""The longest period of a rate limit."""
 
 _MAX_COUNT: Final = 1_000_000
 _LEASE_MS: Final = (1_000, 86_400_000)  # as in a manifest
@@ -29,35 +29,35 @@ _KIND: Final = TypeAdapter(Kind, config=ConfigDict(defer_build=True))
 
 
 class Keep(Enum):
-    """Says that something stays as it is."""
+    """A marker for a limit that stays unchanged."""
 
     KEEP = "keep"
 
 
 KEEP: Final = Keep.KEEP
 Limit = int | None | Keep
-"""A number; `None` for no limit; or what there was."""
+"""A number, `None` for no limit, or `KEEP` for the current limit."""
 
 
 class JobKinds:
-    """Decides of kinds of job, for the whole mesh. A kind is named exactly, not by a pattern."""
+    """Sets the rules of job kinds for the whole mesh. Kinds are exact names, not patterns."""
 
-    def __init__(self, store: Store, roster: JobQueries) -> None:
+    def __init__(self, store: Store, queries: JobQueries) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
-        self._roster = roster
+        self._queries = queries
 
     async def pause(self, kind: str) -> None:
-        """Have no more jobs of this kind claimed; those in hand go on."""
-        await self._write("pause", _checked(kind), True)
+        """Stop claims of jobs of this kind; running jobs continue."""
+        await self._write("pause", _check_kind(kind), True)
 
     async def resume(self, kind: str) -> None:
-        """Have jobs of this kind claimed again."""
-        await self._write("pause", _checked(kind), False)
+        """Allow claims of jobs of this kind again."""
+        await self._write("pause", _check_kind(kind), False)
 
     async def audit(self, kind: str, on: bool = True) -> None:
-        """Whether a success of this kind must come with a record of its inference."""
-        await self._write("audit", _checked(kind), on)
+        """Set whether a success of this kind requires an inference record."""
+        await self._write("audit", _check_kind(kind), on)
 
     async def limit(
         self,
@@ -68,49 +68,49 @@ class JobKinds:
         per_ms: int | None = None,
         lease_ms: Limit = KEEP,
     ) -> None:
-        """Limit how many are in hand at a time, how many are claimed in a time, and how long a claim holds.
+        """Limit the running jobs, the claims per period, and the lease of a kind.
 
-        What is not named stays; `None` is no limit. A rate comes with its time.
+        A limit that is not given stays; `None` removes it. `rate` and `per_ms` go together.
         """
         if (per_ms is not None) != isinstance(rate, int):
             raise BadValue(
                 "a rate is so many claims in a time, and both are given together",
                 hint="for example rate=10, per_ms=60000",
             )
-        _refuse_outside("max_running", max_running, 1, _MAX_COUNT)
-        _refuse_outside("rate", rate, 1, _MAX_COUNT)
-        _refuse_outside("per_ms", per_ms, 1, MAX_RATE_MS)
-        _refuse_outside("lease_ms", lease_ms, *_LEASE_MS)
+        _check_range("max_running", max_running, 1, _MAX_COUNT)
+        _check_range("rate", rate, 1, _MAX_COUNT)
+        _check_range("per_ms", per_ms, 1, MAX_RATE_MS)
+        _check_range("lease_ms", lease_ms, *_LEASE_MS)
         rate_ms = KEEP if rate is KEEP else per_ms
         columns = {"max_running": max_running, "rate": rate, "rate_ms": rate_ms, "lease_ms": lease_ms}
         given = {name: value for name, value in columns.items() if value is not KEEP}
         if not given:
             raise BadValue("no limit was given", hint="max_running, rate with per_ms, or lease_ms")
-        await self._write("limit", _checked(kind), orjson.dumps(given).decode())
+        await self._write("limit", _check_kind(kind), orjson.dumps(given).decode())
 
     async def listed(self) -> list[KindRules]:
-        """The kinds of which anything is decided."""
+        """Return the rules of all kinds that have any."""
         return [
             rules
-            for kind, rules in (await self._roster.situation()).rules.items()
+            for kind, rules in (await self._queries.situation()).rules.items()
             if rules != KindRules(kind)
         ]
 
     async def drain(self, node_id: str) -> None:
-        """Have a node take no more work, until it is told otherwise; what it has in hand goes on."""
+        """Drain a node until `undrain`: it claims no more jobs, and its running jobs continue."""
         if not await self._store.read(_INCARNATION, (*self._mesh, node_id), fresh=True):
             raise NotKnown(f"there is no node {node_id}", hint="see `vox-mesh nodes --all`")
         await self._store.write(Script(Statement(JOBS["drain"], (*self._mesh, node_id))))
 
     async def undrain(self, node_id: str) -> None:
-        """Have a node take work again."""
+        """Let a drained node claim jobs again."""
         await self._store.write(Script(Statement(JOBS["undrain"], (*self._mesh, node_id))))
 
     async def _write(self, name: str, *values: Any) -> None:
         await self._store.write(Script(Statement(_SQL[name], (*self._mesh, *values))))
 
 
-def _checked(kind: str) -> str:
+def _check_kind(kind: str) -> str:
     try:
         return _KIND.validate_python(kind, strict=True)
     except ValidationError:
@@ -118,7 +118,7 @@ def _checked(kind: str) -> str:
         raise BadValue(f"{shown(kind)} is no kind of job", hint=allowed) from None
 
 
-def _refuse_outside(name: str, value: Limit, least: int, most: int) -> None:
+def _check_range(name: str, value: Limit, least: int, most: int) -> None:
     if isinstance(value, Keep) or value is None:
         return
     if type(value) is not int or not least <= value <= most:

@@ -1,4 +1,4 @@
-"""The keeper of jobs: takes back what nobody renews, ends what waits in vain, fires what is due."""
+"""Job maintenance: expire leases, abort jobs that wait for refused ops, and fire due crons."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _log = logging.getLogger(__name__)
 
 REFUSED: Final = "an op that it waited for was refused"
 
-_AT_ONCE: Final = 100
-_PARTS: Final = 50
+_MAX_BATCH: Final = 100
+_MAX_BATCHES: Final = 50
 _SPREAD_S: Final = 0.25
-"""Nodes that see the same come one after the other, within this time: the second sees what the first did."""
+"""The time over which the nodes spread their runs, so that later ones see the changes of earlier ones."""
 
-_AGAIN_S: Final = 1.0
+_RETRY_DELAY_S: Final = 1.0
 
 
-class _ToKeep(NamedTuple):
-    """What there is to look after."""
+class _PendingWork(NamedTuple):
+    """The maintenance work that is due or will be."""
 
     expiry_ms: int | None
     cron_ms: int | None
@@ -36,7 +36,7 @@ class _ToKeep(NamedTuple):
 
     @property
     def next_ms(self) -> int | None:
-        """When time alone makes something due."""
+        """Return the time in ms when the next work becomes due by time alone."""
         times = (None if self.expiry_ms is None else self.expiry_ms + 1, self.cron_ms)
         return min((each for each in times if each is not None), default=None)
 
@@ -45,8 +45,8 @@ class _ToKeep(NamedTuple):
         return self.next_ms is None and not self.awaits_ops
 
 
-class JobKeeper:
-    """Keeps jobs in order. Every node does so, at the same time."""
+class JobMaintenance:
+    """Maintains jobs. It runs on every node concurrently."""
 
     def __init__(
         self,
@@ -67,46 +67,46 @@ class JobKeeper:
         self._tick_s = tick_s
 
     async def run(self) -> None:
-        """Do what there is to do, for ever: when its time comes, after commits, and with every tick."""
+        """Run maintenance until cancelled: when work becomes due, after commits, and every tick."""
         while True:
             seen = self._store.change_count
             try:
                 await self.run_once()
-                await self._rest(await self._look(), seen)
+                await self._wait(await self._look(), seen)
             except (StaleIncarnation, StoreClosed):
-                raise  # of no use to try again
+                raise  # retrying is useless
             except MeshError as error:
-                if not isinstance(error, DatabaseUnavailable):  # others tell of that
-                    _log.warning("the jobs could not be kept in order: %s", error.line)
-                await asyncio.sleep(_AGAIN_S)
+                if not isinstance(error, DatabaseUnavailable):  # logged elsewhere
+                    _log.warning("job maintenance failed: %s", error.line)
+                await asyncio.sleep(_RETRY_DELAY_S)
             await asyncio.sleep(_SPREAD_S * self._chance())
 
     async def run_once(self) -> None:
-        """Do what there is to do, as far as our copy of the database shows."""
+        """Do the maintenance work that is due according to the replica."""
         if not self._clock.can_author:
-            return  # others do it, or nobody while the database's clock is in doubt
-        kept = await self._look()
+            return  # other nodes do it, unless the database's clock itself is wrong
+        work = await self._look()
         now_ms = self._clock.now_ms
-        if kept.expiry_ms is not None and kept.expiry_ms < now_ms:
+        if work.expiry_ms is not None and work.expiry_ms < now_ms:
             await self._expire()
-        if kept.awaits_ops:
-            await self._end_hopeless()
-        if kept.cron_ms is not None and kept.cron_ms <= now_ms:
+        if work.awaits_ops:
+            await self._abort_blocked()
+        if work.cron_ms is not None and work.cron_ms <= now_ms:
             await self._crons.fire_due()
 
-    async def _look(self) -> _ToKeep:
-        return _ToKeep._make((await self._store.read(SQL["to_keep"], self._mesh))[0])
+    async def _look(self) -> _PendingWork:
+        return _PendingWork._make((await self._store.read(SQL["to_keep"], self._mesh))[0])
 
-    async def _rest(self, kept: _ToKeep, seen: int) -> None:
-        """Wait until there may be something to do."""
-        if kept.is_nothing:  # to hear of commits is not free on every home, and the next tick is soon
+    async def _wait(self, work: _PendingWork, seen: int) -> None:
+        """Wait until there may be work."""
+        if work.is_nothing:  # watching commits has a cost on some backends, and the next tick is soon
             await asyncio.sleep(self._tick_s)
             return
         wait_s = self._tick_s
-        if kept.next_ms is not None:
-            ahead_s = (kept.next_ms - self._clock.now_ms) / 1_000
-            if ahead_s <= 0:  # we could not do it: nobody is to be asked without a pause
-                await asyncio.sleep(_AGAIN_S)
+        if work.next_ms is not None:
+            ahead_s = (work.next_ms - self._clock.now_ms) / 1_000
+            if ahead_s <= 0:  # it failed: pause before the next attempt
+                await asyncio.sleep(_RETRY_DELAY_S)
                 return
             wait_s = min(wait_s, ahead_s)
         with suppress(TimeoutError):
@@ -114,18 +114,18 @@ class JobKeeper:
                 await self._store.changed(seen)
 
     async def _expire(self) -> None:
-        """Take back the jobs whose lease has run out."""
-        with suppress(IllegalTransition):  # another node was first; what is left, the next look shows
-            for _ in range(_PARTS):
-                overdue = await self._jobs.roster.overdue(_AT_ONCE)
+        """Return the jobs with expired leases to the queue."""
+        with suppress(IllegalTransition):  # another node was first; the next run sees the rest
+            for _ in range(_MAX_BATCHES):
+                overdue = await self._jobs.roster.overdue(_MAX_BATCH)
                 if not overdue:
                     return
-                taken = await self._jobs.expire(overdue)
-                _log.info("the leases of %d jobs ran out", len(taken))
+                expired = await self._jobs.expire(overdue)
+                _log.info("job leases expired: jobs=%d", len(expired))
 
-    async def _end_hopeless(self) -> None:
-        """End the jobs that wait for ops which were refused; those that are accepted release them at once."""
-        rows = await self._store.read(SQL["awaiting_refused"], (*self._mesh, _AT_ONCE))
+    async def _abort_blocked(self) -> None:
+        """Abort the jobs that wait for refused ops; an accepted op releases its jobs at once."""
+        rows = await self._store.read(SQL["awaiting_refused"], (*self._mesh, _MAX_BATCH))
         if rows:
             with suppress(IllegalTransition):  # another node was first
                 await self._jobs.abort(*(row[0] for row in rows), reason=REFUSED)

@@ -1,4 +1,4 @@
-"""The roster: where jobs stand, read from the replica where there is one."""
+"""Queries: the current state of jobs, read from the replica if there is one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import orjson
 from vox_mesh.errors import BadValue, NotKnown, TooLarge
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.ulid import is_ulid
-from vox_mesh.model.jobs.records import GONE_WRONG, Job, JobState
+from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.store import Store
 
 _ID: Final = re.compile(r"[0-9a-f]{64}")
-_BEGINNING: Final = re.compile(r"[0-9a-f]{6,64}")
+_ID_PREFIX: Final = re.compile(r"[0-9a-f]{6,64}")
 
 
 class KindRules(NamedTuple):
-    """What was decided of a kind of job."""
+    """The rules of a kind of job."""
 
     kind: str
     is_paused: bool = False
@@ -33,22 +33,22 @@ class KindRules(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What decides of who may claim jobs."""
+    """The facts that decide which node may claim which jobs."""
 
     kinds: list[str]
-    """Those of which there are jobs to be done, now or later."""
+    """The kinds that have unfinished jobs."""
     drains: frozenset[str]
-    """The nodes that are to take no more work."""
+    """The nodes that are draining."""
     rules: dict[str, KindRules]
-    """What was decided of kinds."""
+    """The rules by kind."""
     places: dict[str, int]
-    """How many jobs each node has in hand."""
+    """The number of jobs that each node holds."""
     routed: str | None
-    """When the owner said something of routes last."""
+    """A marker of the last change of routes; `None` if there is no route."""
 
 
 class Claimable(NamedTuple):
-    """Of a job that can be claimed, what decides of whose turn it is: a small part of it."""
+    """The fields of a claimable job that decide whose turn it is."""
 
     id: int
     job_id: str
@@ -60,7 +60,7 @@ class Claimable(NamedTuple):
 
 
 class Predecessor(NamedTuple):
-    """What a job waits for: another job's success, its end, or an op."""
+    """A condition a job waits for: another job's success, its end, or an op."""
 
     job_id: str
     predecessor: str
@@ -70,7 +70,7 @@ class Predecessor(NamedTuple):
 
 
 class JobQueries:
-    """Answers where jobs stand."""
+    """Reads jobs. Methods with `fresh` read from the replica unless it is true."""
 
     def __init__(self, store: Store, clock: MeshClock) -> None:
         self._store = store
@@ -80,7 +80,10 @@ class JobQueries:
     # --- one job ---------------------------------------------------------------------------------
 
     async def find(self, reference: str, *, fresh: bool = False) -> Job:
-        """The job with this id, ULID, or beginning of an id."""
+        """Return the job with this id, id prefix or ULID.
+
+        Raises `NotKnown` if there is none, and `BadValue` for an ambiguous or invalid reference.
+        """
         rows = await self._candidates(reference, fresh)
         if not rows:
             raise NotKnown(f"there is no job {reference}", hint="`vox-mesh job list` shows them")
@@ -91,11 +94,11 @@ class JobQueries:
     async def _candidates(self, reference: str, fresh: bool) -> Rows:
         if is_ulid(reference.upper()):
             rows = await self._read("named", reference.upper(), fresh=fresh)
-            if rows or not _BEGINNING.fullmatch(reference):  # 26 digits of an id look like a ULID
+            if rows or not _ID_PREFIX.fullmatch(reference):  # an id prefix of 26 digits looks like a ULID
                 return rows
         if _ID.fullmatch(reference):
             return await self._read("find", json([reference]), fresh=fresh)
-        if _BEGINNING.fullmatch(reference):
+        if _ID_PREFIX.fullmatch(reference):
             return await self._read("beginning_with", reference, fresh=fresh)
         raise BadValue(
             f"{reference!r} is no job",
@@ -103,43 +106,43 @@ class JobQueries:
         )
 
     async def find_all(self, job_ids: Iterable[str], *, fresh: bool = False) -> dict[str, Job]:
-        """Those of the jobs that are there, by their ids."""
+        """Return the jobs that exist, by id."""
         rows = await self._read("find", json(job_ids), fresh=fresh)
         return {row["job_id"]: Job._make(row) for row in rows}
 
     async def standing(self, job_ids: Iterable[str]) -> dict[str, Job]:
-        """The same at the database itself, without their manifests."""
+        """Return the jobs that exist, by id, read from the database and without manifests."""
         rows = await self._read("standing", json(job_ids), fresh=True)
         return {row["job_id"]: Job._make(row) for row in rows}
 
     async def still_open(self, job_ids: Sequence[str]) -> list[str]:
-        """Return the ids of those jobs that exist and have not ended."""
+        """Return the ids of the jobs that exist and are not terminal."""
         return [row[0] for row in await self._read("still_open", json(job_ids))]
 
-    # --- who may do what -------------------------------------------------------------------------
+    # --- claiming --------------------------------------------------------------------------------
 
     async def situation(self) -> Situation:
-        """All that decides of who may claim jobs, as it is now."""
+        """Return the facts that decide which node may claim which jobs."""
         kinds, drains, rules, places, routed = (await self._read("situation"))[0]
-        found = [KindRules._make(each) for each in orjson.loads(rules)]
+        parsed = [KindRules._make(each) for each in orjson.loads(rules)]
         return Situation(
             orjson.loads(kinds),
             frozenset(orjson.loads(drains)),
-            {each.kind: each for each in found},
+            {each.kind: each for each in parsed},
             orjson.loads(places),
             routed,
         )
 
-    # --- what is to be done ----------------------------------------------------------------------
+    # --- queue -----------------------------------------------------------------------------------
 
     async def ready(self, kinds: Sequence[str], limit: int = 100) -> list[Job]:
-        """Jobs of these kinds that can be claimed now: the most urgent first, then the longest waiting."""
-        return await self._as_many("ready", (json(kinds), self._clock.now_ms), limit)
+        """Return claimable jobs of these kinds, by priority and then by age."""
+        return await self._read_jobs("ready", (json(kinds), self._clock.now_ms), limit)
 
     async def claimable(
         self, kinds: Sequence[str], limit: int, *, at_ms: int, but_of: Sequence[str]
     ) -> list[Claimable]:
-        """The same at a time, of each only what choosing takes; without those charged to some accounts."""
+        """Return jobs claimable at a time, by priority and then by age, without those of some accounts."""
         values = (json(kinds), at_ms, limit)
         if but_of:
             rows = await self._read("claimable_but", *values, json(but_of))
@@ -148,27 +151,27 @@ class JobQueries:
         return [Claimable._make(row) for row in rows]
 
     async def still_claimable(self, chosen: Sequence[Claimable]) -> list[Job]:
-        """The whole of those that still can be; of the first of them, if all are too large for one answer."""
-        return await self._as_many("still_claimable", (json(each.id for each in chosen),), len(chosen))
+        """Return the jobs that are still claimable; only the first ones if all do not fit into one answer."""
+        return await self._read_jobs("still_claimable", (json(each.id for each in chosen),), len(chosen))
 
     async def next_due_ms(self, kinds: Sequence[str], *, at_ms: int | None = None) -> int | None:
-        """When the next job of these kinds can be claimed that can't be yet."""
+        """Return the time in ms when the next job of these kinds becomes claimable."""
         due: int | None = (await self._read("next_due", json(kinds), at_ms or self._clock.now_ms)).value
         return due
 
     async def overdue(self, limit: int = 100) -> list[Job]:
-        """Jobs in hand whose lease has run out, without their manifests."""
+        """Return held jobs with expired leases, without manifests."""
         return self._jobs(await self._read("overdue", self._clock.now_ms, limit))
 
     async def held_by(self, node_id: str, *, fresh: bool = False) -> list[Job]:
-        """The jobs that a node has in hand, without their manifests."""
+        """Return the jobs that a node holds, without manifests."""
         return self._jobs(await self._read("held_by", node_id, fresh=fresh))
 
     async def not_held(self, held: Iterable[tuple[str, int]], node_id: str) -> list[str]:
-        """Which of these, given by id and token, the node has in hand no more."""
+        """Return the ids of the jobs, given by id and claim token, that the node does not hold any more."""
         return [row[0] for row in await self._read("not_held", json(held), node_id)]
 
-    # --- all of them -----------------------------------------------------------------------------
+    # --- lists -----------------------------------------------------------------------------------
 
     async def listed(
         self,
@@ -179,33 +182,33 @@ class JobQueries:
         before: int | None = None,
         limit: int = 100,
     ) -> list[Job]:
-        """Jobs, the newest first; of a kind, or of all that a pattern such as `cortex.*` is of."""
+        """Return jobs, newest first; `kind` may be a pattern such as `cortex.*`."""
         name = "list"
         if state is not None:
-            name = "list_gone_wrong" if state in GONE_WRONG else "list" if state.is_end else "list_open"
-        return await self._as_many(name, (kind, claimer, before), limit, state)
+            name = "list_gone_wrong" if state in UNSUCCESSFUL else "list" if state.is_end else "list_open"
+        return await self._read_jobs(name, (kind, claimer, before), limit, state)
 
     async def counts(self) -> dict[str, dict[str, int]]:
-        """How many jobs there are of each kind, by state."""
+        """Return the number of jobs by kind and state."""
         counts: dict[str, dict[str, int]] = {}
         for row in await self._read("counts"):
             counts.setdefault(row["kind"], {})[row["state"]] = row["jobs"]
         return counts
 
     async def oldest_pending(self) -> dict[str, int]:
-        """Since when the longest waiting job of each kind could be claimed."""
+        """Return by kind the time in ms since when its oldest pending job has been claimable."""
         return {row["kind"]: row["since_ms"] for row in await self._read("oldest_pending")}
 
     async def predecessors(self, job_ids: Iterable[str]) -> list[Predecessor]:
-        """What these jobs wait for, or waited for."""
+        """Return the conditions that these jobs wait for or waited for."""
         return [Predecessor._make(row) for row in await self._read("predecessors", json(job_ids))]
 
     async def successors(self, job_ids: Iterable[str]) -> list[str]:
-        """Which jobs wait for these, or waited for them."""
+        """Return the ids of the jobs that wait or waited for these."""
         return [row[0] for row in await self._read("successors", json(job_ids))]
 
-    async def _as_many(self, name: str, values: Sequence[Value], limit: int, *more: Value) -> list[Job]:
-        """Up to so many jobs; fewer, where they are so large that no more fit into an answer."""
+    async def _read_jobs(self, name: str, values: Sequence[Value], limit: int, *more: Value) -> list[Job]:
+        """Return up to `limit` jobs, fewer if more do not fit into one answer."""
         while True:
             try:
                 return self._jobs(await self._read(name, *values, limit, *more))
@@ -222,5 +225,5 @@ class JobQueries:
 
 
 def json(values: Iterable[object]) -> str:
-    """Values as a JSON array."""
+    """Return values as a JSON array."""
     return orjson.dumps(list(values)).decode()

@@ -1,4 +1,4 @@
-"""Rebuild: the roster beside the log that it follows from, compared and mended while the mesh goes on."""
+"""Rebuild: compare the table of jobs with the op log, and repair it, while the mesh is in use."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from vox_mesh.store.store import Store
 
 _SQL: Final = named("rebuild")
 _PAGE: Final = 500
-_AT_ONCE: Final = 100
-_AT_ONCE_BYTES: Final = 2**18
-_LEASE_SLACK_MS: Final = 1_000  # as far as the clocks of a mesh may be apart
+_MAX_STATEMENTS: Final = 100
+_MAX_SCRIPT_BYTES: Final = 2**18
+_LEASE_SLACK_MS: Final = 1_000  # the maximum difference between the clocks of a mesh
 
 
 class Difference(NamedTuple):
-    """A value that the roster has and the log does not say, or the other way round.
+    """A value that differs between the table of jobs and the op log.
 
-    Where a whole row is missing, or too much, it is the column `job_id`; `after` is what the job waits for,
-    and `id` its place among all.
+    The column is `job_id` for a missing or unknown row, `after` for the predecessors of a job, and `id` for
+    its position among all jobs.
     """
 
     job_id: str
@@ -38,8 +38,8 @@ class Difference(NamedTuple):
     by_log: Any
 
 
-class _Wrong(NamedTuple):
-    """A job whose row is not as the log has it; what it should be, and how it was found."""
+class _WrongJob(NamedTuple):
+    """A job whose row differs from the log, with the correct row and the row that was read."""
 
     job_id: str
     differences: list[Difference]
@@ -50,10 +50,10 @@ class _Wrong(NamedTuple):
 
 
 class Rebuild:
-    """Follows the log from its beginning, and compares each page of the roster with it.
+    """Replays the log from its beginning, and compares each page of jobs with it.
 
-    A page is read together with the end of the log at that moment, and compared with the log up to there: so
-    what is committed meanwhile makes no difference.
+    A page is read together with the position of the log at that moment, and compared with the log up to that
+    position, so concurrent commits make no difference.
     """
 
     def __init__(self, store: Store) -> None:
@@ -61,18 +61,19 @@ class Rebuild:
         self._mesh = store.tenant[:2]
         self._pages = Pages(store)
         self.findings: list[ReplayFinding] = []
-        """What the last look found in the log that the rules don't allow."""
+        """The accepted ops in the log that the rules do not allow, of the last check or repair."""
 
     async def check(self) -> list[Difference]:
-        """All that the roster has otherwise than the log."""
-        return [each async for wrong in self._wrong() for each in wrong.differences]
+        """Return all differences between the table of jobs and the log."""
+        return [each async for wrong in self._wrong_jobs() for each in wrong.differences]
 
     async def repair(self) -> list[Difference]:
-        """Make the roster as the log has it; what was different.
+        """Repair the table of jobs from the log, and return the differences.
 
-        What is moved meanwhile is left alone, and so are rows of which the log knows nothing.
+        Jobs that change meanwhile and rows that are not in the log are left alone.
+        Raises `BadValue` if the log has accepted ops that the rules do not allow.
         """
-        wrong = [each async for each in self._wrong()]
+        wrong = [each async for each in self._wrong_jobs()]
         if self.findings:
             raise BadValue(
                 f"the log has {len(self.findings)} accepted ops that the rules don't allow: "
@@ -85,56 +86,56 @@ class Rebuild:
 
     # --- comparing -------------------------------------------------------------------------------
 
-    async def _wrong(self) -> AsyncIterator[_Wrong]:
+    async def _wrong_jobs(self) -> AsyncIterator[_WrongJob]:
         log, pace = _Log(self._pages), Pace()
         replay = log.replay
         self.findings = replay.findings
         order: list[str] = []
-        async for rows in self._roster():
+        async for rows in self._read_pages():
             await log.advance(rows[0]["last_id"])
             for row in rows:
                 await pace.keep(None)
                 if row["job_id"] is not None:
                     order.append(row["job_id"])
-                    if wrong := _compared(row.as_dict(), replay):
+                    if wrong := _compare(row.as_dict(), replay):
                         yield wrong
         for wrong in _missing(order, replay):
             yield wrong
         for wrong in _misplaced(order, replay):
             yield wrong
 
-    async def _roster(self) -> AsyncIterator[Rows]:
-        """The rows in the order in which their jobs came, in pages of one moment each."""
-        last, most = 0, _PAGE
+    async def _read_pages(self) -> AsyncIterator[Rows]:
+        """Yield the rows in the order of scheduling, in pages that are consistent in themselves."""
+        last, limit = 0, _PAGE
         while True:
             try:
-                rows = await self._store.read(_SQL["page"], (*self._mesh, last, most))
+                rows = await self._store.read(_SQL["page"], (*self._mesh, last, limit))
             except TooLarge:
-                if most == 1:
+                if limit == 1:
                     raise
-                most //= 2
+                limit //= 2
                 continue
             yield rows
-            if len(rows) < most:
+            if len(rows) < limit:
                 return
             last = rows[-1]["id"]
             if last is None:
                 return
 
-    # --- mending ---------------------------------------------------------------------------------
+    # --- repairing -------------------------------------------------------------------------------
 
-    def _scripts(self, wrong: Iterable[_Wrong]) -> Iterator[Script]:
+    def _scripts(self, wrong: Iterable[_WrongJob]) -> Iterator[Script]:
         statements: list[Statement] = []
         for each in wrong:
-            statements += self._mending(each)
+            statements += self._repair_statements(each)
             weight = sum(statement.weight for statement in statements)
-            if len(statements) >= _AT_ONCE or weight >= _AT_ONCE_BYTES:
+            if len(statements) >= _MAX_STATEMENTS or weight >= _MAX_SCRIPT_BYTES:
                 yield Script(*statements)
                 statements = []
         counting = (Statement(_SQL[name], self._mesh) for name in ("forget_counts", "count"))
-        yield Script(*statements, *counting)  # no trigger has seen what went wrong
+        yield Script(*statements, *counting)  # the triggers did not count what went wrong
 
-    def _mending(self, wrong: _Wrong) -> Iterator[Statement]:
+    def _repair_statements(self, wrong: _WrongJob) -> Iterator[Statement]:
         if wrong.row is None:
             return
         if wrong.seen is None:
@@ -143,13 +144,13 @@ class Rebuild:
         else:
             seen = (wrong.seen["last_op"], wrong.seen["waits"])
             yield Statement(_SQL["rewrite"], (*self._mesh, _json(wrong.row), *seen))
-        # They came with the job, and stay as they are: nothing newer can be among them.
+        # Predecessors are set when a job is scheduled and never change.
         yield Statement(_SQL["unlink"], (*self._mesh, wrong.job_id))
         yield Statement(_SQL["link"], (*self._mesh, wrong.job_id, _json([*wrong.after.items()])))
 
 
 class _Log:
-    """The log, read in pages, and followed up to any of its entries."""
+    """The log, read in pages and replayed up to a given entry."""
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
@@ -158,12 +159,12 @@ class _Log:
         self.replay = JobReplay()
 
     async def advance(self, last_id: int) -> None:
-        """Follow all entries up to this one."""
+        """Replay all entries up to this one."""
         while self.replay.last_id < last_id:
             if not self._read:
                 self._read.extend(await self._pages.read("after", self.replay.last_id, None, None))
                 if not self._read:
-                    return  # somebody has cut it off meanwhile
+                    return  # the log was truncated meanwhile
             if self._read[0].id > last_id:
                 return
             entry = self._read.popleft()
@@ -171,11 +172,11 @@ class _Log:
             await self._pace.keep(entry.payload)
 
 
-def _compared(seen: Row, replay: JobReplay) -> _Wrong | None:
+def _compare(seen: Row, replay: JobReplay) -> _WrongJob | None:
     job_id = seen["job_id"]
     row = replay.jobs.get(job_id)
     if row is None:
-        return _Wrong(job_id, [Difference(job_id, "job_id", job_id, None)], None, {}, seen)
+        return _WrongJob(job_id, [Difference(job_id, "job_id", job_id, None)], None, {}, seen)
     differences = [
         Difference(job_id, name, seen[name], row[name])
         for name in COLUMNS
@@ -185,36 +186,36 @@ def _compared(seen: Row, replay: JobReplay) -> _Wrong | None:
     linked = dict(orjson.loads(seen["after"]))
     if linked != after:
         differences.append(Difference(job_id, "after", linked, after))
-    return _Wrong(job_id, differences, {**row}, after, seen) if differences else None
+    return _WrongJob(job_id, differences, {**row}, after, seen) if differences else None
 
 
 def _agree(name: str, seen: Any, by_log: Any) -> bool:
-    """Whether a value is as the log has it; the end of a lease is the database's, and told by the author."""
+    """Return whether a value agrees with the log; lease ends may differ by the clocks' difference."""
     if name == "lease_until_ms" and None not in (seen, by_log):
         return bool(abs(seen - by_log) <= _LEASE_SLACK_MS)
     return bool(seen == by_log)
 
 
-def _missing(order: Iterable[str], replay: JobReplay) -> Iterator[_Wrong]:
-    there = set(order)
+def _missing(order: Iterable[str], replay: JobReplay) -> Iterator[_WrongJob]:
+    existing = set(order)
     before: str | None = None
     for job_id, row in replay.jobs.items():
-        if job_id not in there:
-            gone = Difference(job_id, "job_id", None, job_id)
-            yield _Wrong(job_id, [gone], {**row}, replay.after.get(job_id, {}), came_after=before)
+        if job_id not in existing:
+            missing = Difference(job_id, "job_id", None, job_id)
+            yield _WrongJob(job_id, [missing], {**row}, replay.after.get(job_id, {}), came_after=before)
         before = job_id
 
 
-def _misplaced(order: Iterable[str], replay: JobReplay) -> Iterator[_Wrong]:
-    places = {job_id: place for place, job_id in enumerate(replay.jobs)}
-    furthest = -1
-    for found, job_id in enumerate(order):
-        place = places.get(job_id)
-        if place is None:
+def _misplaced(order: Iterable[str], replay: JobReplay) -> Iterator[_WrongJob]:
+    positions = {job_id: position for position, job_id in enumerate(replay.jobs)}
+    highest = -1
+    for actual, job_id in enumerate(order):
+        position = positions.get(job_id)
+        if position is None:
             continue
-        if place < furthest:
-            yield _Wrong(job_id, [Difference(job_id, "id", found, place)], None, {})
-        furthest = max(furthest, place)
+        if position < highest:
+            yield _WrongJob(job_id, [Difference(job_id, "id", actual, position)], None, {})
+        highest = max(highest, position)
 
 
 def _json(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Moves: the ops that take jobs from state to state, each with its effect in the same script."""
+"""Transitions: the ops that change the states of jobs, each with its effects in the same script."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from vox_mesh.store.store import Store
 SQL: Final = named("jobs")
 
 NOT_ALL: Final = "not_all"
-"""The reason why the short way was refused: the long way tells more."""
+"""The refusal of a short form, in which not all jobs could be changed."""
 
 _ILLEGAL: Final = IllegalTransition.code
 _STALE: Final = StaleClaim.code
-_PLACE: Final = re.compile(r"\?(\d+)")
+_PARAMETER: Final = re.compile(r"\?(\d+)")
 
 Item = Mapping[str, Any]
-"""What an op says of one job."""
+"""The entry of one job in an op."""
 
 
 class JobTransitions:
-    """Writes the scripts. An op may move many jobs; those that answer tell which it did move."""
+    """Builds the scripts. An op may change many jobs; scripts with an answer return the changed ones."""
 
-    def __init__(self, store: Store, author: OpLogWriter, clock: MeshClock) -> None:
+    def __init__(self, store: Store, writer: OpLogWriter, clock: MeshClock) -> None:
         self._mesh = store.tenant[:2]
-        self._author = author
+        self._writer = writer
         self._clock = clock
 
     def schedule(self, items: Sequence[Item], *effects: Statement, key: str | None = None) -> Script:
-        """Schedule jobs that are not there yet, and what goes with it; all of them, or none."""
-        op = self._op(SCHEDULE, {"jobs": items}, self._author.identity.chain, key)
+        """Schedule the jobs that do not exist yet, atomically and together with `effects`."""
+        op = self._op(SCHEDULE, {"jobs": items}, self._writer.identity.chain, key)
         steps = [op.guarded("schedule", "ulid_taken")]
         if any(item.get("after") for item in items):
             steps += [
@@ -53,20 +53,20 @@ class JobTransitions:
             ]
         return op.script(*steps, *effects)
 
-    def take(self, items: Sequence[Item], begun: Sequence[Item], lease_ms: int) -> tuple[Script, Script]:
-        """Claim and start jobs that nothing holds back, all of them or none: the short way.
+    def take(self, items: Sequence[Item], starts: Sequence[Item], lease_ms: int) -> tuple[Script, Script]:
+        """Claim and start jobs whose kinds have no limits, all or none: the short form of `claim`.
 
-        Refused as `not_all`, some of them may still be had, the long way.
+        If it is refused as `not_all`, `claim` may still get some of them.
         """
         claim = self._op(CLAIM, {"jobs": items, "lease_duration_ms": lease_ms}, self._node, None, lease_ms)
-        start = self._op(START, {"jobs": begun}, self._node)
+        start = self._op(START, {"jobs": starts}, self._node)
         return (
             claim.script(claim.step("take"), claim.guarded("refuse_unless_all", NOT_ALL)),
             start.script(start.step("start"), start.guarded("refuse_unless_all", NOT_ALL)),
         )
 
     def claim(self, items: Sequence[Item], lease_ms: int) -> Script:
-        """Claim those that are still to be had under the tokens that follow."""
+        """Claim the jobs that are still claimable, under new claim tokens."""
         op = self._op(CLAIM, {"jobs": items, "lease_duration_ms": lease_ms}, self._node, None, lease_ms)
         return op.script(
             op.step("claim"),
@@ -79,7 +79,7 @@ class JobTransitions:
         )
 
     def renew(self, items: Sequence[Item], lease_ms: int) -> Script:
-        """Claim again what is still held."""
+        """Renew the leases of the jobs that are still held."""
         op = self._op(
             CLAIM, {"jobs": items, "lease_duration_ms": lease_ms, "renews": True}, self._node, None, lease_ms
         )
@@ -91,7 +91,7 @@ class JobTransitions:
         )
 
     def start(self, items: Sequence[Item]) -> Script:
-        """Begin to work on what was claimed."""
+        """Start claimed jobs."""
         op = self._op(START, {"jobs": items}, self._node)
         return op.script(
             op.step("start"),
@@ -101,19 +101,19 @@ class JobTransitions:
         )
 
     def finish(self, items: Sequence[Item], *effects: Statement, proofs: Sequence[Item]) -> Script:
-        """End jobs that no other waits for, all of them or none: the short way of `complete`."""
-        op = self._ends(items, proofs)
-        short = (op.step("finish"), op.guarded("refuse_unless_all", NOT_ALL))
-        return op.script(*short, *effects)
+        """Complete jobs that no other job waits for, all or none: the short form of `complete`."""
+        op = self._completion(items, proofs)
+        steps = (op.step("finish"), op.guarded("refuse_unless_all", NOT_ALL))
+        return op.script(*steps, *effects)
 
     def complete(
         self, items: Sequence[Item], *effects: Statement, proofs: Sequence[Item] | None = None
     ) -> Script:
-        """End jobs, with their results; all of them, or none. While the database is away, it waits.
+        """Complete jobs with their results, all or none. It is spooled while the database is unavailable.
 
-        The proofs, one for each, are for the log: no statement reads them.
+        The proofs, one per job, are only for the op log: no statement reads them.
         """
-        op = self._ends(items, proofs)
+        op = self._completion(items, proofs)
         steps = [
             op.step("complete"),
             op.guarded("refuse_stale_claim", _STALE),
@@ -124,12 +124,12 @@ class JobTransitions:
             steps.append(op.step("doom"))
         return op.script(*steps, op.step("release"), *effects, appendable=True)
 
-    def _ends(self, items: Sequence[Item], proofs: Sequence[Item] | None) -> _Move:
-        told = None if proofs is None else [{**i, "proof": p} for i, p in zip(items, proofs, strict=True)]
-        return self._op(COMPLETE, {"jobs": items}, self._node, told=told)
+    def _completion(self, items: Sequence[Item], proofs: Sequence[Item] | None) -> _JobOp:
+        logged = None if proofs is None else [{**i, "proof": p} for i, p in zip(items, proofs, strict=True)]
+        return self._op(COMPLETE, {"jobs": items}, self._node, logged=logged)
 
     def give_back(self, items: Sequence[Item], *, claimer: str | None = None) -> Script:
-        """Yield jobs: all of them, or none. Without a claimer, whoever has them."""
+        """Yield jobs, all or none; without a claimer, whichever node holds them."""
         op = self._op(YIELD, {"jobs": items}, claimer)
         return op.script(
             op.step("give_back"),
@@ -139,16 +139,16 @@ class JobTransitions:
         )
 
     def expire(self, items: Sequence[Item]) -> Script:
-        """Take back those whose lease has run out."""
+        """Return the jobs with expired leases to the queue."""
         op = self._op(EXPIRE, {"jobs": items})
-        return self._ending(op, "expire")
+        return self._end(op, "expire")
 
     def abort(self, items: Sequence[Item], reason: str) -> Script:
-        """End those that have not ended."""
+        """Abort the jobs that are not terminal."""
         op = self._op(ABORT, {"jobs": items, "reason": reason})
-        return self._ending(op, "abort")
+        return self._end(op, "abort")
 
-    def _ending(self, op: _Move, name: str) -> Script:
+    def _end(self, op: _JobOp, name: str) -> Script:
         return op.script(
             op.step(name),
             op.guarded("refuse_unless_moved", _ILLEGAL),
@@ -159,7 +159,7 @@ class JobTransitions:
 
     @property
     def _node(self) -> str:
-        return self._author.identity.node_id
+        return self._writer.identity.node_id
 
     def _op(
         self,
@@ -168,20 +168,20 @@ class JobTransitions:
         author: str | None = None,
         key: str | None = None,
         more: Value = None,
-        told: Sequence[Item] | None = None,
-    ) -> _Move:
-        """An op; what it has to tell of the jobs may be more than its statements need."""
+        logged: Sequence[Item] | None = None,
+    ) -> _JobOp:
+        """Return an op; `logged` are its jobs in the op log, if they have more than the statements need."""
         at_ms = self._clock.now_ms
-        if told is None:
-            text = whole = canonical({**payload, "at_ms": at_ms})
+        if logged is None:
+            text = logged_text = canonical({**payload, "at_ms": at_ms})
         else:
             text = orjson.dumps({**payload, "at_ms": at_ms}).decode()
-            whole = canonical({**payload, "at_ms": at_ms, "jobs": told})
-        return _Move(kind, whole, (*self._mesh, new_key() if key is None else key, text, author, more))
+            logged_text = canonical({**payload, "at_ms": at_ms, "jobs": logged})
+        return _JobOp(kind, logged_text, (*self._mesh, new_key() if key is None else key, text, author, more))
 
 
-class _Move:
-    """One op in the making: its statements all have the same values."""
+class _JobOp:
+    """An op whose statements all take the same values."""
 
     def __init__(self, kind: str, payload: str, values: Sequence[Value]) -> None:
         self._kind = kind
@@ -189,13 +189,13 @@ class _Move:
         self._values = values
 
     def step(self, name: str) -> Statement:
-        return Statement(SQL[name], self._values[: _values_of(name)])
+        return Statement(SQL[name], self._values[: _value_count(name)])
 
     def guarded(self, name: str, refusal: str) -> Statement:
-        return Statement(SQL[name], self._values[: _values_of(name)], refusal=refusal)
+        return Statement(SQL[name], self._values[: _value_count(name)], refusal=refusal)
 
     def answer(self, name: str, *columns: str) -> Answer:
-        return Answer(SQL[name], self._values[: _values_of(name)], columns)
+        return Answer(SQL[name], self._values[: _value_count(name)], columns)
 
     def script(
         self, *statements: Statement, answer: Answer | None = None, appendable: bool = False
@@ -203,11 +203,11 @@ class _Move:
         key = str(self._values[2])
         op = Op(self._kind, self._payload)
         script = Script(*statements, answer=answer, key=key, op=op, appendable=appendable)
-        script.may_come_again = False  # its key is of our own making
+        script.may_come_again = False  # its key is new
         return script
 
 
 @cache
-def _values_of(name: str) -> int:
-    """How many values the statement takes."""
-    return max(int(place[1]) for place in _PLACE.finditer(SQL[name]))
+def _value_count(name: str) -> int:
+    """Return the number of values a statement takes."""
+    return max(int(parameter[1]) for parameter in _PARAMETER.finditer(SQL[name]))

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import AWAY, BadValue, DatabaseUnavailable
+from vox_mesh.errors import BadValue, DatabaseUnavailable, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
@@ -98,8 +98,8 @@ class OpLog:
         script.may_come_again = key is not None  # one of our own making is sent by nobody else
         outcome = await self._store.write(script, timeout=timeout)
         if standing is DependencyState.DEFERRED:
-            # It is stored: if this fails, a node will see to it.
-            with suppress(*AWAY):
+            # It is stored: if this fails, as when a clock is off, a node will apply it later.
+            with suppress(MeshError):
                 await self._deferral.run_once()  # what it waits for may have come meanwhile
         return outcome
 

@@ -14,7 +14,7 @@ import orjson
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import is_public_key
-from vox_mesh.model.jobs.records import checked_pattern
+from vox_mesh.model.jobs.records import check_pattern
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainWitness
 from vox_mesh.nodes.clock import MeshClock
@@ -150,7 +150,7 @@ class Roles:
 
     async def route_kind(self, kind: str, node_id: str | None) -> Outcome:
         """Have jobs of a kind, or of a pattern, go to one node, or (`None`) to any; only the owner may."""
-        checked_pattern(kind)
+        check_pattern(kind)
         return await self._say(ROUTE, {"kind": kind, "node": node_id})
 
     async def key_request(self, node_id: str) -> KeyRequest | None:

@@ -446,15 +446,17 @@ class OpLogWriter:
             raise self._replaced(now)
 
     async def _refuse_if_newer(self, desk: DirectDatabase) -> None:
-        """Raise if this process was replaced before the rollback after which it wants to join again.
+        """Raise if another process of this node is newer, or has joined since the rollback.
 
         A rollback raises all incarnations by the same amount: what is left of them tells which is newer.
         """
         if self.incarnation is None:
             return
-        now = await self._incarnation_now(desk)
-        if now is not None and now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
-            raise self._replaced(now)
+        rows = await desk.ask(Statement(_NODES["current_process"], (*self._mesh, self.identity.node_id)))
+        for row in rows:
+            now: int = row["incarnation"]
+            if row["has_joined"] or now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
+                raise self._replaced(now)
 
     async def _incarnation_now(self, desk: DirectDatabase) -> int | None:
         rows = await desk.ask(Statement(_NODES["incarnation"], (*self._mesh, self.identity.node_id)))

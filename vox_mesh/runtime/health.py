@@ -1,4 +1,4 @@
-"""Health: whether a node hears, writes and works, and if not, what is in its way."""
+"""Health: the checks of a node's database access, writes, clock, background parts and worker."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from vox_mesh.store.replica.replica import ReplicaState as ReplicaState
 from vox_mesh.store.store import Store
 
 _SLACK_S: Final = 5.0
-"""On top of a few ticks, for a machine that is busy."""
+"""Added to a few ticks, for a busy machine."""
 
-_TICKS: Final = 3
+_PATIENCE_TICKS: Final = 3
 _RECENT_MS: Final = 86_400_000
 _DATABASE: Final = "database"
 _START: Final = "start"
 
 
 class Health:
-    """Looks at the parts of one node; asks nobody, so that it can always answer at once."""
+    """Checks the parts of one node from local state only, so that it always answers at once."""
 
     def __init__(
         self,
         settings: Settings,
         store: Store,
-        author: OpLogWriter,
+        writer: OpLogWriter,
         clock: MeshClock,
         heartbeat: Heartbeat,
         worker: Worker,
@@ -43,23 +43,23 @@ class Health:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._author = author
+        self._writer = writer
         self._clock = clock
         self._heartbeat = heartbeat
         self._worker = worker
         self._supervisor = supervisor
         self._rhythm = rhythm
         self.is_to_work = False
-        """Whether this node is meant to take jobs."""
+        """Whether this node is supposed to run jobs."""
 
         self.is_beginning = False
-        """Whether it is about to take jobs."""
+        """Whether the worker is about to start."""
 
         self.is_leaving = False
-        """Whether it has been told to stop."""
+        """Whether the node is shutting down."""
 
     def checks(self) -> list[HealthCheck]:
-        """All that must be so."""
+        """Return all health checks."""
         if self.is_leaving:
             return [
                 HealthCheck("leaving", False, "it takes nothing more, and gives back what it has in hand")
@@ -75,19 +75,19 @@ class Health:
         return checks
 
     def vitals(self) -> Vitals:
-        """What the next tick tells the others."""
+        """Return the vitals that the next heartbeat reports."""
         replica = self._store.replica_status
         return Vitals(
             written=self._store.traffic.answered,
             waiting=self._store.scripts_waiting,
             replica_lag_ms=None if replica is None else replica.lag_ms or 0,
-            # Where a tick is read the database has answered it, and it may be read long after the start.
-            faults=tuple(_told(check for check in self.checks() if check.name not in (_DATABASE, _START))),
+            # A heartbeat that is read has reached the database, and may be read long after the start.
+            faults=_describe(check for check in self.checks() if check.name not in (_DATABASE, _START)),
         )
 
     @property
     def _patience_s(self) -> float:
-        return _TICKS * self._settings.tick + _SLACK_S
+        return _PATIENCE_TICKS * self._settings.tick + _SLACK_S
 
     def _database(self) -> HealthCheck:
         name = _DATABASE
@@ -101,12 +101,12 @@ class Health:
         return HealthCheck(name, True)
 
     def _rollback(self) -> HealthCheck:
-        """Not ready while it joins again; for a day afterwards it is said, and not held against the node."""
-        name, joined = "rollback", self._author.joined
+        """Fail while the node rejoins after a rollback; for a day afterwards, pass with a remark."""
+        name, joined = "rollback", self._writer.joined
         if joined is None:
-            is_again = self._author.incarnation is not None
+            is_rejoining = self._writer.incarnation is not None
             return HealthCheck(
-                name, not is_again, "the database went back: joining again" if is_again else ""
+                name, not is_rejoining, "the database went back: joining again" if is_rejoining else ""
             )
         is_recent = self._clock.now_ms - joined.epoch_began_ms < _RECENT_MS
         if not (joined.epoch.number and is_recent):
@@ -139,21 +139,21 @@ class Health:
         )
 
     def _parts(self) -> HealthCheck:
-        wrong = [
+        faults = [
             f"{part.name} {'can not go on' if part.state is PartState.BROKEN else 'crashed'}: {part.fault}"
             for part in self._supervisor.parts.values()
             if part.state in (PartState.PAUSING, PartState.BROKEN)
         ]
-        return HealthCheck("parts", not wrong, "; ".join(wrong))
+        return HealthCheck("parts", not faults, "; ".join(faults))
 
     def _background(self) -> HealthCheck:
-        """Name the background tasks that failed. They went on: this is not held against the node."""
+        """Name the background tasks that failed and continued; this never fails the check."""
         faults = self._store.faults
-        told = [f"{task} failed {n} times, last: {faults.latest[task]}" for task, n in faults.counts.items()]
-        return HealthCheck("background", True, "; ".join(told))
+        lines = [f"{task} failed {n} times, last: {faults.latest[task]}" for task, n in faults.counts.items()]
+        return HealthCheck("background", True, "; ".join(lines))
 
     def _tempo(self) -> HealthCheck:
-        """Which is said, and not held against the node: it works all the same."""
+        """Remark a median tempo; this never fails the check."""
         is_median = self._rhythm.pulse.source is TempoSource.MEDIAN
         return HealthCheck("tempo", True, "policies differ and nobody leads: the median" if is_median else "")
 
@@ -163,13 +163,13 @@ class Health:
         if status.state is ReplicaState.IN_TOUCH:
             return HealthCheck("replica", True)
         age = "never up to date" if status.age_ms is None else f"{status.age_ms / 1_000:.1f} s behind"
-        told = filter(None, (f"it is {age} ({status.state})", status.error))
-        return HealthCheck("replica", False, ": ".join(told))
+        parts = filter(None, (f"it is {age} ({status.state})", status.error))
+        return HealthCheck("replica", False, ": ".join(parts))
 
     def _work(self) -> HealthCheck:
         fault = self._worker.fault(self._patience_s)
         return HealthCheck("worker", not fault, fault)
 
 
-def _told(checks: Iterable[HealthCheck]) -> list[str]:
-    return [f"{check.name}: {check.detail}" for check in checks if not check.is_ok]
+def _describe(checks: Iterable[HealthCheck]) -> tuple[str, ...]:
+    return tuple(f"{check.name}: {check.detail}" for check in checks if not check.is_ok)

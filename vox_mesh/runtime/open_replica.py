@@ -1,4 +1,4 @@
-"""Choosing the replica: the pushed one, or where the primary refuses that, the native one."""
+"""Open a replica: the pushed one or, if the primary does not support it, the native one."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a replica is of, where it lies, and what it must not fall behind."""
+    """The primary of a replica, the path of its file, and the watermark it must not fall behind."""
 
     path: Path
     endpoint: str
     token: str | None
     timeout: float
-    floor: ReadWatermark
+    watermark: ReadWatermark
     changes: Changes
     max_stale_s: float
     requests: Counts
     faults: BackgroundFaults
     ask: Ask
-    """Asks the primary, to see whether it has lost what the replica has."""
+    """Queries the primary, to detect that it has lost data that the replica has."""
 
 
 def open_replica(choice: ReplicaChoice, origin: Origin) -> Replica:
-    """Open the replica that is chosen, or raise why it can't be had."""
+    """Open the chosen replica. Raises `ReplicaOff` or `DriverMissing` if it is not available."""
     try:
         match choice:
             case ReplicaChoice.OFF:
@@ -75,7 +75,7 @@ def _pushed(origin: Origin, refused: Callable[[SyncRefused], None]) -> Replica:
         copy,
         mark,
         PrimaryLog(origin.endpoint, origin.token, origin.timeout, origin.requests),
-        origin.floor,
+        origin.watermark,
         origin.changes,
         max_stale_s=origin.max_stale_s,
         refused=refused,
@@ -88,7 +88,7 @@ def _native(origin: Origin) -> Replica:
     return NativeReplica(
         ReplicaSource(origin.path, origin.endpoint, origin.token, origin.timeout),
         Mark.take(origin.path, NativeReplica.driver, origin.endpoint),
-        origin.floor,
+        origin.watermark,
         origin.changes,
         max_stale_s=origin.max_stale_s,
         refused=lambda refusal: None,
@@ -98,67 +98,67 @@ def _native(origin: Origin) -> Replica:
 
 
 class AutoReplica:
-    """Begins with the pushed one, and stays with it unless the primary does not push."""
+    """Uses the pushed replica, and switches to the native one if the primary does not push."""
 
     def __init__(
         self, pushed: Callable[[Callable[[SyncRefused], None]], Replica], native: Callable[[], Replica]
     ) -> None:
         self._native = native
-        self._changing_over: asyncio.Task[None] | None = None
-        self._chosen = pushed(self._refused)
+        self._switching: asyncio.Task[None] | None = None
+        self._chosen = pushed(self._start_switch)
 
-    def _refused(self, _: SyncRefused) -> None:
-        self._changing_over = asyncio.create_task(self._change_over())
+    def _start_switch(self, _: SyncRefused) -> None:
+        self._switching = asyncio.create_task(self._switch())
 
-    async def _change_over(self) -> None:
+    async def _switch(self) -> None:
         try:
-            await self._chosen.close()  # they would share a file
+            await self._chosen.close()  # both use the same file
             self._chosen = self._native()
         except (DriverMissing, ReplicaOff) as error:
-            _log.warning("there is no other replica: %s", error.line)
+            _log.warning("no other replica available: %s", error.line)
         except Exception as error:
-            _log.warning("there is no other replica: %s", error)
+            _log.warning("no other replica available: %s", error)
 
     @property
     def is_in_touch(self) -> bool:
-        """Whether the primary answered when it was last asked."""
+        """Return whether the primary answered the last request."""
         return self._chosen.is_in_touch
 
     @property
     def is_pushed(self) -> bool:
-        """Whether commits come by themselves."""
+        """Return whether the primary pushes commits."""
         return self._chosen.is_pushed
 
     def answer_now(self, statement: Statement) -> Rows | None:
-        """Answer a query, if the chosen one can without waiting."""
+        """Answer a query, or return `None` if the replica can't without waiting."""
         return self._chosen.answer_now(statement)
 
     async def answer(self, statement: Statement) -> Rows | None:
-        """Answer a query, if the chosen one can."""
+        """Answer a query, or return `None` if the replica can't."""
         return await self._chosen.answer(statement)
 
     def written(self, asked_at: float | None) -> None:
-        """The primary has answered a write, or not."""
+        """Note that a write was sent to the primary; `asked_at` is `None` if it was not answered."""
         self._chosen.written(asked_at)
 
     async def caught_up(self, progress: Progress, patience_s: float) -> None:
-        """Wait until the chosen one holds all that was committed before now."""
+        """Wait until the replica has all commits made before this call."""
         first = self._chosen
         try:
             await first.caught_up(progress, patience_s)
         except ReplicaOff:
-            if self._changing_over is not None:
-                await asyncio.wait([self._changing_over])
+            if self._switching is not None:
+                await asyncio.wait([self._switching])
             if self._chosen is first:
                 raise
             await self._chosen.caught_up(progress, patience_s)
 
     def status(self) -> ReplicaStatus:
-        """How the chosen one stands."""
+        """Return the status of the replica."""
         return self._chosen.status()
 
     async def close(self) -> None:
-        """Close the chosen one."""
-        if self._changing_over is not None:
-            await asyncio.wait([self._changing_over])
+        """Close the replica."""
+        if self._switching is not None:
+            await asyncio.wait([self._switching])
         await self._chosen.close()

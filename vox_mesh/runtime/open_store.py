@@ -1,4 +1,4 @@
-"""Opening the store that the settings choose: its home, its engine, and what goes with them."""
+"""Open the store that the settings choose, with its backend, replica, spool and circuit breaker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Role(StrEnum):
-    """Who opens the store: a long-running process with a slot and a spool, or a command that soon ends."""
+    """The opener of a store: a long-running node with a slot and a spool, or a short-lived command."""
 
     NODE = "node"
     COMMAND = "command"
@@ -46,19 +46,21 @@ class Role(StrEnum):
 async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
     """Open the store that the settings choose, without a node.
 
-    A command needs the database now; a node may start while it is away.
+    A node may start while the database is unavailable; for a command, `DatabaseUnavailable` is raised.
     """
     slot = slot_of(settings, role)
     return await open_store_of(settings, role, slot, tenant_of(settings, slot))
 
 
 def slot_of(settings: Settings, role: Role) -> Slot | None:
+    """Take a slot for a node with a disk; commands and the memory backend have none."""
     if role is not Role.NODE or settings.home is Home.MEMORY:
         return None
     return take_slot(settings.home_dir, settings.node_id)
 
 
 def tenant_of(settings: Settings, slot: Slot | None) -> Tenant:
+    """Return the tenant and writer name under which a process writes."""
     writer = slot.writer if slot is not None else f"command:{new_key()}"
     return Tenant(settings.scope_id, settings.repository_id, writer)
 
@@ -71,16 +73,16 @@ async def open_store_of(
     journal: WriteInterceptor | None = None,
     dependencies: Dependencies | None = None,
 ) -> Store:
-    """Open the store; it owns the slot from now on. On the memory home it may be one that others share."""
-    around = Dependencies() if dependencies is None else dependencies
-    floor = ReadWatermark(around.monotonic) if settings.home is Home.MESH else None
-    shared = around.memory if settings.home is Home.MEMORY else None
+    """Open the store, which owns the slot from now on. The memory backend may be shared by several stores."""
+    injected = Dependencies() if dependencies is None else dependencies
+    watermark = ReadWatermark(injected.monotonic) if settings.home is Home.MESH else None
+    shared = injected.memory if settings.home is Home.MEMORY else None
     changes = Changes() if shared is None else shared.changes
-    traffic = StoreStats()
-    async with AsyncExitStack() as undoing:  # of what was opened, should the rest fail
+    stats = StoreStats()
+    async with AsyncExitStack() as undoing:  # closes what was opened if the rest fails
         if slot is not None:
             undoing.callback(slot.release)
-        engine = shared or await open_engine(settings, unnoted if floor is None else floor.note)
+        engine = shared or await open_engine(settings, unnoted if watermark is None else watermark.note)
         undoing.push_async_callback(engine.close)
         store = Store(
             settings.home,
@@ -88,18 +90,18 @@ async def open_store_of(
             tenant,
             timeout=settings.db_deadline,
             is_remote=shared is not None and shared.is_remote,
-            breaker=Breaker(around.monotonic) if settings.db_circuit_breaker else None,
-            agent_queue=_agent_queue(settings, slot, engine.max_scripts, around.chance),
+            breaker=Breaker(injected.monotonic) if settings.db_circuit_breaker else None,
+            agent_queue=_agent_queue(settings, slot, engine.max_scripts, injected.chance),
             slot=slot,
             changes=changes,
             listener=_listener(settings, engine, changes),
-            floor=floor,
-            replica=_replica(settings, slot, engine.query, floor, changes, traffic),
+            floor=watermark,
+            replica=_replica(settings, slot, engine.query, watermark, changes, stats),
             journal=journal,
-            traffic=traffic,
+            traffic=stats,
             wal=getattr(engine, "wal", None),
-            monotonic=around.monotonic,
-            chance=around.chance,
+            monotonic=injected.monotonic,
+            chance=injected.chance,
         )
         undoing.pop_all()
     try:
@@ -117,9 +119,9 @@ async def open_store_of(
 def _agent_queue(
     settings: Settings, slot: Slot | None, max_scripts: int, chance: Callable[[], float]
 ) -> AgentQueue | None:
-    """A node's queue for the time when its server is away; the other homes can't be away.
+    """Return a node's queue of writes for when its server is unavailable; other backends need none.
 
-    The spool is for this database and mesh: what waits for another one waits in another file.
+    The spool belongs to this database and mesh; another one has another file.
     """
     if slot is None or settings.home is not Home.MESH:
         return None
@@ -128,25 +130,25 @@ def _agent_queue(
 
 
 def target_of(settings: Settings) -> str:
-    """Name the database and mesh, for files in a slot that belong to them."""
-    where = settings.endpoint if settings.home is Home.MESH else str(settings.file_path.resolve())
-    target = "\n".join((where, settings.scope_id, settings.repository_id))
+    """Return a short name of the database and mesh, for the files of a slot that belong to them."""
+    location = settings.endpoint if settings.home is Home.MESH else str(settings.file_path.resolve())
+    target = "\n".join((location, settings.scope_id, settings.repository_id))
     return hashlib.sha256(target.encode()).hexdigest()[:12]
 
 
 def _listener(settings: Settings, engine: Engine, changes: Changes) -> Listener | None:
-    """What tells of other processes' commits on the file home; in memory there are no others."""
+    """Return the listener for commits of other processes, on the file backend only."""
     if settings.home is not Home.FILE:
         return None
     from vox_mesh.store.engines.file import FileEngine
 
     assert isinstance(engine, FileEngine)
-    wal = Path(f"{settings.file_path.resolve()}-wal")  # it lies beside the file itself, not beside a link
+    wal = Path(f"{settings.file_path.resolve()}-wal")  # next to the file itself, not next to a link
     return WalListener(wal, engine.data_version, changes)
 
 
 def primary_log(settings: Settings) -> PrimaryLog:
-    """The log that replicas follow."""
+    """Return the log of the primary that replicas follow."""
     from vox_mesh.store.replica.log import PrimaryLog
 
     return PrimaryLog(settings.endpoint, _token(settings), settings.db_request_timeout)
@@ -156,24 +158,24 @@ def open_slot_replica(
     settings: Settings,
     slot: Slot,
     ask: Ask,
-    floor: ReadWatermark | None = None,
+    watermark: ReadWatermark | None = None,
     changes: Changes | None = None,
-    traffic: StoreStats | None = None,
+    stats: StoreStats | None = None,
 ) -> Replica:
-    """Open a slot's copy of the primary, or raise why there can be none."""
+    """Open a slot's replica of the primary. Raises `ReplicaOff` or `DriverMissing` if there is none."""
     from vox_mesh.runtime.open_replica import Origin, open_replica
 
-    traffic = StoreStats() if traffic is None else traffic
+    stats = StoreStats() if stats is None else stats
     origin = Origin(
         path=replica_path(settings.db_path, slot.name),
         endpoint=settings.endpoint,
         token=_token(settings),
         timeout=settings.db_request_timeout,
-        floor=ReadWatermark(Dependencies().monotonic) if floor is None else floor,
+        watermark=ReadWatermark(Dependencies().monotonic) if watermark is None else watermark,
         changes=Changes() if changes is None else changes,
         max_stale_s=settings.db_max_stale_ms / 1_000,
-        requests=traffic.requests,
-        faults=traffic.faults,
+        requests=stats.requests,
+        faults=stats.faults,
         ask=ask,
     )
     return open_replica(settings.db_replica, origin)
@@ -183,17 +185,17 @@ def _replica(
     settings: Settings,
     slot: Slot | None,
     ask: Ask,
-    floor: ReadWatermark | None,
+    watermark: ReadWatermark | None,
     changes: Changes,
-    traffic: StoreStats,
+    stats: StoreStats,
 ) -> Replica | None:
-    """A node's replica. Where there can be none, the primary answers reads."""
-    if slot is None or floor is None or settings.db_replica is ReplicaChoice.OFF:
+    """Open a node's replica; without one, reads go to the primary."""
+    if slot is None or watermark is None or settings.db_replica is ReplicaChoice.OFF:
         return None
     try:
-        return open_slot_replica(settings, slot, ask, floor, changes, traffic)
+        return open_slot_replica(settings, slot, ask, watermark, changes, stats)
     except (ReplicaOff, DriverMissing) as error:
-        _log.warning("the replica is off, reads go to the primary: %s", error.line)
+        _log.warning("replica off, reads go to the primary: %s", error.line)
         return None
 
 
@@ -202,8 +204,8 @@ def _token(settings: Settings) -> str | None:
 
 
 async def open_engine(settings: Settings, note: Note = unnoted) -> Engine:
-    """Open what lies below the store: for work on the database as a whole, such as backup and restore."""
-    # Imported where they are needed: a command on the file home never loads the network.
+    """Open the engine below a store, for work on the whole database such as backup and restore."""
+    # Imported late: a command on the file backend does not load the network engines.
     if settings.home is Home.MEMORY:
         from vox_mesh.store.engines.memory import MemoryEngine
 

@@ -1,18 +1,18 @@
-"""Restore: a backup into an empty database of any home.
+"""Restore: copy a backup into an empty database of any backend.
 
-The rows come in parts, each a transaction of its own, since no server takes all of them in one. The table
-`unfinished_restore` says how many are in and from which file; it is created with the first transaction and
-dropped with the last, which also raises the counters. In between `mesh_schema` holds a version that no code
-is new enough for, so whoever opens the database is refused. An interrupted restore is therefore never
-mistaken for a complete one, and restoring the same file again goes on where it was cut off: a part that was
-applied is refused when it is sent again, also when two restores of one file run side by side.
+The rows are written in parts, each in its own transaction, since no server accepts all of them in one. The
+table `unfinished_restore` has the number of restored rows and the file's fingerprint; it is created in the
+first transaction and dropped in the last, which also raises the counters. In between, `mesh_schema` has a
+version that is too new for any code, so every process that opens the database is rejected. Therefore an
+interrupted restore is never mistaken for a complete one, and restoring the same file again resumes it: a part
+that was applied is refused when it is sent again, also when two restores of one file run concurrently.
 
 A backup of an earlier schema version is copied and migrated first, and restored from the copy. Triggers are
-absent until the end: the rows come with all that triggers have made of them before.
+absent until the end, because the rows already contain their effects.
 
-The keys of scripts (`script_results`, `script_answers`) are restored too. A spool outlives the database: it
-may hold a script that was applied, though its answer was lost, before the backup was taken. Without its key
-the replay would apply it a second time.
+Idempotency keys (`script_results`, `script_answers`) are restored too. A spool outlives the database: it may
+hold a script that was applied before the backup was taken, but whose answer was lost. Without its key, the
+replay would apply it a second time.
 """
 
 from __future__ import annotations
@@ -51,14 +51,16 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("restore")
 _SCHEMA: Final = named("schema")
-_OWN: Final = frozenset({"mesh_schema", "database_clock", "clock_witnesses"})  # every database has its own
-_PART_BYTES: Final = 2**19
-_PART_VALUES: Final = 8_000  # SQLite takes up to 32,766 values in a statement
+_NOT_RESTORED: Final = frozenset(
+    {"mesh_schema", "database_clock", "clock_witnesses"}
+)  # specific to a database
+_MAX_PART_BYTES: Final = 2**19
+_MAX_PART_VALUES: Final = 8_000  # SQLite accepts up to 32,766 values in a statement
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A finished restore, and how many counters it raised by 2^32."""
+    """The result of a restore, with the number of counters raised by 2^32."""
 
     tables: int
     rows: int
@@ -67,7 +69,7 @@ class Restored:
 
 
 class BackupFile:
-    """A backup, checked, with its rows in an order that is the same each time it is read."""
+    """A verified backup, whose rows are always read in the same order."""
 
     def __init__(self, path: Path, fingerprint: str | None = None) -> None:
         self.path = path
@@ -82,14 +84,14 @@ class BackupFile:
             raise BackupRefused(f"{path} can't be read: {error}", hint="check the file") from None
         try:
             self.version = self._check(path)
-            self.tables = [table for table in tables_in(self._connection) if table.name not in _OWN]
+            self.tables = [table for table in tables_in(self._connection) if table.name not in _NOT_RESTORED]
             self.counts = {table.name: self._count(table) for table in self.tables}
             self.definitions = self._ask(TABLES["definitions"])
             self.sequences = self._ask(TABLES["sequences"]) if self._ask(TABLES["has_sequences"]) else []
         except BaseException:
             self._connection.close()
             raise
-        self._place: tuple[TableColumns, int] | None = None
+        self._position: tuple[TableColumns, int] | None = None
         self._cursor: sqlite3.Cursor | None = None
 
     def _check(self, path: Path) -> int:
@@ -97,12 +99,12 @@ class BackupFile:
         try:
             if not self._connection.execute(_SCHEMA["is_there"]).fetchone():
                 raise BackupRefused(f"{path} is a SQLite database, but no mesh", hint=hint)
-            found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            integrity = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
             version = self._connection.execute(_SCHEMA["versions"]).fetchone()[0]
         except sqlite3.Error as error:
             raise BackupRefused(f"{path} can't be read as a database: {error}", hint=hint) from None
-        if found != "ok":
-            raise BackupRefused(f"{path} is damaged: {found}", hint="take another backup")
+        if integrity != "ok":
+            raise BackupRefused(f"{path} is damaged: {integrity}", hint="take another backup")
         if version is None or version > VERSION:
             raise BackupRefused(
                 f"{path} has schema version {version}; this code knows up to {VERSION}",
@@ -121,25 +123,25 @@ class BackupFile:
 
     @property
     def total(self) -> int:
-        """How many rows there are to restore."""
+        """Return the number of rows to restore."""
         return sum(self.counts.values())
 
     def part(self, done: int) -> tuple[TableColumns, list[tuple[Value, ...]]]:
-        """The next rows, all of one table, after so many were done."""
-        place = self._locate(done)
-        table, offset = place
-        if place != self._place or self._cursor is None:
+        """Return the next rows, all of one table, after the first `done` rows."""
+        position = self._locate(done)
+        table, offset = position
+        if position != self._position or self._cursor is None:
             query = f"{table.rows} ORDER BY {table.order} LIMIT -1 OFFSET ?"
             self._cursor = self._connection.execute(query, (offset,))
         rows: list[tuple[Value, ...]] = []
         weight = 0
-        while weight < _PART_BYTES and (len(rows) + 1) * len(table.columns) <= _PART_VALUES:
+        while weight < _MAX_PART_BYTES and (len(rows) + 1) * len(table.columns) <= _MAX_PART_VALUES:
             row = self._cursor.fetchone()
             if row is None:
                 break
             rows.append(row)
             weight += weight_of(row)
-        self._place = table, offset + len(rows)
+        self._position = table, offset + len(rows)
         return table, rows
 
     def _locate(self, done: int) -> tuple[TableColumns, int]:
@@ -215,12 +217,12 @@ class _Restore:
         self._backup = backup
         self._disk = disk
         self._timeout = timeout
-        self._carrier = RetryingCaller(None)
-        found = {(row["type"], row["name"]): row["sql"] for row in backup.definitions}
-        self._definitions = {**found, **expected()}
+        self._caller = RetryingCaller(None)
+        stored = {(row["type"], row["name"]): row["sql"] for row in backup.definitions}
+        self._definitions = {**stored, **expected()}
 
     async def run(self) -> None:
-        """Begin, or go on where another restore of this file was cut off, and end."""
+        """Start the restore, or resume an interrupted one of this file, and complete it."""
         done = await self._rows_done()
         if done is None:
             done = await self._begin()
@@ -230,14 +232,14 @@ class _Restore:
             await self._end()
 
     async def _begin(self) -> int:
-        await self._carried(lambda: ensure_schema(self._engine))
-        there = await self._carried(lambda: tables_at(self._engine.query))
-        names = {table.name for table in there}
-        ours = {table.name for table in (*mesh_tables(), *self._backup.tables)} - _OWN
-        watched = [table for table in there if table.name in ours]
-        await self._refuse_if_in_use(watched)
+        await self._retry(lambda: ensure_schema(self._engine))
+        existing = await self._retry(lambda: tables_at(self._engine.query))
+        names = {table.name for table in existing}
+        expected_names = {table.name for table in (*mesh_tables(), *self._backup.tables)} - _NOT_RESTORED
+        must_be_empty = [table for table in existing if table.name in expected_names]
+        await self._refuse_if_in_use(must_be_empty)
         batch = Batch()
-        for table in watched:
+        for table in must_be_empty:
             batch.add(f"INSERT INTO refusals SELECT 'refused' WHERE EXISTS (SELECT 1 FROM {table.quoted})")
         for row in self._backup.definitions:
             if row["type"] == "table" and row["name"] not in names:
@@ -251,18 +253,18 @@ class _Restore:
         error = await self._apply(batch)
         done = await self._rows_done()
         if done is None:
-            raise _stopped(error)
+            raise _stop_error(error)
         return done
 
     async def _refuse_if_in_use(self, tables: list[TableColumns]) -> None:
-        found: list[str] = []
+        filled: list[str] = []
         for table in tables:
             count = (await self._ask(f"SELECT count(*) FROM {table.quoted}")).value
             if count:
-                found.append(f"{count} in {table.name}")
-        if found:
+                filled.append(f"{count} in {table.name}")
+        if filled:
             raise BackupRefused(
-                f"the database is in use: it has rows ({', '.join(found)})",
+                f"the database is in use: it has rows ({', '.join(filled)})",
                 hint="restore into an empty database",
             )
 
@@ -275,25 +277,25 @@ class _Restore:
         error = await self._apply(batch)
         if error is None:
             return done + len(rows)
-        # It was applied though its answer was lost, or another restore of this file was faster.
+        # It was applied and only its answer lost, or another restore of this file was faster.
         now_done = await self._rows_done()
         if now_done == done:
-            raise _stopped(error)
+            raise _stop_error(error)
         return now_done
 
     async def _end(self) -> None:
         backup = self._backup
-        there = {row["name"] for row in await self._ask(TABLES["definitions"])}
+        existing = {row["name"] for row in await self._ask(TABLES["definitions"])}
         batch = Batch()
         batch.add(_SQL["refuse_unless_at"], (backup.fingerprint, backup.total))
         for table in backup.tables:
-            # A process that was there before the restore began may have written beside it.
+            # A process that was connected before the restore may have written meanwhile.
             batch.add(
                 f"INSERT INTO refusals SELECT 'refused' WHERE (SELECT count(*) FROM {table.quoted}) <> ?",
                 (backup.counts[table.name],),
             )
         for (kind, name), sql in self._definitions.items():
-            if kind != "table" and name not in there:
+            if kind != "table" and name not in existing:
                 batch.add(sql)
         for name, last in backup.sequences:
             batch.add(TABLES["forget_sequence"], (name,))
@@ -305,10 +307,10 @@ class _Restore:
         batch.add(_SQL["end"])
         error = await self._apply(batch)
         if error is not None and await self._rows_done() is not None:
-            raise _stopped(error)
+            raise _stop_error(error)
 
     async def _rows_done(self) -> int | None:
-        """How many rows of this file are in; `None` when no restore is under way."""
+        """Return the number of restored rows of this file, or `None` if no restore is in progress."""
         if not await self._ask(_SQL["is_unfinished"]):
             return None
         try:
@@ -316,7 +318,7 @@ class _Restore:
         except BadStatement:
             if await self._ask(_SQL["is_unfinished"]):
                 raise
-            return None  # another restore of this file came to its end just now
+            return None  # another restore of this file has just completed
         if row["fingerprint"] != self._backup.fingerprint:
             raise BackupRefused(
                 "the database holds a part of another backup: its restore was not finished",
@@ -326,7 +328,7 @@ class _Restore:
         return done
 
     async def _apply(self, batch: Batch) -> StepError | None:
-        """Run the batch, again after a passing fault; what kept it from taking effect, if anything did."""
+        """Run a batch with retries. Return the error that kept it from taking effect, or `None`."""
         batch.seal()
 
         async def attempt() -> StepError | None:
@@ -336,18 +338,18 @@ class _Restore:
                 raise DatabaseBusy(f"the database is busy: {error.message}")
             return None if result.committed else error or StepError("", "the transaction was cut short")
 
-        return await self._carried(attempt)
+        return await self._retry(attempt)
 
     async def _ask(self, sql: str) -> Rows:
-        return await self._carried(lambda: self._engine.query(Statement(sql)))
+        return await self._retry(lambda: self._engine.query(Statement(sql)))
 
-    async def _carried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
-        return await self._carrier.carry(attempt, lambda: loop.time() < deadline)
+        return await self._caller.carry(attempt, lambda: loop.time() < deadline)
 
 
-def _stopped(error: StepError | None) -> MeshError:
+def _stop_error(error: StepError | None) -> MeshError:
     reason = "something else wrote into the database"
     if error is not None and not error.is_constraint:
         reason = error.message

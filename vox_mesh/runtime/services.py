@@ -1,4 +1,4 @@
-"""The parts of a mesh, put together: what every face asks and tells, on a node or beside one."""
+"""The services of a mesh, for nodes and for commands next to them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _log = logging.getLogger(__name__)
 
 
 class MeshServices:
-    """Locks, nodes, the log, versions, messages and jobs of one mesh."""
+    """The locks, nodes, op log, versions, messages and jobs of one mesh."""
 
     def __init__(
         self,
         store: Store,
-        author: OpLogWriter,
+        writer: OpLogWriter,
         clock: MeshClock,
         dependencies: Dependencies,
         agent: str | None,
@@ -52,54 +52,54 @@ class MeshServices:
         self.clock = clock
         self.nodes = Nodes(store, clock)
         self.features = Features(store, self.nodes, dependencies.monotonic)
-        self.roles = Roles(store, author, self.nodes, clock)
+        self.roles = Roles(store, writer, self.nodes, clock)
         self.deferral = Deferral(store, clock, kinds)
-        self.oplog = OpLog(store, author, clock, kinds, self.roles, self.deferral)
-        versions = Versions(store, author, clock, self.nodes, agent)
+        self.oplog = OpLog(store, writer, clock, kinds, self.roles, self.deferral)
+        versions = Versions(store, writer, clock, self.nodes, agent)
         self.conflicts = Conflicts(store, versions)
         self.occ = Occ(versions, self.conflicts, chance=dependencies.chance)
         self.locks = Locks(store, clock, lambda: self.identity.node_id, agent, dependencies.monotonic)
-        self.bus = Bus(store, author, clock, dependencies, agent)
-        self.jobs = Jobs(store, author, clock, self.nodes, dependencies.secret)
+        self.bus = Bus(store, writer, clock, dependencies, agent)
+        self.jobs = Jobs(store, writer, clock, self.nodes, dependencies.secret)
         self.crons = Crons(store, self.jobs, clock)
         self.job_kinds = JobKinds(store, self.jobs.roster)
         self.artifacts = artifacts
-        self.occ.notify = self._tell_of_conflict
-        self._author = author
+        self.occ.notify = self._notify_agent
+        self._writer = writer
         self._dependencies = dependencies
         self._agent = agent
         self._files = files
 
     @cached_property
     def rhythm(self) -> Rhythm:
-        """Beats, and what is measured in them."""
-        from vox_mesh.rhythm.rhythm import Rhythm  # most commands need nothing of it
+        """Return the rhythm: tempo, phrases, budgets and reports."""
+        from vox_mesh.rhythm.rhythm import Rhythm  # imported late: most commands do not need it
 
         return Rhythm(
-            *(self.store, self._author, self.clock, self._dependencies, self._agent),
+            *(self.store, self._writer, self.clock, self._dependencies, self._agent),
             *(self.locks, self.bus, self._files),
         )
 
-    async def _tell_of_conflict(self, conflict: Conflict) -> None:
-        """Have the agent know that a conflict waits for it; it is recorded, also if this fails."""
+    async def _notify_agent(self, conflict: Conflict) -> None:
+        """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""
         if conflict.deferred_to is None:
             return
-        told = {
+        body = {
             "conflict_id": conflict.conflict_id,
             "table_name": conflict.table_name,
             "row_key": conflict.row_key,
         }
         try:
-            await self.bus.send(conflict.deferred_to, told, msg_type="conflict")
+            await self.bus.send(conflict.deferred_to, body, msg_type="conflict")
         except MeshError as error:
-            _log.warning("%s could not be told of a conflict: %s", conflict.deferred_to, error.line)
+            _log.warning("conflict notification failed: agent=%s: %s", conflict.deferred_to, error.line)
 
     @property
     def identity(self) -> Identity:
-        """Who this is in the mesh."""
-        return self._author.identity
+        """Return the identity of this process in the mesh."""
+        return self._writer.identity
 
     @property
     def incarnation(self) -> int | None:
-        """How often this node has begun; `None` before the database has heard of it, and for commands."""
-        return self._author.incarnation
+        """Return the incarnation of this node; `None` before it is registered, and for commands."""
+        return self._writer.incarnation

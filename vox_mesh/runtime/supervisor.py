@@ -1,4 +1,4 @@
-"""The supervisor: keeps the parts of a node running, and knows how each of them stands."""
+"""The supervisor: runs the parts of a node, restarts them after a crash, and tracks their states."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from vox_mesh.store.background import is_cancelled
 
 _log = logging.getLogger(__name__)
 
-_FIRST_S: Final = 0.5
-_LONGEST_S: Final = 30.0
-_STOP_S: Final = 60.0
-"""What a part still has to do has deadlines of its own, and those are shorter."""
+_MIN_PAUSE_S: Final = 0.5
+_MAX_PAUSE_S: Final = 30.0
+_STOP_TIMEOUT_S: Final = 60.0
+"""Longer than the deadlines of everything that a part may do while it stops."""
 
-_SOUND_S: Final = 60.0
-"""A part that has run for so long was begun well: the next pause is short again."""
+_STABLE_S: Final = 60.0
+"""The pause before a restart is short again after a part has run this long."""
 
 Run = Callable[[], Awaitable[None]]
 
 
 class PartState(StrEnum):
-    """How a part stands."""
+    """The state of a part."""
 
     RUNNING = "running"
     PAUSING = "pausing"
-    """It crashed, and is begun again soon."""
+    """It crashed and will be restarted soon."""
 
     ENDED = "ended"
-    """It did what it was for."""
+    """It finished or was stopped."""
 
     BROKEN = "broken"
-    """It can't go on, and nor can the node."""
+    """It failed with a fatal error; the node must stop."""
 
 
 @dataclass
 class Part:
-    """One thing that a node does all the time."""
+    """A background activity of a node."""
 
     name: str
     run: Run
     state: PartState = PartState.RUNNING
     restarts: int = 0
     fault: str = ""
-    """What it last crashed with."""
+    """The error of its last crash."""
 
 
 @dataclass
 class Supervisor:
     """Runs parts until it is stopped. No part outlives it.
 
-    One that crashes is begun again, after a pause that grows. An error of `fatal` can't be mended by that.
+    A part that crashes is restarted after a growing pause, except after an error of `fatal`.
     """
 
     chance: Callable[[], float]
@@ -67,12 +67,12 @@ class Supervisor:
     _broken: asyncio.Future[MeshError] | None = None
 
     def start(self, name: str, run: Run) -> None:
-        """Run a part from now on."""
+        """Start a part."""
         part = self.parts[name] = Part(name, run)
-        self._tasks[name] = asyncio.create_task(self._keep(part), name=f"vox-mesh-{name}")
+        self._tasks[name] = asyncio.create_task(self._supervise(part), name=f"vox-mesh-{name}")
 
-    async def _keep(self, part: Part) -> None:
-        pause_s = _FIRST_S
+    async def _supervise(self, part: Part) -> None:
+        pause_s = _MIN_PAUSE_S
         while True:
             began = self.monotonic()
             try:
@@ -80,60 +80,60 @@ class Supervisor:
             except asyncio.CancelledError as cancelled:
                 if is_cancelled():
                     raise
-                self._crashed(part, cancelled)  # by something of its own
+                self._record_crash(part, cancelled)  # the part cancelled itself
             except Exception as error:
                 if is_cancelled():
-                    _log.warning("%s did not end well: %s", part.name, error)
+                    _log.warning("part failed while stopping: part=%s: %s", part.name, error)
                     return
                 if isinstance(error, self.fatal):
                     self._break(part, error)
                     return
-                self._crashed(part, error)
+                self._record_crash(part, error)
             else:
                 part.state = PartState.ENDED
                 return
-            if self.monotonic() - began > _SOUND_S:
-                pause_s = _FIRST_S
+            if self.monotonic() - began > _STABLE_S:
+                pause_s = _MIN_PAUSE_S
             part.state = PartState.PAUSING
             await asyncio.sleep(pause_s * (0.5 + self.chance()))
-            pause_s = min(2 * pause_s, _LONGEST_S)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
             part.restarts += 1
             part.state = PartState.RUNNING
 
-    def _crashed(self, part: Part, error: BaseException) -> None:
-        _log.error("%s crashed, and is begun again", part.name, exc_info=error)
+    def _record_crash(self, part: Part, error: BaseException) -> None:
+        _log.error("part crashed, restarting: part=%s", part.name, exc_info=error)
         part.fault = f"{type(error).__name__}: {error}"
 
     def _break(self, part: Part, error: MeshError) -> None:
-        _log.error("%s can't go on: %s", part.name, error.line)
+        _log.error("part broken: part=%s: %s", part.name, error.line)
         part.state, part.fault = PartState.BROKEN, error.line
-        if not self._end.done():
-            self._end.set_result(error)
+        if not self._breakage.done():
+            self._breakage.set_result(error)
 
     @property
-    def _end(self) -> asyncio.Future[MeshError]:
+    def _breakage(self) -> asyncio.Future[MeshError]:
         if self._broken is None:
             self._broken = asyncio.get_running_loop().create_future()
         return self._broken
 
     async def broken(self) -> MeshError:
-        """Wait until a part can't go on; why."""
-        return await asyncio.shield(self._end)
+        """Wait until a part fails with a fatal error, and return the error."""
+        return await asyncio.shield(self._breakage)
 
     async def stop(self, *names: str) -> None:
-        """Stop these parts, to their very end; one that does not end is left behind, and told of."""
+        """Stop parts and wait for them; a part that does not stop in time is logged and abandoned."""
         stopping = {name: self._tasks.pop(name) for name in names if name in self._tasks}
         for task in stopping.values():
             task.cancel()
         if stopping:
-            await asyncio.wait(stopping.values(), timeout=_STOP_S)
+            await asyncio.wait(stopping.values(), timeout=_STOP_TIMEOUT_S)
         for name, task in stopping.items():
             self.parts[name].state = PartState.ENDED
             if not task.done():
-                _log.error("%s does not end, and is left behind", name)
+                _log.error("part did not stop: part=%s", name)
             elif not task.cancelled():
-                task.exception()  # it was told of
+                task.exception()  # already logged
 
     async def stop_all(self) -> None:
-        """Stop all parts, to their very end."""
+        """Stop all parts and wait for them."""
         await self.stop(*self._tasks)

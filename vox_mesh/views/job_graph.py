@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from vox_mesh.jobs.batches import OPEN, found, listed
+from vox_mesh.jobs.batches import OPEN, find_existing, list_pages
 from vox_mesh.jobs.jobs import MAX_AT_ONCE, Jobs
 from vox_mesh.jobs.queries import Predecessor
 
@@ -56,7 +56,7 @@ async def graph_around(jobs: Jobs, job_ids: Iterable[str]) -> Graph:
 
 async def graph_of_open(jobs: Jobs) -> Graph:
     """Return the graph of open jobs with their neighbours; isolated jobs are omitted."""
-    job_ids = [job.job_id async for page in listed(jobs, OPEN, limit=MAX_JOBS + 1) for job in page]
+    job_ids = [job.job_id async for page in list_pages(jobs, OPEN, limit=MAX_JOBS + 1) for job in page]
     is_cut = len(job_ids) > MAX_JOBS
     job_ids = job_ids[:MAX_JOBS]
     edges = await _predecessors(jobs, job_ids)
@@ -69,7 +69,7 @@ async def graph_of_open(jobs: Jobs) -> Graph:
 
 
 async def _graph(jobs: Jobs, names: Iterable[str], edges: Iterable[Predecessor], is_cut: bool) -> Graph:
-    nodes = {job.job_id: Vertex(job.job_id, job.kind, job.state) for job in await found(jobs, names)}
+    nodes = {job.job_id: Vertex(job.job_id, job.kind, job.state) for job in await find_existing(jobs, names)}
     for edge in edges:
         if edge.awaited == OP:
             nodes[edge.predecessor] = Vertex(edge.predecessor, OP, "")

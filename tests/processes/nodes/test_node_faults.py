@@ -58,7 +58,7 @@ async def _works(node: UpNode) -> None:
 
 
 def _failed_ticks(node: UpNode) -> int:
-    return node.said.count("the heartbeat failed")
+    return node.said.count("heartbeat failed")
 
 
 async def _until_told(settings: Settings, node: UpNode, words: str) -> None:

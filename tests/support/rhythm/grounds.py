@@ -56,5 +56,5 @@ def player(node: MeshNode, hand: Hand, policy: TempoPolicy | None = None) -> Pla
     clock.name(node.identity.chain)
     policy = TempoPolicy.built_in("default") if policy is None else policy
     plan = Plan(PlanEntry.of(policy))
-    ground = RhythmContext(node.store, node._author, clock, Times(clock), None, plan)
+    ground = RhythmContext(node.store, node._writer, clock, Times(clock), None, plan)
     return Player(node, ground, StatusClaimWriter(ground), BarReporter(ground))

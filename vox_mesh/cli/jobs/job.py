@@ -20,7 +20,7 @@ from vox_mesh.cli.support.options import Function, TakesCommand, seconds
 from vox_mesh.cli.support.output import json_option, show_lines, show_one, show_several
 from vox_mesh.cli.support.session import run_beside
 from vox_mesh.errors import BadManifest
-from vox_mesh.jobs.batches import found, listed, named
+from vox_mesh.jobs.batches import find_existing, find_named, list_pages
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.proof import iso_time
@@ -154,7 +154,7 @@ async def _schedule(
         return scheduled, []
     if not as_json:
         show_scheduled(scheduled, as_json=False, is_one=False)
-    jobs = await found(mesh.jobs, [each.job_id for each in scheduled])
+    jobs = await find_existing(mesh.jobs, [each.job_id for each in scheduled])
     by_id = {each.job_id: each for each in await wait(mesh, jobs)}
     return scheduled, [by_id[each.job_id] for each in scheduled]
 
@@ -188,7 +188,7 @@ def list_(
     states = [None if state is None else JobState(state)]
 
     async def look(mesh: Mesh) -> list[Job]:
-        pages = listed(mesh.jobs, states, kind=kind, claimer=node, limit=limit)
+        pages = list_pages(mesh.jobs, states, kind=kind, claimer=node, limit=limit)
         return [each async for page in pages for each in page]
 
     show_jobs(run_beside("job list", look), as_json=as_json)
@@ -235,7 +235,7 @@ def wait_(references: tuple[str, ...], timeout: float | None, as_json: bool) -> 
     """
 
     async def work(mesh: Mesh) -> list[Job]:
-        return await wait(mesh, await named(mesh.jobs, references), timeout)
+        return await wait(mesh, await find_named(mesh.jobs, references), timeout)
 
     jobs = run_beside("job wait", work)
     show_jobs(jobs, as_json=as_json)

@@ -14,7 +14,7 @@ from vox_mesh.cli.support.options import Function, seconds
 from vox_mesh.cli.support.output import json_option, show_lines, show_one, show_several, table
 from vox_mesh.cli.support.session import run_beside
 from vox_mesh.jobs import batches
-from vox_mesh.jobs.batches import OPEN, RETRIED, JobSelection, found
+from vox_mesh.jobs.batches import OPEN, RETRIED, JobSelection, find_existing
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.records import Job, JobState
@@ -96,7 +96,7 @@ def abort(
             seen += [job.job_id for job in batch]
             aborted |= await batches.abort(mesh.jobs, batch, reason)
         wanted = seen if choice.is_by_name else [job_id for job_id in seen if job_id in aborted]
-        return (await found(mesh.jobs, wanted) if as_json or choice.is_by_name else []), aborted
+        return (await find_existing(mesh.jobs, wanted) if as_json or choice.is_by_name else []), aborted
 
     jobs, aborted = run_beside("job abort", work)
     if as_json:

@@ -23,7 +23,7 @@ from vox_mesh.cli.support.output import (
     table,
 )
 from vox_mesh.cli.support.session import run_beside
-from vox_mesh.jobs.batches import listed, named
+from vox_mesh.jobs.batches import find_named, list_pages
 from vox_mesh.jobs.progress import Piece
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.records import Job, JobState
@@ -104,7 +104,9 @@ def graph(references: tuple[str, ...], as_dot: bool, as_json: bool) -> None:
 
     async def look(mesh: Mesh) -> Graph:
         if references:
-            return await graph_around(mesh.jobs, [job.job_id for job in await named(mesh.jobs, references)])
+            return await graph_around(
+                mesh.jobs, [job.job_id for job in await find_named(mesh.jobs, references)]
+            )
         return await graph_of_open(mesh.jobs)
 
     found = run_beside("job graph", look)
@@ -146,7 +148,7 @@ def dead(kind: str | None, limit: int, as_json: bool) -> None:
     """
 
     async def look(mesh: Mesh) -> list[Job]:
-        pages = listed(mesh.jobs, [JobState.FAILED], kind=kind, limit=limit)
+        pages = list_pages(mesh.jobs, [JobState.FAILED], kind=kind, limit=limit)
         return [job async for page in pages for job in page]
 
     show_jobs(run_beside("job dead", look), as_json=as_json)

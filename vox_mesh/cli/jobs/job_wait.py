@@ -10,7 +10,7 @@ from typing import Final
 
 from vox_mesh.cli.support.progress import ProgressBar
 from vox_mesh.errors import DatabaseUnavailable
-from vox_mesh.jobs.batches import found
+from vox_mesh.jobs.batches import find_existing
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.records import Job, JobState
 
@@ -50,7 +50,7 @@ class _Waiting:
             while self._open:
                 seen = store.change_count
                 with suppress(DatabaseUnavailable):  # it goes on when the database is back
-                    for job in await found(self._mesh.jobs, [job.job_id for job in self._open]):
+                    for job in await find_existing(self._mesh.jobs, [job.job_id for job in self._open]):
                         self._by_id[job.job_id] = job
                     if sys.stderr.isatty():
                         bar.show(await self._done(), _WHOLE * len(self.jobs))

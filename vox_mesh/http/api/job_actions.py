@@ -123,7 +123,7 @@ async def abort_jobs(mesh: MeshServices, body: ToAbortMany) -> Page[AbortedView]
         return Page([JobView.of(job) for job in page.items], page.next)
     aborted = await batches.abort(mesh.jobs, page.items, body.reason)
     wanted = [job.job_id for job in page.items if choice.is_by_name or job.job_id in aborted]
-    found = await batches.found(mesh.jobs, wanted)
+    found = await batches.find_existing(mesh.jobs, wanted)
     return Page([AbortedView.ended(job, aborted=job.job_id in aborted) for job in found], page.next)
 
 

@@ -1,4 +1,4 @@
-"""Command jobs: a program that is run with what its job says, and nothing else."""
+"""Command jobs: run a program with only the arguments and environment that its job gives."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from vox_mesh.store.engines.thread import SerialThread, to_the_end
 StreamName = Literal["stdout", "stderr"]
 OnOutput = Callable[[StreamName, bytes], None]
 
-_CHUNK: Final = 65_536
-_PIPE_HOLDS: Final = 1 << 20
-"""As much as a pipe can hold, at the most."""
+_CHUNK_BYTES: Final = 65_536
+_MAX_PIPE_BYTES: Final = 1 << 20
+"""The maximum capacity of a pipe."""
 
 
 class Sink(Protocol):
-    """Takes all of a stream, a piece at a time. It is called in a thread, and may take its time."""
+    """Receives a stream piece by piece. It is called in a thread and may block."""
 
     def write(self, data: bytes, /) -> object:
-        """Take the next piece."""
+        """Write the next piece."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a job wants to be run, and the claim under which it is."""
+    """The command of a job, and the claim under which it runs."""
 
     argv: tuple[str, ...]
     job_id: str
@@ -45,12 +45,12 @@ class Command:
     claim_token: int
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
-    """The folder to run in; without one, a folder that is made for it and removed afterwards."""
+    """The folder to run in; `None` for a temporary folder that is removed afterwards."""
     timeout_s: float | None = None
-    """How long it may take; 0 is for ever, too."""
+    """The timeout in seconds; `None` or 0 for no limit."""
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """All of its environment: nothing of ours is in it."""
+        """Return its whole environment; nothing is inherited from this process."""
         return {
             "PATH": SEARCH_PATH,
             "HOME": str(folder),
@@ -65,7 +65,7 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended: with an exit code, by a signal, or not begun, for there was a problem."""
+    """The result of a command: an exit code, a signal, or the problem because of which it did not start."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -74,22 +74,22 @@ class CommandResult:
 
     @property
     def is_success(self) -> bool:
-        """Whether it did what it was to do."""
+        """Return whether it exited with code 0 in time."""
         return self.exit_code == 0 and not self.timed_out
 
     @property
     def line(self) -> str:
-        """How it ended, on one line."""
+        """Return the result as one line of text."""
         if self.problem is not None:
             return self.problem
-        how = f"exit code {self.exit_code}" if self.signal is None else _name_of(self.signal)
-        return f"stopped by its timeout, with {how}" if self.timed_out else f"ended with {how}"
+        status = f"exit code {self.exit_code}" if self.signal is None else _signal_name(self.signal)
+        return f"stopped by its timeout, with {status}" if self.timed_out else f"ended with {status}"
 
 
-def _name_of(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # one of those that have no name
+    except ValueError:  # a signal without a name
         return f"signal {number}"
 
 
@@ -103,11 +103,12 @@ async def run_command(
     grace_s: float = GRACE_S,
     on_group: Callable[[ProcessGroup], None] | None = None,
 ) -> CommandResult:
-    """Run a command to its end, or to that of its time, with all the processes that it has started.
+    """Run a command until it ends or its timeout expires, and end all processes it has started.
 
-    Its output goes to the sinks and to `on_output` as it comes; if one of those fails, it is stopped.
-    Cancelled, it is stopped too, and gone when this is left. Refused by the policy, it is not begun.
-    `on_group` is given its processes before they begin: to look at them, or to end them.
+    Its output goes to the sinks and to `on_output` as it arrives; if one of them fails, the command ends.
+    If the call is cancelled, all processes have ended when it raises.
+    `on_group` gets the process group before it starts, to measure or end it.
+    Raises `CommandRefused` if the policy does not allow the program.
     """
     thread = SerialThread("vox-mesh-command")
     group = ProcessGroup(grace_s=grace_s)
@@ -115,7 +116,7 @@ async def run_command(
         on_group(group)
     try:
         async with (
-            _Place(thread, command, policy) as place,
+            _WorkingFolder(thread, command, policy) as place,
             _OutputStream("stdout", stdout, on_output, thread).read_while(group) as out,
             _OutputStream("stderr", stderr, on_output, thread).read_while(group) as err,
         ):
@@ -130,7 +131,7 @@ async def run_command(
                 is_apart=True,
             )
             return await _run(group, start, command.timeout_s)
-    except _CantRun as error:
+    except _CommandNotRunnable as error:
         return CommandResult(problem=str(error))
     finally:
         thread.finish()
@@ -148,9 +149,9 @@ async def _run(group: ProcessGroup, start: Start, timeout_s: float | None) -> Co
     try:
         code = await group.run(start)
     except OSError as error:
-        raise _CantRun(f"can't run {start.argv[0]}: {error.strerror}") from error
-    except ValueError as error:  # a word or variable that no program can be given
-        raise _CantRun(f"can't run {start.argv[0]!r}: {error}") from error
+        raise _CommandNotRunnable(f"can't run {start.argv[0]}: {error.strerror}") from error
+    except ValueError as error:  # an argument or variable that can't be passed to a program
+        raise _CommandNotRunnable(f"can't run {start.argv[0]!r}: {error}") from error
     finally:
         if timer is not None:
             timer.cancel()
@@ -159,15 +160,15 @@ async def _run(group: ProcessGroup, start: Start, timeout_s: float | None) -> Co
     return CommandResult(exit_code=code, timed_out=timed_out)
 
 
-class _CantRun(Exception):
-    """There is nothing to run, or nowhere to run it: the message is a line for whoever wants to know why."""
+class _CommandNotRunnable(Exception):
+    """The command can't be started; the message is one line that says why."""
 
 
-# --- where it runs -------------------------------------------------------------------------------
+# --- working folder ------------------------------------------------------------------------------
 
 
-class _Place:
-    """The folder that a command runs in, and the program as seen from there. The disk is left to a thread."""
+class _WorkingFolder:
+    """The folder that a command runs in, and its program. Disk access happens in a thread."""
 
     def __init__(self, thread: SerialThread, command: Command, policy: ExecPolicy) -> None:
         self._thread = thread
@@ -176,7 +177,7 @@ class _Place:
         self._temporary: TemporaryDirectory[str] | None = None
         self.folder = self.program = Path()
 
-    async def __aenter__(self) -> _Place:
+    async def __aenter__(self) -> _WorkingFolder:
         try:
             await to_the_end(self._thread.do(self._prepare))
         except BaseException:
@@ -189,16 +190,16 @@ class _Place:
 
     def _prepare(self) -> None:
         if not self._command.argv:
-            raise _CantRun("no program is named: there is nothing to run")
+            raise _CommandNotRunnable("no program is named: there is nothing to run")
         self.folder = self._folder()
         environment = self._command.environment(self.folder)
         name = self._command.argv[0]
         program = find_program(name, environment["PATH"], self.folder)
         if program is None:
             where = "" if "/" in name else f" in {environment['PATH']}"
-            raise _CantRun(f"can't run {name!r}: there is no such program{where}")
+            raise _CommandNotRunnable(f"can't run {name!r}: there is no such program{where}")
         if not os.access(program, os.X_OK):
-            raise _CantRun(f"can't run {name!r}: {program} may not be executed")
+            raise _CommandNotRunnable(f"can't run {name!r}: {program} may not be executed")
         self.program = self._policy.permit(program, self._command.env)
 
     def _folder(self) -> Path:
@@ -206,27 +207,27 @@ class _Place:
             try:
                 self._temporary = TemporaryDirectory(prefix="vox-job-", ignore_cleanup_errors=True)
             except OSError as error:
-                raise _CantRun(f"no folder can be made to run in: {error}") from error
+                raise _CommandNotRunnable(f"no folder can be made to run in: {error}") from error
             return Path(self._temporary.name)
         try:
             folder = Path(self._command.cwd).absolute()
             if folder.is_dir():
                 return folder
         except (OSError, ValueError) as error:
-            raise _CantRun(f"cwd: {self._command.cwd!r} can't be used: {error}") from error
+            raise _CommandNotRunnable(f"cwd: {self._command.cwd!r} can't be used: {error}") from error
         fault = "is not a folder" if folder.exists() else "does not exist on this node"
-        raise _CantRun(f"cwd: {self._command.cwd!r} {fault}")
+        raise _CommandNotRunnable(f"cwd: {self._command.cwd!r} {fault}")
 
     def _remove(self) -> None:
         if self._temporary is not None:
             self._temporary.cleanup()
 
 
-# --- what it says --------------------------------------------------------------------------------
+# --- output --------------------------------------------------------------------------------------
 
 
 class _OutputStream:
-    """An output stream of a command, a piece of which is read when the one before it has been dealt with."""
+    """An output stream of a command; a piece is read when the previous one has been processed."""
 
     def __init__(
         self, name: StreamName, sink: Sink | None, on_output: OnOutput | None, thread: SerialThread
@@ -240,18 +241,18 @@ class _OutputStream:
 
     @asynccontextmanager
     async def read_while(self, group: ProcessGroup) -> AsyncIterator[int]:
-        """The end to write to, read from the other one while the group runs; if that fails, it is stopped."""
+        """Yield the write end of a pipe that is read while the group runs; a failed read ends the group."""
 
-        def look(reader: asyncio.Task[None]) -> None:
+        def end_if_failed(reader: asyncio.Task[None]) -> None:
             if reader.cancelled() or reader.exception() is not None:
                 group.end()
 
-        ours, theirs = _pipe()
-        with ours, theirs:
-            reader = asyncio.create_task(self._read(ours), name="vox-mesh-output")
-            reader.add_done_callback(look)
+        read_end, write_end = _pipe()
+        with read_end, write_end:
+            reader = asyncio.create_task(self._read(read_end), name="vox-mesh-output")
+            reader.add_done_callback(end_if_failed)
             try:
-                yield theirs.fileno()
+                yield write_end.fileno()
             finally:
                 self._is_over = True
                 self._wake()
@@ -259,15 +260,15 @@ class _OutputStream:
             reader.result()
 
     async def _read(self, pipe: FileIO) -> None:
-        """Read until all who were to write have ended, and then what is there.
+        """Read until the group has ended, and then what is left in the pipe.
 
-        It does not end by itself: who has left the group may have it open for ever.
+        Do not wait for the end of the stream: a process that left the group may keep it open.
         """
-        left = _PIPE_HOLDS
+        left = _MAX_PIPE_BYTES
         while left > 0:
             if not self._is_over:
-                await self._readable(pipe)
-            chunk = pipe.read(_CHUNK)
+                await self._wait_readable(pipe)
+            chunk = pipe.read(_CHUNK_BYTES)
             if chunk:
                 left -= len(chunk) if self._is_over else 0
                 await self._pass_on(chunk)
@@ -280,7 +281,7 @@ class _OutputStream:
         if self._on_output is not None:
             self._on_output(self._name, chunk)
 
-    async def _readable(self, pipe: FileIO) -> None:
+    async def _wait_readable(self, pipe: FileIO) -> None:
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
         loop.add_reader(pipe, self._wake)
@@ -296,8 +297,8 @@ class _OutputStream:
 
 def _pipe() -> tuple[FileIO, FileIO]:
     try:
-        ours, theirs = os.pipe()
+        read_end, write_end = os.pipe()
     except OSError as error:
-        raise _CantRun(f"no pipe can be made to read from: {error.strerror}") from error
-    os.set_blocking(ours, False)
-    return FileIO(ours, "rb"), FileIO(theirs, "wb")
+        raise _CommandNotRunnable(f"no pipe can be made to read from: {error.strerror}") from error
+    os.set_blocking(read_end, False)
+    return FileIO(read_end, "rb"), FileIO(write_end, "wb")

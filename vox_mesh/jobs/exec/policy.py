@@ -1,4 +1,4 @@
-"""Which programs a worker may run for others."""
+"""The policy of the programs that a worker may run for command jobs."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from typing import ClassVar, Final, Self
 from vox_mesh.errors import BadSettings, MeshError
 
 SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-"""Where a program is looked for, unless a job brings a PATH of its own."""
+"""Where a program is searched unless the job sets PATH."""
 
-_LOADER: Final = ("LD_", "DYLD_")
-"""Variables by which any program can be made another one."""
+_LOADER_PREFIXES: Final = ("LD_", "DYLD_")
+"""Prefixes of variables that can make a program load other code."""
 
 
 class CommandRefused(MeshError):
-    """A job's program is none of those that this worker may run."""
+    """The policy of this worker does not allow a job's program."""
 
     code: ClassVar[str] = "command_refused"
 
 
 def find_program(name: str, search_path: str, folder: Path) -> Path | None:
-    """The program of that name, as a shell in this folder finds it; one that can't be run if no other is."""
+    """Return the program that a shell in this folder finds, or else a file that is not executable."""
     if "/" in name:
-        found = [folder / name]
+        candidates = [folder / name]
     else:
-        found = [folder / place / name for place in search_path.split(os.pathsep)]
-    found = [each for each in found if _is_file(each)]
-    return next((each for each in found if os.access(each, os.X_OK)), found[0] if found else None)
+        candidates = [folder / part / name for part in search_path.split(os.pathsep)]
+    files = [each for each in candidates if _is_file(each)]
+    return next((each for each in files if os.access(each, os.X_OK)), files[0] if files else None)
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # somewhere that we may not look, or no name at all
+    except (OSError, ValueError):  # an inaccessible folder or an invalid name
         return False
 
 
 @dataclass(frozen=True)
 class ExecPolicy:
-    """The programs that may be run: any, or those of a list of absolute paths and bare names.
+    """The programs that may run: any, or those of a list of absolute paths and bare names.
 
-    It is about the program alone: what that can be made to do by its arguments and variables is for whoever
-    writes the list to know. A shell, or `env`, in it is any program.
+    The policy covers the program only, not its arguments and variables: a list that has a shell or `env`
+    allows any program.
     """
 
     allowed: frozenset[str] | None = None
@@ -60,22 +60,25 @@ class ExecPolicy:
 
     @classmethod
     def parsed(cls, text: str | None) -> Self:
-        """The policy as VOX_WORKER_EXEC_ALLOW has it; unset or empty: any program."""
+        """Parse VOX_WORKER_EXEC_ALLOW; unset or empty allows any program."""
         if not text:
             return cls()
         return cls(frozenset(entry.strip() for entry in text.split(",") if entry.strip()))
 
     def permit(self, program: Path, environment: Mapping[str, str]) -> Path:
-        """The file to run for a program that was found, so that what is checked is what is run."""
+        """Return the file to run for a program, so that the checked file is the one that runs.
+
+        Raises `CommandRefused` if it is not allowed.
+        """
         if self.allowed is None:
             return program
-        if loading := sorted(name for name in environment if name.startswith(_LOADER)):
+        if loading := sorted(name for name in environment if name.startswith(_LOADER_PREFIXES)):
             raise CommandRefused(
                 f"the job sets {', '.join(loading)}, which could make any program of an allowed one",
                 hint="leave it out: this worker runs only programs of a list",
             )
         file = program.resolve()
-        if not any(_is_meant(entry, program, file) for entry in self.allowed):
+        if not any(_is_entry_for(entry, program, file) for entry in self.allowed):
             raise CommandRefused(
                 f"{program} is not a program that this worker may run",
                 hint="name it in VOX_WORKER_EXEC_ALLOW, or route the job to another worker",
@@ -83,11 +86,11 @@ class ExecPolicy:
         return file
 
 
-def _is_meant(entry: str, program: Path, file: Path) -> bool:
-    """Whether an entry of the list means this program, which really is that file."""
+def _is_entry_for(entry: str, program: Path, file: Path) -> bool:
+    """Return whether an entry of the list names this program, which resolves to `file`."""
     allowed = find_program(entry, SEARCH_PATH, Path("/"))
     if allowed is None or allowed.resolve() != file:
         return False
-    # One file can be many programs, by the name that it is called: if a link to it is in the list, it is
-    # the one of that name only.
+    # One file can be several programs, depending on the name it is called by: a link in the list allows only
+    # the program of that name.
     return allowed.name in (file.name, program.name)

@@ -1,4 +1,4 @@
-"""Artifacts: what jobs leave behind, by the hash of its content; the small ones in the database itself."""
+"""Artifacts: the outputs of jobs, by content hash. Small ones are stored in the database."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from vox_mesh.store.script import Statement
 from vox_mesh.store.store import Store
 
 MAX_INLINE: Final = 16 * 1024
-"""What is no larger is kept in the database."""
+"""The maximum size in bytes of an artifact that is stored in the database."""
 
 MAX_STREAM: Final = 64 * 2**20
 MAX_FILE: Final = 2**30
 
 _SQL: Final = named("artifacts")
-_ROW_BYTES: Final = 512  # what a row takes in a script, without its body
+_ROW_BYTES: Final = 512  # of a row in a script, without its body
 
 
 class Artifact(NamedTuple):
-    """Something kept. `body` is there if it is to go into the database, with the rows of its job."""
+    """A stored output. `body` is set if it goes into the database together with its job."""
 
     name: str
     hash: str
@@ -42,46 +42,46 @@ class Artifact(NamedTuple):
 
     @property
     def output(self) -> Output:
-        """It as a proof names it."""
+        """Return the artifact as a proof names it."""
         return Output(*self[:4])
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes in a script."""
+        """Return its approximate size in a script, in bytes."""
         return _ROW_BYTES + (0 if self.body is None else len(self.body) * 4 // 3)
 
 
 class ArtifactSink:
-    """Takes bytes as they come and becomes an artifact; what exceeds the limit is cut, and the end says so.
+    """Receives bytes and becomes an artifact; it is cut at the limit, and says so at its end.
 
-    A block `with` it discards it at its end, unless it was finished.
+    Used in a `with` block, it is discarded at the end of the block unless it was finished.
     """
 
-    def __init__(self, shelves: BlobStore, output: Output, limit: int) -> None:
+    def __init__(self, blobs: BlobStore, output: Output, limit: int) -> None:
         self.size = 0
         self.cut = 0
-        self._shelves = shelves
+        self._blobs = blobs
         self._output = output
         self._limit = limit
         self._hasher = blake3()
-        self._held = bytearray()
+        self._buffer = bytearray()
         self._draft: PendingBlob | None = None
         self._is_open = True
 
     def write(self, piece: bytes) -> None:
-        """Add to it. It may wait for the disk, but only as long as the system's own buffers are full."""
+        """Append bytes. It blocks only while the system's disk buffers are full."""
         self._refuse_if_closed()
-        taken = piece[: max(0, self._limit - self.size)]
-        self.cut += len(piece) - len(taken)
-        if taken:
-            self._add(taken)
+        accepted = piece[: max(0, self._limit - self.size)]
+        self.cut += len(piece) - len(accepted)
+        if accepted:
+            self._add(accepted)
 
     async def finish(self) -> Artifact:
-        """End it: what was written is an artifact now, and survives."""
+        """Make the written bytes a durable artifact."""
         return self.finish_now() if self._draft is None else await asyncio.to_thread(self.finish_now)
 
     def finish_now(self) -> Artifact:
-        """The same, for who may wait for the disk."""
+        """Make the written bytes a durable artifact. Blocking."""
         self._refuse_if_closed()
         try:
             if self.cut:
@@ -91,17 +91,17 @@ class ArtifactSink:
             content_hash = BLAKE3 + self._hasher.hexdigest()
             body = None
             if self._draft is None:
-                body = bytes(self._held)
+                body = bytes(self._buffer)
             else:
-                self._shelves.put(self._draft, content_hash)
+                self._blobs.put(self._draft, content_hash)
         finally:
             self.discard()
         return Artifact(self._output.name, content_hash, self.size, self._output.type, body)
 
     def discard(self) -> None:
-        """Forget what was written; nothing happens if it is finished."""
+        """Drop the written bytes; without effect after `finish`."""
         self._is_open = False
-        self._held.clear()
+        self._buffer.clear()
         if self._draft is not None:
             self._draft.discard()
             self._draft = None
@@ -117,13 +117,13 @@ class ArtifactSink:
     def _add(self, piece: bytes) -> None:
         try:
             if self._draft is None and self.size + len(piece) > MAX_INLINE:
-                self._draft = self._shelves.draft()
-                self._shelves.add(self._draft, bytes(self._held))
-                self._held.clear()
+                self._draft = self._blobs.draft()
+                self._blobs.add(self._draft, bytes(self._buffer))
+                self._buffer.clear()
             if self._draft is None:
-                self._held += piece
+                self._buffer += piece
             else:
-                self._shelves.add(self._draft, piece)
+                self._blobs.add(self._draft, piece)
         except BaseException:
             self.discard()
             raise
@@ -136,36 +136,36 @@ class ArtifactSink:
 
 
 class Artifacts:
-    """Keeps what jobs leave behind, and gives it back only if it is what it was."""
+    """Stores the outputs of jobs, and verifies their hashes when they are read."""
 
     def __init__(self, store: Store, folder: Path, node_id: Callable[[], str]) -> None:
         self._store = store
-        self._shelves = BlobStore(folder)
+        self._blobs = BlobStore(folder)
         self._node_id = node_id
 
-    # --- keeping ---------------------------------------------------------------------------------
+    # --- storing ---------------------------------------------------------------------------------
 
     async def keep(self, body: bytes, *, name: str, type: str) -> Artifact:  # noqa: A002 - as in an output
-        """Keep some content; a small one is kept only with `rows`."""
+        """Store content; a small one is stored only when `rows` is written."""
         if len(body) <= MAX_INLINE:
             return self.keep_now(body, name=name, type=type)
         return await asyncio.to_thread(self.keep_now, body, name=name, type=type)
 
     def keep_now(self, body: bytes, *, name: str, type: str) -> Artifact:  # noqa: A002
-        """The same, for who may wait for the disk."""
+        """Store content. Blocking; a small one is stored only when `rows` is written."""
         with self.sink(name, type, limit=len(body)) as sink:
             sink.write(body)
             return sink.finish_now()
 
     async def keep_file(self, path: Path, *, name: str, type: str, limit: int = MAX_FILE) -> Artifact:  # noqa: A002
-        """Keep a copy of a file; one that is larger than `limit` is refused."""
+        """Store a copy of a file. Raises `BadValue` if it is larger than `limit` bytes."""
         return await asyncio.to_thread(self.keep_file_now, path, name=name, type=type, limit=limit)
 
     def keep_file_now(self, path: Path, *, name: str, type: str, limit: int = MAX_FILE) -> Artifact:  # noqa: A002
-        """The same, for who may wait for the disk."""
+        """Store a copy of a file. Blocking. Raises `BadValue` if it is larger than `limit` bytes."""
         with self.sink(name, type, limit=limit) as sink:
             try:
-                with _opened(path) as file:
+                with _open_regular(path) as file:
                     while (piece := file.read(PIECE)) and not sink.cut:
                         sink.write(piece)
             except OSError as error:
@@ -175,15 +175,15 @@ class Artifacts:
             return sink.finish_now()
 
     def sink(self, name: str, type: str, limit: int = MAX_STREAM) -> ArtifactSink:  # noqa: A002
-        """Something to write to that becomes an artifact."""
+        """Return a sink whose bytes become an artifact."""
         output = Output(name, hash_of(b""), 0, type)
         if faults := output_faults(output):
             raise BadValue("; ".join(faults))
-        return ArtifactSink(self._shelves, output, limit)
+        return ArtifactSink(self._blobs, output, limit)
 
     def rows(self, artifacts: Iterable[Artifact]) -> Statement | None:
-        """What makes artifacts known to all, and keeps the small ones: to be in the script of their job."""
-        # Each content once; that of an empty output, for one, comes in every job.
+        """Return the statement that records artifacts and stores small ones, for their job's script."""
+        # Each content once: an empty output, for example, occurs in many jobs.
         by_hash = {each.hash: each for each in artifacts}
         if not by_hash:
             return None
@@ -194,34 +194,37 @@ class Artifacts:
         values = (*self._store.tenant[:2], self._node_id(), orjson.dumps(items).decode())
         return Statement(_SQL["keep"], values)
 
-    # --- giving back -----------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     async def body(self, content_hash: str, *, limit: int = MAX_STREAM) -> bytes:
-        """The content with this hash, if it is here or in the database and no larger than `limit`."""
-        if self._shelves.place(content_hash).exists():
-            found = await asyncio.to_thread(self._shelves.read, content_hash, limit)
-            if found is not None:
-                return found
+        """Return the content with this hash, from this node or the database.
+
+        Raises `ArtifactMissing`, `ArtifactDamaged`, or `BadValue` if it is larger than `limit` bytes.
+        """
+        if self._blobs.path_of(content_hash).exists():
+            body = await asyncio.to_thread(self._blobs.read, content_hash, limit)
+            if body is not None:
+                return body
         return await self._inline(content_hash)
 
     async def path(self, content_hash: str) -> Path:
-        """A file with this content, to be read only."""
-        found = await asyncio.to_thread(self._shelves.checked, content_hash)
-        if found is not None:
-            return found
+        """Return a file with this content; do not change it."""
+        path = await asyncio.to_thread(self._blobs.verified_path, content_hash)
+        if path is not None:
+            return path
         body = await self._inline(content_hash)
-        await asyncio.to_thread(self._shelve, content_hash, body)
-        return self._shelves.place(content_hash)
+        await asyncio.to_thread(self._write_blob, content_hash, body)
+        return self._blobs.path_of(content_hash)
 
     async def sweep(self) -> int:
-        """Remove what processes left behind that ended while they wrote; how many files there were."""
-        return await asyncio.to_thread(self._shelves.sweep)
+        """Remove files that ended processes left unfinished, and return their number."""
+        return await asyncio.to_thread(self._blobs.sweep)
 
-    def _shelve(self, content_hash: str, body: bytes) -> None:
-        draft = self._shelves.draft()
+    def _write_blob(self, content_hash: str, body: bytes) -> None:
+        draft = self._blobs.draft()
         try:
-            self._shelves.add(draft, body)
-            self._shelves.put(draft, content_hash)
+            self._blobs.add(draft, body)
+            self._blobs.put(draft, content_hash)
         finally:
             draft.discard()
 
@@ -243,9 +246,9 @@ class Artifacts:
     def _missing(self, content_hash: str, row: Row) -> ArtifactMissing:
         node_id = row["node_id"]
         if node_id == self._node_id():
-            place = self._shelves.place(content_hash)
+            path = self._blobs.path_of(content_hash)
             return ArtifactMissing(
-                f"the artifact {content_hash} was kept here, but its file is gone: {place}",
+                f"the artifact {content_hash} was kept here, but its file is gone: {path}",
                 node_id=node_id,
                 hint="was VOX_MESH_HOME moved? a run of the same job makes it anew",
             )
@@ -257,7 +260,7 @@ class Artifacts:
 
     async def _find(self, content_hash: str) -> Row | None:
         values = (*self._store.tenant[:2], content_hash)
-        # A replica may not have heard of it yet.
+        # The replica may lag behind.
         for fresh in (False, True):
             if rows := await self._store.read(_SQL["find"], values, fresh=fresh):
                 row: Row = rows[0]
@@ -265,8 +268,8 @@ class Artifacts:
         return None
 
 
-def _opened(path: Path) -> BinaryIO:
-    # A pipe without a writer would keep us waiting, and a device may have no end.
+def _open_regular(path: Path) -> BinaryIO:
+    # Opening a pipe without a writer would block, and a device may have no end.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Shelves: files by the hash of their content. What stands under its name is whole, or was damaged later."""
+"""Blobs: files named by the hash of their content. A published file is complete."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from vox_mesh.model.jobs.proof import BLAKE3, hash_of
 from vox_mesh.store.files import keep_names, make_private, publish
 
 PIECE: Final = 2**20
-"""How many bytes of a file are in memory at a time."""
+"""The bytes of a file that are in memory at a time."""
 
-_DRAFT: Final = ".draft"
-_TRIES: Final = 8
+_DRAFT_SUFFIX: Final = ".draft"
+_MAX_TRIES: Final = 8
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class PendingBlob:
-    """A file that is being written. It is locked, so that others can tell it from what was left behind."""
+    """A file that is being written. It is locked, which distinguishes it from an abandoned one."""
 
     def __init__(self, folder: Path) -> None:
         descriptor, name = _locked_file(folder)
         self.path = Path(name)
-        self._file = open(descriptor, "wb", buffering=0)  # noqa: PTH123, SIM115 - it is closed by `discard`
+        self._file = open(descriptor, "wb", buffering=0)  # noqa: PTH123, SIM115 - `discard` closes it
 
     def write(self, piece: bytes) -> None:
-        """Add to it."""
+        """Append bytes."""
         rest = memoryview(piece)
         while rest:
             rest = rest[self._file.write(rest) :]
 
     def discard(self) -> None:
-        """Close it, and remove it unless it has got its place."""
+        """Close the file, and remove it unless it was published."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
         with suppress(OSError):
@@ -49,133 +49,136 @@ class PendingBlob:
 
 
 def _locked_file(folder: Path) -> tuple[int, str]:
-    for _ in range(_TRIES):
-        descriptor, name = tempfile.mkstemp(_DRAFT, "", folder)
+    for _ in range(_MAX_TRIES):
+        descriptor, name = tempfile.mkstemp(_DRAFT_SUFFIX, "", folder)
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), Path(name).stat()):
                 return descriptor, name
-        os.close(descriptor)  # it was swept away before we had locked it
+        os.close(descriptor)  # another process removed it before it was locked
     raise OSError(errno.EAGAIN, "new files are removed there as soon as they are made")
 
 
 class BlobStore:
-    """The folder of the files. It is made when there is something to keep."""
+    """A folder of blobs, created with the first one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder: Final = folder.absolute()
 
-    def place(self, content_hash: str) -> Path:
-        """Where a content is, if it is here."""
+    def path_of(self, content_hash: str) -> Path:
+        """Return the path of a blob, whether it exists or not."""
         if not is_hash(content_hash):
             raise BadValue(f"{short(content_hash)} is no hash", hint=f"it is {HASH}")
         digits = content_hash.removeprefix(BLAKE3)
         return self.folder / digits[:2] / digits[2:]
 
     def draft(self) -> PendingBlob:
-        """A new file to write to."""
-        with self._told():
+        """Create a new file to write to."""
+        with self._translate_errors():
             if not self.folder.exists():
                 make_private(self.folder)
                 keep_names(self.folder.parent)
             return PendingBlob(self.folder)
 
     def add(self, draft: PendingBlob, piece: bytes) -> None:
-        """Write to a draft."""
-        with self._told():
+        """Append bytes to a draft."""
+        with self._translate_errors():
             draft.write(piece)
 
     def put(self, draft: PendingBlob, content_hash: str) -> None:
-        """Give a draft with this content its place, for good. What stands there whole stays."""
-        place = self.place(content_hash)
-        with self._told():
-            place.parent.mkdir(mode=0o700, exist_ok=True)
-            if _is_whole(place, content_hash):
-                keep_names(place.parent)
+        """Publish a draft with this content durably. An existing intact blob stays."""
+        path = self.path_of(content_hash)
+        with self._translate_errors():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            if _is_intact(path, content_hash):
+                keep_names(path.parent)
             else:
-                publish(draft.path, place)
+                publish(draft.path, path)
             keep_names(self.folder)
 
-    def checked(self, content_hash: str) -> Path | None:
-        """The file with this content, if there is one and nobody damaged it."""
-        place = self.place(content_hash)
+    def verified_path(self, content_hash: str) -> Path | None:
+        """Return the file with this content, or `None`. Raises `ArtifactDamaged` if its hash is wrong."""
+        path = self.path_of(content_hash)
         try:
-            found = _hash_at(place)
+            actual = _hash_file(path)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _unreadable(place, error) from None
-        if found != content_hash:
-            raise _damaged(place, found)
-        return place
+            raise _unreadable(path, error) from None
+        if actual != content_hash:
+            raise _damaged(path, actual)
+        return path
 
     def read(self, content_hash: str, limit: int) -> bytes | None:
-        """What that file holds."""
-        place = self.place(content_hash)
+        """Return the content, or `None` if it is not here.
+
+        Raises `ArtifactDamaged` if its hash is wrong, and `BadValue` if it is larger than `limit` bytes.
+        """
+        path = self.path_of(content_hash)
         try:
-            with place.open("rb") as file:
+            with path.open("rb") as file:
                 body = file.read(limit + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _unreadable(place, error) from None
+            raise _unreadable(path, error) from None
         if len(body) > limit:
             raise BadValue(
                 f"{content_hash} is larger than {limit} bytes", hint="read its file piece by piece"
             )
-        if (found := hash_of(body)) != content_hash:
-            raise _damaged(place, found)
+        if (actual := hash_of(body)) != content_hash:
+            raise _damaged(path, actual)
         return body
 
     def sweep(self) -> int:
-        """Remove drafts whose process is gone; how many there were."""
-        return sum(map(_swept, self.folder.glob(f"*{_DRAFT}")))
+        """Remove drafts whose process has ended, and return their number."""
+        return sum(map(_remove_if_abandoned, self.folder.glob(f"*{_DRAFT_SUFFIX}")))
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            no_room = error.errno in _NO_ROOM
+            is_full = error.errno in _NO_ROOM
             raise ArtifactNotKept(
                 f"an artifact can't be kept in {self.folder}: {error.strerror}",
-                hint="free some disk space" if no_room else "VOX_MESH_HOME must be a folder of this user",
+                hint="free some disk space" if is_full else "VOX_MESH_HOME must be a folder of this user",
             ) from None
 
 
-def _hash_at(place: Path) -> str:
+def _hash_file(path: Path) -> str:
     hasher = blake3()
-    with place.open("rb") as file:
+    with path.open("rb") as file:
         while piece := file.read(PIECE):
             hasher.update(piece)
     return BLAKE3 + hasher.hexdigest()
 
 
-def _is_whole(place: Path, content_hash: str) -> bool:
+def _is_intact(path: Path, content_hash: str) -> bool:
     try:
-        return _hash_at(place) == content_hash
+        return _hash_file(path) == content_hash
     except OSError:
-        return False  # then it is replaced
+        return False
 
 
-def _swept(draft: Path) -> bool:
+def _remove_if_abandoned(draft: Path) -> bool:
     with suppress(OSError):
         descriptor = os.open(draft, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            draft.unlink()  # while we have it locked: nobody can be writing to it
+            draft.unlink()  # while it is locked, so that no other process writes to it
         finally:
             os.close(descriptor)
         return True
     return False
 
 
-def _damaged(place: Path, found: str) -> ArtifactDamaged:
+def _damaged(path: Path, actual: str) -> ArtifactDamaged:
     return ArtifactDamaged(
-        f"the file {place} was damaged: its content is {found} now",
+        f"the file {path} was damaged: its content is {actual} now",
         hint="remove it; a run of the same job makes it anew",
     )
 
 
-def _unreadable(place: Path, error: OSError) -> ArtifactDamaged:
-    return ArtifactDamaged(f"the file {place} can't be read: {error.strerror}", hint="check the disk")
+def _unreadable(path: Path, error: OSError) -> ArtifactDamaged:
+    return ArtifactDamaged(f"the file {path} can't be read: {error.strerror}", hint="check the disk")

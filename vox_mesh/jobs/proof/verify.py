@@ -1,4 +1,4 @@
-"""Verification: whether a job's proof holds, beside the log, the roster and what the job left."""
+"""Verification: check a job's proof against the op log, the table of jobs and the artifacts."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from vox_mesh.model.oplog.verification import key_at
 from vox_mesh.oplog.oplog import OpLog
 
 MAX_BODIES: Final = 16 * 2**20
-"""So many bytes of contents go into a bundle; of others, it has the hash."""
+"""The maximum bytes of contents in a bundle; further outputs are only named by their hash."""
 
 
 class Verification(NamedTuple):
-    """What is wrong with a job's proof, and what whoever relies on it should know."""
+    """The faults of a job's proof, and remarks for readers who rely on it."""
 
     faults: list[str]
     remarks: list[str]
     proof: Proof | None = None
-    """The proof, if there is one; with faults, it is worth nothing."""
+    """The proof, if there is one; it is worthless if there are faults."""
 
 
 class Verifier:
-    """Checks proofs where the mesh is at hand, and packs them up for where it is not."""
+    """Checks proofs within a mesh, and exports them for checks outside of it."""
 
     def __init__(self, oplog: OpLog, artifacts: Artifacts) -> None:
         self._oplog = oplog
         self._artifacts = artifacts
 
     async def check(self, job: Job) -> Verification:
-        """All that is wrong with what is known of a job's end."""
+        """Check the proof of a job, and return its faults and remarks."""
         faults = _manifest_faults(job)
         if not job.has_ended:
             return Verification([*faults, f"it is {job.state}: there is no proof before its end"], [])
@@ -84,7 +84,7 @@ class Verifier:
             faults += _contradictions("the roster", proof.envelope, _row_of(job))
         return faults
 
-    # --- what it left ----------------------------------------------------------------------------
+    # --- outputs ---------------------------------------------------------------------------------
 
     async def _outputs(self, proof: Proof) -> tuple[list[str], list[str]]:
         faults, remarks = [], []
@@ -101,16 +101,16 @@ class Verifier:
         return faults, remarks
 
     async def _size(self, output: Output) -> int:
-        """How large the content with that hash is; that it is whole is looked at on the way."""
+        """Return the size of an output's content, whose hash is verified on the way."""
         if output.size <= MAX_INLINE:
             return len(await self._artifacts.body(output.hash))
         path = await self._artifacts.path(output.hash)
         return (await asyncio.to_thread(path.stat)).st_size
 
-    # --- for others ------------------------------------------------------------------------------
+    # --- export ----------------------------------------------------------------------------------
 
     async def bundle(self, job: Job, proof: Proof) -> str:
-        """All that is needed to check a proof offline, with what is at hand of the outputs."""
+        """Return a document to check a proof offline, with the output contents that are available."""
         bodies: dict[str, bytes] = {}
         left = MAX_BODIES
         for output in map(_output, proof.envelope["outputs"]):
@@ -130,14 +130,14 @@ def _output(document: Mapping[str, Any]) -> Output:
 
 def _manifest_faults(job: Job) -> list[str]:
     try:
-        found = content_id(parse(job.manifest))
+        actual = content_id(parse(job.manifest))
     except BadValue as error:
         return [f"its manifest can't be read: {error}"]
-    return [] if found == job.job_id else [f"its manifest is that of job {found}"]
+    return [] if actual == job.job_id else [f"its manifest is that of job {actual}"]
 
 
 def _item_of(entry: LogEntry, job_id: str) -> Mapping[str, Any] | None:
-    """What an op that completes jobs says of this one."""
+    """Return the entry of this job in an op that completes jobs, or `None`."""
     try:
         items = parse(entry.payload)["jobs"] if entry.kind == COMPLETE else []
         found: Mapping[str, Any] | None = next((item for item in items if item["job_id"] == job_id), None)
@@ -148,31 +148,31 @@ def _item_of(entry: LogEntry, job_id: str) -> Mapping[str, Any] | None:
 
 def _row_of(job: Job) -> dict[str, Any]:
     row: dict[str, Any] = {**job._asdict(), "node_id": job.claimer}
-    with suppress(BadValue):  # as it is, it differs
+    with suppress(BadValue):  # unparsed, it differs from any output list
         row["output_artifacts"] = parse(job.output_artifacts)
     return row
 
 
-_SAID: Final = {
+_ENVELOPE_COLUMNS: Final = {
     "node_id": "node_id",
     "attempt": "claim_token",
     "state": "state",
     "exit": "exit_code",
     "outputs": "output_artifacts",
 }
-"""What an envelope says, by what ops and rows call it."""
+"""The fields of an envelope and their names in ops and rows."""
 
 
-def _contradictions(who: str, envelope: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+def _contradictions(source: str, envelope: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
     return [
-        f"{who} says {theirs} {short(told.get(theirs))}, and the proof {short(envelope[name])}"
-        for name, theirs in _SAID.items()
-        if not _is_same(envelope[name], told.get(theirs))
+        f"{source} says {column} {short(values.get(column))}, and the proof {short(envelope[name])}"
+        for name, column in _ENVELOPE_COLUMNS.items()
+        if not _is_same(envelope[name], values.get(column))
     ]
 
 
 def _is_same(one: Any, other: Any) -> bool:
     try:
-        return canonical(one) == canonical(other)  # where true is not 1
+        return canonical(one) == canonical(other)  # in which true and 1 differ
     except BadValue:
         return False

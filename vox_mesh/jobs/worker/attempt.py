@@ -1,4 +1,4 @@
-"""An attempt: one run of a job's handler, or of its command, and how that ended."""
+"""An attempt: one run of a job's handler or command, and its result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class GiveBack(Exception):
-    """For a handler to raise: it can't be done now. It may, after so many seconds, or its backoff."""
+    """Raised by a handler to yield its job: it is retried after `delay` seconds, or after its backoff."""
 
     def __init__(self, reason: str = "given back by its handler", delay: float | None = None) -> None:
         super().__init__(reason)
@@ -39,7 +39,7 @@ class GiveBack(Exception):
 
 
 class GiveUp(Exception):
-    """For a handler to raise: the job has failed, and trying again is of no use."""
+    """Raised by a handler to fail its job without another attempt."""
 
 
 Work = Callable[[JobContext], Any]
@@ -52,9 +52,9 @@ async def attempt(
     timeout_s: float | None,
     is_stopped: Callable[[], bool],
 ) -> Ended:
-    """Have the work done, whatever becomes of it. Stopped by its worker, there is no end to tell.
+    """Run the work and return its result, also if it fails.
 
-    A cancellation while `is_stopped` says no is the work's own, and ends the attempt as failed.
+    A cancellation by the worker (`is_stopped`) is raised; any other is the work's own and fails the attempt.
     """
     with tracing.running(context.job) as run:
         ended = await _attempt(context, work, clock, timeout_s, is_stopped)
@@ -73,34 +73,33 @@ async def _attempt(
     limit = asyncio.timeout(timeout_s) if timeout_s else None
     try:
         async with limit or nullcontext():
-            ended = await _worked(context, work)
+            ended = await _run_work(context, work)
     except TimeoutError as error:
-        ended = failed(
-            f"it took longer than {timeout_s:g} s" if limit is not None and limit.expired() else _told(error)
-        )
+        is_over = limit is not None and limit.expired()
+        ended = failed(f"it took longer than {timeout_s:g} s" if is_over else _describe(error))
     except asyncio.CancelledError as error:
         if is_cancelled() and is_stopped():
             raise
         _take_back_cancellation()
-        ended = failed(_told(error))  # nobody wanted that but the work itself
+        ended = failed(_describe(error))  # the work cancelled itself
     except GiveBack as error:
         delay_ms = job.backoff_ms if error.delay_ms is None else error.delay_ms
         ended = Ended(job, JobState.PENDING, str(error), delay_ms=delay_ms)
     except GiveUp as error:
-        ended = failed(_told(error), may_retry=False)
+        ended = failed(_describe(error), may_retry=False)
     except MeshError as error:
         ended = failed(error.line)
-    except BaseException as error:  # what work raises ends the work, and nothing else
-        ended = failed(_told(error))
+    except BaseException as error:  # no exception of the work may end the worker
+        ended = failed(_describe(error))
     finally:
         context.cancel()
     return ended._replace(finished_ms=clock.now_ms, artifacts=context.kept)
 
 
-async def _worked(context: JobContext, work: Work) -> Ended:
-    """Do the work, and wait for a cancellation that it requested and did not wait for itself.
+async def _run_work(context: JobContext, work: Work) -> Ended:
+    """Run the work, and deliver a cancellation that it requested itself and that is still pending.
 
-    Otherwise that would be raised while the end of the attempt is written.
+    Otherwise the cancellation would be raised while the result of the attempt is written.
     """
     try:
         ended: Ended = await work(context)
@@ -111,37 +110,37 @@ async def _worked(context: JobContext, work: Work) -> Ended:
 
 
 def _take_back_cancellation() -> None:
-    """Have the current task go on: whoever cancelled it had no say in whether it ends."""
+    """Remove the cancellation requests of the current task."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _called(function: Function, context: JobContext) -> Any:
-    """Call a handler in a thread, from which not all that it may raise can be passed on as it is."""
+def _call_in_thread(function: Function, context: JobContext) -> Any:
+    """Call a handler in a thread, replacing exceptions that a future can't carry."""
     try:
         return function(context)
     except (StopIteration, asyncio.CancelledError) as error:
-        raise RuntimeError(_told(error)) from error
+        raise RuntimeError(_describe(error)) from error
     except Exception:
         raise
     except BaseException as error:
-        raise RuntimeError(_told(error)) from error
+        raise RuntimeError(_describe(error)) from error
 
 
-async def handled(context: JobContext, handler: Handler) -> Ended:
-    """Have a handler work on the job; what it returns is kept as an artifact."""
+async def run_handler(context: JobContext, handler: Handler) -> Ended:
+    """Run a job's handler; a result other than `None` becomes an artifact."""
     if handler.is_async:
         result = await handler.function(context)
     else:
-        thread = SerialThread("vox-mesh-handler")  # one that does not end must not keep the process from it
-        call = partial(copy_context().run, _called, handler.function, context)
-        if context.bound is not None:
-            call = partial(context.bound.meter.timed, call)
+        thread = SerialThread("vox-mesh-handler")  # must not keep the process from exiting
+        call = partial(copy_context().run, _call_in_thread, handler.function, context)
+        if context.limits is not None:
+            call = partial(context.limits.meter.timed, call)
         context.thread = thread.do(call)
         thread.finish()
         result = await asyncio.shield(context.thread)
@@ -150,8 +149,8 @@ async def handled(context: JobContext, handler: Handler) -> Ended:
     return Ended(context.job, JobState.SUCCEEDED)
 
 
-async def executed(context: JobContext, artifacts: Artifacts, policy: ExecPolicy) -> Ended:
-    """Run the job's command; what it prints is kept, as far as there is room."""
+async def run_job_command(context: JobContext, artifacts: Artifacts, policy: ExecPolicy) -> Ended:
+    """Run a job's command; its output becomes artifacts, cut at the maximum size."""
     job, core = context.job, context.core
     command = Command(
         argv=(*core["command"], *core["args"]),
@@ -163,7 +162,8 @@ async def executed(context: JobContext, artifacts: Artifacts, policy: ExecPolicy
         cwd=core.get("cwd"),
         timeout_s=core["timeout"],
     )
-    texts = {name: _DECODER(errors="replace") for name in ("stdout", "stderr")}  # pieces may cut a character
+    # A piece of output may end inside a character.
+    texts = {name: _DECODER(errors="replace") for name in ("stdout", "stderr")}
     with artifacts.sink("stdout", _TEXT) as stdout, artifacts.sink("stderr", _TEXT) as stderr:
         result = await run_command(
             command,
@@ -171,7 +171,7 @@ async def executed(context: JobContext, artifacts: Artifacts, policy: ExecPolicy
             on_output=lambda stream, piece: context.output(stream, texts[stream].decode(piece)),
             stdout=stdout,
             stderr=stderr,
-            on_group=None if context.bound is None else context.bound.take,
+            on_group=None if context.limits is None else context.limits.watch_processes,
         )
         context.kept += [await stdout.finish(), await stderr.finish()]
     state = JobState.SUCCEEDED if result.is_success else JobState.FAILED

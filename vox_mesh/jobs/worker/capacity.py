@@ -1,4 +1,4 @@
-"""Places: how many jobs a worker has room for, in all and of each handler."""
+"""Capacity: the number of jobs a worker may run, in total and per handler."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.queries import Claimable
 from vox_mesh.jobs.worker.handlers import Handler, HandlerSet
 
-_MANY: Final = 2  # at least this part of all: a half
+_MANY_DIVISOR: Final = 2  # "many" is at least one half of the total
 
 
 class Capacity:
-    """The places of one worker; how many are taken is what the others are told."""
+    """The capacity of one worker. The used part is the load that heartbeats report."""
 
     def __init__(self, handlers: HandlerSet, activity: Activity) -> None:
         self._handlers = handlers
         self._activity = activity
         self._by_handler: dict[str, int] = {}
-        self.capacity = 0
-        """How many there are; none while the worker does not run."""
+        self.total = 0
+        """The maximum number of concurrent jobs, 0 while the worker is stopped."""
         self.taken = 0
-        """By jobs in hand, and by calls of handlers in threads that go on though nobody waits for them."""
+        """The capacity used by running jobs, and by handler threads that outlast their attempts."""
 
     @property
     def free(self) -> int:
-        """How many are free."""
-        return self.capacity - self.taken
+        """Return how many more jobs may run."""
+        return self.total - self.taken
 
     @property
     def has_many_free(self) -> bool:
-        """Whether so many are free that it is worth a request of its own to fill them."""
-        return self.free * _MANY >= self.capacity
+        """Return whether enough capacity is free to be worth a claim request of its own."""
+        return self.free * _MANY_DIVISOR >= self.total
 
     def free_of(self, handler: Handler) -> int:
-        """How many jobs a handler has room for."""
-        most = self.capacity if handler.concurrency is None else handler.concurrency
+        """Return how many more jobs a handler may run."""
+        most = self.total if handler.concurrency is None else handler.concurrency
         return most - self._by_handler.get(handler.pattern, 0)
 
     def within_limits(self, jobs: Iterable[Claimable]) -> list[Claimable]:
-        """As many of each kind as its handler has places."""
+        """Return the jobs that fit into the free capacity of their handlers."""
         free: dict[str, int] = {}
         within = []
         for job in jobs:
@@ -54,15 +54,15 @@ class Capacity:
         return within
 
     def take(self, handler: Handler | None) -> None:
-        """Take a place; commands have no handler."""
+        """Use capacity for one job; commands have no handler."""
         self._count(handler, 1)
 
-    def leave(self, handler: Handler | None) -> None:
-        """Leave a place that was taken."""
+    def release(self, handler: Handler | None) -> None:
+        """Free the capacity of one job."""
         self._count(handler, -1)
 
-    def _count(self, handler: Handler | None, more: int) -> None:
+    def _count(self, handler: Handler | None, change: int) -> None:
         if handler is not None:
-            self._by_handler[handler.pattern] = self._by_handler.get(handler.pattern, 0) + more
-        self.taken += more
+            self._by_handler[handler.pattern] = self._by_handler.get(handler.pattern, 0) + change
+        self.taken += change
         self._activity.load = self.taken

@@ -1,4 +1,4 @@
-"""Choosing: which of the jobs that are ready this node should claim, and when."""
+"""Choosing: which ready jobs this node should claim, and when."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Node, Nodes
 from vox_mesh.oplog.roles import Roles
 
-_FRESH_S: Final = 0.5  # nodes come and go more slowly than jobs
-_SURPRISED_S: Final = 0.05
+_MEMBERSHIP_S: Final = 0.5  # nodes change more slowly than jobs
+_STALE_MEMBERSHIP_S: Final = 0.05
 _MANY_FREE: Final = 0.25
-_LONG_MS: Final = 5_000
+_OVERDUE_MS: Final = 5_000
 _LIVE: Final = frozenset({NodeState.ALIVE, NodeState.WARN})
 
 
 class ClaimChoice(NamedTuple):
-    """The jobs to claim now, and when to look again if nothing else happens before."""
+    """The jobs to claim now, and the time in ms at which to look again."""
 
     take: list[Claimable]
     again_ms: int | None
 
 
 class Chooser:
-    """Ranks the nodes for each job, and finds out whose turn it is."""
+    """Ranks the nodes for each job, and decides whose turn it is."""
 
     def __init__(
         self,
         node_id: str,
-        roster: JobQueries,
+        queries: JobQueries,
         nodes: Nodes,
         roles: Roles,
         clock: MeshClock,
@@ -44,7 +44,7 @@ class Chooser:
         grace_ms: int = GRACE_MS,
     ) -> None:
         self._own = node_id
-        self._roster = roster
+        self._queries = queries
         self._nodes = nodes
         self._roles = roles
         self._clock = clock
@@ -53,20 +53,20 @@ class Chooser:
         self._others: list[Node] = []
         self._known = frozenset({node_id})
         self._seen_s = float("-inf")
-        self._is_surprised = False
+        self._is_membership_stale = False
         self._routed: str | None = None
         self._routes: dict[str, str] = {}
         self._now = Situation([], frozenset(), {}, {}, None)
         self._rankings: dict[str, Ranking] = {}
 
     async def look(self) -> list[str]:
-        """See how things stand; the kinds of which there are jobs to be done."""
-        self._now = await self._roster.situation()
+        """Read the current situation and return the kinds that have unfinished jobs."""
+        self._now = await self._queries.situation()
         if not self._known.issuperset(self._now.places):
-            self.surprise()
-        if self._is_surprised:
+            self.invalidate_membership()
+        if self._is_membership_stale:
             await self.look_around()
-            # Who has jobs still, and is gone, surprises once.
+            # A node that left with jobs invalidates the membership only once.
             self._known = self._known.union(self._now.places)
         if self._now.routed != self._routed:
             self._routes, self._routed = await self._roles.routes(), self._now.routed
@@ -74,57 +74,57 @@ class Chooser:
         return self._now.kinds
 
     async def look_around(self) -> None:
-        """See who else is there, every now and then."""
+        """Read the other nodes again if the last reading is too old."""
         now = self._monotonic()
-        if now - self._seen_s >= (_SURPRISED_S if self._is_surprised else _FRESH_S):
-            self._is_surprised = False
+        if now - self._seen_s >= (_STALE_MEMBERSHIP_S if self._is_membership_stale else _MEMBERSHIP_S):
+            self._is_membership_stale = False
             self._others = [each for each in await self._nodes.all() if self._is_other(each)]
             self._known = frozenset({self._own, *(each.node_id for each in self._others)})
             self._seen_s = now
 
-    def surprise(self) -> None:
-        """Another node has taken what was our turn, or has jobs: there may be one that we have not seen."""
-        self._is_surprised = True
+    def invalidate_membership(self) -> None:
+        """Read the other nodes again at the next look, because an unknown one may claim jobs."""
+        self._is_membership_stale = True
 
     def _is_other(self, node: Node) -> bool:
         return node.node_id != self._own and node.state in _LIVE and node.capacity > 0
 
     @property
     def count(self) -> int:
-        """How many nodes take jobs, as far as we have looked."""
+        """Return the number of nodes that claim jobs, including this one."""
         return len(self._others) + 1
 
     @property
     def is_draining(self) -> bool:
-        """Whether this node is to take no more work."""
+        """Return whether this node is draining."""
         return self._own in self._now.drains
 
     def rules_of(self, kind: str) -> KindRules:
-        """What was decided of a kind."""
+        """Return the rules of a kind."""
         return self._now.rules.get(kind) or KindRules(kind)
 
     def is_open(self, kind: str) -> bool:
-        """Whether jobs of a kind may be claimed by this node at all, as things stand."""
+        """Return whether this node may claim jobs of a kind, which may be paused or routed elsewhere."""
         if self.is_draining or self.rules_of(kind).is_paused:
             return False
         pattern = most_specific(self._routes, kind)
         return pattern is None or self._routes[pattern] == self._own
 
     def is_plain(self, kind: str) -> bool:
-        """Whether nothing was decided that holds back jobs of a kind."""
+        """Return whether no route, concurrency limit or rate limit applies to a kind."""
         rules = self.rules_of(kind)
         return self._now.routed is None and rules.max_running is None and rules.rate is None
 
-    def choose(self, jobs: Sequence[Claimable], capacity: int, places: int, *, is_deep: bool) -> ClaimChoice:
-        """Those of the jobs that are ours by now, up to so many. The jobs are of kinds that are open to us.
+    def choose(self, jobs: Sequence[Claimable], capacity: int, free: int, *, is_deep: bool) -> ClaimChoice:
+        """Choose up to `free` jobs to claim now. All jobs must be of kinds that are open to this node.
 
-        Where we are first comes before all others of the same priority. What is another's turn is ours too
-        when its time has come; but if there is more to do than we have looked at (`is_deep`), everyone has
-        enough of their own, and to take from others would only be to race them: unless we have none, and
-        many places, or they have not come for long.
+        Within a priority, jobs for which this node ranks first come first. A job of another node becomes
+        claimable when its patience is over. With a deep backlog (`is_deep`: more jobs than were read) every
+        node has enough of its own, so this node claims others' jobs only if it has none of its own and much
+        free capacity, or if they are long overdue.
         """
         if not capacity:
-            return ClaimChoice([], None)  # the worker was stopped while it looked
+            return ClaimChoice([], None)  # the worker was stopped meanwhile
         now_ms = self._clock.now_ms
         anyones_ms = now_ms - patience_ms(RANKS, self._grace_ms)
         due: dict[int, tuple[list[Claimable], list[Claimable]]] = {}
@@ -132,50 +132,50 @@ class Chooser:
         for job in jobs:
             ranking = self._ranking(job.kind, capacity, is_deep)
             if job.not_before_ms <= anyones_ms:
-                is_ours = ranking.is_first(job.job_id, job.seed)
+                is_own = ranking.is_first(job.job_id, job.seed)
             else:
-                place = ranking.place(job.job_id, job.seed)
-                due_ms = job.not_before_ms + patience_ms(place, self._grace_ms)
+                rank = ranking.place(job.job_id, job.seed)
+                due_ms = job.not_before_ms + patience_ms(rank, self._grace_ms)
                 if due_ms > now_ms:
                     later_ms.append(due_ms)
                     continue
-                is_ours = place == 0
-            due.setdefault(job.priority, ([], []))[not is_ours].append(job)
+                is_own = rank == 0
+            due.setdefault(job.priority, ([], []))[not is_own].append(job)
         take: list[Claimable] = []
-        for _, (ours, others) in sorted(due.items(), reverse=True):
-            take += ours
-            if not is_deep or (not ours and places >= capacity * _MANY_FREE):
+        for _, (own, others) in sorted(due.items(), reverse=True):
+            take += own
+            if not is_deep or (not own and free >= capacity * _MANY_FREE):
                 take += others
-            elif not ours:
-                take += [job for job in others if now_ms - job.not_before_ms > _LONG_MS]
-                later_ms += [job.not_before_ms + _LONG_MS + 1 for job in others]
-        return ClaimChoice(take[:places], min(later_ms, default=None))
+            elif not own:
+                take += [job for job in others if now_ms - job.not_before_ms > _OVERDUE_MS]
+                later_ms += [job.not_before_ms + _OVERDUE_MS + 1 for job in others]
+        return ClaimChoice(take[:free], min(later_ms, default=None))
 
     def _ranking(self, kind: str, capacity: int, is_deep: bool) -> Ranking:
-        """Among those who could take a job of a kind, each by its weight: those with a free place.
+        """Return the ranking of the nodes that handle a kind and have free capacity.
 
-        When there is much to do, who has none now will have one soon.
+        With a deep backlog, nodes at capacity are ranked too: they will have free capacity soon.
         """
         ranking = self._rankings.get(kind)
         if ranking is None:
             weights = {self._own: capacity}
-            if most_specific(self._routes, kind) is None:  # else it is for us alone
+            if most_specific(self._routes, kind) is None:  # otherwise the kind is routed to this node alone
                 weights |= {
                     node.node_id: node.capacity
                     for node in self._others
                     if node.node_id not in self._now.drains
                     and (is_deep or node.capacity > self._now.places.get(node.node_id, 0))
-                    and _is_of(kind, _patterns(node.kinds))
+                    and _covers(kind, _parse_patterns(node.kinds))
                 }
             ranking = self._rankings[kind] = Ranking(self._own, weights)
         return ranking
 
 
-def _is_of(kind: str, patterns: Sequence[str]) -> bool:
-    """Whether a node that works on these works on a kind; commands run only where they are allowed."""
+def _covers(kind: str, patterns: Sequence[str]) -> bool:
+    """Return whether patterns cover a kind; commands must be named explicitly."""
     return kind in patterns if kind == EXEC else any(matches(each, kind) for each in patterns)
 
 
 @lru_cache(maxsize=1_024)
-def _patterns(text: str) -> tuple[str, ...]:
+def _parse_patterns(text: str) -> tuple[str, ...]:
     return tuple(orjson.loads(text))

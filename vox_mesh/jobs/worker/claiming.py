@@ -1,4 +1,4 @@
-"""Claiming: jobs become ours in one request, which also starts them; what could not be had is left alone."""
+"""Claiming: claim and start jobs in one request, and skip for a while the ones that were not claimed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from vox_mesh.store.store import Store
 from vox_mesh.store.write.request import Verdict
 
 REST_S: Final = 0.25
-"""For how long a kind is left alone whose limit is reached."""
+"""The seconds for which a kind is not claimed after its limit was reached."""
 
-_LOST_S: Final = 1.0
-_SLOW_S: Final = 0.5  # a claim that takes longer may have been refused for that alone
+_SKIP_S: Final = 1.0
+_SLOW_S: Final = 0.5  # a slower claim may have been refused only because it was late
 _HELD_BACK: Final = "held_back"
 
 
 class Claimed(NamedTuple):
-    """A job that is ours, from when that was first asked for."""
+    """A claimed job, with the monotonic time at which the claim was sent and its lease."""
 
     job: Job
     sent: float
@@ -41,41 +41,41 @@ class JobClaimer:
     def __init__(
         self,
         store: Store,
-        moves: JobTransitions,
+        transitions: JobTransitions,
         chooser: Chooser,
         clock: MeshClock,
         node_id: str,
         monotonic: Callable[[], float],
     ) -> None:
         self._store = store
-        self._moves = moves
+        self._transitions = transitions
         self._chooser = chooser
         self._clock = clock
         self._node_id = node_id
         self._monotonic = monotonic
-        self._passed_over: Recent[tuple[str, int], float] = Recent(4_096)
-        self._resting: Recent[str, float] = Recent(1_024)
+        self._skipped_until: Recent[tuple[str, int], float] = Recent(4_096)
+        self._throttled_until: Recent[str, float] = Recent(1_024)
         self.sent = 0
-        """How many claims were sent."""
+        """The number of claim requests sent."""
         self.is_unsure = True
-        """Whether the roster may have jobs as ours that we do not have in hand."""
+        """Whether the database may show jobs as claimed by this node that do not run here."""
 
     def is_new(self, job: Claimable) -> bool:
-        """Whether it was not tried to claim the job just now; our copy of the database may be behind."""
-        return self._passed_over.get((job.job_id, job.claim_token), 0.0) <= self._monotonic()
+        """Return whether no claim of the job has just failed; the replica may lag behind."""
+        return self._skipped_until.get((job.job_id, job.claim_token), 0.0) <= self._monotonic()
 
-    def rests(self, kind: str) -> bool:
-        """Whether jobs of a kind were held back just now: its limit is reached."""
-        return self._resting.get(kind, 0.0) > self._monotonic()
+    def is_throttled(self, kind: str) -> bool:
+        """Return whether the limit of a kind was reached just now."""
+        return self._throttled_until.get(kind, 0.0) > self._monotonic()
 
     async def claim(self, jobs: Sequence[Job], lease_ms: int) -> list[Claimed]:
-        """Claim and start jobs; those that we got."""
+        """Claim and start jobs, and return the claimed ones."""
         began = tracing.began()
-        claimed = await self._claimed(jobs, lease_ms)
+        claimed = await self._claim(jobs, lease_ms)
         tracing.tell_of_jobs("job claim", (tracing.about(each.job) for each in claimed), began)
         return claimed
 
-    async def _claimed(self, jobs: Sequence[Job], lease_ms: int) -> list[Claimed]:
+    async def _claim(self, jobs: Sequence[Job], lease_ms: int) -> list[Claimed]:
         if all(self._chooser.is_plain(job.kind) for job in jobs):
             claimed = await self._try(jobs, lease_ms, short=True)
             if claimed is not None:
@@ -83,19 +83,19 @@ class JobClaimer:
         return await self._try(jobs, lease_ms, short=False) or []
 
     async def _try(self, jobs: Sequence[Job], lease_ms: int, *, short: bool) -> list[Claimed] | None:
-        """The same, one way; `None`: some of them may still be had, the long way."""
+        """Send the claim; `short` needs all jobs to be claimable, and `None` asks for the long form."""
         sent, started_ms = self._monotonic(), self._clock.now_ms
         token = next_token(max(job.claim_token for job in jobs), started_ms)
         items = [{"job_id": job.job_id, "claim_token": token, "last_token": job.claim_token} for job in jobs]
-        moves = self._moves
-        begun = [{"job_id": job.job_id, "claim_token": token} for job in jobs]
+        transitions = self._transitions
+        starts = [{"job_id": job.job_id, "claim_token": token} for job in jobs]
         scripts = (
-            moves.take(items, begun, lease_ms)
+            transitions.take(items, starts, lease_ms)
             if short
-            else (moves.claim(items, lease_ms), moves.start(begun))
+            else (transitions.claim(items, lease_ms), transitions.start(starts))
         )
         self.sent += 1
-        was_unsure, self.is_unsure = self.is_unsure, True  # until there is an answer
+        was_unsure, self.is_unsure = self.is_unsure, True  # until the answer arrives
         claim, start = await self._store.write_all(scripts)
         if isinstance(claim, MeshError) and not isinstance(claim, Refused):
             raise claim
@@ -105,16 +105,16 @@ class JobClaimer:
             return None
         if isinstance(start, MeshError) and not isinstance(claim, MeshError):
             self.is_unsure = True
-        ours = _moved(claim, jobs) & _moved(start, jobs)
-        if len(ours) < len(jobs):
-            self._chooser.surprise()
+        claimed = _moved_jobs(claim, jobs) & _moved_jobs(start, jobs)
+        if len(claimed) < len(jobs):
+            self._chooser.invalidate_membership()
         for job in jobs:
-            if job.job_id not in ours:
-                self._pass_over(job, claim)
-        held = (self._held(job, token, started_ms) for job in jobs if job.job_id in ours)
+            if job.job_id not in claimed:
+                self._skip(job, claim)
+        held = (self._as_running(job, token, started_ms) for job in jobs if job.job_id in claimed)
         return [Claimed(job, sent, lease_ms) for job in held]
 
-    def _held(self, job: Job, token: int, started_ms: int) -> Job:
+    def _as_running(self, job: Job, token: int, started_ms: int) -> Job:
         return job._replace(
             state=JobState.RUNNING,
             claimer=self._node_id,
@@ -123,17 +123,17 @@ class JobClaimer:
             started_ms=started_ms,
         )
 
-    def _pass_over(self, job: Job, verdict: Verdict) -> None:
+    def _skip(self, job: Job, verdict: Verdict) -> None:
         rules = self._chooser.rules_of(job.kind)
         has_limit = rules.max_running is not None or rules.rate is not None
         if has_limit or (isinstance(verdict, Refused) and verdict.reason == _HELD_BACK):
-            self._resting[job.kind] = self._monotonic() + REST_S
+            self._throttled_until[job.kind] = self._monotonic() + REST_S
         else:
-            self._passed_over[job.job_id, job.claim_token] = self._monotonic() + _LOST_S
+            self._skipped_until[job.job_id, job.claim_token] = self._monotonic() + _SKIP_S
 
 
-def _moved(verdict: Verdict, jobs: Sequence[Job]) -> set[str]:
-    """The jobs that were moved; the short way moves all of them."""
+def _moved_jobs(verdict: Verdict, jobs: Sequence[Job]) -> set[str]:
+    """Return the ids of the changed jobs; the short form changes all of them."""
     if isinstance(verdict, MeshError):
         return set()
     return set(orjson.loads(verdict.rows[0]["moved"])) if verdict.rows else {job.job_id for job in jobs}

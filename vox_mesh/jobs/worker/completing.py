@@ -1,4 +1,4 @@
-"""Finishing: what became of attempts is written down, many at a time, with a proof of each."""
+"""Completing: write the results of attempts in batches, each with its proof."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.transitions import NOT_ALL, Item, JobTransitions
 from vox_mesh.model.base.canonical import embedded
-from vox_mesh.model.jobs.proof import BLAKE3, Envelope, Runner, prove_and_tell, tellable
+from vox_mesh.model.jobs.proof import BLAKE3, Envelope, Runner, prove_with_text, sanitize_error
 from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
@@ -30,18 +30,18 @@ from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
 
-_MOST: Final = 64
-_IN_FLIGHT: Final = 2
-_WEIGHT: Final = 2_048  # of one job's end, with its proof
-_MAX_WEIGHT: Final = 2**20
-_AGAIN_S: Final = 0.5
-_TRIES: Final = 20
+_MAX_BATCH: Final = 64
+_MAX_IN_FLIGHT: Final = 2
+_RESULT_BYTES: Final = 2_048  # of one result with its proof, roughly
+_MAX_BATCH_BYTES: Final = 2**20
+_RETRY_DELAY_S: Final = 0.5
+_MAX_TRIES: Final = 20
 _NOT_RECORDED: Final = "inference_not_recorded"
-_AWAY: Final = (OutcomeUnknown, Overloaded, DatabaseUnavailable)
+_UNAVAILABLE: Final = (OutcomeUnknown, Overloaded, DatabaseUnavailable)
 
 
 class Ended(NamedTuple):
-    """How an attempt ended. `delay_ms`: it goes back to those that wait, by no fault of its own."""
+    """The result of an attempt. With `delay_ms` the job returns to the queue without counting as failed."""
 
     job: Job
     state: JobState
@@ -54,7 +54,7 @@ class Ended(NamedTuple):
 
     @property
     def goes_back(self) -> bool:
-        """Whether the job goes back to those that wait."""
+        """Return whether the job returns to the queue."""
         if self.delay_ms is not None:
             return True
         has_another = self.may_retry and self.job.failures + 1 < self.job.max_attempts
@@ -65,66 +65,67 @@ _Entry = tuple[Ended, "asyncio.Future[Ended | None]"]
 
 
 class Finisher:
-    """Writes what became of attempts. While one request is under way, the next ones gather."""
+    """Writes the results of attempts. Results that arrive during a request form the next batch."""
 
     def __init__(
         self,
         store: Store,
-        moves: JobTransitions,
-        roster: JobQueries,
+        transitions: JobTransitions,
+        queries: JobQueries,
         artifacts: Artifacts,
-        author: OpLogWriter,
+        writer: OpLogWriter,
         clock: MeshClock,
         chance: Callable[[], float],
     ) -> None:
         self._store = store
-        self._moves = moves
-        self._roster = roster
+        self._transitions = transitions
+        self._queries = queries
         self._artifacts = artifacts
-        self._author = author
+        self._writer = writer
         self._clock = clock
         self._chance = chance
         self.timeout_s: float | None = None
-        """How long one request may take; `None`: as long as any."""
+        """The timeout of one request in seconds; `None` for the store's default."""
         self.stale = 0
-        """How many ends were refused because their claims are over."""
+        """The number of results rejected because the claim was over."""
         self._waiting: list[_Entry] = []
         self._writing: set[asyncio.Task[None]] = set()
 
     async def finish(self, ended: Ended) -> Ended | None:
-        """Write it down; what was written, or nothing if that was refused: the job is not ours any more."""
+        """Write a result. Return the result that was written, or `None` if the claim was lost."""
         loop, began = asyncio.get_running_loop(), tracing.began()
         written: asyncio.Future[Ended | None] = loop.create_future()
         self._waiting.append((ended, written))
         if len(self._waiting) == 1:
-            loop.call_soon(self._begin, context=apart())  # after all that end in this turn of the loop
-        told = await written
+            loop.call_soon(self._start_writes, context=apart())  # after all results of this loop iteration
+        accepted = await written
         if began:
-            self._trace(ended, told, began)
-        return told
+            self._trace(ended, accepted, began)
+        return accepted
 
-    def _trace(self, ended: Ended, told: Ended | None, began: int) -> None:
-        name = "job yield" if (told or ended).goes_back else "job complete"
-        more = {"vox.job.state": (told or ended).state.value, "vox.job.accepted": told is not None}
-        tracing.tell_of_jobs(name, [tracing.about(ended.job, **more)], began)
+    def _trace(self, ended: Ended, accepted: Ended | None, began: int) -> None:
+        result = accepted or ended
+        name = "job yield" if result.goes_back else "job complete"
+        attributes = {"vox.job.state": result.state.value, "vox.job.accepted": accepted is not None}
+        tracing.tell_of_jobs(name, [tracing.about(ended.job, **attributes)], began)
 
-    def _begin(self) -> None:
-        """Write batch by batch: while the database has one, the next one is prepared."""
-        while self._waiting and len(self._writing) < _IN_FLIGHT:
+    def _start_writes(self) -> None:
+        """Start writing batches, up to the maximum in flight."""
+        while self._waiting and len(self._writing) < _MAX_IN_FLIGHT:
             task = asyncio.create_task(self._write(self._next_batch()), name="vox-mesh-finisher")
             self._writing.add(task)
             task.add_done_callback(self._end)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._writing.discard(task)
-        self._begin()
+        self._start_writes()
 
     def _next_batch(self) -> list[_Entry]:
-        """As many as fit into one request."""
-        count = weight = 0
-        for ended, _ in self._waiting[:_MOST]:
-            weight += _WEIGHT + sum(artifact.weight for artifact in ended.artifacts)
-            if count and weight > _MAX_WEIGHT:
+        """Remove and return the waiting results that fit into one request."""
+        count = size = 0
+        for ended, _ in self._waiting[:_MAX_BATCH]:
+            size += _RESULT_BYTES + sum(artifact.weight for artifact in ended.artifacts)
+            if count and size > _MAX_BATCH_BYTES:
                 break
             count += 1
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
@@ -136,7 +137,7 @@ class Finisher:
             groups.setdefault(each[0].goes_back, []).append(each)
         try:
             await asyncio.gather(*(self._write_group(group) for group in groups.values()))
-        except Exception as error:  # whatever it is, nobody is to wait in vain
+        except Exception as error:  # every waiting caller must get an answer
             for _, written in batch:
                 if not written.done():
                     written.set_exception(error)
@@ -146,55 +147,55 @@ class Finisher:
         if isinstance(failure, DatabaseUnavailable) and len(group) > 1:
             await asyncio.gather(*(self._write_group([each]) for each in group))
             return
-        if failure is not None and not isinstance(failure, _AWAY):
+        if failure is not None and not isinstance(failure, _UNAVAILABLE):
             if len(group) > 1:
-                for each in group:  # one of them is not ours any more: which, they tell one by one
+                for each in group:  # at least one claim is lost: write them one by one
                     await self._write_group([each])
                 return
             ended, written = group[0]
-            if (told := _otherwise(ended, failure)) is not None:
-                await self._write_group([(told, written)])
+            if (fallback := _fallback(ended, failure)) is not None:
+                await self._write_group([(fallback, written)])
                 return
         self.stale += isinstance(failure, StaleClaim)
         for ended, written in group:
             _settle(ended, written, failure)
 
     async def _try(self, group: Sequence[Ended]) -> MeshError | None:
-        """Write it, the short way if that may do.
+        """Write results, in the short form if no other jobs wait for them.
 
-        While the database is away, only the end of one job is kept, the long way: if what was kept is refused
-        later, nobody is there to tell the others from it, or to go another way.
+        While the database is unavailable, only a single result in the long form may be spooled: if a spooled
+        request is rejected later, it can be neither split nor replaced.
         """
-        is_alone = len(group) == 1
+        is_single = len(group) == 1
         try:
             if await self._is_plain(group):
-                failure = await self._send(self._script(group, short=True), keeps=False)
+                failure = await self._send(self._script(group, short=True), can_spool=False)
                 is_not_all = isinstance(failure, Refused) and failure.reason == NOT_ALL
-                if not is_not_all and not (is_alone and isinstance(failure, DatabaseUnavailable)):
+                if not is_not_all and not (is_single and isinstance(failure, DatabaseUnavailable)):
                     return failure
-            return await self._send(self._script(group, short=False), keeps=is_alone)
+            return await self._send(self._script(group, short=False), can_spool=is_single)
         except MeshError as error:
             return error
 
     async def _is_plain(self, group: Sequence[Ended]) -> bool:
-        """Whether, as far as our copy of the database shows, no other jobs wait for these."""
+        """Return whether, according to the replica, no other jobs wait for these."""
         if group[0].goes_back:
             return False
         with suppress(DatabaseUnavailable):
-            return not await self._roster.successors([ended.job.job_id for ended in group])
+            return not await self._queries.successors([ended.job.job_id for ended in group])
         return False
 
-    async def _send(self, script: Script, *, keeps: bool) -> MeshError | None:
-        """Write it, and if nobody knows whether it was written, again: it takes effect once."""
-        script.appendable = keeps
-        for _ in range(_TRIES):
+    async def _send(self, script: Script, *, can_spool: bool) -> MeshError | None:
+        """Write a script, and retry while its outcome is unknown: it takes effect once."""
+        script.appendable = can_spool
+        for _ in range(_MAX_TRIES):
             try:
                 await self._store.write(script, timeout=self.timeout_s)
-            except _AWAY as error:
+            except _UNAVAILABLE as error:
                 failure: MeshError = error
-                if isinstance(error, DatabaseUnavailable) and not keeps:
+                if isinstance(error, DatabaseUnavailable) and not can_spool:
                     break
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_DELAY_S)
             except MeshError as error:
                 return error
             else:
@@ -203,32 +204,32 @@ class Finisher:
 
     def _script(self, group: Sequence[Ended], *, short: bool) -> Script:
         if group[0].goes_back:
-            items = [self._given_back(each) for each in group]
-            return self._moves.give_back(items, claimer=self._author.identity.node_id)
-        kept = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)
-        ends = [self._complete(each) for each in group]
-        items, proofs = [item for item, _ in ends], [proof for _, proof in ends]
-        end = self._moves.finish if short else self._moves.complete
-        return end(items, *([kept] if kept else []), proofs=proofs)
+            items = [self._yield_item(each) for each in group]
+            return self._transitions.give_back(items, claimer=self._writer.identity.node_id)
+        artifacts = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)
+        pairs = [self._complete_item(each) for each in group]
+        items, proofs = [item for item, _ in pairs], [proof for _, proof in pairs]
+        transition = self._transitions.finish if short else self._transitions.complete
+        return transition(items, *([artifacts] if artifacts else []), proofs=proofs)
 
-    def _given_back(self, ended: Ended) -> Item:
+    def _yield_item(self, ended: Ended) -> Item:
         job, now_ms = ended.job, self._clock.now_ms
         item: dict[str, Any] = {"job_id": job.job_id, "claim_token": job.claim_token}
         if ended.reason is not None:
-            item["reason"] = tellable(ended.reason)
+            item["reason"] = sanitize_error(ended.reason)
         if ended.delay_ms is not None:
             return {**item, "not_before_ms": now_ms + ended.delay_ms}
         wait_ms = backoff_ms(job.backoff_ms, job.failures + 1, self._chance())
         return {**item, "not_before_ms": now_ms + wait_ms, "failed": 1}
 
-    def _complete(self, ended: Ended) -> tuple[Item, Item]:
-        """What is said of a job's end, and the proof of it."""
-        job, key = ended.job, self._author.identity.key
+    def _complete_item(self, ended: Ended) -> tuple[Item, Item]:
+        """Return the entry of a completion in its op, and its proof."""
+        job, key = ended.job, self._writer.identity.key
         envelope = Envelope(
             job_id=job.job_id,
             runner=_runner(),
             worker_id=key.public,
-            node_id=self._author.identity.node_id,
+            node_id=self._writer.identity.node_id,
             attempt=job.claim_token,
             started_ms=job.started_ms or ended.finished_ms,
             finished_ms=ended.finished_ms,
@@ -238,7 +239,7 @@ class Finisher:
             error=ended.reason,
             outputs=[artifact.output for artifact in ended.artifacts],
         )
-        proof, text = prove_and_tell(envelope, key)
+        proof, text = prove_with_text(envelope, key)
         item: dict[str, Any] = {
             "job_id": job.job_id,
             "claim_token": job.claim_token,
@@ -252,13 +253,13 @@ class Finisher:
         return item, {"envelope": embedded(text), "signature": proof.signature}
 
     async def close(self) -> None:
-        """Wait until all is written."""
+        """Wait until all results are written."""
         while self._waiting or self._writing:
             await (asyncio.wait(self._writing) if self._writing else asyncio.sleep(0))
 
 
-def _otherwise(ended: Ended, failure: MeshError) -> Ended | None:
-    """The end that can be told instead: what the work did can't be, for a reason that is told then."""
+def _fallback(ended: Ended, failure: MeshError) -> Ended | None:
+    """Return a failed result that can be written instead of a rejected one, or `None` if there is none."""
     if isinstance(failure, Refused):
         if failure.reason != _NOT_RECORDED:
             return None
@@ -274,7 +275,7 @@ def _settle(ended: Ended, written: asyncio.Future[Ended | None], failure: MeshEr
     if failure is not None:
         level = logging.INFO if isinstance(failure, Refused) else logging.ERROR
         with of_job(ended.job):
-            _log.log(level, "the end of job %s was not accepted: %s", ended.job.job_id, failure.line)
+            _log.log(level, "job result rejected: job_id=%s: %s", ended.job.job_id, failure.line)
     if not written.done():
         written.set_result(ended if failure is None else None)
 
@@ -287,9 +288,9 @@ def _runner() -> Runner:
 
 @cache
 def _program() -> str:
-    """The hash of the runner: of all its code."""
+    """Return the hash of the runner's whole source code."""
     folder = Path(__file__).resolve().parents[2]
-    whole = blake3()
+    digest = blake3()
     for path in sorted(folder.rglob("*.py")):
-        whole.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return BLAKE3 + whole.hexdigest()
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return BLAKE3 + digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What a handler is given: the job's payload, and all that it may say or leave while it works."""
+"""The context of a handler: its job's payload, progress, checkpoints, artifacts and claim."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CALL_S: Final = 60.0
+_CALL_TIMEOUT_S: Final = 60.0
 _MAX_ARTIFACTS: Final = 64
 
 
 class JobContext:
     """One attempt at a job, as its handler sees it.
 
-    All but the coroutines may also be called from the thread of a handler that is not async; such a one
-    runs coroutines with `context.run(...)`.
+    A handler that is not async runs in a thread. It may call everything but the coroutines directly,
+    and coroutines with `context.run(...)`.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class JobContext:
     ) -> None:
         self.job: Final = job
         self.core: Final = job.core
-        """The manifest: what the job's id is the hash of."""
+        """The core of the manifest, whose hash is the job's id."""
         self.payload: Final[Any] = self.core.get("payload")
         self.resumed: Final = resumed
         """The last checkpoint of an earlier attempt, or `None`."""
@@ -51,67 +51,67 @@ class JobContext:
         self._artifacts = artifacts
         self._notebook = Notebook(store, job)
         self._loop = asyncio.get_running_loop()
-        self.bound: AttemptLimits | None = None
-        """What bounds it: its score, and budgets."""
+        self.limits: AttemptLimits | None = None
+        """The score and budgets that limit the attempt."""
         self._is_cancelled = False
-        self._cancellation: threading.Event | None = None  # if a thread waits for it
+        self._cancellation: threading.Event | None = None  # set when a thread waits for it
         self.thread: asyncio.Future[Any] | None = None
-        """The call of a handler that is not async: it goes on until it ends by itself."""
+        """The call of a handler that is not async; it can't be stopped."""
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """Return the number of this attempt, from 1."""
         return self.job.attempts
 
-    # --- saying ----------------------------------------------------------------------------------
+    # --- reporting -------------------------------------------------------------------------------
 
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
-        """Say how far it is, from 0 to 1, and what is being done."""
+        """Report the completed fraction, from 0 to 1, and a message."""
         if fraction is not None and not 0 <= fraction <= 1:
             raise BadValue(f"progress is from 0 to 1, not {fraction}")
-        self._soon(self._notebook.progress, fraction, message)
+        self._call_in_loop(self._notebook.progress, fraction, message)
 
     def log(self, text: str) -> None:
-        """Say something, for `vox-mesh job logs`."""
-        self._soon(self._notebook.log, "log", text if text.endswith("\n") else text + "\n")
+        """Add a line to the job's log, for `vox-mesh job logs`."""
+        self._call_in_loop(self._notebook.log, "log", text if text.endswith("\n") else text + "\n")
 
     def output(self, stream: str, text: str) -> None:
-        """What a command prints, as it comes."""
-        self._soon(self._notebook.log, stream, text)
+        """Add a piece of a command's output to the job's log."""
+        self._call_in_loop(self._notebook.log, stream, text)
 
     async def checkpoint(self, value: Any) -> None:
-        """Keep where another attempt may go on: any JSON value. It is durable when this returns."""
+        """Save a JSON value from which another attempt may resume. It is durable on return."""
         await self._notebook.checkpoint(value)
 
-    # --- its bounds ------------------------------------------------------------------------------
+    # --- limits ----------------------------------------------------------------------------------
 
     @property
     def phrase_beats(self) -> float | None:
-        """How many beats this attempt may take; `None`: its job has no score."""
-        return None if self.bound is None else self.bound.phrase_beats
+        """Return the beats this attempt may take, or `None` if its job has no score."""
+        return None if self.limits is None else self.limits.phrase_beats
 
     @property
     def beats_left(self) -> float | None:
-        """How many of them are left."""
+        """Return the beats that are left, or `None` if its job has no score."""
         beats = self.phrase_beats
-        return None if beats is None or self.bound is None else max(0.0, beats - self.bound.beats)
+        return None if beats is None or self.limits is None else max(0.0, beats - self.limits.beats)
 
     def charge(self, **amounts: float | Mapping[str, float]) -> None:
-        """Report what was used beside what the worker measures, such as `gpu_sec={"A100": 3.2}`."""
-        more = Resources.of(amounts)
-        if self.bound is not None:
-            self._soon(self.bound.meter.report, more)
+        """Report usage that the worker does not measure, such as `gpu_sec={"A100": 3.2}`."""
+        usage = Resources.of(amounts)
+        if self.limits is not None:
+            self._call_in_loop(self.limits.meter.report, usage)
 
-    # --- leaving ---------------------------------------------------------------------------------
+    # --- artifacts -------------------------------------------------------------------------------
 
     async def keep(self, name: str, body: bytes | str, type: str | None = None) -> Artifact:  # noqa: A002
-        """Leave an artifact, which is part of the proof."""
+        """Store an artifact, which becomes part of the proof."""
         if isinstance(body, str):
             body, type = body.encode(), type or "text/plain"  # noqa: A001
         return self._add(await self._artifacts.keep(body, name=name, type=type or "application/octet-stream"))
 
     async def keep_file(self, name: str, path: Path, type: str = "application/octet-stream") -> Artifact:  # noqa: A002
-        """Leave a file as an artifact."""
+        """Store a file as an artifact."""
         return self._add(await self._artifacts.keep_file(path, name=name, type=type))
 
     async def record_inference(
@@ -125,7 +125,7 @@ class JobContext:
         started_ms: int | None = None,
         finished_ms: int | None = None,
     ) -> Artifact:
-        """Leave a snapshot of one call of a model: what it was asked and what it said."""
+        """Store a snapshot of one model call, with its prompt and output, as an artifact."""
         now_ms = self._clock.now_ms
         snapshot = inference_snapshot(
             self.job.job_id,
@@ -150,45 +150,45 @@ class JobContext:
     # --- the claim -------------------------------------------------------------------------------
 
     def fence(self) -> Statement:
-        """A guard for scripts of the handler: they are applied only while the job is still ours."""
+        """Return a guard for the handler's scripts: they apply only while the claim is valid."""
         job = self.job
         values = (*self._store.tenant[:2], job.job_id, job.claim_token, job.claimer)
         return guard(f"EXISTS ({SQL['is_current']})", values, refusal="stale_claim")
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the job is not ours any more, or the worker stops: what is done now is in vain."""
+        """Return whether the claim is lost or the worker stops; further work has no effect."""
         return self._is_cancelled
 
     def cancel(self) -> None:
-        """Tell a handler in a thread that it is to stop."""
+        """Ask a handler in a thread to stop."""
         self._is_cancelled = True
         if self._cancellation is not None:
             self._cancellation.set()
 
     def wait_cancelled(self, timeout: float) -> bool:
-        """For a handler in a thread: wait for so long, or until it is to stop; whether it is."""
+        """Wait up to `timeout` seconds for the cancellation and return whether it came. For threads only."""
         self._cancellation = event = self._cancellation or threading.Event()
         return self._is_cancelled or event.wait(timeout)
 
     # --- threads ---------------------------------------------------------------------------------
 
-    def run(self, doing: Coroutine[Any, Any, T], timeout: float = _CALL_S) -> T:
-        """From the thread of a handler: run a coroutine, such as `context.checkpoint(...)`."""
-        return asyncio.run_coroutine_threadsafe(doing, self._loop).result(timeout)
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float = _CALL_TIMEOUT_S) -> T:
+        """Run a coroutine such as `context.checkpoint(...)` from a handler's thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
 
-    def _soon(self, say: Any, *words: Any) -> None:
-        if _running() is self._loop:
-            say(*words)
+    def _call_in_loop(self, function: Any, *args: Any) -> None:
+        if _running_loop() is self._loop:
+            function(*args)
         else:
-            self._loop.call_soon_threadsafe(say, *words)
+            self._loop.call_soon_threadsafe(function, *args)
 
     async def close(self) -> None:
-        """Write what was said last."""
+        """Write the pending progress and log lines."""
         await self._notebook.close()
 
 
-def _running() -> asyncio.AbstractEventLoop | None:
+def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -1,6 +1,6 @@
-"""Bounds: a job's score and the budgets it is charged to are kept by its worker, whatever the work does.
+"""Limits: a worker enforces the score of a job and the budgets it is charged to.
 
-Most jobs have neither, and nothing is measured or recorded of them.
+Most jobs have neither; they are not measured or recorded.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LOOKS_MS: Final = (50, 500)  # from often, as many are short, to now and then
-_RECORD_S: Final = 2.0
-_OWN: Final = "the job"
+_CHECK_PAUSES_MS: Final = (50, 500)  # doubles from the first to the second
+_RECORD_TIMEOUT_S: Final = 2.0
+_JOB: Final = "the job"
 _WORK: Final = "work"
-_SPENT: Final = (Verdict.NO_CLAIMS, Verdict.STOP)
+_EXHAUSTED: Final = (Verdict.NO_CLAIMS, Verdict.STOP)
 
 
-class Shut(NamedTuple):
-    """For whom nothing new is begun, and when to look again, if nothing else happens before."""
+class ClaimBlock(NamedTuple):
+    """The accounts for which no job is claimed, and when to check again."""
 
     accounts: tuple[str, ...] = ()
     is_all: bool = False
-    """Nothing at all: the agent of this worker has spent what it may."""
-    again_ms: int | None = None
+    """Whether no job is claimed at all: the budget of this worker's agent is exhausted."""
+    retry_at_ms: int | None = None
 
 
 class WorkerLimits:
-    """Knows what bounds the work of one worker."""
+    """The scores and budgets that limit the jobs of one worker."""
 
-    def __init__(self, ground: RhythmContext, budgets: Budgets, monotonic: Callable[[], float]) -> None:
-        self.ground = ground
+    def __init__(self, rhythm: RhythmContext, budgets: Budgets, monotonic: Callable[[], float]) -> None:
+        self.rhythm = rhythm
         self.budgets = budgets
         self.monotonic = monotonic
         self.shares = Shares()
 
     @property
     def agent(self) -> str:
-        """Who works here."""
-        return self.ground.agent or self.ground.node_id
+        """Return the agent of this worker, by default its node."""
+        return self.rhythm.agent or self.rhythm.node_id
 
-    async def shut(self) -> Shut:
-        """For whom nothing new is begun."""
+    async def blocked_claims(self) -> ClaimBlock:
+        """Return the accounts for which no job is claimed."""
         if not await self.budgets.standings():
-            return Shut()
+            return ClaimBlock()
         accounts = tuple(await self.budgets.exhausted_accounts())
         is_all = await self.budgets.is_exhausted(self.agent)
-        return Shut(accounts, is_all, self.budgets.next_check_ms if accounts or is_all else None)
+        return ClaimBlock(accounts, is_all, self.budgets.next_check_ms if accounts or is_all else None)
 
     async def of(self, context: JobContext) -> AttemptLimits | None:
-        """What bounds an attempt, if anything does."""
+        """Return the limits of an attempt, or `None` if it has none."""
         core, job = context.core, context.job
         standings = await self.budgets.standings()
         if "score" not in core and "budget" not in core and agent_of(self.agent) not in standings:
@@ -76,19 +76,19 @@ class WorkerLimits:
         score = Score.of_document(core["score"]) if "score" in core else None
         budget = Budget.of_document(core.get("budget", {}))
         spent: tuple[float, int | None] = (0.0, None)
-        had_others = job.attempts > 1
-        await self.budgets.charge_lost(job.job_id, fresh=had_others)
-        if had_others:
+        is_repeated = job.attempts > 1
+        await self.budgets.charge_lost(job.job_id, fresh=is_repeated)
+        if is_repeated:
             spent = await self.budgets.spent_on_job(job.job_id)
         return AttemptLimits(self, context, score, budget, standings, *spent)
 
 
 class AttemptLimits:
-    """What bounds one attempt. The attempt is one phrase."""
+    """The limits of one attempt, which is one phrase."""
 
     def __init__(
         self,
-        bounds: WorkerLimits,
+        worker_limits: WorkerLimits,
         context: JobContext,
         score: Score | None,
         budget: Budget,
@@ -96,275 +96,275 @@ class AttemptLimits:
         spent_bu: float,
         first_began_ms: int | None,
     ) -> None:
-        self._bounds = bounds
-        self._ground = bounds.ground
+        self._worker_limits = worker_limits
+        self._rhythm = worker_limits.rhythm
         self._context = context
         self._score = score
         self._budget = budget
-        self._number = context.job.failures + 1  # what was lost with a worker has failed
+        self._number = context.job.failures + 1  # an attempt lost with its worker counts as failed
         self._phrase_id: Final = new_key()
-        self._began_ms = self._ground.times.now_ms
-        self._own = BudgetStanding(budget, first_began_ms or self._began_ms, spent_bu)
-        self._subjects = [agent_of(bounds.agent)]
+        self._began_ms = self._rhythm.times.now_ms
+        self._own_standing = BudgetStanding(budget, first_began_ms or self._began_ms, spent_bu)
+        self._subjects = [agent_of(worker_limits.agent)]
         if budget.charge_to is not None:
             self._subjects.append(account_of(budget.charge_to))
-        self._capping = {whose: standing.budget for whose, standing in self._limits(standings)}
-        self._phases = _phases_of(score, self._capping.values(), self._number)
+        self._budgets = {subject: standing.budget for subject, standing in self._budgets_in_force(standings)}
+        self._phases = _phases_of(score, self._budgets.values(), self._number)
         self._warned: set[str] = set()
-        self._pause_ms = _LOOKS_MS[0]
-        self._cut: MeshError | None = None
+        self._pause_ms = _CHECK_PAUSES_MS[0]
+        self._stop_error: MeshError | None = None
         self._timeout: asyncio.Timeout | None = None
         self._group: ProcessGroup | None = None
-        self.meter = Meter(bounds.monotonic)
-        epoch_ms = self._ground.beat(self._began_ms).epoch_ms
-        self._share = Share(self.meter, self._subjects, epoch_ms, self._cut_off)
+        self.meter = Meter(worker_limits.monotonic)
+        epoch_ms = self._rhythm.beat(self._began_ms).epoch_ms
+        self._share = Share(self.meter, self._subjects, epoch_ms, self._stop)
 
-    # --- for the work to see ---------------------------------------------------------------------
+    # --- for handlers ----------------------------------------------------------------------------
 
     @property
     def beats(self) -> float:
-        """How many have been used."""
-        now_ms = self._ground.times.now_ms
-        return max(0.0, self._ground.timeline.beats_between(self._began_ms, now_ms))
+        """Return the beats used so far."""
+        now_ms = self._rhythm.times.now_ms
+        return max(0.0, self._rhythm.timeline.beats_between(self._began_ms, now_ms))
 
     @property
     def phrase_beats(self) -> float | None:
-        """How many there are, if they are bounded."""
+        """Return the beats of the phrase, or `None` if they are not limited."""
         return sum(self._phases.values()) if self._phases else None
 
-    # --- keeping it ------------------------------------------------------------------------------
+    # --- enforcing -------------------------------------------------------------------------------
 
-    async def keep(self, attempting: Coroutine[Any, Any, Ended]) -> Ended:
-        """Have the attempt made within its bounds; how it ended, which is recorded with what it used."""
-        if (why := self._nothing_left()) is not None:
+    async def enforce(self, attempting: Coroutine[Any, Any, Ended]) -> Ended:
+        """Run an attempt within its limits, record its usage, and return its result."""
+        if (why := self._exhausted_reason()) is not None:
             attempting.close()
             failed = Ended(self._context.job, JobState.FAILED, why, finished_ms=self._began_ms)
             return failed._replace(may_retry=False)
-        self._bounds.shares.join(self._share)
+        self._worker_limits.shares.join(self._share)
         try:
-            return await self._kept(attempting)
+            return await self._run_recorded(attempting)
         finally:
-            self._bounds.shares.leave(self._share)
+            self._worker_limits.shares.leave(self._share)
 
-    def _nothing_left(self) -> str | None:
-        """Why it is not even begun: earlier attempts have used all there was."""
+    def _exhausted_reason(self) -> str | None:
+        """Return why the attempt can't start because earlier ones used up its limits, or `None`."""
         budget, score = self._budget, self._score
         if score is not None and self._number > (most := score.retry.max_phrases):
             return f"all phrases of its score ({most}) were played before"
-        if verdict(self._own.bu, budget) in _SPENT:
-            return f"{self._own.bu:.2f} of {budget.max_bu:g} beats of its budget were used before"
-        if self._own.verdict(self._ground.timeline, self._began_ms) is Verdict.STOP:
-            return _hard_end(_OWN, budget)
+        if verdict(self._own_standing.bu, budget) in _EXHAUSTED:
+            return f"{self._own_standing.bu:.2f} of {budget.max_bu:g} beats of its budget were used before"
+        if self._own_standing.verdict(self._rhythm.timeline, self._began_ms) is Verdict.STOP:
+            return _hard_end_reason(_JOB, budget)
         return None
 
-    async def _kept(self, attempting: Coroutine[Any, Any, Ended]) -> Ended:
+    async def _run_recorded(self, attempting: Coroutine[Any, Any, Ended]) -> Ended:
         watching = asyncio.create_task(self._watch(), name="vox-mesh-bounds")
         try:
-            await self._tell_begin()
+            await self._record_begin()
             ended = await attempting
         except asyncio.CancelledError:
-            attempting.close()  # it may not have begun
+            attempting.close()  # it may not have been started
             watching.cancel()
             await to_the_end(asyncio.create_task(self._record(None), name="vox-mesh-phrase-end"))
             raise
         finally:
             watching.cancel()
-        ended = self._judged(ended)
+        ended = self._apply_limits(ended)
         await self._record(ended)
         return ended
 
     async def within(self, work: Work, context: JobContext) -> Ended:
-        """Do the work; cut off, it raises why."""
+        """Run the work; raise the limit's error if it is stopped."""
         self._timeout = limit = asyncio.timeout(None)
         try:
             async with limit:
-                if self._cut is not None:
-                    raise self._cut
+                if self._stop_error is not None:
+                    raise self._stop_error
                 ended: Ended = await work(context)
                 return ended
         except TimeoutError:
-            if self._cut is None or not limit.expired():
+            if self._stop_error is None or not limit.expired():
                 raise
-            raise self._cut from None
+            raise self._stop_error from None
 
-    def take(self, group: ProcessGroup) -> None:
-        """The work is a command, and these are its processes."""
+    def watch_processes(self, group: ProcessGroup) -> None:
+        """Meter the processes of a command, and stop them when a limit is exceeded."""
         self._group = group
         self.meter.watch(group)
 
-    def _cut_off(self, why: MeshError) -> None:
-        if self._cut is not None or (self._group is not None and self._group.has_ended):
+    def _stop(self, why: MeshError) -> None:
+        if self._stop_error is not None or (self._group is not None and self._group.has_ended):
             return
-        self._cut = why
-        _log.warning("job %s is cut off: %s", self._context.job.job_id, why.line)
+        self._stop_error = why
+        _log.warning("job limit exceeded: job_id=%s: %s", self._context.job.job_id, why.line)
         self._context.log(f"cut off: {why.line}")
         if self._group is not None:
-            self._group.end()  # what it has printed is kept, then
+            self._group.end()  # keeps its output
         elif self._timeout is not None:
             self._timeout.reschedule(asyncio.get_running_loop().time())
 
     async def _watch(self) -> None:
         try:
-            await self._look_on()
+            await self._watch_limits()
         except Exception:
-            _log.exception("the bounds of job %s could not be kept", self._context.job.job_id)
-            self._cut_off(OverBudget("its worker could not keep its bounds"))
+            _log.exception("job limits not enforceable: job_id=%s", self._context.job.job_id)
+            self._stop(OverBudget("its worker could not keep its bounds"))
 
-    async def _look_on(self) -> None:
-        times = self._ground.times
-        while self._cut is None:
+    async def _watch_limits(self) -> None:
+        times = self._rhythm.times
+        while self._stop_error is None:
             if self.meter.is_sampling:
-                await asyncio.to_thread(self.meter.look)
-            standings = await self._bounds.budgets.standings()
+                await asyncio.to_thread(self.meter.sample)
+            standings = await self._worker_limits.budgets.standings()
             now_ms = times.now_ms
-            next_ms = self._look(now_ms, standings)
+            next_ms = self._check(now_ms, standings)
             await times.until(min(next_ms, now_ms + self._pause_ms))
-            self._pause_ms = min(2 * self._pause_ms, _LOOKS_MS[1])
+            self._pause_ms = min(2 * self._pause_ms, _CHECK_PAUSES_MS[1])
 
-    def _look(self, now_ms: int, standings: Mapping[str, BudgetStanding]) -> int:
-        """See whether anything is over; when to look again."""
-        timeline = self._ground.timeline
+    def _check(self, now_ms: int, standings: Mapping[str, BudgetStanding]) -> int:
+        """Stop the attempt if a limit is exceeded. Return the time of the next check, in ms."""
+        timeline = self._rhythm.timeline
         beat = timeline.beat_at(now_ms)
         moments = [beat.ends_ms]
         if self._phases:
             end_ms = timeline.after(self._began_ms, sum(self._phases.values()))
             moments.append(end_ms)
             if now_ms >= end_ms:
-                self._cut_off(self._overrun())
-        # The first look in a beat tells of the one before; or of several, if there was none in them.
+                self._stop(self._overrun_error())
+        # The first check in a beat covers the previous beat, or several if none was checked in between.
         beats = max(1.0, timeline.beats_between(self._share.epoch_ms, beat.epoch_ms))
-        for whose, standing in self._limits(standings):
-            moments += self._look_at(whose, standing, now_ms)
-            self._look_at_beats(whose, standing.budget, beats)
+        for subject, standing in self._budgets_in_force(standings):
+            moments += self._check_budget(subject, standing, now_ms)
+            self._check_beat_ceiling(subject, standing.budget, beats)
         self._share.count_from(beat.epoch_ms)
         return min(each for each in moments if each > now_ms)
 
-    def _look_at_beats(self, whose: str, budget: Budget, beats: float) -> None:
-        """A ceiling of the job is its own; one of an agent or account is for all its work here together."""
-        if whose == _OWN:
+    def _check_beat_ceiling(self, subject: str, budget: Budget, beats: float) -> None:
+        """Check the ceiling per beat; that of an agent or account covers all its attempts on this node."""
+        if subject == _JOB:
             excess, share = budget.over_in_beat(self._share.used, beats), self._share
-        elif (found := self._bounds.shares.excess(self._share, whose, budget, beats)) is not None:
+        elif (found := self._worker_limits.shares.excess(self._share, subject, budget, beats)) is not None:
             excess, share = found
         else:
             return
         if excess is not None:
-            share.stop(OverBudget(f"the budget of {whose} is exceeded: {excess}"))
+            share.stop(OverBudget(f"the budget of {subject} is exceeded: {excess}"))
 
-    def _limits(self, standings: Mapping[str, BudgetStanding]) -> list[tuple[str, BudgetStanding]]:
-        found = [(each, standings[each]) for each in self._subjects if each in standings]
-        return [(_OWN, self._own), *found]
+    def _budgets_in_force(self, standings: Mapping[str, BudgetStanding]) -> list[tuple[str, BudgetStanding]]:
+        charged = [(each, standings[each]) for each in self._subjects if each in standings]
+        return [(_JOB, self._own_standing), *charged]
 
-    def _look_at(self, whose: str, standing: BudgetStanding, now_ms: int) -> list[int]:
-        budget, timeline, moments = standing.budget, self._ground.timeline, []
+    def _check_budget(self, subject: str, standing: BudgetStanding, now_ms: int) -> list[int]:
+        budget, timeline, moments = standing.budget, self._rhythm.timeline, []
         if (end_ms := budget.hard_end_ms(timeline, standing.since_ms)) is not None:
             moments.append(end_ms)
             if now_ms >= end_ms:
-                self._cut_off(OverBudget(_hard_end(whose, budget)))
+                self._stop(OverBudget(_hard_end_reason(subject, budget)))
         if budget.max_bu is not None:
             stop_bu = budget.thresholds.work * budget.max_bu - standing.bu
             moments.append(timeline.after(self._began_ms, max(0.0, stop_bu)) + 1)
-            self._judge(whose, budget, standing.bu + self.beats)
+            self._check_units(subject, budget, standing.bu + self.beats)
         return moments
 
-    def _judge(self, whose: str, budget: Budget, bu: float) -> None:
-        what = verdict(bu, budget)
-        line = f"{bu:.2f} of {budget.max_bu:g} beats of the budget of {whose} are used"
-        if what is Verdict.STOP:
-            self._cut_off(OverBudget(line))
-        elif what is not Verdict.OK and whose not in self._warned:
-            self._warned.add(whose)
-            _log.warning("job %s: %s", self._context.job.job_id, line)
+    def _check_units(self, subject: str, budget: Budget, bu: float) -> None:
+        outcome = verdict(bu, budget)
+        line = f"{bu:.2f} of {budget.max_bu:g} beats of the budget of {subject} are used"
+        if outcome is Verdict.STOP:
+            self._stop(OverBudget(line))
+        elif outcome is not Verdict.OK and subject not in self._warned:
+            self._warned.add(subject)
+            _log.warning("job budget nearly used: job_id=%s: %s", self._context.job.job_id, line)
             self._context.log(line)
 
-    def _overrun(self) -> MeshError:
+    def _overrun_error(self) -> MeshError:
         phase, beats = list(self._phases)[-1], sum(self._phases.values())
         if self._score is None:
-            whose = next(
-                whose for whose, each in self._capping.items() if each.phase_caps.get(phase) == beats
+            subject = next(
+                subject for subject, each in self._budgets.items() if each.phase_caps.get(phase) == beats
             )
-            return OverBudget(f"the {beats:g} beats that the budget of {whose} has for {phase} are used")
+            return OverBudget(f"the {beats:g} beats that the budget of {subject} has for {phase} are used")
         return PhaseOverrun(f"its phrase of {beats:g} beats is over", phase=phase)
 
-    # --- its beginning and its end ---------------------------------------------------------------
+    # --- recording -------------------------------------------------------------------------------
 
-    async def _tell_begin(self) -> None:
-        """Have it known that it is under way: should its worker be gone, somebody else tells its end."""
+    async def _record_begin(self) -> None:
+        """Record the start of the phrase, so that another node can charge it if this worker dies."""
         job = self._context.job
         begin = PhraseBegin(
             phrase_id=self._phrase_id,
             job_id=job.job_id,
             claim_token=job.claim_token,
-            agent_id=self._bounds.agent,
+            agent_id=self._worker_limits.agent,
             account=self._budget.charge_to or "",
             role=job.kind,
             attempt=self._number,
             began_ms=self._began_ms,
         )
-        script = Script(self._bounds.budgets.record_begin(begin), appendable=True)
+        script = Script(self._worker_limits.budgets.record_begin(begin), appendable=True)
         try:
-            await self._ground.store.write(script, timeout=_RECORD_S)
+            await self._rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S)
         except MeshError as error:
-            _log.warning("that job %s is under way was not recorded: %s", job.job_id, error.line)
+            _log.warning("phrase start not recorded: job_id=%s: %s", job.job_id, error.line)
 
-    def _judged(self, ended: Ended) -> Ended:
-        """What becomes of the job: cut off it has failed; and it is tried again only while it may be."""
-        if self._cut is not None:
-            ended = ended._replace(state=JobState.FAILED, reason=self._cut.line, delay_ms=None)
-        may_retry = ended.may_retry and not isinstance(self._cut, OverBudget)
+    def _apply_limits(self, ended: Ended) -> Ended:
+        """Return the result as failed if a limit stopped it, and without a retry if none is left."""
+        if self._stop_error is not None:
+            ended = ended._replace(state=JobState.FAILED, reason=self._stop_error.line, delay_ms=None)
+        may_retry = ended.may_retry and not isinstance(self._stop_error, OverBudget)
         if self._score is not None:
-            defers = DEFER in self._score.escalation.on_overrun or self._cut is None
+            defers = DEFER in self._score.escalation.on_overrun or self._stop_error is None
             may_retry = may_retry and defers and self._number < self._score.retry.max_phrases
-        if verdict(self._own.bu + self.beats, self._budget) in _SPENT:
+        if verdict(self._own_standing.bu + self.beats, self._budget) in _EXHAUSTED:
             may_retry = False
         return ended._replace(may_retry=may_retry)
 
     async def _record(self, ended: Ended | None) -> None:
-        """Record what was used; without an end, it was given back or lost on the way."""
-        await asyncio.to_thread(self.meter.look)
-        ground, job = self._ground, self._context.job
-        now_ms = max(self._began_ms, ground.times.now_ms)
+        """Record the usage; `ended` is `None` if the job was released or its claim lost."""
+        await asyncio.to_thread(self.meter.sample)
+        rhythm, job = self._rhythm, self._context.job
+        now_ms = max(self._began_ms, rhythm.times.now_ms)
         is_done = ended is not None and ended.state is JobState.SUCCEEDED
         end = PhraseEnd(
             phrase_id=self._phrase_id,
-            agent_id=self._bounds.agent,
+            agent_id=self._worker_limits.agent,
             task_id=job.job_id,
             job_id=job.job_id,
             outcome=_outcome_of(ended),
             began_ms=self._began_ms,
             ended_ms=now_ms,
-            beats=_by_phase(self._phases, ground.timeline.beats_between(self._began_ms, now_ms)),
+            beats=_by_phase(self._phases, rhythm.timeline.beats_between(self._began_ms, now_ms)),
             attempt=self._number,
-            overruns=int(isinstance(self._cut, PhaseOverrun)),
+            overruns=int(isinstance(self._stop_error, PhaseOverrun)),
             first_useful_ms=now_ms if is_done else None,
             resources=self.meter.used,
             account=self._budget.charge_to or "",
             role=job.kind,
             note="it was stopped" if ended is None else ended.reason or "",
         )
-        script = Script(self._bounds.budgets.record(end), appendable=True)
+        script = Script(self._worker_limits.budgets.record(end), appendable=True)
         try:
-            await ground.store.write(script, timeout=_RECORD_S if ended is None else None)
+            await rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S if ended is None else None)
         except MeshError as error:
-            _log.error("what job %s used was not recorded: %s", job.job_id, error.line)
+            _log.error("job usage not recorded: job_id=%s: %s", job.job_id, error.line)
 
 
 def _phases_of(score: Score | None, budgets: Collection[Budget], number: int) -> dict[str, float]:
-    """The beats of each phase; without a score and a cap there is no bound to them."""
+    """Return the beats of each phase, empty if neither a score nor a cap limits them."""
     if score is not None:
         return capped(score.attempt(number), budgets)
     caps = [each.phase_caps[_WORK] for each in budgets if _WORK in each.phase_caps]
     return {_WORK: min(caps)} if caps else {}
 
 
-def _hard_end(whose: str, budget: Budget) -> str:
-    return f"the budget of {whose} has its hard end: {budget.hard_end}"
+def _hard_end_reason(subject: str, budget: Budget) -> str:
+    return f"the budget of {subject} has its hard end: {budget.hard_end}"
 
 
 def _by_phase(phases: Mapping[str, float], beats: float) -> dict[str, float]:
-    """Beats that were used, one phase after the other; what is more is the last one's."""
+    """Distribute used beats over the phases in order; the last one gets the excess."""
     used: dict[str, float] = {}
-    for phase, most in phases.items():
-        used[phase] = min(most, beats)
+    for phase, limit in phases.items():
+        used[phase] = min(limit, beats)
         beats -= used[phase]
     last = next(reversed(used), _WORK)
     return used | {last: used.get(last, 0.0) + beats}

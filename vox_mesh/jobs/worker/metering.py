@@ -1,4 +1,4 @@
-"""Metering: what the work on a job uses, as the system tells it. What it does not tell stays unknown."""
+"""Metering: the resources an attempt uses, as far as the operating system reports them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vox_mesh.model.rhythm.costs import Resources
 
 _GB: Final = 1e9
 _MB: Final = 1e6
-_BLOCK: Final = 512  # bytes, in what Linux tells of a process that has ended
+_BLOCK: Final = 512  # bytes per block in the rusage of an ended process on Linux
 
 T = TypeVar("T")
 
 
 class Meter:
-    """Measures one attempt: the processes of a command, or the thread of a handler; and what is reported."""
+    """Measures one attempt: a command's processes or a handler's thread, plus reported usage."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -33,45 +33,45 @@ class Meter:
         self._gb_s: float | None = None
         self._io_mb: float | None = None
         self._rss: int | None = None
-        self._looked_at = 0.0
-        self._looking = threading.Lock()
+        self._sampled_at = 0.0
+        self._sampling = threading.Lock()
 
     @property
     def is_sampling(self) -> bool:
-        """Whether there is anything that is to be looked at every now and then."""
+        """Return whether `sample` must be called regularly."""
         return self._group is not None or self._thread_clock is not None
 
     @property
     def used(self) -> Resources:
-        """All that was used so far."""
+        """Return the resources used so far."""
         measured = Resources(cpu_sec=self._cpu_s, mem_gbs=self._gb_s, disk_io_mb=self._io_mb)
         return measured + self._reported
 
     def report(self, more: Resources) -> None:
-        """Have what somebody else has measured counted, too."""
+        """Add usage that was measured elsewhere."""
         self._reported += more
 
     # --- processes -------------------------------------------------------------------------------
 
     def watch(self, group: ProcessGroup) -> None:
-        """Look at the processes of a group from now on."""
+        """Measure the processes of a group from now on."""
         self._group = group
-        self._looked_at = self._monotonic()
+        self._sampled_at = self._monotonic()
 
-    def look(self) -> None:
-        """See what has been used. It reads of all processes there are: not for the event loop to do."""
-        with self._looking:  # the one before may be under way yet, though nobody waits for it
+    def sample(self) -> None:
+        """Update the measured usage. Blocking: it scans all processes, so call it in a thread."""
+        with self._sampling:  # a cancelled call may still be running in its thread
             if (clock := self._thread_clock) is not None:
-                with suppress(OSError):  # the thread has just ended, and told itself
+                with suppress(OSError):  # the thread has just ended and recorded its own time
                     self._cpu_s = time.clock_gettime(clock)
             if self._group is not None:
-                self._look_at(self._group)
+                self._sample_group(self._group)
 
-    def _look_at(self, group: ProcessGroup) -> None:
-        # Taken first: if it ends meanwhile, the rest is found when it is looked at again.
+    def _sample_group(self, group: ProcessGroup) -> None:
+        # Read first: if the group ends meanwhile, the next sample has the rest.
         ended, number = group.usage, group.number
         if number is not None:
-            cpu_s, rss, io_mb = _of_group(number)
+            cpu_s, rss, io_mb = _measure_group(number)
             self._cpu_s = _highest(self._cpu_s, cpu_s)
             self._io_mb = _highest(self._io_mb, io_mb)
             self._integrate(rss)
@@ -84,18 +84,18 @@ class Meter:
             self._group = None
 
     def _integrate(self, rss: int | None) -> None:
-        """What was there when it was last looked at has been there since."""
+        """Add memory usage over time, assuming that it was constant since the last sample."""
         now = self._monotonic()
         if self._rss is not None:
-            self._gb_s = (self._gb_s or 0.0) + self._rss / _GB * (now - self._looked_at)
+            self._gb_s = (self._gb_s or 0.0) + self._rss / _GB * (now - self._sampled_at)
         self._rss = rss if rss is not None else self._rss
-        self._looked_at = now
+        self._sampled_at = now
 
     # --- threads ---------------------------------------------------------------------------------
 
     def timed(self, call: Callable[[], T]) -> T:
-        """Call a function in the thread that it runs in, and have its processor time counted."""
-        if clock_of := getattr(time, "pthread_getcpuclockid", None):  # not everywhere
+        """Call a function in the current thread and measure its processor time."""
+        if clock_of := getattr(time, "pthread_getcpuclockid", None):  # not on all platforms
             self._thread_clock = clock_of(threading.get_ident())
         began_s = time.thread_time()
         try:
@@ -105,11 +105,11 @@ class Meter:
             self._cpu_s = time.thread_time() - began_s
 
 
-# --- several of them ---------------------------------------------------------------------------------
+# --- shares of a beat ----------------------------------------------------------------------------
 
 
 class Share:
-    """What one attempt has used since a beat began, on whose account, and how it is stopped."""
+    """The usage of one attempt since a beat began, the subjects it is charged to, and how to stop it."""
 
     def __init__(
         self, meter: Meter, subjects: Sequence[str], epoch_ms: int, stop: Callable[[OverBudget], None]
@@ -122,80 +122,80 @@ class Share:
 
     @property
     def used(self) -> Resources:
-        """What was used since."""
+        """Return the usage since the beat began."""
         return self._meter.used - self._before
 
     def count_from(self, epoch_ms: int) -> None:
-        """Count what is used in another beat."""
+        """Count from another beat, unless it is the current one."""
         if epoch_ms != self.epoch_ms:
             self.epoch_ms, self._before = epoch_ms, self._meter.used
 
 
-class Found(NamedTuple):
-    """More than a beat may use, and which attempt has used most of it."""
+class BeatExcess(NamedTuple):
+    """A ceiling that was exceeded in a beat, and the attempt that used most."""
 
     excess: Excess
     by: Share
 
 
 class Shares:
-    """What all attempts of a worker use in a beat together, by agent and account."""
+    """The usage of all attempts of a worker in a beat, by agent and account."""
 
     def __init__(self) -> None:
         self._shares: set[Share] = set()
-        self._ended: dict[tuple[str, int], Resources] = {}  # what those used that were over in the beat
-        self._answered: dict[str, int] = {}
+        self._ended: dict[tuple[str, int], Resources] = {}  # usage of attempts that ended in the beat
+        self._reported: dict[str, int] = {}
 
     def join(self, share: Share) -> None:
-        """An attempt begins."""
+        """Add the share of an attempt that starts."""
         self._shares.add(share)
 
     def leave(self, share: Share) -> None:
-        """It is over; what it used in this beat was used."""
+        """Remove the share of an attempt that ended; its usage in this beat still counts."""
         self._shares.discard(share)
         self._ended = {key: used for key, used in self._ended.items() if key[1] >= share.epoch_ms}
         for subject in share.subjects:
             key = subject, share.epoch_ms
             self._ended[key] = self._ended.get(key, Resources()) + share.used
 
-    def excess(self, share: Share, subject: str, budget: Budget, beats: float) -> Found | None:
-        """What all that count from the same beat as this one have used too much of.
+    def excess(self, share: Share, subject: str, budget: Budget, beats: float) -> BeatExcess | None:
+        """Return the excess of all shares that count from the same beat as this one, or `None`.
 
-        It is told once a beat: when one is stopped, the others may be within the ceiling.
+        It is returned once per beat: when one attempt is stopped, the others may be within the ceiling.
         """
         epoch_ms = share.epoch_ms
-        if not budget.per_beat or self._answered.get(subject) == epoch_ms:
+        if not budget.per_beat or self._reported.get(subject) == epoch_ms:
             return None
         sharing = [each for each in self._shares if each.epoch_ms == epoch_ms and subject in each.subjects]
         ended = self._ended.get((subject, epoch_ms), Resources())
         excess = budget.over_in_beat(sum((each.used for each in sharing), ended), beats)
         if excess is None:
             return None
-        self._answered[subject] = epoch_ms
-        return Found(excess, max(sharing, key=lambda each: excess.amount_in(each.used)))
+        self._reported[subject] = epoch_ms
+        return BeatExcess(excess, max(sharing, key=lambda each: excess.amount_in(each.used)))
 
 
 def _highest(one: float | None, other: float | None) -> float | None:
     return other if one is None else one if other is None else max(one, other)
 
 
-def _of_group(number: int) -> tuple[float | None, int | None, float | None]:
-    """Processor time, memory and traffic to disks of all processes of a group but its guardian.
+def _measure_group(number: int) -> tuple[float | None, int | None, float | None]:
+    """Return CPU seconds, memory in bytes and disk I/O in MB of a group's processes, without its guardian.
 
-    What has ended is part of what its parent tells, if that has waited for it.
+    The usage of an ended process is part of its parent's, once the parent has waited for it.
     """
-    import psutil  # few jobs are metered
+    import psutil  # slow to import, and few jobs are metered
 
     cpu_s = rss = io_mb = None
     for pid in psutil.pids():
         if pid == number or group_of(pid) != number:
             continue
-        with suppress(psutil.Error):  # it has ended meanwhile, or tells us nothing
+        with suppress(psutil.Error):  # the process has ended, or access is denied
             process = psutil.Process(pid)
             with process.oneshot():
-                cpu_s = _plus(cpu_s, sum(process.cpu_times()[:4]))  # its own, and that of ended children
+                cpu_s = _plus(cpu_s, sum(process.cpu_times()[:4]))  # including ended children
                 rss = _plus(rss, process.memory_info().rss)
-                io_mb = _plus(io_mb, _traffic_mb(process))
+                io_mb = _plus(io_mb, _disk_io_mb(process))
     return cpu_s, None if rss is None else int(rss), io_mb
 
 
@@ -203,9 +203,9 @@ def _plus(one: float | None, more: float | None) -> float | None:
     return one if more is None else more if one is None else one + more
 
 
-def _traffic_mb(process: Any) -> float | None:
-    counters = getattr(process, "io_counters", None)  # not everywhere
+def _disk_io_mb(process: Any) -> float | None:
+    counters = getattr(process, "io_counters", None)  # not on all platforms
     if counters is None:
         return None
-    told = counters()
-    return float(told.read_bytes + told.write_bytes) / _MB
+    io = counters()
+    return float(io.read_bytes + io.write_bytes) / _MB

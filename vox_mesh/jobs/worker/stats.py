@@ -1,4 +1,4 @@
-"""What a worker has done, counted."""
+"""Counters and histograms of a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vox_mesh.model.base.histogram import LONG_S, Histogram
 
 @dataclass(slots=True)
 class WorkerStats:
-    """What a worker has done since it began."""
+    """The counters of a worker since its process started."""
 
     claimed: int = 0
     succeeded: int = 0
@@ -17,6 +17,6 @@ class WorkerStats:
     given_back: int = 0
     refused: int = 0
     queued: Histogram = field(default_factory=lambda: Histogram(LONG_S))
-    """For how many seconds jobs could have been claimed before they were started."""
+    """Seconds from when a job was ready until it started."""
     ran: Histogram = field(default_factory=lambda: Histogram(LONG_S))
-    """How many seconds attempts took, however they ended."""
+    """Seconds per attempt, whatever its result."""

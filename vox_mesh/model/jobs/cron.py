@@ -1,4 +1,4 @@
-"""Cron schedules: five fields and a time zone, and the instants that they name."""
+"""Cron schedules: five fields and a time zone, and the times they define."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _FIELDS: Final = {
 _EXAMPLE: Final = "for example 0 8 * * MON-FRI: minute, hour, day of the month, month, day of the week"
 _MAX_CHARACTERS: Final = 200
 _UTC_NAMES: Final = frozenset({"UTC", "Etc/UTC", "Z"})
-_OF_THE_MACHINE: Final = frozenset({"localtime", "posixrules"})  # another zone on each machine
+_MACHINE_ZONES: Final = frozenset({"localtime", "posixrules"})  # differ between machines
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_TWICE_MS: Final = 2 * 3_600_000
+_REPEATED_HOURS_MS: Final = 2 * 3_600_000
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """When something is to be done again and again. `BadValue` tells what is wrong with it.
+    """A recurring schedule. Raises `BadValue` if the expression or time zone is invalid.
 
-    Where clocks are put forward or back, a fixed time of day comes once; what has a `*` for its minutes or
-    hours comes by the time that really passes.
+    At a daylight saving change, a fixed time of day occurs once; a schedule with `*` for its minutes or hours
+    follows elapsed time.
     """
 
     expression: str
@@ -53,34 +53,34 @@ class Cron:
         self.after(0)
 
     def after(self, time_ms: int) -> int:
-        """The first time after this one."""
-        return _first(self._times(time_ms), lambda found: found > time_ms, self.expression)
+        """Return the first scheduled time after this one, in ms."""
+        return _first(self._times(time_ms), lambda each: each > time_ms, self.expression)
 
     def latest(self, time_ms: int) -> int:
-        """The last time up to this one."""
-        # Times of day that come twice are told only once, so it is found from before on.
-        earlier = self._times(time_ms - _TWICE_MS, reverse=True)
-        found = _first(earlier, lambda each: each <= time_ms, self.expression)
-        while (following := self.after(found)) <= time_ms:
-            found = following
-        return found
+        """Return the last scheduled time up to this one, in ms."""
+        # A repeated time of day is returned only once in reverse: start before it and go forward.
+        earlier = self._times(time_ms - _REPEATED_HOURS_MS, reverse=True)
+        latest = _first(earlier, lambda each: each <= time_ms, self.expression)
+        while (following := self.after(latest)) <= time_ms:
+            latest = following
+        return latest
 
     def _times(self, time_ms: int, *, reverse: bool = False) -> CronSim:
         start = (_EPOCH + time_ms * _MILLISECOND).astimezone(zone_named(self.timezone))
         if not reverse:
             start = start.replace(microsecond=0)
-        return _parsed(self.expression, start, reverse)
+        return _parse(self.expression, start, reverse)
 
 
-def _first(times: CronSim, fits: Callable[[int], bool], expression: str) -> int:
-    for found in times:
-        found_ms = (found.astimezone(UTC) - _EPOCH) // _MILLISECOND
-        if fits(found_ms):
-            return found_ms
+def _first(times: CronSim, matches: Callable[[int], bool], expression: str) -> int:
+    for time in times:
+        time_ms = (time.astimezone(UTC) - _EPOCH) // _MILLISECOND
+        if matches(time_ms):
+            return time_ms
     raise BadValue(f"{expression!r} never comes", hint=_EXAMPLE)
 
 
-def _parsed(expression: str, start: datetime, reverse: bool) -> CronSim:
+def _parse(expression: str, start: datetime, reverse: bool) -> CronSim:
     text = NICKNAMES.get(expression.strip().lower(), expression)
     fields = text.split()
     if len(text) > _MAX_CHARACTERS:
@@ -106,13 +106,13 @@ def _parsed(expression: str, start: datetime, reverse: bool) -> CronSim:
 
 @lru_cache(64)
 def zone_named(name: str) -> tzinfo:
-    """A time zone; UTC is known also where the machine has no data of time zones."""
+    """Return a time zone; UTC needs no time zone data. Raises `BadValue` if it is unknown."""
     if name in _UTC_NAMES:
         return UTC
     try:
-        if name not in _OF_THE_MACHINE:
+        if name not in _MACHINE_ZONES:
             return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # a folder of zones, or no file name at all, are the last two
+    except (KeyError, ValueError, OSError):  # unknown, not a file name, or a folder
         pass
     raise BadValue(
         f"{name!r} is no time zone that this machine knows",
@@ -121,5 +121,5 @@ def zone_named(name: str) -> tzinfo:
 
 
 def iso(time_ms: int) -> str:
-    """A time as it is written in UTC, in whole seconds."""
+    """Return a time as ISO 8601 in UTC, in whole seconds."""
     return (_EPOCH + time_ms * _MILLISECOND).strftime("%Y-%m-%dT%H:%M:%SZ")

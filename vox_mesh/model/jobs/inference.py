@@ -1,4 +1,4 @@
-"""Inference snapshots: what a job asked of a model and what it was told, so that it can be looked into."""
+"""Inference snapshots: records of a job's model calls, for audits."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def inference_snapshot(
     started_ms: int,
     finished_ms: int,
 ) -> dict[str, Any]:
-    """One call of a model within a job. Prompt, output and each of the inputs used are any JSON values.
+    """Return the snapshot of one model call; its canonical text is the artifact.
 
-    Its canonical text is the artifact.
+    Prompt, output and each input may be any JSON value. Raises `BadValue` if a field is invalid.
     """
     if not is_content_id(source_job):
         raise BadValue(f"{short(source_job)} is no job id", hint="64 lowercase hexadecimal digits")
-    for what, word in (("model", model), ("version", version)):
+    for field, word in (("model", model), ("version", version)):
         if not is_word(word):
-            raise BadValue(f"the {what} is {short(word)}, and not a name", hint=f"use {WORD}")
+            raise BadValue(f"the {field} is {short(word)}, and not a name", hint=f"use {WORD}")
     if isinstance(inputs, str | bytes) or len(inputs) > MAX_INPUTS:
         raise BadValue("the inputs are not a list, or too long", hint=f"name at most {MAX_INPUTS}")
     snapshot = {
-        "finished_at": iso_time(max(started_ms, finished_ms)),  # a clock may have been set back meanwhile
+        "finished_at": iso_time(max(started_ms, finished_ms)),  # the clock may have been set back meanwhile
         "inputs": list(inputs),
         "model": model,
         "output": output,

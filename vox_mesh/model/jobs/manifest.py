@@ -1,4 +1,4 @@
-"""Manifests: what a job is to do. The content id of a manifest's core is the job's id."""
+"""Manifests: descriptions of jobs. The content id of a manifest's core is the job's id."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ __all__ = [
     "After",
     "Manifest",
     "When",
+    "external_references",
     "handler_manifest",
     "manifests_at",
-    "ordered",
-    "outside",
     "parse_manifests",
+    "sort_by_dependency",
 ]
 
 EXEC: Final = "exec"
-"""The kind of jobs with a command."""
+"""The kind of command jobs."""
 
-_HASHED: Final = frozenset(
+_CORE_FIELDS: Final = frozenset(
     {
         *("command", "args", "timeout", "env", "cwd", "inputs", "policy_root"),
         *("kind", "payload", "after", "nonce", "retry_of", "score", "budget"),
     }
 )
-_ONLY_WITH_COMMAND: Final = ("args", "env", "cwd")
-_RULE: Final = "rule"
+_COMMAND_FIELDS: Final = ("args", "env", "cwd")
+_RULE_ERROR: Final = "rule"
 
 
 class Manifest(BaseModel):
-    """A job as it is asked for: a command, or a kind with a payload for a handler.
+    """The description of a job: a command, or a kind with a payload for a handler.
 
-    What is given as `None` is absent, but for the payload, which may be null.
+    A field that is `None` is absent, except for the payload, which may be null.
     """
 
-    # Built when the first one is made: most commands make none.
+    # The validator is built on first use: most CLI commands need none.
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", defer_build=True)
 
     command: manifest_fields.Command | None = Field(
@@ -90,7 +90,7 @@ class Manifest(BaseModel):
     lease: manifest_fields.Lease | None = Field(
         None, description="a duration from 1s to 1d, such as 30s or PT1M; or phase or bar: until that ends"
     )
-    score: manifest_fields.Score | None = None  # what is allowed there, its own rules say
+    score: manifest_fields.Score | None = None  # validated by its own model
     budget: manifest_fields.Budget | None = None
     nonce: manifest_fields.Nonce | None = Field(None, description="a text of 1 to 128 characters")
     retry_of: manifest_fields.JobId | None = Field(None, description="a job id")
@@ -98,19 +98,19 @@ class Manifest(BaseModel):
     @model_validator(mode="after")
     def _fields_fit_each_other(self) -> Self:
         for _ in _misfits(self._given()):
-            raise PydanticCustomError(_RULE, "the fields do not fit each other")
+            raise PydanticCustomError(_RULE_ERROR, "the fields do not fit each other")
         return self
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
-        """A manifest made in code; `BadManifest` has all that is wrong with it."""
+        """Create a manifest. Raises `BadManifest` with all its faults."""
         return cls._of(fields)
 
     @classmethod
     def of_core(cls, core: Mapping[str, Any]) -> Self:
-        """The manifest that a stored core is of."""
+        """Return the manifest of a stored core. Raises `BadManifest` if it is not one."""
         try:
-            plain = parse(orjson.dumps(core))  # large numbers that were written as digits are floats again
+            plain = parse(orjson.dumps(core))  # large numbers become floats again
         except (orjson.JSONEncodeError, BadValue) as error:
             raise BadManifest([f"this core is no JSON: {error}"]) from None
         manifest = cls._of(plain)
@@ -134,11 +134,11 @@ class Manifest(BaseModel):
         }
 
     def core(self) -> dict[str, Any]:
-        """What makes it this job and no other, and is hashed. An empty `after` is as good as none.
+        """Return the fields that identify the job and are hashed. An empty `after` counts as absent.
 
-        A lease in time is not part of it; one until a phase or a bar ends is: it says how the work goes.
+        A lease in time is not part of the core; a lease until the end of a phase or bar is.
         """
-        core = {name: value for name, value in self._given().items() if name in _HASHED}
+        core = {name: value for name, value in self._given().items() if name in _CORE_FIELDS}
         if self.command is not None:
             core.pop("kind", None)
             core["command"] = list(self.command)
@@ -153,27 +153,27 @@ class Manifest(BaseModel):
 
     @property
     def content_id(self) -> str:
-        """The id of the job, once all jobs that it names are named by their ids."""
+        """Return the job id. Raises `BadManifest` while a reference in `after` is unresolved."""
         return content_id(self.resolved_core())
 
     def resolved_core(self) -> dict[str, Any]:
-        """The core, once all jobs that it names are named by their ids."""
+        """Return the core. Raises `BadManifest` while a reference in `after` is unresolved."""
         if self.unresolved:
             raise BadManifest([f"after: {self.unresolved[0]} is not resolved to a job id"])
         return self.core()
 
     @property
     def job_kind(self) -> str:
-        """The kind of the job."""
+        """Return the kind of the job."""
         return self.kind or EXEC
 
     @property
     def unresolved(self) -> list[str]:
-        """What stands in `after` for job ids."""
+        """Return the references in `after` that are not job ids yet."""
         return [each.job for each in self.after or () if each.job is not None and not each.is_resolved]
 
     def with_after(self, job_ids: Mapping[str, str]) -> Self:
-        """A copy that names jobs by their ids, where `job_ids` has them by what was written."""
+        """Return a copy in which references in `after` are replaced by `job_ids`, where it has them."""
         if not any(name in job_ids for name in self.unresolved):
             return self
         after = [each._replace(job=job_ids.get(each.job or "", each.job)) for each in self.after or ()]
@@ -181,32 +181,32 @@ class Manifest(BaseModel):
 
     @property
     def timeout_ms(self) -> int | None:
-        """How long an attempt may take; 0: as long as it likes."""
+        """Return the timeout of an attempt in ms; 0 for no limit."""
         return None if self.timeout is None else self.timeout * 1_000
 
     @property
     def run_at_ms(self) -> int | None:
-        """When it may begin."""
+        """Return the earliest start as ms since 1970."""
         return None if self.run_at is None else (self.run_at - EPOCH) // MILLISECOND
 
     @property
     def backoff_ms(self) -> int | None:
-        """How long a failed attempt holds back the next one."""
+        """Return the base delay after a failed attempt, in ms."""
         return None if self.backoff is None else self.backoff // MILLISECOND
 
     @property
     def lease_ms(self) -> int | None:
-        """How long a claim holds, if that is told in time."""
+        """Return the lease of a claim in ms, or `None` if it is not given in time."""
         return self.lease // MILLISECOND if isinstance(self.lease, timedelta) else None
 
 
 def handler_manifest(kind: str, payload: Any, **fields: Any) -> Manifest:
-    """The manifest of a job for a handler."""
+    """Create the manifest of a job for a handler."""
     return Manifest.of(kind=kind, payload=payload, **fields)
 
 
 def _misfits(given: Mapping[str, Any]) -> Iterator[Flaw]:
-    """What is wrong between fields, each of which may be right."""
+    """Yield the contradictions between fields."""
     if "command" in given:
         if "timeout" not in given:
             yield ("timeout",), "is missing: a command needs one, 0 for no limit"
@@ -219,7 +219,7 @@ def _misfits(given: Mapping[str, Any]) -> Iterator[Flaw]:
         yield (), "there must be a command, or a kind that a handler knows"
     elif given["kind"] == EXEC:
         yield ("kind",), f"{EXEC} is the kind of jobs with a command, and there is none"
-    for name in _ONLY_WITH_COMMAND:
+    for name in _COMMAND_FIELDS:
         if name in given:
             yield (name,), "is of use only with a command"
     if "payload" in given and "kind" not in given:
@@ -227,18 +227,18 @@ def _misfits(given: Mapping[str, Any]) -> Iterator[Flaw]:
 
 
 def _flaws(error: ValidationError, fields: Mapping[str, Any]) -> list[Flaw]:
-    """What is wrong with the fields, each with what is allowed there."""
-    errors = [each for each in error.errors(include_url=False) if each["type"] != _RULE]
+    """Return the flaws of the fields, each with the allowed values."""
+    errors = [each for each in error.errors(include_url=False) if each["type"] != _RULE_ERROR]
     given = {name: value for name, value in fields.items() if value is not None or name == "payload"}
     return [*flaws_of(errors, Manifest, "a manifest"), *_misfits(given)]
 
 
-# --- files, and batches ---------------------------------------------------------------------------
+# --- files and batches ---------------------------------------------------------------------------
 
 
 def parse_manifests(text: str | bytes, name: str = "manifest") -> list[Manifest]:
-    """The manifests in a text of YAML or JSON; `BadManifest` has the faults of all, each with its line."""
-    from vox_mesh.model.documents.yaml_reader import read_documents  # a parser is not for everyone to load
+    """Parse manifests from YAML or JSON. Raises `BadManifest` with all faults and their lines."""
+    from vox_mesh.model.documents.yaml_reader import read_documents  # imported late: loads a parser
 
     manifests: list[Manifest] = []
     faults: list[DocumentFault] = []
@@ -257,7 +257,7 @@ def parse_manifests(text: str | bytes, name: str = "manifest") -> list[Manifest]
 
 
 def manifests_at(values: Mapping[Path, Any]) -> list[Manifest]:
-    """The manifests that these values are; `BadManifest` has the faults of all, each with its place."""
+    """Create manifests from values. Raises `BadManifest` with all faults and their paths."""
     manifests: list[Manifest] = []
     faults: list[str] = []
     for place, value in values.items():
@@ -271,12 +271,12 @@ def manifests_at(values: Mapping[Path, Any]) -> list[Manifest]:
 
 
 def _read(document: Document) -> tuple[Manifest | None, list[DocumentFault]]:
-    """The manifest of a document, and all its faults: of those at one place, the first that was found."""
+    """Return the manifest of a document, and its faults, at most one per field."""
     fields = document.value
     if not isinstance(fields, dict):
         hint = "; separate several manifests by lines of ---" if isinstance(fields, list) else ""
-        wrong = f"a manifest is a map, not {named(fields)}{hint}"
-        return None, [*document.faults] or [document.fault((), wrong)]
+        message = f"a manifest is a map, not {named(fields)}{hint}"
+        return None, [*document.faults] or [document.fault((), message)]
     flaws = [each for each in nulls(fields, Manifest) if each[0] != ("payload",)]
     if "retry_of" in fields:
         flaws.append((("retry_of",), "is not for manifests: a job is retried by its id"))
@@ -288,17 +288,17 @@ def _read(document: Document) -> tuple[Manifest | None, list[DocumentFault]]:
     return manifest, faults_of(document, flaws)
 
 
-def outside(manifests: Sequence[Manifest]) -> list[str]:
-    """What stands in `after` of a batch for jobs that are not in it: to be resolved before it is ordered."""
+def external_references(manifests: Sequence[Manifest]) -> list[str]:
+    """Return the references in `after` to jobs that are not in the batch; resolve them before sorting."""
     own = {manifest.ulid for manifest in manifests}
     return sorted({name for manifest in manifests for name in manifest.unresolved} - own)
 
 
-def ordered(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """The manifests of a batch, predecessors first, with its own ULIDs in `after` replaced by job ids.
+def sort_by_dependency(manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Return the manifests of a batch, predecessors first, with the batch's ULIDs in `after` replaced by ids.
 
-    One that waits for something `outside` which is not resolved has no id yet: what comes after it keeps
-    its ULID.
+    A manifest with an unresolved external reference has no id yet: its successors keep its ULID.
+    Raises `BadManifest` if manifests wait for each other or share a ULID.
     """
     places: dict[str, int] = {}
     for place, manifest in enumerate(manifests):
@@ -315,21 +315,21 @@ def ordered(manifests: Sequence[Manifest]) -> list[Manifest]:
 
 
 def _predecessors_first(manifests: Sequence[Manifest], places: Mapping[str, int]) -> Iterator[int]:
-    """The places of manifests, each after those that it names; otherwise as they stand."""
+    """Yield the indexes of manifests, predecessors first and otherwise in the given order."""
     done: set[int] = set()
     for start in range(len(manifests)):
-        way = {} if start in done else {start: None}  # from the first one to what it waits for, and on
-        while way:
-            place = next(reversed(way))
+        path = {} if start in done else {start: None}  # from a manifest to its predecessors
+        while path:
+            place = next(reversed(path))
             before = (places[name] for name in manifests[place].unresolved if name in places)
             following = next((each for each in before if each not in done), None)
             if following is None:
                 done.add(place)
-                del way[place]
+                del path[place]
                 yield place
-            elif following in way:
-                circle = [*way][[*way].index(following) :]
-                names = " -> ".join(str(manifests[each].ulid) for each in (*circle, following))
+            elif following in path:
+                cycle = [*path][[*path].index(following) :]
+                names = " -> ".join(str(manifests[each].ulid) for each in (*cycle, following))
                 raise BadManifest([f"after: these wait for each other: {names}"])
             else:
-                way[following] = None
+                path[following] = None

@@ -1,4 +1,4 @@
-"""The fields of a manifest: what each may be, and in which form it is kept."""
+"""The fields of a manifest: their validation and stored form."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ _RFC_3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[
 
 
 class When(StrEnum):
-    """Which end of a predecessor a job waits for."""
+    """The condition of a predecessor: its success, or any end."""
 
     SUCCESS = "success"
     END = "end"
 
 
 class After(NamedTuple):
-    """What a job waits for: a job's end or, with `op`, that an op is there.
+    """A condition that a job waits for: a job's end or, with `op`, that an op is accepted.
 
-    `job` is an id, or as yet what stands for one: the beginning of an id, or a ULID.
+    `job` is a job id or, until it is resolved, an id prefix or ULID.
     """
 
     job: str | None
@@ -58,19 +58,19 @@ class After(NamedTuple):
 
     @property
     def is_resolved(self) -> bool:
-        """Whether it names a job by its id."""
+        """Return whether a job is named by its whole id."""
         return self.job is None or is_job_id(self.job)
 
     @property
     def core(self) -> str | dict[str, str]:
-        """As it is hashed."""
+        """Return the form that is hashed."""
         if self.job is None:
             return {"op": str(self.op)}
         return self.job if self.when is When.SUCCESS else {"job": self.job, "when": self.when.value}
 
 
 def is_job_id(text: str) -> bool:
-    """Whether `text` is a whole job id."""
+    """Return whether a text is a whole job id."""
     return _JOB_ID.fullmatch(text) is not None
 
 
@@ -113,7 +113,7 @@ def _ulid(text: str) -> str:
 
 
 def _json(value: Any) -> Any:
-    """The value as any reader of its JSON has it: a copy, so that nobody changes it behind the id's back."""
+    """Return the value as parsed from its canonical JSON: a copy, so that changes do not affect the id."""
     try:
         text = canonical(value)
     except BadValue as error:
@@ -123,11 +123,11 @@ def _json(value: Any) -> Any:
         raise flaw(f"takes {size} bytes as canonical JSON; at most {MAX_JSON_BYTES} fit")
     copy = parse(text)
     if "\\u0000" in text or text.count("[") + text.count("{") > MAX_JSON_DEPTH:
-        _look_into(copy, ())
+        _check_nested(copy, ())
     return copy
 
 
-def _look_into(value: Any, at: Path) -> None:
+def _check_nested(value: Any, at: Path) -> None:
     if isinstance(value, str):
         if "\0" in value:
             raise flaw("has a NUL character", *at)
@@ -136,11 +136,11 @@ def _look_into(value: Any, at: Path) -> None:
         raise flaw(f"is nested more than {MAX_JSON_DEPTH} deep")
     if isinstance(value, dict):
         for name, each in value.items():
-            _look_into(name, at)
-            _look_into(each, (*at, name))
+            _check_nested(name, at)
+            _check_nested(each, (*at, name))
     elif isinstance(value, list):
         for index, each in enumerate(value):
-            _look_into(each, (*at, index))
+            _check_nested(each, (*at, index))
 
 
 def _duration_ms(value: Any, low: int, high: int) -> int:
@@ -216,7 +216,7 @@ def _job_name(name: Any, *at: str) -> str:
     return name
 
 
-def _each_once(after: tuple[After, ...]) -> tuple[After, ...]:
+def _check_unique(after: tuple[After, ...]) -> tuple[After, ...]:
     if len(after) > MAX_AFTER:
         raise flaw(f"has {len(after)}; at most {MAX_AFTER} fit")
     seen: set[tuple[str | None, str | None]] = set()
@@ -232,19 +232,19 @@ def _inputs(value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
 
 
 def _score(value: Any) -> dict[str, Any]:
-    from vox_mesh.model.rhythm import score  # few jobs have one, as the next
+    from vox_mesh.model.rhythm import score  # imported late: few jobs have one
 
-    return _as_written(score.Score, value)
+    return _validate_map(score.Score, value)
 
 
 def _budget(value: Any) -> dict[str, Any]:
     from vox_mesh.model.rhythm import budgets
 
-    return _as_written(budgets.Budget, value)
+    return _validate_map(budgets.Budget, value)
 
 
-def _as_written(model: type[BaseModel], value: Any) -> dict[str, Any]:
-    """The map as it was written, if it says what such a model says."""
+def _validate_map(model: type[BaseModel], value: Any) -> dict[str, Any]:
+    """Return the map unchanged if the model accepts it."""
     if not isinstance(value, dict):
         raise flaw(f"must be a map, not {named(value)}")
     for name, each in value.items():
@@ -253,10 +253,10 @@ def _as_written(model: type[BaseModel], value: Any) -> dict[str, Any]:
     try:
         model.model_validate(value)
     except ValidationError as error:
-        path, wrong = next(flaws_of(error.errors(include_url=False), model, "it"))
-        raise flaw(wrong, *path) from None
-    written: dict[str, Any] = _json(value)
-    return written
+        path, message = next(flaws_of(error.errors(include_url=False), model, "it"))
+        raise flaw(message, *path) from None
+    copy: dict[str, Any] = _json(value)
+    return copy
 
 
 _Array: Final = BeforeValidator(_array)
@@ -272,7 +272,7 @@ PolicyRoot = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Ulid = Annotated[str, AfterValidator(_ulid)]
 Kind = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)*$", max_length=128)]
 Predecessors = Annotated[
-    tuple[Annotated[After, PlainValidator(_after)], ...], _Array, AfterValidator(_each_once)
+    tuple[Annotated[After, PlainValidator(_after)], ...], _Array, AfterValidator(_check_unique)
 ]
 Priority = Annotated[int, Field(ge=0, le=3)]
 Moment = Annotated[datetime, PlainValidator(_moment)]

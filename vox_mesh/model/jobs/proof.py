@@ -1,6 +1,6 @@
-"""Proof of execution: what a worker says of an attempt, signed, so that an outsider can check it.
+"""Proof of execution: a worker's signed statement about an attempt, which outsiders can verify.
 
-Whoever checks one gets all that is wrong with it in words; nothing that was given to check makes this raise.
+Checks return all faults as text; they do not raise, whatever the input is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vox_mesh.model.documents.json_shapes import (
 )
 
 BLAKE3: Final = "blake3:"
-"""What a content id begins with where other kinds of hash could stand as well."""
+"""The prefix of a content id in fields that may have other kinds of hash."""
 
 MAX_OUTPUTS: Final = 256
 MAX_ERROR: Final = 4_096
@@ -47,7 +47,7 @@ _END_MS: Final = 253_402_300_800_000  # the year 10000
 
 
 class Output(NamedTuple):
-    """Something that an attempt left behind: what it is called, `blake3:<hex>` of it, its bytes, its type."""
+    """An output of an attempt: its name, its hash as `blake3:<hex>`, its size in bytes and its type."""
 
     name: str
     hash: str
@@ -55,12 +55,12 @@ class Output(NamedTuple):
     type: str
 
     def document(self) -> dict[str, Any]:
-        """It as JSON."""
+        """Return the output as a JSON object."""
         return {"hash": self.hash, "name": self.name, "size": self.size, "type": self.type}
 
 
 class Runner(NamedTuple):
-    """What ran the job."""
+    """The program that ran the job."""
 
     program: str
     version: str
@@ -68,7 +68,7 @@ class Runner(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """What a worker says of one attempt. `attempt` is the claim's token, `exit` a command's exit code."""
+    """A worker's statement about an attempt; `attempt` is the claim token, `exit` a command's exit code."""
 
     job_id: str
     runner: Runner
@@ -84,14 +84,14 @@ class Envelope(NamedTuple):
     outputs: Sequence[Output] = ()
 
     def document(self) -> dict[str, Any]:
-        """It as JSON; an error's text is cut and cleaned, so that there is no error that can't be told."""
+        """Return the envelope as a JSON object; the error's text is sanitized."""
         program, version, platform = self.runner
         return {
             "attempt": self.attempt,
             "attest_program": self.attest_program,
-            "error": None if self.error is None else tellable(self.error),
+            "error": None if self.error is None else sanitize_error(self.error),
             "exit": self.exit,
-            # A clock that was set back meanwhile must not make the attempt end before it began.
+            # The clock may have been set back meanwhile.
             "finished_at": iso_time(max(self.started_ms, self.finished_ms)),
             "job_id": self.job_id,
             "node_id": self.node_id,
@@ -105,72 +105,72 @@ class Envelope(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """An envelope, as JSON, and the worker's signature over its job and its digest."""
+    """An envelope as a JSON object, and the worker's signature over its job id and digest."""
 
     envelope: dict[str, Any]
     signature: str
 
     @property
     def digest(self) -> str:
-        """The content id of the envelope."""
+        """Return the content id of the envelope."""
         return content_id(self.envelope)
 
     @property
     def text(self) -> str:
-        """The proof as canonical JSON."""
+        """Return the proof as canonical JSON."""
         return canonical(self._asdict())
 
 
 def hash_of(body: bytes) -> str:
-    """The hash of some content, as it stands in an envelope."""
+    """Return the hash of a content, as used in envelopes."""
     return BLAKE3 + blake3(body).hexdigest()
 
 
 def iso_time(ms: int) -> str:
-    """A time in milliseconds as ISO 8601, in UTC."""
+    """Return a time in milliseconds as ISO 8601 in UTC."""
     if not 0 <= ms < _END_MS:
         raise BadValue(f"{ms} is no time in milliseconds since 1970")
     seconds, rest = divmod(ms, 1_000)
-    return f"{_second(seconds)}.{rest:03}Z"
+    return f"{_format_second(seconds)}.{rest:03}Z"
 
 
-@lru_cache(maxsize=64)  # most jobs of a busy worker begin and end in the same few seconds
-def _second(seconds: int) -> str:
+@lru_cache(maxsize=64)  # most jobs of a busy worker start and end within a few seconds
+def _format_second(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:-6]
 
 
 def prove(envelope: Envelope, key: SigningKey) -> Proof:
-    """Sign what is said of an attempt; what would not pass as a proof is refused here already."""
-    return prove_and_tell(envelope, key)[0]
+    """Sign an envelope. Raises `BadValue` if the proof would have faults."""
+    return prove_with_text(envelope, key)[0]
 
 
-def prove_and_tell(envelope: Envelope, key: SigningKey) -> tuple[Proof, str]:
-    """The same, and the canonical text of the envelope, for whoever is to write it down."""
+def prove_with_text(envelope: Envelope, key: SigningKey) -> tuple[Proof, str]:
+    """Sign an envelope and return the proof with the envelope's canonical text. Raises like `prove`."""
     document = envelope.document()
-    faults = [] if _is_as_before(envelope) else _envelope_faults(document)
+    faults = [] if _is_known_valid(envelope) else _envelope_faults(document)
     if envelope.worker_id != key.public:
         faults.append(f"the key is {key.public}, and not that of the worker {envelope.worker_id}")
     if faults:
         raise BadValue(f"this can't be proven: {'; '.join(faults)}")
-    text = orjson.dumps(document, option=orjson.OPT_SORT_KEYS).decode()  # the canonical one, of these values
+    text = orjson.dumps(document, option=orjson.OPT_SORT_KEYS).decode()  # canonical for these types
     return Proof(document, key.sign(_signed_text(envelope.job_id, text_id(text)))), text
 
 
-def _is_as_before(envelope: Envelope) -> bool:
-    """Whether it differs from one that was found to be right only in what is checked here: as most do."""
-    is_right = is_content_id(envelope.job_id) and is_count(envelope.attempt) and not envelope.outputs
+def _is_known_valid(envelope: Envelope) -> bool:
+    """Return whether an envelope differs from a valid one only in fields checked here: a fast path."""
+    is_valid = is_content_id(envelope.job_id) and is_count(envelope.attempt) and not envelope.outputs
     worker = (envelope.runner, envelope.worker_id, envelope.node_id, envelope.attest_program)
-    return is_right and envelope.exit is None and _is_right(envelope.state, *worker)
+    return is_valid and envelope.exit is None and _is_worker_valid(envelope.state, *worker)
 
 
 @lru_cache(maxsize=64)
-def _is_right(state: str, runner: Runner, worker_id: str, node_id: str, attest_program: str) -> bool:
-    said = Envelope("0" * 64, runner, worker_id, node_id, 1, 0, 0, state, attest_program)
-    return not _envelope_faults(said.document())
+def _is_worker_valid(state: str, runner: Runner, worker_id: str, node_id: str, attest_program: str) -> bool:
+    sample = Envelope("0" * 64, runner, worker_id, node_id, 1, 0, 0, state, attest_program)
+    return not _envelope_faults(sample.document())
 
 
 def read_proof(text: str | bytes) -> Proof:
-    """The proof that a text is; what it says is yet to be checked."""
+    """Parse a proof without verifying it. Raises `BadValue` if the text is not a proof."""
     value, fault = _read(text)
     if fault is None and has_keys(value, Proof._fields):
         return Proof(**value)
@@ -178,7 +178,7 @@ def read_proof(text: str | bytes) -> Proof:
 
 
 def trailers(proof: Proof) -> dict[str, str]:
-    """What a result carries, by which its job, its proof and its worker are found."""
+    """Return the trailers that link a result to its job, proof and worker."""
     return {
         "Job-Id": BLAKE3 + proof.envelope["job_id"],
         "Proof-Of-Execution": BLAKE3 + proof.digest,
@@ -195,19 +195,19 @@ def faults_of(
     worker_key: str | None = None,
     trailers: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """All that is wrong with a proof of this job, by this worker if one is named, with these trailers."""
+    """Return all faults of a proof of this job, by this worker and with these trailers if they are given."""
     envelope, signature = proof
-    of_shape = _envelope_faults(envelope)
-    faults = [*of_shape]
+    shape = _envelope_faults(envelope)
+    faults = [*shape]
     if isinstance(envelope, dict):
-        said, worker_id = envelope.get("job_id"), envelope.get("worker_id")
-        if said != job_id:
-            faults.append(f"it is the proof of job {short(said)}, not of {job_id}")
+        proven_id, worker_id = envelope.get("job_id"), envelope.get("worker_id")
+        if proven_id != job_id:
+            faults.append(f"it is the proof of job {short(proven_id)}, not of {job_id}")
         if worker_key is not None and worker_id != worker_key:
             faults.append(f"it is by the worker {short(worker_id)}, not by {worker_key}")
         if not _is_signed(envelope, signature):
             faults.append("the signature is not the worker's for this job and this envelope")
-    if trailers is not None and not of_shape:
+    if trailers is not None and not shape:
         faults += _trailer_faults(proof, trailers)
     return faults
 
@@ -240,14 +240,14 @@ def _trailer_faults(proof: Proof, given: Any) -> list[str]:
     return faults
 
 
-# --- the shape of an envelope --------------------------------------------------------------------
+# --- envelope fields -----------------------------------------------------------------------------
 
 
 _FIELDS: Final[Fields] = {
     "attempt": (lambda value: is_count(value) and value > 0, "a whole number from 1"),
     "attest_program": (is_hash, HASH),
     "error": (
-        lambda value: value is None or (type(value) is str and value == tellable(value)),
+        lambda value: value is None or (type(value) is str and value == sanitize_error(value)),
         f"null, or text of at most {MAX_ERROR} characters",
     ),
     "exit": (
@@ -267,27 +267,27 @@ _FIELDS: Final[Fields] = {
     "v": (lambda value: type(value) is int and value == _VERSION, f"{_VERSION}"),
     "worker_id": (lambda value: type(value) is str and is_public_key(value), "an ed25519: public key"),
 }
-_OF_OUTPUT: Final[Fields] = {
+_OUTPUT_FIELDS: Final[Fields] = {
     "hash": (is_hash, HASH),
     "name": (is_word, WORD),
     "size": (is_count, "a whole number of bytes"),
     "type": (is_word, WORD),
 }
-_OF_RUNNER: Final[Fields] = dict.fromkeys(Runner._fields, (is_word, WORD))
+_RUNNER_FIELDS: Final[Fields] = dict.fromkeys(Runner._fields, (is_word, WORD))
 
 
 def output_faults(output: Output) -> list[str]:
-    """What is wrong with the name, hash, size or type of an output."""
-    return shape_faults("the output", output.document(), _OF_OUTPUT)
+    """Return the faults in the name, hash, size and type of an output."""
+    return shape_faults("the output", output.document(), _OUTPUT_FIELDS)
 
 
 def _envelope_faults(envelope: Any) -> list[str]:
     faults = shape_faults("the envelope", envelope, _FIELDS)
     if faults:
         return faults
-    faults = shape_faults("the runner", envelope["runner"], _OF_RUNNER)
+    faults = shape_faults("the runner", envelope["runner"], _RUNNER_FIELDS)
     for output in envelope["outputs"]:
-        faults += shape_faults("an output", output, _OF_OUTPUT)
+        faults += shape_faults("an output", output, _OUTPUT_FIELDS)
     if envelope["finished_at"] < envelope["started_at"]:
         faults.append(f"it finished at {envelope['finished_at']}, before it started")
     if envelope["error"] is not None and envelope["state"] == "succeeded":
@@ -295,18 +295,18 @@ def _envelope_faults(envelope: Any) -> list[str]:
     return faults
 
 
-def tellable(error: str) -> str:
-    """What went wrong, as it can be written down: not too long, and nothing but text."""
+def sanitize_error(error: str) -> str:
+    """Return an error text cut to the maximum length, without lone surrogates and NULs."""
     cut = error if len(error) <= MAX_ERROR else error[: MAX_ERROR - 1] + "…"
-    # Names of files that are not text come with half surrogates; older SQLite ends a JSON string at a NUL.
+    # File names that are not UTF-8 have lone surrogates; older SQLite ends a JSON string at a NUL.
     return cut.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
-# --- a bundle: all that is needed to check a proof, in one document -------------------------------
+# --- bundles -------------------------------------------------------------------------------------
 
 
 class BundleCheck(NamedTuple):
-    """What is wrong with a bundle, and what someone who relies on it should know."""
+    """The faults of a bundle, and remarks for readers who rely on it."""
 
     faults: list[str]
     remarks: list[str]
@@ -317,9 +317,9 @@ _BUNDLE: Final = ("artifacts", "job_id", "manifest", "proof", "trailers", "v")
 
 
 def bundle(manifest: Mapping[str, Any], proof: Proof, bodies: Mapping[str, bytes]) -> str:
-    """One document with all that is needed to check a proof offline; `bodies` are contents by their hash.
+    """Return a document to check a proof offline; `bodies` are contents by hash.
 
-    It is canonical JSON: not even a line break may be added to it.
+    It is canonical JSON: do not even add a line break. Raises `BadValue` if the proof has faults.
     """
     job_id = content_id(manifest)
     if faults := faults_of(proof, job_id=job_id):
@@ -341,7 +341,7 @@ def bundle(manifest: Mapping[str, Any], proof: Proof, bodies: Mapping[str, bytes
 
 
 def check_bundle(text: str | bytes, *, worker_key: str | None = None) -> BundleCheck:
-    """Check a bundle by itself; with `worker_key`, also that this worker signed the proof in it."""
+    """Check a bundle offline; with `worker_key`, also check that this worker signed its proof."""
     value, fault = _read(text)
     if fault is not None:
         return BundleCheck([fault], [])
@@ -369,7 +369,7 @@ def check_bundle(text: str | bytes, *, worker_key: str | None = None) -> BundleC
 
 
 def _check_artifacts(artifacts: Any, outputs: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    # Each output once and in order, so that no entry can stand for another; as text, where true is not 1.
+    # Each output once and in order, so that no entry stands for another; as text, in which true and 1 differ.
     if type(artifacts) is not list or not all(type(each) is dict for each in artifacts):
         return [f"the artifacts are {short(artifacts)}, and not a list of objects"], []
     if canonical([{**each, "body": None} for each in artifacts]) != canonical(
@@ -391,26 +391,26 @@ def _check_artifacts(artifacts: Any, outputs: list[dict[str, Any]]) -> tuple[lis
 
 
 def _read(text: str | bytes) -> tuple[Any, str | None]:
-    """The value of a text, or what is wrong with the text."""
+    """Return the value of a canonical JSON text, or the fault of the text."""
     try:
-        written = text if isinstance(text, str) else text.decode()
-        value = parse(written)
+        decoded = text if isinstance(text, str) else text.decode()
+        value = parse(decoded)
     except UnicodeDecodeError:
         return None, "it is not UTF-8"
     except BadValue as error:
         return None, str(error)
-    if not is_canonical(written):
+    if not is_canonical(decoded):
         return None, "it is not canonical JSON: it was changed, or written anew by something else"
     return value, None
 
 
 def base64_of(content: bytes) -> str:
-    """Some content as text."""
+    """Return a content as base64."""
     return base64.b64encode(content).decode()
 
 
 def base64_content(text: Any) -> bytes | None:
-    """What a text encodes, if it is the one text that encodes it."""
+    """Return the content of a base64 text, or `None` unless it is the canonical encoding."""
     try:
         content = base64.b64decode(text, validate=True) if type(text) is str else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""Jobs: their states, what moves them from one to another, and the records of the plane."""
+"""Jobs: their states, legal transitions, and records."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ EXPIRE: Final = "ExpireWork"
 ABORT: Final = "AbortJob"
 
 JOB_OPS: Final = (SCHEDULE, CLAIM, START, COMPLETE, YIELD, EXPIRE, ABORT)
-"""The ops that move jobs."""
+"""The ops that change jobs."""
 
 EXEC: Final = "exec"
-"""The kind of jobs that are commands."""
+"""The kind of command jobs."""
 
 DEFAULT_PRIORITY: Final = 1
 DEFAULT_ATTEMPTS: Final = 3
@@ -37,7 +37,7 @@ _MAX_PATTERN: Final = 128
 
 
 class JobState(StrEnum):
-    """Where a job stands."""
+    """The state of a job."""
 
     PENDING = "pending"
     CLAIMED = "claimed"
@@ -48,23 +48,22 @@ class JobState(StrEnum):
 
     @property
     def is_end(self) -> bool:
-        """Whether nothing comes after it."""
+        """Return whether the state is terminal."""
         return self in ENDS
 
 
 ENDS: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.ABORTED})
-"""The states that are terminal."""
+"""The terminal states."""
 
 HELD: Final = frozenset({JobState.CLAIMED, JobState.RUNNING})
-"""The states in which a job is somebody's."""
+"""The states in which a node holds the job."""
 
-
-GONE_WRONG: Final = frozenset({JobState.FAILED, JobState.ABORTED})
-"""The ends that are no success."""
+UNSUCCESSFUL: Final = frozenset({JobState.FAILED, JobState.ABORTED})
+"""The terminal states without success."""
 
 
 class Transition(NamedTuple):
-    """An op that takes a job from one state to another; it begins with no state at all."""
+    """An op that changes a job's state; the source is `None` before the job exists."""
 
     op: str
     source: JobState | None
@@ -75,7 +74,7 @@ TRANSITIONS: Final = frozenset(
     {
         Transition(SCHEDULE, None, JobState.PENDING),
         Transition(CLAIM, JobState.PENDING, JobState.CLAIMED),
-        Transition(CLAIM, JobState.CLAIMED, JobState.CLAIMED),  # a renewal, as is the next
+        Transition(CLAIM, JobState.CLAIMED, JobState.CLAIMED),  # a renewal, like the next
         Transition(CLAIM, JobState.RUNNING, JobState.RUNNING),
         Transition(START, JobState.CLAIMED, JobState.RUNNING),
         Transition(COMPLETE, JobState.RUNNING, JobState.SUCCEEDED),
@@ -84,33 +83,33 @@ TRANSITIONS: Final = frozenset(
         Transition(YIELD, JobState.RUNNING, JobState.PENDING),
         Transition(EXPIRE, JobState.CLAIMED, JobState.PENDING),
         Transition(EXPIRE, JobState.RUNNING, JobState.PENDING),
-        Transition(EXPIRE, JobState.CLAIMED, JobState.FAILED),  # that was the last attempt, as is the next
+        Transition(EXPIRE, JobState.CLAIMED, JobState.FAILED),  # after the last attempt, like the next
         Transition(EXPIRE, JobState.RUNNING, JobState.FAILED),
         Transition(ABORT, JobState.PENDING, JobState.ABORTED),
         Transition(ABORT, JobState.CLAIMED, JobState.ABORTED),
         Transition(ABORT, JobState.RUNNING, JobState.ABORTED),
-        # A job that waits for another fails with it, by the op that ended the other.
+        # A job fails with its predecessor, by the op that ended the predecessor.
         Transition(COMPLETE, JobState.PENDING, JobState.FAILED),
         Transition(EXPIRE, JobState.PENDING, JobState.FAILED),
         Transition(ABORT, JobState.PENDING, JobState.FAILED),
     }
 )
-"""All that can happen to a job."""
+"""The legal transitions."""
 
 
 def is_legal(op: str, source: JobState | None, target: JobState) -> bool:
-    """Whether the op may take a job from one state to the other."""
+    """Return whether an op may change a job from one state to the other."""
     return Transition(op, source, target) in TRANSITIONS
 
 
 def backoff_ms(base_ms: int, failures: int, chance: float) -> int:
-    """How long to wait after so many failures: twice as long each time, and never quite the same."""
-    longest = min(base_ms << min(failures - 1, 30), max(base_ms, MAX_BACKOFF_MS))
-    return round(longest * (0.75 + 0.25 * chance))
+    """Return the delay after a failure: exponential backoff with jitter, where `chance` is from 0 to 1."""
+    delay_ms = min(base_ms << min(failures - 1, 30), max(base_ms, MAX_BACKOFF_MS))
+    return round(delay_ms * (0.75 + 0.25 * chance))
 
 
 class Job(NamedTuple):
-    """A job as the roster has it."""
+    """A row of the table of jobs."""
 
     id: int
     job_id: str
@@ -142,34 +141,37 @@ class Job(NamedTuple):
 
     @property
     def core(self) -> Mapping[str, Any]:
-        """The manifest: what the id is the hash of."""
+        """Return the core of the manifest, whose hash is the job's id."""
         core: Mapping[str, Any] = parse(self.manifest)
         return core
 
     @property
     def payload(self) -> Any:
-        """What the handler is given."""
+        """Return the payload for the handler."""
         return self.core.get("payload")
 
     @property
     def held_until(self) -> str | None:
-        """The boundary that a claim of it holds until, `phase` or `bar`; mostly it is for a time instead."""
-        return self.core.get("lease") if '"lease":' in self.manifest else None  # few have one: see whether
+        """Return the boundary at which a claim ends, `phase` or `bar`, or `None` for a lease in time."""
+        return self.core.get("lease") if '"lease":' in self.manifest else None  # avoid parsing: few have one
 
     @property
     def outputs(self) -> list[dict[str, Any]]:
-        """What the job has left: name, hash, size and type of each artifact."""
+        """Return the name, hash, size and type of each artifact."""
         outputs: list[dict[str, Any]] = orjson.loads(self.output_artifacts)
         return outputs
 
     @property
     def has_ended(self) -> bool:
-        """Whether its state is terminal."""
+        """Return whether its state is terminal."""
         return JobState(self.state).is_end
 
 
-def checked_pattern(pattern: str) -> str:
-    """The pattern, if it is one: a kind, all kinds below one as in `cortex.extract.*`, or all there are."""
+def check_pattern(pattern: str) -> str:
+    """Return the pattern if it is a kind, a prefix such as `cortex.extract.*`, or `*`.
+
+    Raises `BadValue` otherwise.
+    """
     if not _PATTERN.fullmatch(pattern) or len(pattern) > _MAX_PATTERN:
         raise BadValue(
             f"{pattern!r} is no kind of job", hint="for example cortex.extract, cortex.extract.* or *"
@@ -178,11 +180,11 @@ def checked_pattern(pattern: str) -> str:
 
 
 def matches(pattern: str, kind: str) -> bool:
-    """Whether a kind is of the pattern: the same, or below it as in `cortex.extract.*`."""
+    """Return whether a pattern covers a kind: it is equal, or a prefix such as `cortex.extract.*`."""
     return pattern == kind or (pattern.endswith("*") and kind.startswith(pattern[:-1]))
 
 
 def most_specific(patterns: Iterable[str], kind: str) -> str | None:
-    """The pattern that says most of those that the kind is of."""
-    found = [each for each in patterns if matches(each, kind)]
-    return max(found, key=lambda each: (not each.endswith("*"), len(each))) if found else None
+    """Return the most specific pattern that covers a kind, or `None`."""
+    matching = [each for each in patterns if matches(each, kind)]
+    return max(matching, key=lambda each: (not each.endswith("*"), len(each))) if matching else None

@@ -1,7 +1,7 @@
-"""Rendezvous: everyone who sees the same nodes works out by itself whose turn a job is.
+"""Rendezvous hashing: nodes that see the same membership agree on whose turn a job is.
 
-The score of a node for a job is the hash of the job's id, its random seed and the node's name, and the lowest
-wins. A node with more places wins more often: the hash, as a number u between 0 and 1, becomes
+The score of a node for a job is the hash of the job's id, its random seed and the node's name; the lowest
+score wins. A node with more capacity wins more often: the hash, as a number u between 0 and 1, becomes
 `-ln(1 - u) / weight`, which for equal weights is in the order of the hashes.
 """
 
@@ -13,34 +13,34 @@ from math import log1p
 from typing import Final
 
 GRACE_MS: Final = 250
-"""How long each rank waits for the one before it."""
+"""The time each rank waits for the previous one."""
 
 RANKS: Final = 4
-"""After so many times the grace, anyone may."""
+"""The number of ranks that wait for each other; after them, every node may claim."""
 
 _SCALE: Final = 2.0**-64
 
 
 class Ranking:
-    """Where one node comes among all that could take a job."""
+    """The rank of one node among all candidates for a job."""
 
     def __init__(self, node_id: str, weights: Mapping[str, int]) -> None:
-        """`weights` holds every candidate, this one included."""
+        """Create the ranking of a node; `weights` must have every candidate, including this one."""
         self._own = node_id.encode()
         self._weight = weights[node_id]
         self._others = [(each.encode(), weight) for each, weight in weights.items() if each != node_id]
         self._is_even = all(weight == self._weight for _, weight in self._others)
 
     def place(self, job_id: str, seed: str) -> int:
-        """How many of the others come before this node."""
-        return sum(self._compared(job_id, seed))
+        """Return the rank of this node, from 0."""
+        return sum(self._compare(job_id, seed))
 
     def is_first(self, job_id: str, seed: str) -> bool:
-        """Whether none of them does: found out sooner, as the first who does tells."""
-        return not any(self._compared(job_id, seed))
+        """Return whether this node has rank 0; cheaper than `place`."""
+        return not any(self._compare(job_id, seed))
 
-    def _compared(self, job_id: str, seed: str) -> Iterator[bool]:
-        """Of each of the others, whether it comes before this node."""
+    def _compare(self, job_id: str, seed: str) -> Iterator[bool]:
+        """Yield for each other node whether it ranks before this one."""
         if not self._others:
             return iter(())
         base = _base(job_id, seed)
@@ -52,12 +52,12 @@ class Ranking:
 
 
 def score(job_id: str, seed: str, node_id: str, weight: int = 1) -> float:
-    """The node's score for the job: the lowest wins."""
+    """Return the score of a node for a job; the lowest wins."""
     return _score(_base(job_id, seed), node_id.encode(), weight)
 
 
 def patience_ms(place: int, grace_ms: int = GRACE_MS) -> int:
-    """How long a node of this rank waits before it claims a job that is still there."""
+    """Return the time in ms that a node of this rank waits before it claims a pending job."""
     return min(place, RANKS) * grace_ms
 
 
@@ -66,6 +66,6 @@ def _base(job_id: str, seed: str) -> bytes:
 
 
 def _score(base: bytes, node: bytes, weight: int) -> float:
-    # The first 64 bits tell any two nodes apart; their middle keeps the number below 1.
+    # The first 64 bits distinguish any two nodes; the rounding keeps the number below 1.
     first = int.from_bytes(sha256(base + node).digest()[:8], "big")
     return -log1p(-(first >> 11 << 11 | 1 << 10) * _SCALE) / weight

@@ -1,6 +1,6 @@
-"""The roster as the log has it: what every job's row must be, from the accepted ops in commit order alone.
+"""Job replay: compute every job's row from the accepted ops of the log in commit order.
 
-The rules are those of `sql/jobs.sql`, told a second time: where the two differ, one of them is wrong.
+The rules are those of `sql/jobs.sql`, implemented a second time: where the two differ, one of them is wrong.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from vox_mesh.model.jobs.records import (
     COMPLETE,
     ENDS,
     EXPIRE,
-    GONE_WRONG,
     HELD,
     SCHEDULE,
     START,
+    UNSUCCESSFUL,
     YIELD,
     Job,
     JobState,
@@ -30,22 +30,22 @@ from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.model.oplog.chain import LogEntry
 
 COLUMNS: Final = Job._fields[1:]
-"""What follows from the log; the rowid does not, but for its order."""
+"""The columns that follow from the log; of the rowid, only the order does."""
 
-DOOMED: Final = "a job that it waited for did not succeed"
-LAPSED: Final = "the lease ran out"
+PREDECESSOR_FAILED: Final = "a job that it waited for did not succeed"
+LEASE_EXPIRED: Final = "the lease ran out"
 
 _NO_OUTPUTS: Final = "[]"
 
 Row = dict[str, Any]
-"""The values of a job's row by their columns."""
+"""The values of a job's row by column."""
 
 Item = Mapping[str, Any]
-"""What an op says of one job."""
+"""The entry of one job in an op."""
 
 
 class ReplayFinding(NamedTuple):
-    """An accepted op that the rules don't allow."""
+    """An accepted op that the rules do not allow."""
 
     entry_id: int
     op_id: str
@@ -55,7 +55,7 @@ class ReplayFinding(NamedTuple):
 
 
 class _Op(NamedTuple):
-    """An accepted op that moves jobs."""
+    """An accepted op that changes jobs."""
 
     entry_id: int
     op_id: str
@@ -73,21 +73,21 @@ class _Op(NamedTuple):
 
     @property
     def node_id(self) -> str:
-        """Who did it: a command authors in a chain of its own, on behalf of its node."""
+        """Return the node of the author; a CLI command writes a chain of its own on behalf of its node."""
         return self.chain.partition("/")[0]
 
 
 class JobReplay:
-    """Follows the log, entry by entry. What can't be is a finding, and changes nothing."""
+    """Replays the log entry by entry. An entry that is not allowed is a finding and changes nothing."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Row] = {}
-        """By their ids, in the order in which they came."""
+        """The rows by job id, in the order of scheduling."""
         self.after: dict[str, dict[str, str]] = {}
-        """What jobs wait for, or waited for: each predecessor, and what of it is awaited."""
+        """By job id, its predecessors and the condition of each."""
         self.findings: list[ReplayFinding] = []
         self.last_id = 0
-        """The entry that was followed last."""
+        """The id of the last replayed entry."""
         self._successors: dict[str, list[str]] = {}
         self._ulids: set[str] = set()
         self._accepted: set[str] = set()
@@ -102,7 +102,7 @@ class JobReplay:
         }
 
     def follow(self, entry: LogEntry) -> None:
-        """Take in the next entry."""
+        """Replay the next entry."""
         self.last_id = entry.id
         if not entry.accepted:
             return
@@ -111,24 +111,24 @@ class JobReplay:
         rule = self._rules.get(entry.kind)
         if rule is not None:
             try:
-                rule(_read(entry))
+                rule(_parse_op(entry))
             except (BadValue, KeyError, TypeError, ValueError, AttributeError) as error:
-                self._find(entry, "", f"it can't be read: {error!r}")
-        self._come(entry.op_id)
+                self._report(entry, "", f"it can't be read: {error!r}")
+        self._accept(entry.op_id)
 
     def _raise_tokens(self) -> None:
-        """The database went back: the next claims are above those of the lost time."""
+        """After a rollback of the database, put the next tokens above those of the lost time."""
         for row in self.jobs.values():
             if row["state"] == JobState.PENDING:
                 row["claim_token"] += TOKENS_RAISED_BY
 
-    def _come(self, op_id: str) -> None:
-        """An op counts from its own entry on, for those that wait for it."""
+    def _accept(self, op_id: str) -> None:
+        """Release the jobs that wait for this op."""
         self._accepted.add(op_id)
         for job_id in self._successors.get(op_id, ()):
             row = self.jobs[job_id]
             if self.after[job_id][op_id] == "op" and row["state"] == JobState.PENDING:
-                row["waits"] = self._unmet(job_id)
+                row["waits"] = self._count_unmet(job_id)
 
     # --- scheduling ------------------------------------------------------------------------------
 
@@ -139,8 +139,8 @@ class JobReplay:
             if job_id in self.jobs:
                 continue  # the same manifest is the same job
             if item["ulid"] in self._ulids:
-                self._find(op, job_id, f"another job has the ULID {item['ulid']}")
-            self.jobs[job_id] = _scheduled(op, item)
+                self._report(op, job_id, f"another job has the ULID {item['ulid']}")
+            self.jobs[job_id] = _new_row(op, item)
             self._ulids.add(item["ulid"])
             new.append((job_id, item))
         for job_id, item in new:
@@ -148,19 +148,19 @@ class JobReplay:
                 self.after.setdefault(job_id, {})[predecessor] = awaited
                 self._successors.setdefault(predecessor, []).append(job_id)
                 self._check_predecessor(op, job_id, predecessor, awaited)
-            self.jobs[job_id]["waits"] = self._unmet(job_id)
+            self.jobs[job_id]["waits"] = self._count_unmet(job_id)
 
     def _check_predecessor(self, op: _Op, job_id: str, predecessor: str, awaited: str) -> None:
         if awaited == "op":
-            return  # one that was refused by the same request was not to be seen
+            return  # an op refused in the same request can't be seen here
         row = self.jobs.get(predecessor)
         if row is None:
-            self._find(op, job_id, f"it waits for {predecessor}, which is not there")
-        elif awaited == "success" and row["state"] in GONE_WRONG:
-            self._find(op, job_id, f"it waits for the success of {predecessor}, which is {row['state']}")
+            self._report(op, job_id, f"it waits for {predecessor}, which is not there")
+        elif awaited == "success" and row["state"] in UNSUCCESSFUL:
+            self._report(op, job_id, f"it waits for the success of {predecessor}, which is {row['state']}")
 
-    def _unmet(self, job_id: str) -> int:
-        return sum(not self._is_met(each, how) for each, how in self.after.get(job_id, {}).items())
+    def _count_unmet(self, job_id: str) -> int:
+        return sum(not self._is_met(each, awaited) for each, awaited in self.after.get(job_id, {}).items())
 
     def _is_met(self, predecessor: str, awaited: str) -> bool:
         if awaited == "op":
@@ -170,14 +170,14 @@ class JobReplay:
             return False
         return row["state"] == JobState.SUCCEEDED or (awaited == "end" and row["ended_ms"] is not None)
 
-    # --- holding ---------------------------------------------------------------------------------
+    # --- claiming --------------------------------------------------------------------------------
 
     def _claim(self, op: _Op) -> None:
         if op.payload.get("renews"):
-            for row, _ in self._moved(op, lambda row, item: _is_held(row, item, op.node_id)):
+            for row, _ in self._moved_rows(op, lambda row, item: _is_held(row, item, op.node_id)):
                 row.update(lease_until_ms=op.lease_until_ms, last_op=op.op_id)
             return
-        for row, item in self._moved(op, _is_next):
+        for row, item in self._moved_rows(op, _is_next):
             row.update(
                 state=JobState.CLAIMED.value,
                 claimer=op.node_id,
@@ -191,7 +191,7 @@ class JobReplay:
         def can_start(row: Row, item: Item) -> bool:
             return row["state"] == JobState.CLAIMED and _is_held(row, item, op.node_id)
 
-        for row, _ in self._moved(op, can_start):
+        for row, _ in self._moved_rows(op, can_start):
             row.update(state=JobState.RUNNING.value, started_ms=op.at_ms, last_op=op.op_id)
 
     # --- ending ----------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class JobReplay:
             is_end = item["state"] in (JobState.SUCCEEDED, JobState.FAILED)
             return is_end and row["state"] == JobState.RUNNING and _is_held(row, item, op.node_id)
 
-        for row, item in self._moved(op, can_end):
+        for row, item in self._moved_rows(op, can_end):
             row.update(
                 state=item["state"],
                 failures=row["failures"] + (item["state"] == JobState.FAILED),
@@ -216,29 +216,29 @@ class JobReplay:
 
     def _give_back(self, op: _Op) -> None:
         def can_go_back(row: Row, item: Item) -> bool:
-            return _is_current(row, item) and row["failures"] + _failed(item) < row["max_attempts"]
+            return _is_current(row, item) and row["failures"] + _failure_count(item) < row["max_attempts"]
 
-        for row, item in self._moved(op, can_go_back):
+        for row, item in self._moved_rows(op, can_go_back):
             row.update(
-                _FREE,
-                failures=row["failures"] + _failed(item),
+                _RELEASED,
+                failures=row["failures"] + _failure_count(item),
                 reason=item.get("reason"),
                 not_before_ms=max(item.get("not_before_ms") or 0, op.at_ms),
                 last_op=op.op_id,
             )
 
     def _expire(self, op: _Op) -> None:
-        for row, _ in self._moved(op, _is_current):
+        for row, _ in self._moved_rows(op, _is_current):
             failures = row["failures"] + 1
             if failures >= row["max_attempts"]:
                 row.update(state=JobState.FAILED.value, ended_ms=op.at_ms, lease_until_ms=None)
             else:
-                row.update(_FREE)
-            row.update(failures=failures, not_before_ms=op.at_ms, reason=LAPSED, last_op=op.op_id)
+                row.update(_RELEASED)
+            row.update(failures=failures, not_before_ms=op.at_ms, reason=LEASE_EXPIRED, last_op=op.op_id)
         self._follow_up(op)
 
     def _abort(self, op: _Op) -> None:
-        for row, _ in self._moved(op, lambda row, _: row["state"] not in ENDS):
+        for row, _ in self._moved_rows(op, lambda row, _: row["state"] not in ENDS):
             row.update(
                 state=JobState.ABORTED.value,
                 ended_ms=op.at_ms,
@@ -249,24 +249,27 @@ class JobReplay:
         self._follow_up(op)
 
     def _follow_up(self, op: _Op) -> None:
-        """Fail those that wait for the success of what ended otherwise; release those that wait for ends."""
+        """Fail the jobs that wait for the success of a failed one; release those whose conditions are met."""
         ended = [
             job_id
             for job_id in dict.fromkeys(item["job_id"] for item in op.items)
             if self._is_moved_by(op, job_id) and self.jobs[job_id]["state"] in ENDS
         ]
-        for job_id in ended:  # those that fail with it are appended, and looked at in turn
-            if self.jobs[job_id]["state"] in GONE_WRONG:
+        for job_id in ended:  # grows by the jobs that fail with their predecessors
+            if self.jobs[job_id]["state"] in UNSUCCESSFUL:
                 for row in self._pending_after(job_id, "success"):
                     row.update(
-                        state=JobState.FAILED.value, ended_ms=op.at_ms, reason=DOOMED, last_op=op.op_id
+                        state=JobState.FAILED.value,
+                        ended_ms=op.at_ms,
+                        reason=PREDECESSOR_FAILED,
+                        last_op=op.op_id,
                     )
                     ended.append(row["job_id"])
         for job_id in ended:
             for row in self._pending_after(job_id, "success", "end"):
                 if row["waits"] > 0:
                     row.update(
-                        waits=self._unmet(row["job_id"]),
+                        waits=self._count_unmet(row["job_id"]),
                         not_before_ms=max(row["not_before_ms"], op.at_ms),
                         last_op=op.op_id,
                     )
@@ -277,54 +280,54 @@ class JobReplay:
             if row["state"] == JobState.PENDING and self.after[successor][job_id] in awaited:
                 yield row
 
-    # --- which ones ------------------------------------------------------------------------------
+    # --- rows of an op ---------------------------------------------------------------------------
 
-    def _moved(self, op: _Op, is_allowed: Callable[[Row, Item], bool]) -> Iterator[tuple[Row, Item]]:
-        """The rows that the op says it moved, each once, with what it says of them."""
-        follows = op.kind in (EXPIRE, ABORT)  # these name also what they moved as a consequence
+    def _moved_rows(self, op: _Op, is_allowed: Callable[[Row, Item], bool]) -> Iterator[tuple[Row, Item]]:
+        """Yield the rows that the op claims to have changed, each once and with its entry."""
+        has_consequences = op.kind in (EXPIRE, ABORT)  # these also name the jobs they changed indirectly
         for job_id in dict.fromkeys(op.moved):
             row = self.jobs.get(job_id)
             items = [item for item in op.items if item["job_id"] == job_id]
             if row is None or not items:
-                self._find(op, job_id, "it moved a job that is not there")
+                self._report(op, job_id, "it moved a job that is not there")
                 continue
             allowed = [item for item in items if is_allowed(row, item)]
             if allowed:
                 yield row, allowed[0]
-            elif not (follows and row["state"] == JobState.PENDING):
-                self._find(op, job_id, f"it can't move a job that is {_standing(row)}")
+            elif not (has_consequences and row["state"] == JobState.PENDING):
+                self._report(op, job_id, f"it can't move a job that is {_describe(row)}")
 
     def _is_moved_by(self, op: _Op, job_id: str) -> bool:
         row = self.jobs.get(job_id)
         return row is not None and row["last_op"] == op.op_id
 
-    def _find(self, op: _Op | LogEntry, job_id: str, what: str) -> None:
+    def _report(self, op: _Op | LogEntry, job_id: str, what: str) -> None:
         entry_id = op.id if isinstance(op, LogEntry) else op.entry_id
         self.findings.append(ReplayFinding(entry_id, op.op_id, op.kind, job_id, what))
 
 
-_FREE: Final = {
+_RELEASED: Final = {
     "state": JobState.PENDING.value,
     "claimer": None,
     "lease_until_ms": None,
     "started_ms": None,
 }
-"""What a row is like when its job is nobody's again."""
+"""The values of a row whose job was returned to the queue."""
 
 
-def _read(entry: LogEntry) -> _Op:
+def _parse_op(entry: LogEntry) -> _Op:
     payload = parse(entry.payload)
     result = {} if entry.result is None else orjson.loads(entry.result)
-    # Without a result, it has moved all that it names.
+    # Without a result, it has changed all jobs that it names.
     moved = orjson.loads(result["moved"]) if "moved" in result else [i["job_id"] for i in payload["jobs"]]
     at_ms, lease_until_ms = payload["at_ms"], result.get("lease_until_ms")
     if lease_until_ms is None and "lease_duration_ms" in payload:
         lease_until_ms = at_ms + payload["lease_duration_ms"]
-    what = (entry.id, entry.op_id, entry.kind, entry.node_id)
-    return _Op(*what, at_ms, payload, moved, lease_until_ms)
+    head = (entry.id, entry.op_id, entry.kind, entry.node_id)
+    return _Op(*head, at_ms, payload, moved, lease_until_ms)
 
 
-def _scheduled(op: _Op, item: Item) -> Row:
+def _new_row(op: _Op, item: Item) -> Row:
     manifest = item["manifest"]
     row: Row = dict.fromkeys(COLUMNS)
     row.update(
@@ -355,7 +358,7 @@ def _scheduled(op: _Op, item: Item) -> Row:
 def _is_next(row: Row, item: Item) -> bool:
     is_free = row["state"] == JobState.PENDING and row["waits"] == 0
     token = item["claim_token"]
-    last = item.get("last_token", token - 1)  # before tokens carried the time, the next one followed
+    last = item.get("last_token", token - 1)  # old entries have consecutive tokens
     return bool(is_free and row["claim_token"] == last < token)
 
 
@@ -371,9 +374,9 @@ def _outputs(item: Item) -> str:
     return canonical(item["output_artifacts"]) if "output_artifacts" in item else _NO_OUTPUTS
 
 
-def _failed(item: Item) -> int:
+def _failure_count(item: Item) -> int:
     return int(item.get("failed") or 0)
 
 
-def _standing(row: Row) -> str:
+def _describe(row: Row) -> str:
     return f"{row['state']}, with token {row['claim_token']} and {row['waits']} to wait for"
