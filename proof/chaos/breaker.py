@@ -16,14 +16,14 @@ class WatchedBreaker(Breaker):
     """Tells, for each call that it lets through while the circuit is tried, how many others there are."""
 
     def __init__(self, monotonic: Callable[[], float], *, probed: Callable[[int], None]) -> None:
-        super().__init__(monotonic, rest_s=PACE.ttl_s)
+        super().__init__(monotonic, reset_timeout_s=PACE.ttl_s)
         self._probed = probed
         self._probes = 0
 
     @contextmanager
-    def passing(self) -> Iterator[None]:
+    def admit(self) -> Iterator[None]:
         """Let a call through, or raise `CircuitOpen`."""
-        with super().passing():
+        with super().admit():
             if self.state != _TRIED:
                 yield
                 return

@@ -59,7 +59,7 @@ class Points:
         self._after(Store, "write", Point.ANSWERED)
         self._after(Store, "write_all", Point.ANSWERED)
         self._beside(Spool, "keep", after=Point.KEPT)
-        self._beside(Spool, "done", before=Point.REPLAYED)
+        self._beside(Spool, "finish", before=Point.REPLAYED)
         self._beside(Mark, "update", before=Point.APPLIED)
         self._before_commits()
 

@@ -21,7 +21,7 @@ STORE_PLANTS: Final = (
         "what may have been applied is told as not applied",
         (
             Code(
-                "vox_mesh.store.write.combiner:_unknown",
+                "vox_mesh.store.write.combiner:_outcome_unknown",
                 "return unknown",
                 "return Unreachable(reason)",
             ),
@@ -34,11 +34,11 @@ STORE_PLANTS: Final = (
         "callers are told that it is done when the request is sent",
         (
             Code(
-                "vox_mesh.store.write.dispatcher:Sender._carry",
-                "            flight.fault = fault\n            if",
-                "            flight.fault = fault\n"
-                "            return [Outcome(each.key) for entry in flight.entries for each in entry.scripts]"
-                "\n"
+                "vox_mesh.store.write.dispatcher:Sender._send_request",
+                "            in_flight.fault = fault\n            if",
+                "            in_flight.fault = fault\n"
+                "            return [Outcome(each.key) for entry in in_flight.entries for each in "
+                "entry.scripts]\n"
                 "            if",
             ),
         ),
@@ -63,9 +63,9 @@ STORE_PLANTS: Final = (
         "when the circuit has rested, any number of calls are let through at once",
         (
             Code(
-                "vox_mesh.store.write.breaker:Breaker.refuses",
-                "return self._probing or not self._storage.is_rested",
-                "return not self._storage.is_rested",
+                "vox_mesh.store.write.breaker:Breaker.is_rejecting",
+                "return self._is_probing or not self._storage.has_timed_out",
+                "return not self._storage.has_timed_out",
             ),
         ),
         ("one-probe",),
@@ -82,7 +82,7 @@ STORE_PLANTS: Final = (
             ),
             Code(
                 "vox_mesh.store.write.idempotency_keys:IdempotencyKeyPruner._due_count",
-                "surplus = len(answered) - _KEPT_KEYS",
+                "surplus = len(answered) - _MAX_KEYS",
                 "return len(answered)",
             ),
         ),

@@ -28,7 +28,7 @@ from vox_mesh.nodes.clock import MAX_STEP_MS
 from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.schema.schema import ensure_schema
 from vox_mesh.store.script import Statement
-from vox_mesh.store.write.breaker import REST_S
+from vox_mesh.store.write.breaker import RESET_TIMEOUT_S
 
 PLAYERS: Final = ("ada", "bob", "cleo", "dan", "eve")
 _AFTER_S: Final = 10.0
@@ -166,7 +166,7 @@ class World:
         monitoring = asyncio.create_task(Monitor(self._ask, self._recorder).run(every_s))
         await self._befall()
         if self._fate.has_breaker:  # whoever has just opened its circuit does not know yet that all is well
-            await asyncio.sleep(REST_S + REQUEST_S)
+            await asyncio.sleep(RESET_TIMEOUT_S + REQUEST_S)
         self._recorder.note("healed")
         await self._recover()
         self._recorder.note("over")

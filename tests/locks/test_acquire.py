@@ -262,7 +262,7 @@ async def test_a_lock_whose_answer_was_lost_is_ours_whatever_came_between(
             await came.wait()
 
         came = asyncio.Event()
-        mesh.store._carrier._sleep = pause
+        mesh.store._caller._sleep = pause
         there.gate.after.append(NoAnswer("lost"))
         asking = asyncio.create_task(mesh.locks.acquire("file:a/b", agent="us", wait=wait))
         await lost.wait()
@@ -287,7 +287,7 @@ async def test_a_hold_that_expired_before_its_answer_came_is_not_told_as_one(the
             async def pause(_: float) -> None:
                 await expire_all(other)
 
-            mesh.store._carrier._sleep = pause
+            mesh.store._caller._sleep = pause
             there.gate.after.append(NoAnswer("lost"))
             lock = await mesh.locks.acquire(keys, shared=shared)
             assert await is_held(mesh, lock)

@@ -115,7 +115,7 @@ async def test_a_hand_over_that_nobody_was_told_of_is_found_with_the_time_that_i
             lost.set()
             await asyncio.get_running_loop().create_future()
 
-        mesh.store._carrier._sleep, sleep = pause, mesh.store._carrier._sleep
+        mesh.store._caller._sleep, sleep = pause, mesh.store._caller._sleep
         there.gate.after.append(NoAnswer("lost"))
         releasing = asyncio.create_task(mesh.locks.release(lock))
         await asyncio.wait_for(lost.wait(), PATIENCE_S)
@@ -123,7 +123,7 @@ async def test_a_hand_over_that_nobody_was_told_of_is_found_with_the_time_that_i
             "UPDATE distributed_locks SET expires_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+20 seconds')"
         )
         await other.store.write(Script(Statement(soon)))
-        mesh.store._carrier._sleep = sleep
+        mesh.store._caller._sleep = sleep
         releasing.cancel()
         async with asyncio.timeout(PATIENCE_S):
             served = await waiting

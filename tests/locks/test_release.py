@@ -44,7 +44,7 @@ async def test_a_release_that_was_answered_late_takes_nothing_from_the_next_hold
             async def pause(_: float) -> None:
                 taken.append(await other.locks.acquire(keys))  # noqa: B023  # called within this round
 
-            mesh.store._carrier._sleep = pause
+            mesh.store._caller._sleep = pause
             there.gate.after.append(NoAnswer("lost"))
             await mesh.locks.release(lock)
             assert await is_held(other, taken[0])

@@ -144,7 +144,7 @@ async def test_a_turn_that_was_cancelled_leaves_no_hold_that_nobody_knows(there:
             lost.set()
             await asyncio.get_running_loop().create_future()
 
-        mesh.store._carrier._sleep = pause
+        mesh.store._caller._sleep = pause
         there.gate.after.append(NoAnswer("lost"))
         turning = asyncio.create_task(mesh.locks.upgrade(lock))
         await lost.wait()

@@ -174,7 +174,7 @@ class Away:
 @pytest.fixture
 async def away(there: Scene, tmp_path: Path) -> AsyncIterator[Away]:
     """A node with a spool and a breaker."""
-    breaker = Breaker(time.monotonic, rest_s=0.02)
+    breaker = Breaker(time.monotonic, reset_timeout_s=0.02)
     async with there.node("r", spool=tmp_path / "spool.db", breaker=breaker) as node:
         await node.run_once()
         yield Away(there, node)

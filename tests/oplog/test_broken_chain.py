@@ -35,6 +35,6 @@ async def test_ops_that_were_refused_beside_others_leave_no_keys_behind_for_long
     count = "SELECT count(*) FROM script_results WHERE scope_id = ?"
     for _ in range(12):
         await mesh.store.write_all([noted() if n % 4 else noted(refused) for n in range(64)])
-    known = mesh.store._combiner._ledger
+    known = mesh.store._combiner._key_pruner
     left = (await mesh.store.read(count, (mesh.store.tenant.scope_id,), fresh=True)).value
     assert left <= len(known._answered) + 8, "each of them is known to those who forget"

@@ -1,1 +1,1 @@
-"""Optional engines: `libsql-client`, and the replica of the native libSQL library."""
+"""Provide optional engines: `libsql-client`, and the replica of the native libSQL library."""

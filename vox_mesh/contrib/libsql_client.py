@@ -1,4 +1,4 @@
-"""The `libsql-client` package as a driver: it has no conditional batches, so each step is a round trip."""
+"""Use the `libsql-client` package as a driver. It has no conditional batches: each step is a round trip."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 import aiohttp
 
 from vox_mesh.errors import DriverMissing, NoAnswer, Unreachable
-from vox_mesh.store.batch import DONE, Batch, BatchResult, StepEnd, StepError, StepResult, StepRows
-from vox_mesh.store.engine import Ask, EngineFacts, Note, unnoted
+from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, StepVerdict
+from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
-from vox_mesh.store.engines.hrana.line import HranaConnection
+from vox_mesh.store.engines.hrana.connection import HranaConnection
 from vox_mesh.store.engines.hrana.token import is_read_only
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
@@ -27,11 +27,11 @@ _TRANSPORT_CODES: Final = ("HRANA_WEBSOCKET_ERROR", "HRANA_CLOSED", "CLIENT_CLOS
 
 
 class LibsqlClientEngine:
-    """Walks a batch inside the package's `transaction()`, over its WebSocket."""
+    """An engine that runs a batch inside the package's `transaction()`, over its WebSocket."""
 
     max_scripts = 16  # a transaction here lasts a round trip per step, and the server ends it after 5 s
 
-    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = unnoted) -> None:
+    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = ignore_note) -> None:
         if libsql_client is None:
             raise DriverMissing(
                 "VOX_DB_DRIVER: the package libsql-client is not installed",
@@ -49,23 +49,23 @@ class LibsqlClientEngine:
         """Run the batch's transaction."""
         if self._is_read_only:
             raise codec.unauthorized("it may only read")
-        client = await self._connected()
+        client = await self._open_client()
         try:
             async with asyncio.timeout(self._timeout):
-                if batch.is_lone:
+                if batch.is_single_statement:
                     (step,) = batch.steps
-                    result = BatchResult([await self._step(client, step.sql, step.params)])
+                    result = BatchResult([await self._run_step(client, step.sql, step.params)])
                 else:
                     result = await self._walk(client.transaction(), batch)
         except BaseException as error:
             await self._drop()
-            raise self._told(error) from None
-        self._note(None, 0)  # the package does not pass the frame on
+            raise self._convert_error(error) from None
+        self._note(None, 0)  # the package does not expose the frame
         return result
 
     async def _walk(self, transaction: Any, batch: Batch) -> BatchResult:
-        """The package begins by itself; the first statement is a write, so the write lock comes with it."""
-        verdicts: list[StepEnd] = [True]
+        """Run the steps. The package sends `BEGIN`; the first statement is a write, so it takes the lock."""
+        verdicts: list[StepVerdict] = [True]
         results: list[StepResult] = [DONE]
         try:
             for step in batch.steps[1:]:
@@ -73,14 +73,14 @@ class LibsqlClientEngine:
                     results.append(None)
                     verdicts.append(None)
                     continue
-                result = await self._step(transaction, step.sql, step.params)
+                result = await self._run_step(transaction, step.sql, step.params)
                 results.append(result)
                 verdicts.append(isinstance(result, StepRows))
         finally:
             transaction.close()
         return BatchResult(results)
 
-    async def _step(self, transaction: Any, sql: str, params: Any) -> StepResult:
+    async def _run_step(self, transaction: Any, sql: str, params: Any) -> StepResult:
         try:
             if sql == "COMMIT":
                 await transaction.commit()
@@ -96,15 +96,15 @@ class LibsqlClientEngine:
         return StepRows(tuple(result.columns), [tuple(row) for row in result.rows])
 
     async def query(self, statement: Statement) -> Rows:
-        """Answer a query."""
-        rows = await self._query(await self._connected(), statement)
+        """Run a query."""
+        rows = await self._query(await self._open_client(), statement)
         self._note(None, 0)
         return rows
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
-        """Several queries of one moment, in the package's `transaction()`."""
-        transaction = (await self._connected()).transaction()
+        """Return a context in which all queries see the same state, in the package's `transaction()`."""
+        transaction = (await self._open_client()).transaction()
 
         async def ask(statement: Statement) -> Rows:
             return await self._query(transaction, statement)
@@ -122,16 +122,16 @@ class LibsqlClientEngine:
             if error.code not in _TRANSPORT_CODES:
                 raise codec.request_error({"code": error.code, "message": error.explanation}) from None
             await self._drop()
-            raise self._told(error) from None
+            raise self._convert_error(error) from None
         except asyncio.CancelledError:
-            raise  # a write may be under way on the same client
+            raise  # a write may be in flight on the same client
         except BaseException as error:
             await self._drop()
-            raise self._told(error) from None
+            raise self._convert_error(error) from None
         return Rows(tuple(result.columns), [tuple(row) for row in result.rows])
 
-    async def _connected(self) -> Any:
-        """A client whose socket is known to be open; a closed one is replaced."""
+    async def _open_client(self) -> Any:
+        """Return a client with an open socket; a closed one is replaced."""
         async with self._connecting:
             if self._client is None:
                 self._client = await self._connect()
@@ -144,21 +144,21 @@ class LibsqlClientEngine:
                 await client.execute("SELECT 1")
         except BaseException as error:
             await _close(client)
-            told = self._told(error)
-            if not isinstance(told, NoAnswer):
-                raise told from None
+            converted = self._convert_error(error)
+            if not isinstance(converted, NoAnswer):
+                raise converted from None
             if isinstance(error, aiohttp.ClientConnectionResetError):
                 await self._raise_refusal()
-            raise Unreachable(f"{self._endpoint} can't be reached: {told}") from None
+            raise Unreachable(f"{self._endpoint} can't be reached: {converted}") from None
         return client
 
     async def _raise_refusal(self) -> None:
-        """Raise why the server hung up, if it says so: the package may write on before it has read that."""
+        """Raise the server's reason for closing, if it gives one: the package may fail before reading it."""
         async with aiohttp.ClientSession() as session:
-            line = await HranaConnection.open(session, self._endpoint, self._token, self._timeout)
-            await line.close()
+            connection = await HranaConnection.open(session, self._endpoint, self._token, self._timeout)
+            await connection.close()
 
-    def _told(self, error: BaseException) -> BaseException:
+    def _convert_error(self, error: BaseException) -> BaseException:
         if isinstance(error, TimeoutError):
             return NoAnswer(f"the server did not answer within {self._timeout:g} s")
         if isinstance(error, libsql_client.LibsqlError):
@@ -170,7 +170,7 @@ class LibsqlClientEngine:
         return error
 
     async def facts(self) -> EngineFacts:
-        """Which way the database is reached."""
+        """Return how the database is reached."""
         version = await self.query(Statement("SELECT sqlite_version()"))
         return EngineFacts("libsql-client", self._endpoint, f"libSQL, SQLite {version.value}")
 
@@ -185,7 +185,7 @@ class LibsqlClientEngine:
 
 
 async def _close(client: Any) -> None:
-    # The package raises from `close` what broke the connection, and then leaves its session open.
+    # The package's `close` raises the error that broke the connection, and then leaves its session open.
     with suppress(Exception):
         async with asyncio.timeout(1.0):
             await client.close()

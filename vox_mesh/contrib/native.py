@@ -1,4 +1,4 @@
-"""The native replica: kept by the `libsql` package, for primaries that do not push their log."""
+"""Keep a replica with the native `libsql` package, for primaries that do not push their log."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from vox_mesh.store.watch.changes import Changes
 
 PACKAGE: Final = "libsql"
 _FILES: Final = ("", "-wal", "-shm", "-info", "-client_wal_index", ".redo")
-_OPEN_S: Final = 120
-_END_S: Final = 2.0
+_OPEN_TIMEOUT_S: Final = 120
+_EXIT_TIMEOUT_S: Final = 2.0
 _NOT_OFFERED: Final = re.compile(r"status=404\b")
 _NOT_ALLOWED: Final = re.compile(r"status=40[13]\b|invalid auth header")
-# Safe: nothing that lies beside the program is taken for a module.
+# -P: files next to the program are not imported as modules.
 COMMAND: Final = (sys.executable, "-P", str(Path(__file__).with_name("native_sync.py")))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSource:
-    """What is copied, and to where."""
+    """The primary to copy, and the path of the copy."""
 
     path: Path
     endpoint: str
@@ -55,7 +55,7 @@ def require_package() -> None:
 
 
 class NativeReplica(ReplicaFollower):
-    """Has another process sync, and reads the file that it keeps: SQLite's own log keeps the two apart."""
+    """Reads a file that another process syncs; SQLite's own log isolates the two."""
 
     driver = "native"
 
@@ -63,7 +63,7 @@ class NativeReplica(ReplicaFollower):
         self,
         source: ReplicaSource,
         mark: Mark,
-        floor: ReadWatermark,
+        watermark: ReadWatermark,
         changes: Changes,
         *,
         max_stale_s: float,
@@ -72,69 +72,69 @@ class NativeReplica(ReplicaFollower):
         requests: Counts | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        super().__init__(mark, floor, changes, max_stale_s=max_stale_s, refused=refused, faults=faults)
+        super().__init__(mark, watermark, changes, max_stale_s=max_stale_s, refused=refused, faults=faults)
         self._source = source
         self._requests = Counts() if requests is None else requests
         self._command = command
         self._reader = Reader(source.path, "mode=ro")
 
     @property
-    def _held(self) -> CopyState:
+    def _copy_state(self) -> CopyState:
         path = self._source.path
         return CopyState("", 0, 0, path.stat().st_size if path.exists() else 0)
 
     async def _prepare(self) -> None:
         if not self._mark.record.as_of_ms:
-            self._remove()  # left by another driver, of another primary, or never finished
+            self._remove()  # left by another driver, from another primary, or incomplete
 
     async def _session(self) -> None:
         if self._reader.found_damage:
             self._remove()
             self._reader.found_damage = False
-        async with Syncing(self._command, self._source) as syncing:
+        async with SyncProcess(self._command, self._source) as process:
             while True:
                 asked_at = self._monotonic()
                 self._requests.add("sync")
-                await syncing.sync()
-                self._reader.forget()  # tables may have other columns now
-                self._hold_all_until(asked_at)
+                await process.sync()
+                self._reader.close_connections()  # the schema may have changed
+                self._advance_as_of(asked_at)
                 self._progress.bump()
-                await self._wait_to_ask()
+                await self._wait_for_refresh()
                 if self._reader.found_damage:
                     raise Restarted("the file is damaged")
 
     def _read_now(self, statement: Statement) -> Rows | None:
         with suppress(TooLong):
-            if not self._reader.is_long(statement):
-                return self._reader.quickly(statement, QUICK_S)
+            if not self._reader.is_slow(statement):
+                return self._reader.query_inline(statement, QUICK_S)
         return None
 
     async def _read(self, statement: Statement) -> Rows | None:
         rows = self._read_now(statement)
         if rows is None and self._reader.is_worth_a_thread(statement):
             with suppress(TooLong):
-                rows = await asyncio.to_thread(self._reader.slowly, statement, SLOW_S)
+                rows = await asyncio.to_thread(self._reader.query_in_thread, statement, SLOW_S)
         if self._reader.found_damage:
-            self._asked.set()  # for the task to see it now
+            self._refresh_requested.set()  # so that the task notices at once
         return rows
 
-    def written(self, asked_at: float | None) -> None:
-        """It counts no frames: that the primary has answered tells nothing of the copy."""
+    def note_write(self, asked_at: float | None) -> None:
+        """Do nothing: without frame numbers, an answer of the primary says nothing about the copy."""
 
     async def _discard(self) -> None:
         self._remove()
 
     def _remove(self) -> None:
-        self._reader.forget()
+        self._reader.close_connections()
         for suffix in _FILES:
             Path(f"{self._source.path}{suffix}").unlink(missing_ok=True)
 
     async def _release(self) -> None:
-        self._reader.forget()
+        self._reader.close_connections()
 
 
-class Syncing:
-    """The process that syncs, for as long as the context lasts."""
+class SyncProcess:
+    """The syncing process, running while the context is open."""
 
     def __init__(self, command: Sequence[str], source: ReplicaSource) -> None:
         self._command = command
@@ -142,7 +142,7 @@ class Syncing:
         self._process: asyncio.subprocess.Process | None = None
         self._is_open = False
 
-    async def __aenter__(self) -> Syncing:
+    async def __aenter__(self) -> SyncProcess:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -156,30 +156,30 @@ class Syncing:
             "path": str(self._source.path.absolute()),
             "url": self._source.endpoint,
             "token": self._source.token or "",
-            "open_s": _OPEN_S,
+            "open_s": _OPEN_TIMEOUT_S,
             "sync_s": max(1, round(self._source.timeout)),
         }
         try:
-            await self._say(json.dumps(order))
+            await self._send_line(json.dumps(order))
         except BaseException:
             await self.__aexit__()
             raise
         return self
 
     async def sync(self) -> None:
-        """Fetch what is new; raise what is in the way."""
+        """Fetch new commits, or raise the reason why it failed."""
         assert self._process is not None
         assert self._process.stdout is not None
         if self._is_open:
-            await self._say("sync")
+            await self._send_line("sync")
         answer = await self._process.stdout.readline()
         self._is_open = True
         if not answer:
             raise NoAnswer("the sync took too long, or its process ended")
         if error := json.loads(answer)["error"]:
-            raise _told(error)
+            raise _convert_error(error)
 
-    async def _say(self, line: str) -> None:
+    async def _send_line(self, line: str) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -193,7 +193,7 @@ class Syncing:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            async with asyncio.timeout(_END_S):
+            async with asyncio.timeout(_EXIT_TIMEOUT_S):
                 await self._process.wait()
         except BaseException as error:
             self._process.kill()
@@ -202,8 +202,8 @@ class Syncing:
                 raise
 
 
-def _told(error: str) -> Exception:
-    """The package knows one kind of error, and tells them apart by their text alone."""
+def _convert_error(error: str) -> Exception:
+    """Return the exception for an error of the package, which differ only by their text."""
     text = " ".join(error.split())
     if _NOT_OFFERED.search(text):
         return SyncRefused(f"the server does not know this package's protocol: {text}")

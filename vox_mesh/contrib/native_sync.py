@@ -1,9 +1,9 @@
-"""The process that syncs a native replica; run by its path, it knows nothing of the rest.
+"""Sync a native replica in a separate process. Run by its path; imports nothing of vox-mesh.
 
-The package keeps Python's lock while it talks to the server and knows no deadline. So it has a process of its
-own, which the kernel ends when a call takes too long, and which ends with its parent's pipe.
+The package holds the GIL while it talks to the server, and has no deadlines. So it runs in its own process,
+which the kernel ends when a call takes too long, and which ends when its parent's pipe closes.
 
-Reads the order as a line of JSON, then syncs for each further line; answers each with a line of JSON.
+Reads its parameters as a line of JSON, then syncs for each further line; answers each with a line of JSON.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import sys
 
 
 def main() -> int:
-    """Open the replica, then sync whenever asked."""
+    """Open the replica, then sync for each line of input."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the package logs to stdout
     os.environ["RUST_LOG"] = "off"
     os.umask(0o077)
-    # The alarm's default is the end of the process, whatever Python is doing.
+    # The default action of the alarm ends the process, whatever Python is doing.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = json.loads(sys.stdin.readline())

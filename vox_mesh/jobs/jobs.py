@@ -303,7 +303,7 @@ class Jobs:
             async with aclosing(self.watch(reference)) as states:
                 job = await anext(states)
             while not job.has_ended:
-                await self._endings.ended(job.job_id)
+                await self._endings.wait_until_ended(job.job_id)
                 with suppress(DatabaseUnavailable):  # continues when the database is back
                     job = await self.roster.find(job.job_id)
             return job

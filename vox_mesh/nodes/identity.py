@@ -15,7 +15,7 @@ from typing import Final
 
 from vox_mesh.errors import BadSettings, KeyRefused
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.store.files import kept_once, make_private
+from vox_mesh.store.files import load_or_create, make_private
 from vox_mesh.store.slots import ID_FILE
 
 COMMANDS: Final = "/cli"
@@ -73,7 +73,7 @@ def _kept(folder: Path, node_id: str | None) -> tuple[str, SigningKey]:
 
     try:
         make_private(folder)
-        kept = kept_once(folder / ID_FILE, lambda: (node_id or _new_id(folder.name)).encode() + b"\n")
+        kept = load_or_create(folder / ID_FILE, lambda: (node_id or _new_id(folder.name)).encode() + b"\n")
         return node_id or kept.decode().strip(), kept_key(folder / _KEY_FILE)
     except OSError as error:
         raise BadSettings(

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.store.files import kept_once
+from vox_mesh.store.files import load_or_create
 
 _LOST: Final = "put the key back, or move the file away and have the owner run `vox-mesh nodes rekey`"
 
@@ -24,7 +24,7 @@ def new_key() -> Ed25519PrivateKey:
 
 def kept_key(path: Path, *, hint: str = _LOST) -> SigningKey:
     """The key in the file, made when it is first asked for; `hint` says what to do if it holds none."""
-    pem = kept_once(path, _new_pem)
+    pem = load_or_create(path, _new_pem)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise BadSettings(f"the key {path} can be read by others", hint=f"chmod 600 {path}")
     try:

@@ -35,7 +35,7 @@ from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.rows import Row, Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement
-from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_FRAME, RequestWrapper
+from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_WRAPPER, RequestWrapper
 from vox_mesh.store.write.journal import DirectDatabase
 from vox_mesh.store.write.request import Tenant, Verdict, answered_rows, by_key
 
@@ -233,7 +233,7 @@ class OpLogWriter:
             guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *who, *window))
             return RequestWrapper((guard,), condition=Statement(_IS_CURRENT, (*who, *days)))
         if not self._clock.is_set:
-            return NO_FRAME
+            return NO_WRAPPER
         guard = Statement(_SQL["refuse_unless_on_time"], window)
         return RequestWrapper((guard,), condition=Statement(_IS_ON_TIME, (*_NOBODY, *days)))
 

@@ -137,21 +137,21 @@ class AutoReplica:
         """Answer a query, or return `None` if the replica can't."""
         return await self._chosen.answer(statement)
 
-    def written(self, asked_at: float | None) -> None:
+    def note_write(self, asked_at: float | None) -> None:
         """Note that a write was sent to the primary; `asked_at` is `None` if it was not answered."""
-        self._chosen.written(asked_at)
+        self._chosen.note_write(asked_at)
 
-    async def caught_up(self, progress: Progress, patience_s: float) -> None:
+    async def wait_until_caught_up(self, progress: Progress, patience_s: float) -> None:
         """Wait until the replica has all commits made before this call."""
         first = self._chosen
         try:
-            await first.caught_up(progress, patience_s)
+            await first.wait_until_caught_up(progress, patience_s)
         except ReplicaOff:
             if self._switching is not None:
                 await asyncio.wait([self._switching])
             if self._chosen is first:
                 raise
-            await self._chosen.caught_up(progress, patience_s)
+            await self._chosen.wait_until_caught_up(progress, patience_s)
 
     def status(self) -> ReplicaStatus:
         """Return the status of the replica."""

@@ -14,7 +14,7 @@ from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
 from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.settings import Settings
-from vox_mesh.store.engine import Ask, Engine, Note, unnoted
+from vox_mesh.store.engine import Ask, Engine, Note, ignore_note
 from vox_mesh.store.replica.floor import ReadWatermark
 from vox_mesh.store.replica.mark import replica_path
 from vox_mesh.store.replica.replica import Replica
@@ -82,7 +82,7 @@ async def open_store_of(
     async with AsyncExitStack() as undoing:  # closes what was opened if the rest fails
         if slot is not None:
             undoing.callback(slot.release)
-        engine = shared or await open_engine(settings, unnoted if watermark is None else watermark.note)
+        engine = shared or await open_engine(settings, ignore_note if watermark is None else watermark.note)
         undoing.push_async_callback(engine.close)
         store = Store(
             settings.home,
@@ -95,9 +95,9 @@ async def open_store_of(
             slot=slot,
             changes=changes,
             listener=_listener(settings, engine, changes),
-            floor=watermark,
+            watermark=watermark,
             replica=_replica(settings, slot, engine.query, watermark, changes, stats),
-            journal=journal,
+            interceptor=journal,
             traffic=stats,
             wal=getattr(engine, "wal", None),
             monotonic=injected.monotonic,
@@ -203,7 +203,7 @@ def _token(settings: Settings) -> str | None:
     return None if settings.db_token is None else settings.db_token.get_secret_value()
 
 
-async def open_engine(settings: Settings, note: Note = unnoted) -> Engine:
+async def open_engine(settings: Settings, note: Note = ignore_note) -> Engine:
     """Open the engine below a store, for work on the whole database such as backup and restore."""
     # Imported late: a command on the file backend does not load the network engines.
     if settings.home is Home.MEMORY:

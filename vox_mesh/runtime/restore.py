@@ -346,7 +346,7 @@ class _Restore:
     async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
-        return await self._caller.carry(attempt, lambda: loop.time() < deadline)
+        return await self._caller.call(attempt, lambda: loop.time() < deadline)
 
 
 def _stop_error(error: StepError | None) -> MeshError:

@@ -1,4 +1,4 @@
-"""Storage: one store in three homes. It knows nothing of locks, jobs or messages."""
+"""Store the shared state in one of three backends, independently of locks, jobs and messages."""
 
 from __future__ import annotations
 

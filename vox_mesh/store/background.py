@@ -1,4 +1,4 @@
-"""Background tasks: an unexpected exception is counted and logged, and the task goes on."""
+"""Keep background tasks running: count and log their unexpected exceptions, and restart them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Final
 
 _log = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 30.0
-_SOUND_S: Final = 60.0
-"""A run of this length was sound: the next pause is short again."""
+_MIN_PAUSE_S: Final = 0.1
+_MAX_PAUSE_S: Final = 30.0
+_STABLE_RUN_S: Final = 60.0
+"""After a run of this length, the next pause is short again."""
 
-_TRACEBACK_EVERY_S: Final = 60.0
+_TRACEBACK_INTERVAL_S: Final = 60.0
 
 
 class BackgroundFaults:
     """Counts the unexpected exceptions of background tasks.
 
-    Each kind, a task and a type of exception, is logged with its traceback once a minute at most.
+    Each combination of task and exception type is logged, with its traceback, at most once a minute.
     """
 
     def __init__(
@@ -39,18 +39,18 @@ class BackgroundFaults:
         """The latest fault of each task."""
 
     def note(self, task: str, error: BaseException) -> None:
-        """Count a fault, and log it unless its kind was logged within the last minute."""
+        """Count a fault, and log it unless one of its kind was logged within the last minute."""
         self.counts[task] += 1
         self.latest[task] = f"{type(error).__name__}: {error}"
         kind, now = (task, type(error)), self._monotonic()
-        if now - self._logged_at.get(kind, -_TRACEBACK_EVERY_S) >= _TRACEBACK_EVERY_S:
+        if now - self._logged_at.get(kind, -_TRACEBACK_INTERVAL_S) >= _TRACEBACK_INTERVAL_S:
             self._logged_at[kind] = now
             _log.error("background task failed and goes on: task=%s", task, exc_info=error)
 
-    async def absorb(self, task: str, doing: Awaitable[object]) -> None:
-        """Wait for something that is done once; a fault of it is noted."""
+    async def absorb(self, task: str, work: Awaitable[object]) -> None:
+        """Await something that runs once, and note its fault if it fails."""
         try:
-            await doing
+            await work
         except Exception as error:
             self.note(task, error)
 
@@ -61,12 +61,12 @@ class BackgroundFaults:
         *,
         fatal: tuple[type[Exception], ...] = (),
     ) -> None:
-        """Run until it returns or is cancelled; after a fault, run again when a growing pause is over.
+        """Run until it returns or is cancelled; after a fault, restart it with increasing delays.
 
         Raises:
-            Exception: One of `fatal`, after which running again is of no use.
+            Exception: One of `fatal`, after which a restart is pointless.
         """
-        pause_s = _FIRST_PAUSE_S
+        pause_s = _MIN_PAUSE_S
         while True:
             began = self._monotonic()
             try:
@@ -79,13 +79,13 @@ class BackgroundFaults:
                 self.note(task, error)
             except Exception as error:
                 self.note(task, error)
-            if self._monotonic() - began > _SOUND_S:
-                pause_s = _FIRST_PAUSE_S
+            if self._monotonic() - began > _STABLE_RUN_S:
+                pause_s = _MIN_PAUSE_S
             await self._sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
 
 def is_cancelled() -> bool:
-    """Return whether the current task was asked to end, not only a part of its work."""
+    """Return whether the current task itself was cancelled, not only a part of its work."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

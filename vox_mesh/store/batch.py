@@ -1,6 +1,6 @@
-"""A batch: the steps of one transaction, sent in one request.
+"""Build a batch: the steps of one transaction, sent in one request.
 
-Conditions are those of Hrana: a server runs the batch as it is, and a local engine walks it.
+Conditions are those of the Hrana protocol: a server evaluates them itself, a local engine step by step.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from vox_mesh.store.rows import Value
 
-StepEnd = bool | None
-"""What became of a step: done, failed, or (`None`) skipped."""
+StepVerdict = bool | None
+"""The result of a step: `True` succeeded, `False` failed, `None` skipped."""
 
 
 class Ok(NamedTuple):
@@ -20,8 +20,8 @@ class Ok(NamedTuple):
 
     step: int
 
-    def holds(self, verdicts: Sequence[StepEnd]) -> bool:
-        """Whether it is so, given what became of the steps so far."""
+    def holds(self, verdicts: Sequence[StepVerdict]) -> bool:
+        """Return whether the condition holds, given the results of the steps so far."""
         return verdicts[self.step] is True
 
 
@@ -30,29 +30,29 @@ class Failed(NamedTuple):
 
     step: int
 
-    def holds(self, verdicts: Sequence[StepEnd]) -> bool:
-        """Whether it is so, given what became of the steps so far."""
+    def holds(self, verdicts: Sequence[StepVerdict]) -> bool:
+        """Return whether the condition holds, given the results of the steps so far."""
         return verdicts[self.step] is False
 
 
 class Not(NamedTuple):
-    """The other does not hold."""
+    """The condition does not hold."""
 
     condition: Condition
 
-    def holds(self, verdicts: Sequence[StepEnd]) -> bool:
-        """Whether it is so, given what became of the steps so far."""
+    def holds(self, verdicts: Sequence[StepVerdict]) -> bool:
+        """Return whether the condition holds, given the results of the steps so far."""
         return not self.condition.holds(verdicts)
 
 
 class All(NamedTuple):
-    """All of them hold."""
+    """All conditions hold."""
 
     conditions: tuple[Condition, ...]
 
-    def holds(self, verdicts: Sequence[StepEnd]) -> bool:
-        """Whether it is so, given what became of the steps so far."""
-        # A plain loop: this is asked for every request, and `all` costs more.
+    def holds(self, verdicts: Sequence[StepVerdict]) -> bool:
+        """Return whether the condition holds, given the results of the steps so far."""
+        # A plain loop: this runs for every request, and `all` costs more.
         for each in self.conditions:  # noqa: SIM110
             if not each.holds(verdicts):
                 return False
@@ -60,12 +60,12 @@ class All(NamedTuple):
 
 
 class AnyOf(NamedTuple):
-    """At least one of them holds."""
+    """At least one condition holds."""
 
     conditions: tuple[Condition, ...]
 
-    def holds(self, verdicts: Sequence[StepEnd]) -> bool:
-        """Whether it is so, given what became of the steps so far."""
+    def holds(self, verdicts: Sequence[StepVerdict]) -> bool:
+        """Return whether the condition holds, given the results of the steps so far."""
         for each in self.conditions:  # noqa: SIM110
             if each.holds(verdicts):
                 return True
@@ -76,15 +76,15 @@ Condition = Ok | Failed | Not | All | AnyOf
 
 
 class BatchStep(NamedTuple):
-    """One statement and when to run it: on its condition or, without one, if the step before it succeeded."""
+    """One statement, run on its condition or, without one, if the previous step succeeded."""
 
     sql: str
     params: Sequence[Value] = ()
     condition: Condition | None = None
     wants_rows: bool = False
 
-    def is_due(self, verdicts: Sequence[StepEnd]) -> bool:
-        """Whether to run it, given what became of all steps before it."""
+    def is_due(self, verdicts: Sequence[StepVerdict]) -> bool:
+        """Return whether to run the step, given the results of all steps before it."""
         if self.condition is None:
             return not verdicts or verdicts[-1] is True
         return self.condition.holds(verdicts)
@@ -95,7 +95,7 @@ _COMMIT: Final = BatchStep("COMMIT")
 
 @cache
 def _rollback(commit: int) -> BatchStep:
-    """The last step, if that one is the `COMMIT`; that of each length is made once."""
+    """Return the last step of a batch whose `COMMIT` is the step `commit`."""
     return BatchStep("ROLLBACK", (), All((Not(Ok(commit)), Ok(0))))
 
 
@@ -114,22 +114,22 @@ class StepError(NamedTuple):
 
     @property
     def is_busy(self) -> bool:
-        """Another writer was in the way; nothing is wrong with the statement."""
+        """Return whether another writer held the database; the statement itself is fine."""
         return self.code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
     @property
     def is_constraint(self) -> bool:
-        """The schema said no."""
+        """Return whether a constraint of the schema failed."""
         return self.code.startswith("SQLITE_CONSTRAINT")
 
     @property
     def is_fault(self) -> bool:
-        """The database is in trouble, whatever the statement."""
+        """Return whether the database itself failed, independently of the statement."""
         return self.code.startswith(_FAULTS)
 
     @property
     def is_storage(self) -> bool:
-        """The disk of the database is full, or fails."""
+        """Return whether the disk of the database is full or failing."""
         return self.code.startswith(_STORAGE)
 
 
@@ -152,10 +152,10 @@ StepResult = StepRows | StepError | None
 
 
 class Batch:
-    """`BEGIN IMMEDIATE`, the steps, `COMMIT` if the last of them went well, else `ROLLBACK`.
+    """`BEGIN IMMEDIATE`, the steps, `COMMIT` if the last of them succeeded, else `ROLLBACK`.
 
-    Steps are added in order. `encoded` is where a driver keeps the batch as bytes, so that sending it again
-    sends the same. `scripts` is how many go in one go.
+    Steps are added in order. `encoded` is the driver's encoding of the batch, so that a retry sends the same
+    bytes. `scripts` is the number of scripts that the batch applies at once.
     """
 
     __slots__ = ("encoded", "scripts", "steps")
@@ -166,15 +166,15 @@ class Batch:
         self.scripts = 1
 
     @classmethod
-    def lone(cls, sql: str, params: Sequence[Value]) -> Batch:
-        """One statement, which is a transaction by itself."""
+    def single_statement(cls, sql: str, params: Sequence[Value]) -> Batch:
+        """Create a batch of one statement that is a transaction by itself."""
         batch = cls()
         batch.steps = [BatchStep(sql, params, wants_rows=True)]
         return batch
 
     @property
-    def is_lone(self) -> bool:
-        """Whether it is one statement, without `BEGIN` and `COMMIT`."""
+    def is_single_statement(self) -> bool:
+        """Return whether the batch is one statement, without `BEGIN` and `COMMIT`."""
         return len(self.steps) == 1
 
     def add(
@@ -185,44 +185,44 @@ class Batch:
         after: Condition | None = None,
         wants_rows: bool = False,
     ) -> int:
-        """Add a step that runs if the one before it succeeded, or on the condition given; its index."""
+        """Add a step that runs if the previous one succeeded, or on the given condition. Return its index."""
         steps = self.steps
         index = len(steps)
         steps.append(BatchStep(sql, params, after, wants_rows))
         return index
 
     def seal(self, after: Condition | None = None) -> Batch:
-        """Add the end: `COMMIT` after the last step (or on the condition given), otherwise `ROLLBACK`."""
+        """Add the end: `COMMIT` after the last step (or on the given condition), otherwise `ROLLBACK`."""
         commit = _COMMIT if after is None else _COMMIT._replace(condition=after)
         self.steps += (commit, _rollback(len(self.steps)))
         return self
 
 
 class BatchResult(NamedTuple):
-    """What became of each step of a sealed batch."""
+    """The result of each step of a sealed batch."""
 
     steps: Sequence[StepResult]
 
     @property
     def committed(self) -> bool:
-        """Whether the transaction took effect."""
+        """Return whether the transaction took effect."""
         return isinstance(self.steps[-2 if len(self.steps) > 1 else 0], StepRows)
 
     @property
     def commit_error(self) -> StepError | None:
-        """Why the end of the transaction failed, if it came to that."""
+        """Return the error of the `COMMIT`, if it was reached and failed."""
         end = self.steps[-2 if len(self.steps) > 1 else 0]
         return end if isinstance(end, StepError) else None
 
     @property
     def is_over(self) -> bool:
-        """Whether the connection is out of the transaction; if not, it must not be used again."""
+        """Return whether the connection has left the transaction; if not, it must not be reused."""
         begin = self.steps[0]
         if isinstance(begin, StepError) and len(self.steps) > 1:
-            return begin.is_busy  # any other failure says that it was in one before
+            return begin.is_busy  # any other failure means that a transaction was already open
         return len(self.steps) == 1 or self.committed or isinstance(self.steps[-1], StepRows)
 
     @property
     def error(self) -> StepError | None:
-        """The first failure."""
+        """Return the first error."""
         return next((step for step in self.steps if isinstance(step, StepError)), None)

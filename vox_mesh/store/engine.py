@@ -1,4 +1,4 @@
-"""What a home must offer: to run a batch in one request, and to answer a query."""
+"""Define the interface of a backend: run a batch in one request, answer a query."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vox_mesh.store.script import Statement
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """Which way the database is reached."""
+    """How the database is reached."""
 
     driver: str
     address: str
@@ -22,40 +22,40 @@ class EngineFacts:
 
 
 Ask = Callable[[Statement], Awaitable[Rows]]
-"""Answers a query."""
+"""Runs a query and returns its rows."""
 
 Note = Callable[[int | None, int], None]
-"""Is told, with every answer of a server, the last frame of its log and over which connection it came.
+"""Called with each server answer: the last frame of the server's log, and the number of the connection.
 
-`None`: it did not say. 0: the connection is not kept.
+The frame is `None` if the server did not report it; the connection is 0 if it is not kept open.
 """
 
 
-def unnoted(_frame: int | None, _connection: int) -> None:
-    """For those who have no use for it."""
+def ignore_note(_frame: int | None, _connection: int) -> None:
+    """Do nothing: a `Note` for callers that do not track log positions."""
 
 
 class Engine(Protocol):
-    """One database, seen by one process.
+    """One process's connection to one database.
 
-    `Unreachable` means that nothing was sent, `NoAnswer` that something was and its effect is unknown.
-    A step that fails is part of the result, not an error.
+    `Unreachable` means that nothing was sent, `NoAnswer` that the outcome of what was sent is unknown.
+    A failed step is part of the result and raises nothing.
     """
 
     max_scripts: int
-    """How many scripts are worth putting into one batch."""
+    """The number of scripts above which a larger batch gains nothing."""
 
     async def run(self, batch: Batch) -> BatchResult:
-        """Run the batch's transaction. Cancelled before it began, it has no effect."""
+        """Run the batch's transaction. If cancelled before it began, it has no effect."""
 
     async def query(self, statement: Statement) -> Rows:
-        """Answer a query from what is committed."""
+        """Run a query on committed data."""
 
     def snapshot(self) -> AbstractAsyncContextManager[Ask]:
-        """Several queries of one moment: each is answered from the same committed state."""
+        """Return a context in which all queries see the same committed state."""
 
     async def facts(self) -> EngineFacts:
-        """Which way the database is reached."""
+        """Return how the database is reached."""
 
     async def close(self) -> None:
-        """Let go of files, threads and connections."""
+        """Release files, threads and connections."""

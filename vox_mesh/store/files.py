@@ -1,4 +1,4 @@
-"""Folders for what is this user's alone."""
+"""Create private folders and files, and write files durably."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 
 def make_private(folder: Path) -> None:
-    """Create the folder, and those above it that are missing, closed to other users."""
-    # One by one, because `parents=True` would leave those in between open to all.
+    """Create the folder and its missing parents, accessible to this user only."""
+    # One by one, because `parents=True` would create the parents accessible to everyone.
     for each in (*reversed(folder.parents), folder):
         each.mkdir(exist_ok=True, mode=0o700)
 
 
-def kept_once(path: Path, make: Callable[[], bytes]) -> bytes:
-    """What the file holds, made by whoever comes first; readable by this user alone."""
+def load_or_create(path: Path, make: Callable[[], bytes]) -> bytes:
+    """Return the content of the file, and create it, readable by this user only, if it does not exist."""
     if not path.exists():
-        # A name of its own, for this user alone: threads share a process id, and so do containers.
+        # A unique temporary name: threads share a process id, and so may containers.
         descriptor, draft = tempfile.mkstemp(".new", f"{path.name}.", path.parent)
         try:
             os.write(descriptor, make())
@@ -33,17 +33,17 @@ def kept_once(path: Path, make: Callable[[], bytes]) -> bytes:
 
 
 def publish(draft: Path, path: Path) -> int:
-    """Give a file that is complete its name, for good; its size."""
+    """Rename a complete file to its final name, durably. Return its size in bytes."""
     with draft.open("rb") as file:
         os.fsync(file.fileno())
         size = os.fstat(file.fileno()).st_size
     draft.rename(path)
-    keep_names(path.parent)
+    sync_folder(path.parent)
     return size
 
 
-def keep_names(folder: Path) -> None:
-    """Have the names in a folder survive a loss of power."""
+def sync_folder(folder: Path) -> None:
+    """Flush a folder to disk, so that its file names survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

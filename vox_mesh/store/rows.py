@@ -1,4 +1,4 @@
-"""Values and rows: what goes into the database, and comes back exactly as it went in."""
+"""Define the values and rows that the database stores and returns unchanged."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import Any, Final
 from vox_mesh.errors import BadValue
 
 Value = int | float | str | bytes | None
-"""What a column can hold. A `bool` is taken for the integer it is."""
+"""A column's value. A `bool` is stored as an integer."""
 
 _INT_LIMIT: Final = 1 << 63
 
 
 def check_values(values: Iterable[Value]) -> int:
-    """Refuse, before anything is sent, what one of the homes would not give back unchanged.
-
-    Returns about how many bytes the values take: each is looked at only once.
-    """
+    """Reject values that a backend would not return unchanged. Return their approximate size in bytes."""
     weight = 64
     for value in values:
         if isinstance(value, str):
@@ -51,7 +48,7 @@ def _check_text(text: str) -> None:
 
 
 class Row(tuple[Value, ...]):
-    """A row: a tuple that also answers by column name, `row["fence_token"]`."""
+    """A tuple with access by column name, `row["fence_token"]`."""
 
     columns: tuple[str, ...]
     __slots__ = ()
@@ -65,20 +62,20 @@ class Row(tuple[Value, ...]):
         return tuple.__getitem__(self, key)
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as a dictionary by column name."""
+        """Return the row as a dictionary by column name."""
         return dict(zip(self.columns, self, strict=True))
 
 
 @lru_cache(maxsize=1_024)
 def _row_type(columns: tuple[str, ...]) -> type[Row]:
-    """One class for each set of columns instead of a reference per row: rows stay as small as tuples."""
+    """Return the row class for these columns. A class per set of columns keeps rows as small as tuples."""
     return type("Row", (Row,), {"columns": columns, "__slots__": ()})
 
 
 class Rows(Sequence[Row]):
     """The rows of an answer, in order, with their column names.
 
-    `age_s` is how old the answer may be at the most; 0 when the database itself gave it.
+    `age_s` is the maximum age of the answer in seconds; 0 if it came from the database itself.
     """
 
     __slots__ = ("_rows", "age_s", "columns")
@@ -108,7 +105,7 @@ class Rows(Sequence[Row]):
 
     @property
     def value(self) -> Any:
-        """The first value of the first row, or `None` when there is no row."""
+        """Return the first value of the first row, or `None` without rows."""
         return self._rows[0][0] if self._rows else None
 
 

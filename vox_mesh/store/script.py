@@ -1,4 +1,4 @@
-"""Scripts: a change as a short list of guarded statements that is applied whole, once, or not at all."""
+"""Describe one atomic change as a script: guarded statements under an idempotency key."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ MAX_ANSWER_COLUMNS: Final = 12
 MAX_SCRIPT_BYTES: Final = 8 * 2**20
 _NO_REFUSALS: Final[Mapping[int, str]] = {}
 _NOT_IN_JSON: Final = (float, bytes)
-_OP_BYTES: Final = 512  # an entry of the log, without its payload
+_OP_BYTES: Final = 512  # size of a log entry without its payload
 
 Keys = Callable[[], str]
-"""Makes ULIDs that nobody else makes."""
+"""Generates unique ULIDs."""
 
 _own: Final[Keys] = UlidSource(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
 _keys: Final = ContextVar("vox_mesh_keys", default=_own)
 
 
 def new_key() -> str:
-    """Makes the key of a script that was given none."""
+    """Return a new idempotency key."""
     return _keys.get()()
 
 
 def keys_from(source: Keys) -> None:
-    """Have all new keys come from this source, in this context and in whatever is begun in it."""
+    """Take new keys from this source, in this context and in all tasks started in it."""
     _keys.set(source)
 
 
 class Statement:
-    """One SQL statement with its values. `refusal` names the guard that it is, if it is one."""
+    """One SQL statement with its values. For a guard, `refusal` is the reason of its rejection."""
 
     __slots__ = ("params", "refusal", "sql", "weight")
 
@@ -53,7 +53,7 @@ class Statement:
 
 
 def guard(condition: str, params: Sequence[Value] = (), *, refusal: str) -> Statement:
-    """A statement that lets the script go on only if `condition` holds in its transaction.
+    """Return a statement that lets the script continue only if `condition` holds in its transaction.
 
     Otherwise the script is rolled back and raises `Refused` with `refusal` as its reason.
     """
@@ -64,10 +64,10 @@ def guard(condition: str, params: Sequence[Value] = (), *, refusal: str) -> Stat
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the script answers with: a query that runs after its statements, in its transaction.
+    """A query that runs after the script's statements, in its transaction, and returns its result.
 
-    The rows are kept with the script's key. Their order is the same each time, but only the query's own
-    columns say what it is. `changes()` in it tells what the last statement changed.
+    The rows are stored under the script's key. Their order is stable, but only the query's own columns
+    define it. `changes()` in the query is the number of rows that the last statement changed.
     """
 
     sql: str
@@ -81,9 +81,9 @@ class Answer:
 
 
 class Op(NamedTuple):
-    """What a script is in the log: its kind, its payload as canonical JSON, the ops it depends on.
+    """A script's entry in the op log: its kind, its payload as canonical JSON, the ops it depends on.
 
-    `signed`: it gets a signature of its own. `remark`: the reason that is noted when it is accepted.
+    `signed`: the entry gets its own signature. `remark`: the reason recorded when it is accepted.
     """
 
     kind: str
@@ -94,12 +94,12 @@ class Op(NamedTuple):
 
 
 class Script:
-    """Statements that take effect together, once, under a key; with an op, the log tells what became of them.
+    """Statements applied atomically and once, under an idempotency key; an op adds an entry to the log.
 
-    `appendable` scripts only add rows and need no answer: while the database is away they are kept in the
-    spool and replayed later. `repeatable` scripts do by themselves the same when they run twice, so nothing
-    is remembered of them, and their answer may be a statement that changes rows and returns them. A script
-    that is both has no answer when the spool kept it.
+    `appendable` scripts only add rows and need no answer: while the database is unreachable they are spooled
+    and replayed later. `repeatable` scripts are idempotent by themselves, so their keys are not stored, and
+    their answer may be a statement that changes rows and returns them. A script that is both has no answer
+    if it was spooled.
     """
 
     __slots__ = (
@@ -139,7 +139,7 @@ class Script:
             raise BadValue("a repeatable script is not remembered, so it can't be an op")
         if appendable and repeatable and shape is None:
             raise BadValue("a repeatable script that may have to wait on disk has a shape")
-        # Whoever chose a key may send it again, so it is remembered for longer.
+        # A caller that chose the key may send it again, so it is kept for longer.
         self.may_come_again = key is not None
         self.leaves_key = not self.repeatable and (op is None or self.has_answer)
         if key is None:
@@ -171,24 +171,24 @@ class Script:
         appendable: bool = False,
         op: Op | None = None,
     ) -> Script:
-        """A script of a given shape: a run of them merges into few statements for all."""
+        """Create a script of a given shape. Consecutive scripts of one shape share their statements."""
         return cls(shape=shape, item=item, key=key, appendable=appendable, op=op)
 
     @property
-    def is_lone(self) -> bool:
-        """Whether it can be a request by itself, without a transaction around it."""
+    def is_single_statement(self) -> bool:
+        """Return whether the script can be sent as a single statement, without a transaction around it."""
         return self.shape is not None and self.shape.lone is not None
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns that it answers with."""
+        """Return the names of the answer's columns."""
         if self.shape is not None:
             return self.shape.columns
         return () if self.answer is None else self.answer.columns
 
     @property
     def refusals(self) -> Mapping[int, str]:
-        """Which of its statements are guards, and the reasons that they give."""
+        """Return the reason of each guard, by the index of its statement."""
         if self.shape is not None:
             return self.shape.refusals
         if not self.statements:
@@ -201,23 +201,23 @@ class Script:
 
 
 Item = Mapping[str, str | int | None]
-"""The values of one script of a shape. They travel as JSON, so floats and bytes are not among them."""
+"""The values of one script of a shape. They are sent as JSON, so floats and bytes are not allowed."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # there is one of each name
+@dataclass(frozen=True, slots=True, eq=False)  # names are unique
 class Shape:
-    """Hot scripts that differ only in their values, written once for any number of them.
+    """Statements shared by scripts that differ only in their values.
 
-    Each statement has a single parameter `?1`, a JSON array of objects: an item's values and, as `key`,
-    its script's key. `answer` selects `key` first, then `columns`: rows find their script by key,
-    never by position. Scripts run merged, so the statements must do the same as one after another
-    would; two items with the same `subject` are never merged. A name is registered once, so that a
-    spooled script finds its shape again.
+    Each statement has one parameter `?1`, a JSON array of objects: the values of an item and, as `key`, the
+    key of its script. `answer` selects `key` first, then `columns`: rows are matched to scripts by key, never
+    by position. The statements run once for several scripts and must have the same effect as running them
+    one by one; two items with the same `subject` are never merged. Names are unique, so that a spooled
+    script finds its shape again.
 
-    Statements of `repeatable` scripts are also given the scope, `?2`, and the repository, `?3`; their rows
-    begin with the subject instead of the key. `lone` does the same for one script that is a request by
-    itself, without a transaction around it: `?1` is the scope, `?2` the repository, `IS_CURRENT` stands for
-    the guard of the request, and from `?7` on it is given the item's `lone_values`, of which `key` is one.
+    Statements of `repeatable` scripts also get the scope as `?2` and the repository as `?3`; their rows begin
+    with the subject instead of the key. `lone` has the same effect for one script that is sent as a single
+    statement, without a transaction around it: `?1` is the scope, `?2` the repository, `IS_CURRENT` stands
+    for the guard of the request, and from `?7` on come the item's `lone_values`, of which `key` is one.
     """
 
     name: str
@@ -245,16 +245,16 @@ _SHAPES: Final[dict[str, Shape]] = {}
 
 
 def shape_named(name: str) -> Shape | None:
-    """The registered shape of that name."""
+    """Return the registered shape of that name."""
     return _SHAPES.get(name)
 
 
 class Outcome(NamedTuple):
-    """How a script ended that was not refused.
+    """The result of a script that was applied or spooled.
 
-    `spooled`: it waits in the local spool for the database to come back. `repeated`: it had been applied
-    before under this key, and this is the answer of that time; of a repeatable script, it may have been, and
-    this is the answer of now.
+    `spooled`: it is in the local spool until the database is back. `repeated`: it had already been applied
+    under this key, and this is the answer from then; a repeatable script may have been applied before, and
+    this is its current answer.
     """
 
     key: str
@@ -273,8 +273,8 @@ def _check_item(item: Item) -> int:
             raise BadValue(f"{name!r} is a {type(value).__name__}, which a shape's item can't hold")
         else:
             others.append(value)
-    text = "".join(texts)  # they are looked at together, which is quicker
-    if "\0" in text:  # older SQLite ends a JSON string there
+    text = "".join(texts)  # checking all at once is faster
+    if "\0" in text:  # older SQLite versions end a JSON string there
         name = next(name for name, value in item.items() if isinstance(value, str) and "\0" in value)
         raise BadValue(f"{name!r} holds a NUL character, which a shape's item can't hold")
     return check_values((text, *others))

@@ -1,7 +1,7 @@
-"""Slots: the identity that a process takes on start and gives back at its end.
+"""Manage slots: the identity that a process takes when it starts and releases when it ends.
 
-A slot is a folder under `VOX_MESH_HOME`. The OS file lock on it goes with its process, however that ends;
-the folder keeps the slot's writer name and spool for the next one.
+A slot is a folder under `VOX_MESH_HOME`. The OS releases its file lock with the process, however that ends;
+the folder keeps the slot's writer name and spool for its next owner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vox_mesh.store.files import make_private
 from vox_mesh.store.script import new_key
 
 ID_FILE: Final = "id"
-"""Where a slot keeps the id of its node."""
+"""The file in a slot that holds the id of its node."""
 
 _FOLDER: Final = "slots"
 
@@ -36,70 +36,70 @@ class Slot:
     descriptor: int
 
     def release(self) -> None:
-        """Give the slot back."""
+        """Release the slot."""
         os.close(self.descriptor)
 
 
 def take_slot(home: Path, name: str | None = None) -> Slot:
-    """Take the slot of that name, or the first that is free."""
+    """Take the slot of that name, or the first free one."""
     try:
         make_private(home / _FOLDER)
         if name is not None:
             return _take(slot_folder(home, name), name)
-        return next(slot for number in count(1) if (slot := _try(home / _FOLDER / str(number))))
+        return next(slot for number in count(1) if (slot := _try_take(home / _FOLDER / str(number))))
     except OSError as error:
-        raise _unusable(home, error) from None
+        raise _home_error(home, error) from None
 
 
 def take_command_slot(home: Path, name: str | None = None) -> Slot:
-    """Take the slot that a command works for: that of its node, or the first."""
+    """Take the slot that a command works for: its node's, or the first one."""
     try:
         make_private(home / _FOLDER)
         folder = slot_folder(home, name)
         return _take(folder, name or f"slot {folder.name}")
     except OSError as error:
-        raise _unusable(home, error) from None
+        raise _home_error(home, error) from None
 
 
 def _take(folder: Path, name: str) -> Slot:
-    slot = _try(folder)
+    slot = _try_take(folder)
     if slot is None:
         raise SlotInUse(
-            f"{name} is in use by {_holder(folder)}",
+            f"{name} is in use by {_describe_holder(folder)}",
             hint="stop that process, or choose another VOX_MESH_NODE_ID",
         )
     return slot
 
 
-def _unusable(home: Path, error: OSError) -> BadSettings:
+def _home_error(home: Path, error: OSError) -> BadSettings:
     return BadSettings(
         f"VOX_MESH_HOME: {home} can't be used: {error.strerror}", hint="for example VOX_MESH_HOME=.vox"
     )
 
 
 def slot_folder(home: Path, name: str | None = None) -> Path:
-    """The folder of the slot of that name or with that node's id; without one, that of the first slot."""
-    # Numbers are for those without a name; no name begins like this.
-    own = f"_{name}" if name is not None and name.isdecimal() else name
-    folder = home / _FOLDER / (own or "1")
+    """Return the folder of the slot with that name or node id; without a name, of the first slot."""
+    # Plain numbers are reserved for slots without a name; no name begins with an underscore.
+    folder_name = f"_{name}" if name is not None and name.isdecimal() else name
+    folder = home / _FOLDER / (folder_name or "1")
     if name is not None and not folder.exists():
-        for kept in sorted((home / _FOLDER).glob(f"*/{ID_FILE}")):
-            if kept.read_text().strip() == name:
-                return kept.parent
+        for id_file in sorted((home / _FOLDER).glob(f"*/{ID_FILE}")):
+            if id_file.read_text().strip() == name:
+                return id_file.parent
     return folder
 
 
 def slots(home: Path) -> Iterator[Path]:
-    """The folders of all slots."""
+    """Return the folders of all slots."""
     return (home / _FOLDER).glob("*/")
 
 
 def spools(home: Path) -> Iterator[Path]:
-    """All spool files, of live slots and of those that wait for an owner."""
+    """Return all spool files, of slots in use and of slots without an owner."""
     return (home / _FOLDER).glob("*/spool-*.db")
 
 
-def _try(folder: Path) -> Slot | None:
+def _try_take(folder: Path) -> Slot | None:
     folder.mkdir(exist_ok=True, mode=0o700)
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -109,20 +109,20 @@ def _try(folder: Path) -> Slot | None:
         return None
     os.truncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()} {int(time.time())}".encode(), 0)
-    return Slot(folder.name, folder, _writer(folder / "writer"), descriptor)
+    return Slot(folder.name, folder, _load_or_create_writer(folder / "writer"), descriptor)
 
 
-def _writer(path: Path) -> str:
-    """The name under which this slot's scripts are remembered, made once."""
-    if not path.exists() or not (written := path.read_text().strip()):
-        written = new_key()
+def _load_or_create_writer(path: Path) -> str:
+    """Return the writer name under which this slot's keys are stored; create it on first use."""
+    if not path.exists() or not (writer := path.read_text().strip()):
+        writer = new_key()
         draft = path.with_suffix(".new")
-        draft.write_text(written + "\n")
+        draft.write_text(writer + "\n")
         draft.replace(path)
-    return written
+    return writer
 
 
-def _holder(folder: Path) -> str:
+def _describe_holder(folder: Path) -> str:
     match (folder / "lock").read_text().split():
         case [pid, since]:
             age = max(0, int(time.time()) - int(since))

@@ -1,4 +1,4 @@
-"""What a process asks of its database, counted: for whoever measures it."""
+"""Count a process's requests to its database, for metrics."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from vox_mesh.store.script import Statement
 from vox_mesh.store.write.request import Verdict
 
 PING: Final = Statement(named("probe")["ping"])
-"""The least that can be asked."""
+"""The cheapest query."""
 
 
 @dataclass(slots=True)
 class StoreStats:
-    """What was sent, and how that went, since the process began."""
+    """Counters of requests and their results since the process started."""
 
     requests: Counts = field(default_factory=Counts)
-    """Requests to a server, by what they were for."""
+    """Requests to a server, by purpose."""
     batches: Histogram = field(default_factory=lambda: Histogram(FEW))
-    """How many scripts went in one request."""
+    """The number of scripts per request."""
     answered: int = 0
-    """Scripts that the database has answered for: applied, or refused."""
+    """Scripts that the database has applied or refused."""
     refusals: Counts = field(default_factory=Counts)
-    """Those of them that it refused, by the reason."""
+    """Refused scripts, by reason."""
     failures: int = 0
-    """Scripts that were not written, or not surely, for want of an answer."""
+    """Scripts that failed, or whose outcome is unknown, because no answer came."""
     unwritable_since: float | None = None
-    """Since when, by the clock that never steps, the database fails all writes; `None`: it takes them."""
+    """The monotonic time since which the database fails all writes; `None` while writes succeed."""
     faults: BackgroundFaults = field(default_factory=BackgroundFaults)
     """Unexpected exceptions of this process's background tasks."""
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
-        """The database has answered a request."""
+        """Count the answers to a request."""
         self.answered += len(verdicts)
         self.unwritable_since = None
         for verdict in verdicts:
@@ -51,7 +51,7 @@ class StoreStats:
 
 
 class CountedEngine:
-    """A server's engine, with a count of all that is sent to it."""
+    """A server's engine that counts all requests."""
 
     def __init__(
         self, engine: Engine, requests: Counts, monotonic: Callable[[], float] = time.monotonic
@@ -60,10 +60,10 @@ class CountedEngine:
         self._engine = engine
         self._requests = requests
         self._monotonic = monotonic
-        self.wrote: Callable[[float | None], None] = lambda asked_at: None
-        """Is told when a write had been sent that was answered; `None`: one was not."""
+        self.on_write: Callable[[float | None], None] = lambda asked_at: None
+        """Called after each write with the time at which it was sent; `None` if it was not answered."""
         self.is_refused = False
-        """Whether the last call ended because no connection could be made. A late answer says nothing."""
+        """Whether the last call failed because no connection could be made. A late answer does not count."""
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
@@ -71,7 +71,7 @@ class CountedEngine:
         asked_at: float | None = self._monotonic()
         try:
             result = await self._engine.run(batch)
-        except BaseException as fault:  # given up when its time was over, say
+        except BaseException as fault:  # also when cancelled at its deadline
             asked_at = None
             self._note(fault)
             raise
@@ -79,10 +79,10 @@ class CountedEngine:
             self.is_refused = False
             return result
         finally:
-            self.wrote(asked_at)
+            self.on_write(asked_at)
 
     async def query(self, statement: Statement) -> Rows:
-        """Answer a query."""
+        """Run a query."""
         self._requests.add("ping" if statement is PING else "read")
         try:
             rows = await self._engine.query(statement)
@@ -96,18 +96,18 @@ class CountedEngine:
         if isinstance(fault, Unreachable):
             self.is_refused = not isinstance(fault, ServerFull)
         elif isinstance(fault, MeshError) and not isinstance(fault, NoAnswer):
-            self.is_refused = False  # a server that is busy, or refuses a statement, has answered
+            self.is_refused = False  # a busy server, or one that refuses a statement, is reachable
 
     def snapshot(self) -> AbstractAsyncContextManager[Ask]:
-        """Several queries of one moment; they count as one."""
+        """Return a context in which all queries see the same committed state; it counts as one request."""
         self._requests.add("read")
         return self._engine.snapshot()
 
     async def facts(self) -> EngineFacts:
-        """Which way the database is reached."""
+        """Return how the database is reached."""
         self._requests.add("read")
         return await self._engine.facts()
 
     async def close(self) -> None:
-        """Let go of the engine's connections."""
+        """Close the engine's connections."""
         await self._engine.close()

@@ -1,4 +1,4 @@
-"""The store: one way to write and one to read, whichever of the three homes the data has."""
+"""Read, write and watch one database through a single interface, whatever its backend."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from vox_mesh.store.write.journal import DirectDatabase, WriteInterceptor
 from vox_mesh.store.write.request import Tenant, Verdict
 from vox_mesh.store.write.retry import RetryingCaller
 
-_CLOSE_S: Final = 5.0
-_AGAIN_S: Final = 1.0
-_PING_S: Final = 2.0
-_LOOK_S: Final = 3.0  # whoever watches is to know within 5 s that the database is away
+_CLOSE_TIMEOUT_S: Final = 5.0
+_RETRY_DELAY_S: Final = 1.0
+_PING_TIMEOUT_S: Final = 2.0
+_WATCH_READ_TIMEOUT_S: Final = 3.0  # a watch reports an unreachable database within 5 s
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """How the store stands: for `db status` and for monitoring. No `engine`: the database does not answer."""
+    """State of the store, for `db status` and monitoring. Without `engine`, the database does not answer."""
 
     home: Home
     engine: EngineFacts | None
@@ -58,7 +58,10 @@ class StoreStatus:
 
 
 class Store:
-    """Writes scripts, answers queries. Opened by `open_store`; close it, or use it with `async with`."""
+    """One process's access to the shared database.
+
+    `open_store` opens it. Close it, or use it with `async with`.
+    """
 
     def __init__(
         self,
@@ -73,9 +76,9 @@ class Store:
         slot: Slot | None = None,
         changes: Changes | None = None,
         listener: Listener | None = None,
-        floor: ReadWatermark | None = None,
+        watermark: ReadWatermark | None = None,
         replica: Replica | None = None,
-        journal: WriteInterceptor | None = None,
+        interceptor: WriteInterceptor | None = None,
         traffic: StoreStats | None = None,
         wal: WalWatch | None = None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -85,42 +88,42 @@ class Store:
         self.tenant = tenant
         self.traffic = StoreStats() if traffic is None else traffic
         self.is_remote = is_remote or home is Home.MESH
-        """Whether the database is reached over a network, which may fail."""
+        """Whether the database is reached over a network."""
         self._server: CountedEngine | None = None
         if self.is_remote:
             engine = self._server = CountedEngine(
-                engine, self.traffic.requests, monotonic if floor is None else floor.monotonic
+                engine, self.traffic.requests, monotonic if watermark is None else watermark.monotonic
             )
             if replica is not None:
-                engine.wrote = replica.written
+                engine.on_write = replica.note_write
         self._engine = engine
         self._monotonic = monotonic
         self._timeout = timeout
-        self._carrier = RetryingCaller(breaker, chance=chance)
+        self._caller = RetryingCaller(breaker, chance=chance)
         self._agent_queue = agent_queue
         self._slot = slot
         self._wal = wal
         self._replica = replica
         self._changes = Changes() if changes is None else changes
-        self._pulse: ServerPoll | None = None
-        if floor is not None:  # a server, which may or may not push its commits
-            self._pulse = ServerPoll(self._ping, lambda: self._is_pushed, floor, self._changes)
-        self._listener: Listener | None = self._pulse or listener
-        self._listening: asyncio.Task[None] | None = None
+        self._server_poll: ServerPoll | None = None
+        if watermark is not None:  # a server, which may or may not push its commits
+            self._server_poll = ServerPoll(self._ping, lambda: self._is_pushed, watermark, self._changes)
+        self._listener: Listener | None = self._server_poll or listener
+        self._listener_task: asyncio.Task[None] | None = None
         self._schema_version = 0
-        self._preparing = asyncio.Lock()
+        self._prepare_lock = asyncio.Lock()
         self._closed = False
-        self._keeps_log = journal is not None
-        ledger = IdempotencyKeyPruner(monotonic)
-        desk = DirectDatabase(engine, tenant, self._prepare, self._prepare_again)
+        self._keeps_log = interceptor is not None
+        key_pruner = IdempotencyKeyPruner(monotonic)
+        database = DirectDatabase(engine, tenant, self._prepare, self._prepare_again)
         self._combiner = Combiner(
-            Sender(self._run, self._carrier, tenant, ledger, journal=journal, desk=desk),
-            self._carrier,
-            ledger,
+            Sender(self._run, self._caller, tenant, key_pruner, interceptor=interceptor, database=database),
+            self._caller,
+            key_pruner,
             monotonic=monotonic,
             max_scripts=engine.max_scripts,
-            detour=agent_queue,
-            traffic=self.traffic,
+            spool_sink=agent_queue,
+            stats=self.traffic,
         )
         if agent_queue is not None:
             agent_queue.start(self._combiner.submit)
@@ -128,7 +131,7 @@ class Store:
     # --- writing ---------------------------------------------------------------------------------
 
     async def write(self, script: Script, *, timeout: float | None = None) -> Outcome:
-        """Apply the script, whole and once; raise what kept it from being applied."""
+        """Apply the script atomically and exactly once, or raise the error that prevented it."""
         self._refuse_if_closed()
         if script.op is not None:
             self._refuse_without_log()
@@ -138,9 +141,9 @@ class Store:
         return verdict
 
     async def write_all(self, scripts: Sequence[Script], *, timeout: float | None = None) -> list[Verdict]:
-        """Apply scripts in this order, in one request; an outcome, or the error as a value, for each.
+        """Apply scripts in order, in one request. Return an outcome or an error for each.
 
-        Each is applied or fails by itself.
+        Each script succeeds or fails independently of the others.
         """
         self._refuse_if_closed()
         if not scripts:
@@ -178,9 +181,9 @@ class Store:
     async def read(
         self, sql: str, params: Sequence[Value] = (), *, fresh: bool = False, timeout: float | None = None
     ) -> Rows:
-        """Answer a query from what is committed, never less than this process has seen before.
+        """Run a query on committed data, never older than this process has already seen.
 
-        The replica answers, where there is one that is up to date; with `fresh` the database itself.
+        An up-to-date replica answers if there is one; with `fresh`, always the database itself.
         """
         self._refuse_if_closed()
         statement = Statement(sql, params)
@@ -193,19 +196,19 @@ class Store:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     rows = await replica.answer(statement)
-        return await self._ask(statement, deadline) if rows is None else rows
+        return await self._query(statement, deadline) if rows is None else rows
 
     def _deadline(self, timeout: float | None) -> float:
         return asyncio.get_running_loop().time() + (self._timeout if timeout is None else timeout)
 
-    async def _ask(self, statement: Statement, deadline: float) -> Rows:
-        """Have the database itself answer."""
+    async def _query(self, statement: Statement, deadline: float) -> Rows:
+        """Run a query on the database itself, not on the replica."""
         loop = asyncio.get_running_loop()
         fault: DatabaseUnavailable | None = None
 
         async def attempt() -> Rows:
             nonlocal fault
-            self._refuse_if_closed()  # meanwhile: nothing is opened again
+            self._refuse_if_closed()  # a retry must not reopen a connection
             try:
                 await self._prepare()
                 return await self._engine.query(statement)
@@ -215,54 +218,57 @@ class Store:
 
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._carrier.carry(attempt, lambda: loop.time() < deadline)
+                return await self._caller.call(attempt, lambda: loop.time() < deadline)
         except TimeoutError:
             if fault is None:
                 fault = NoAnswer("no answer came before the deadline")
-                self._carrier.note(fault)
+                self._caller.note(fault)
             raise fault from None
 
     async def _ping(self) -> Rows:
-        return await self._ask(PING, self._deadline(_PING_S))
+        return await self._query(PING, self._deadline(_PING_TIMEOUT_S))
 
     # --- watching --------------------------------------------------------------------------------
 
     @property
     def change_count(self) -> int:
-        """A number that rises with every commit we know of: take it before reading, then wait for another."""
+        """Return a number that rises with every known commit.
+
+        Take it before you read, then pass it to `changed`.
+        """
         return self._changes.count
 
     async def changed(self, since: int) -> int:
-        """Wait until something was committed, by anybody, after the count was `since`; the count now.
+        """Wait until any process has committed after the count was `since`, and return the new count.
 
-        It may rise without reason, but never stays when there was a commit.
+        Spurious wake-ups are possible; missed commits are not.
         """
         self._refuse_if_closed()
-        if self._listening is None and self._listener is not None:
-            listening = self.faults.keep_running("listener", partial(self._listen, self._listener))
-            self._listening = asyncio.create_task(listening, name="vox-mesh-listener")
+        if self._listener_task is None and self._listener is not None:
+            running = self.faults.keep_running("listener", partial(self._listen, self._listener))
+            self._listener_task = asyncio.create_task(running, name="vox-mesh-listener")
         count = await self._changes.after(since)
         self._refuse_if_closed()
         return count
 
     async def _listen(self, listener: Listener) -> None:
-        """Listen until cancelled: without it, watches would wait in vain."""
+        """Listen for commits until cancelled."""
         while True:
             await listener.listen()
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_DELAY_S)
 
     async def watch(self, sql: str, params: Sequence[Value] = ()) -> AsyncGenerator[Change, None]:
-        """The query's answer now, and again whenever it has changed, or touch with the database was lost.
+        """Yield the query's answer now, whenever it changes, and when the connection to the database is lost.
 
-        Whoever takes long sees the latest answer next, not those in between. While the database is away
-        there is no new answer; the watch goes on when it is back.
+        A slow consumer skips intermediate answers and gets the latest one. While the database is
+        unreachable there is no new answer; the watch resumes when it is back.
         """
         last: Change | None = None
         self._changes.watches += 1
         try:
             while True:
                 seen = self._changes.count
-                now = last if self._is_away else await self._look(sql, params)
+                now = last if self._is_away else await self._read_change(sql, params)
                 is_away = now is None or self._is_away
                 if is_away and last is not None:
                     now = Change(last.rows, in_touch=False)
@@ -270,15 +276,15 @@ class Store:
                     last = now
                     yield now
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_AGAIN_S if is_away else None):
+                    async with asyncio.timeout(_RETRY_DELAY_S if is_away else None):
                         await self.changed(seen)
         finally:
             self._changes.watches -= 1
 
-    async def _look(self, sql: str, params: Sequence[Value]) -> Change | None:
-        """The query's answer now; `None` while the database is away."""
+    async def _read_change(self, sql: str, params: Sequence[Value]) -> Change | None:
+        """Return the query's current answer; `None` while the database is unreachable."""
         try:
-            rows = await self.read(sql, params, timeout=min(_LOOK_S, self._timeout))
+            rows = await self.read(sql, params, timeout=min(_WATCH_READ_TIMEOUT_S, self._timeout))
         except DatabaseUnavailable:
             return None
         is_in_touch = self._replica is None or self._replica.is_in_touch
@@ -290,26 +296,26 @@ class Store:
 
     @property
     def _is_away(self) -> bool:
-        """Whether we know that the database does not answer: then nobody need wait to find out."""
-        return self._pulse is not None and self._pulse.is_away and not self._is_pushed
+        """Return whether the database is known not to answer, so that reads need not time out."""
+        return self._server_poll is not None and self._server_poll.is_away and not self._is_pushed
 
     @property
     def is_in_touch(self) -> bool:
-        """Whether, as far as we know, what is committed now can be read."""
+        """Return whether current committed data can be read, as far as is known."""
         return not self._is_away and (self._replica is None or self._replica.is_in_touch)
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether the server is known to be unreachable. An answer that is late does not show that.
+        """Return whether the server is known to be unreachable. A late answer is no proof of that.
 
-        It is unreachable while the circuit breaker is open, after a connection could not be made, and while
+        It is unreachable while the circuit breaker is open, after a connection attempt failed, and while
         the replica is out of touch.
         """
         if self._server is None:
             return False
-        breaker, replica = self._carrier.breaker, self._replica
+        breaker, replica = self._caller.breaker, self._replica
         return (
-            (breaker is not None and breaker.refuses)
+            (breaker is not None and breaker.is_rejecting)
             or self._server.is_refused
             or (
                 replica is not None
@@ -320,73 +326,76 @@ class Store:
 
     @property
     def slot_name(self) -> str | None:
-        """The slot that this store owns."""
+        """Return the name of the slot that this store owns."""
         return None if self._slot is None else self._slot.name
 
     @property
     def circuit(self) -> str:
-        """How the breaker stands; `off` where there is none."""
-        breaker = self._carrier.breaker
+        """Return the circuit breaker's state; `off` without a breaker."""
+        breaker = self._caller.breaker
         return "off" if breaker is None else breaker.state
 
     @property
     def replica_status(self) -> ReplicaStatus | None:
-        """How the replica stands, where there is one."""
+        """Return the replica's status, if there is a replica."""
         return None if self._replica is None else self._replica.status()
 
     @property
     def is_busy(self) -> bool:
-        """Whether writes are under way, or wait to be."""
+        """Return whether writes are in flight or queued."""
         return self._combiner.is_busy
 
     @property
     def under_way_s(self) -> float:
-        """For how long the request that is under way has been."""
+        """Return the seconds since the request in flight was sent; 0 without one."""
         return self._combiner.under_way_s
 
     @property
     def scripts_waiting(self) -> int:
-        """How many scripts wait for a request to take them."""
+        """Return the number of queued scripts."""
         return self._combiner.scripts_waiting
 
     async def spooled(self) -> SpoolStatus | None:
-        """What waits in the spool, where there is one."""
+        """Return the spool's status, if there is a spool."""
         return None if self._agent_queue is None else await self._agent_queue.status()
 
     @property
     def wal_status(self) -> WalStatus | None:
-        """How the write-ahead log of the file home stands."""
+        """Return the status of the file backend's write-ahead log."""
         return None if self._wal is None else self._wal.status
 
     @property
     def unwritable_s(self) -> float:
-        """For how long the database has failed all writes of this process; 0: it takes them."""
+        """Return the seconds for which all writes of this process have failed; 0 while writes succeed."""
         since = self.traffic.unwritable_since
         return 0.0 if since is None else self._monotonic() - since
 
     def blind_s(self, rows: Rows) -> float:
-        """For how long no sign of life could be read or written: until it ends, silence means nothing."""
+        """Return the seconds for which no heartbeat could be read or written.
+
+        Until it is 0, a missing heartbeat proves nothing.
+        """
         return max(0.0 if self.is_in_touch else rows.age_s, self.unwritable_s)
 
     @property
     def faults(self) -> BackgroundFaults:
-        """The unexpected exceptions of this process's background tasks."""
+        """Return the unexpected exceptions of this process's background tasks."""
         return self.traffic.faults
 
     @property
     def is_spooling(self) -> bool:
-        """Whether writes wait in the spool."""
+        """Return whether the spool holds writes."""
         return self._agent_queue is not None and not self._agent_queue.is_empty
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the database has answered, and its schema is there."""
+        """Return whether the database has answered and has its schema."""
         return self._schema_version > 0
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- lifecycle ------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Create or check the schema; a database that is only busy is asked again until the deadline."""
+        """Create or check the schema. A busy database is retried until the deadline."""
         deadline = self._monotonic() + self._timeout
         busy = True
 
@@ -398,20 +407,20 @@ class Store:
                 busy = isinstance(fault, DatabaseBusy)
                 raise
 
-        await self._carrier.carry(attempt, lambda: busy and self._monotonic() < deadline)
+        await self._caller.call(attempt, lambda: busy and self._monotonic() < deadline)
 
     async def _prepare(self) -> None:
         """Create or check the schema, once."""
         if self._schema_version:
             return
-        async with self._preparing:
+        async with self._prepare_lock:
             if not self._schema_version:
                 self._schema_version = await ensure_schema(self._engine)
 
     async def _prepare_again(self) -> bool:
-        """Migrate the database once more if it has gone back to before that; whether it had.
+        """Migrate a database that was rolled back to an older schema. Return whether it was.
 
-        One without any schema is left alone: somebody may be about to restore a backup into it.
+        A database without a schema is left alone: a backup may be about to be restored into it.
         """
         version, _ = await versions_at(self._engine.query)
         if not 0 < version < self._schema_version:
@@ -421,17 +430,17 @@ class Store:
         return True
 
     async def drained(self) -> None:
-        """Wait until no write waits in the spool."""
+        """Wait until the spool is empty."""
         if self._agent_queue is not None:
             await self._agent_queue.drained()
 
     async def synced(self, progress: Progress = lambda done, total: None) -> None:
-        """Wait until the replica holds all that was committed before now; at once where there is none."""
+        """Wait until the replica, if there is one, holds everything committed before this call."""
         if self._replica is not None:
-            await self._replica.caught_up(progress, self._timeout)
+            await self._replica.wait_until_caught_up(progress, self._timeout)
 
     async def status(self) -> StoreStatus:
-        """How the store stands."""
+        """Return the state of the store."""
         facts: EngineFacts | None = None
         with suppress(DatabaseUnavailable):
             facts = await self._engine.facts()
@@ -450,13 +459,13 @@ class Store:
             raise StoreClosed("the store is closed")
 
     async def close(self) -> None:
-        """Finish what is under way and let go of everything, cancelled or not. May be called twice."""
+        """Finish writes in flight and release all resources, even if cancelled. May be called twice."""
         if not self._closed:
             self._closed = True
             await to_the_end(asyncio.create_task(self._close(), name="vox-mesh-close"))
 
     async def _close(self) -> None:
-        async with AsyncExitStack() as ending:  # in reverse, and each one whatever became of the others
+        async with AsyncExitStack() as ending:  # runs in reverse order, and each callback even if others fail
             if self._slot is not None:
                 ending.callback(self._slot.release)
             ending.push_async_callback(self._engine.close)
@@ -464,12 +473,12 @@ class Store:
                 ending.push_async_callback(self._replica.close)
             if self._agent_queue is not None:
                 ending.push_async_callback(self._agent_queue.close)
-            ending.push_async_callback(self._combiner.close, _CLOSE_S)
+            ending.push_async_callback(self._combiner.close, _CLOSE_TIMEOUT_S)
             if self._agent_queue is not None:
                 ending.push_async_callback(self._agent_queue.stop_replaying)
-            if self._listening is not None:
-                ending.push_async_callback(_ended, self._listening)
-            self._changes.bump()  # those who wait find the store closed
+            if self._listener_task is not None:
+                ending.push_async_callback(_cancel, self._listener_task)
+            self._changes.bump()  # waiters wake and find the store closed
 
     async def __aenter__(self) -> Self:
         return self
@@ -480,6 +489,6 @@ class Store:
         await self.close()
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

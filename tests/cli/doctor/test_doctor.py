@@ -132,7 +132,7 @@ def test_a_spool_that_waits_is_told_and_so_is_one_that_was_refused(vox: Vox) -> 
     spool.keep([Script(Statement("SELECT 1"), appendable=True)] * 2)
     waiting = _by_check(vox("doctor", "--json"))["spool"]
     assert (waiting["state"], waiting["found"].split(",")[0]) == ("warn", "2 entries wait")
-    spool.done(1, [(1, "no")])
+    spool.finish(1, [(1, "no")])
     refused = _by_check(vox("doctor", "--json"))["spool"]
     assert (refused["state"], refused["found"][:24]) == ("warn", "1 entries were refused b")
     spool.close()

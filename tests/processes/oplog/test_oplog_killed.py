@@ -150,14 +150,14 @@ async def test_a_chain_that_could_only_be_read_in_part_at_first_is_sealed_as_it_
             raise ZeroDivisionError
     async with Mesh.open_command(settings) as mesh:
         sender = mesh.store._combiner._sender
-        assert sender._desk is not None
+        assert sender._database is not None
         asked = iter(range(1_000))
 
         async def busy_once() -> None:
             if next(asked) == _SECOND_PAGE:
                 raise DatabaseBusy("for once")
 
-        sender._desk = replace(sender._desk, prepare=busy_once)
+        sender._database = replace(sender._database, prepare=busy_once)
         await mesh.oplog.anchor()
     async with Mesh.open_command(settings) as mesh:
         (chain,) = await mesh.oplog.verify()

@@ -34,7 +34,7 @@ def rest() -> Clock:
 @pytest.fixture
 async def one(there: Scene, hand: Hand, rest: Clock) -> AsyncIterator[Player]:
     """One node on it, which finds at the first fault that the database is away."""
-    async with there.node(breaker=Breaker(rest, faults=1, rest_s=_REST_S)) as node:
+    async with there.node(breaker=Breaker(rest, faults=1, reset_timeout_s=_REST_S)) as node:
         await node.run_once()
         yield player(node, hand)
 
@@ -305,7 +305,7 @@ def spool(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def cut_off(there: Scene, hand: Hand, rest: Clock, spool: Path) -> AsyncIterator[Player]:
     """A node with a spool, for which the database is away from now on."""
-    async with there.node(breaker=Breaker(rest, faults=1, rest_s=_REST_S), spool=spool) as node:
+    async with there.node(breaker=Breaker(rest, faults=1, reset_timeout_s=_REST_S), spool=spool) as node:
         await node.run_once()
         goes_away(there)
         yield player(node, hand)

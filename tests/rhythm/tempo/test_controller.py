@@ -264,7 +264,7 @@ async def test_a_policy_that_is_set_again_begins_again_with_its_first_tempo(lead
 
 async def test_while_the_breaker_is_open_the_tempo_is_frozen_and_nothing_is_written(hall: Hall) -> None:
     clock = Clock()
-    breaker = Breaker(clock, faults=1, rest_s=1.0)
+    breaker = Breaker(clock, faults=1, reset_timeout_s=1.0)
     async with hall.player(breaker=breaker) as player:
         await player.rhythm.policies.set(policy_of())
         await player.bars(PRESSED, 4)

@@ -227,8 +227,8 @@ async def test_the_head_start_is_over_when_a_request_fails_before_its_last_state
 def _watched(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each head start, whether the thread was off at its end; it may take as long as it likes."""
     given: list[bool] = []
-    give = HeadStart.give
-    monkeypatch.setattr(HeadStart, "give", lambda start, _: given.append(give(start, 30.0)))
+    wait = HeadStart.wait
+    monkeypatch.setattr(HeadStart, "wait", lambda start, _: given.append(wait(start, 30.0)))
     return given
 
 

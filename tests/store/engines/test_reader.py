@@ -37,7 +37,7 @@ def reader(path: Path) -> Iterator[Reader]:
     """A reader of it."""
     reader = Reader(path)
     yield reader
-    reader.forget()
+    reader.close_connections()
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def original(path: Path) -> Iterator[Reader]:
     """A reader of the database itself."""
     reader = Reader(path, "mode=ro", is_original=True)
     yield reader
-    reader.forget()
+    reader.close_connections()
 
 
 def one(rows: Rows | None) -> object:
@@ -57,7 +57,7 @@ def one(rows: Rows | None) -> object:
 
 def test_rows_come_with_their_columns_both_ways(reader: Reader) -> None:
     statement = Statement("SELECT id, a FROM t WHERE id <> ? ORDER BY id", (2,))
-    quick, slow = reader.quickly(statement, LONG_S), reader.slowly(statement, LONG_S)
+    quick, slow = reader.query_inline(statement, LONG_S), reader.query_in_thread(statement, LONG_S)
     assert quick is not None
     assert quick == slow
     assert quick.columns == ("id", "a")
@@ -68,23 +68,23 @@ def test_rows_come_with_their_columns_both_ways(reader: Reader) -> None:
 def test_a_query_that_does_not_end_in_its_time_is_broken_off(reader: Reader, limit_s: float) -> None:
     statement = Statement(ENDLESS)
     with pytest.raises(TooLong):
-        reader.slowly(statement, limit_s)
-    assert not reader.is_long(statement), "only a quick try says that"
+        reader.query_in_thread(statement, limit_s)
+    assert not reader.is_slow(statement), "only a quick try says that"
     with pytest.raises(TooLong):
-        reader.quickly(statement, limit_s)
-    assert reader.is_long(statement)
+        reader.query_inline(statement, limit_s)
+    assert reader.is_slow(statement)
     short = Statement("SELECT count(*) FROM t")
-    assert one(reader.quickly(short, LONG_S)) == 3, "the kept connection is good for the next query"
-    assert not reader.is_long(short)
+    assert one(reader.query_inline(short, LONG_S)) == 3, "the kept connection is good for the next query"
+    assert not reader.is_slow(short)
 
 
 def test_only_so_many_long_queries_are_remembered(reader: Reader) -> None:
     for number in range(1_100):
         with pytest.raises(TooLong):
-            reader.quickly(Statement(f"{ENDLESS} WHERE i <> {number}"), 0.0)
-    assert len(reader._long) == 1_024
-    assert not reader.is_long(Statement(f"{ENDLESS} WHERE i <> 0"))
-    assert reader.is_long(Statement(f"{ENDLESS} WHERE i <> 1099"))
+            reader.query_inline(Statement(f"{ENDLESS} WHERE i <> {number}"), 0.0)
+    assert len(reader._slow_queries) == 1_024
+    assert not reader.is_slow(Statement(f"{ENDLESS} WHERE i <> 0"))
+    assert reader.is_slow(Statement(f"{ENDLESS} WHERE i <> 1099"))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_only_so_many_long_queries_are_remembered(reader: Reader) -> None:
 )
 def test_the_time_is_not_told_by_this_machine(reader: Reader, sql: str) -> None:
     statement = Statement(sql, ("now",) if "?" in sql else ())
-    for read in (reader.quickly, reader.quickly, reader.slowly):
+    for read in (reader.query_inline, reader.query_inline, reader.query_in_thread):
         assert read(statement, LONG_S) is None
     assert not reader.found_damage
 
@@ -118,7 +118,7 @@ def test_the_time_is_not_told_by_this_machine(reader: Reader, sql: str) -> None:
     "sql", ["SELECT 'now'", "SELECT a AS time FROM t", "SELECT id AS current FROM t -- datetime('now')"]
 )
 def test_to_speak_of_time_is_not_to_ask_for_it(reader: Reader, sql: str) -> None:
-    assert reader.quickly(Statement(sql), LONG_S)
+    assert reader.query_inline(Statement(sql), LONG_S)
 
 
 @pytest.mark.parametrize(
@@ -145,37 +145,39 @@ def test_what_can_not_be_answered_here_is_left_to_the_primary_and_changes_nothin
     reader: Reader, path: Path, sql: str
 ) -> None:
     before = path.read_bytes()
-    for read in (reader.quickly, reader.slowly):
+    for read in (reader.query_inline, reader.query_in_thread):
         assert read(Statement(sql), LONG_S) is None
     assert path.read_bytes() == before
-    assert one(reader.quickly(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
+    assert one(reader.query_inline(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
 
 
 def test_a_query_about_the_values_of_a_list_is_answered_here(reader: Reader) -> None:
     statement = Statement("SELECT a FROM t WHERE id IN (SELECT value FROM json_each(?))", ("[1, 7]",))
-    assert one(reader.quickly(statement, LONG_S)) == "one"
-    assert one(reader.slowly(statement, LONG_S)) == "one"
+    assert one(reader.query_inline(statement, LONG_S)) == "one"
+    assert one(reader.query_in_thread(statement, LONG_S)) == "one"
 
 
 def test_after_forgetting_the_file_is_read_anew(reader: Reader, path: Path) -> None:
     counting = Statement("SELECT count(*) FROM t")
-    assert one(reader.quickly(counting, LONG_S)) == 3
+    assert one(reader.query_inline(counting, LONG_S)) == 3
     with sqlite3.connect(path) as connection:
         connection.execute("DELETE FROM t")
     connection.close()
-    reader.forget()
-    assert one(reader.quickly(counting, LONG_S)) == 0
-    reader.forget()
-    reader.forget()
+    reader.close_connections()
+    assert one(reader.query_inline(counting, LONG_S)) == 0
+    reader.close_connections()
+    reader.close_connections()
 
 
 def test_slow_queries_run_in_any_thread_beside_quick_ones(reader: Reader) -> None:
     found: list[object] = []
     statement = Statement("SELECT count(*) FROM t, t, t, t")
-    threads = [Thread(target=lambda: found.append(one(reader.slowly(statement, LONG_S)))) for _ in range(4)]
+    threads = [
+        Thread(target=lambda: found.append(one(reader.query_in_thread(statement, LONG_S)))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
-    assert one(reader.quickly(statement, LONG_S)) == 81
+    assert one(reader.query_inline(statement, LONG_S)) == 81
     for thread in threads:
         thread.join(LONG_S)
     assert found == [81] * 4
@@ -184,20 +186,20 @@ def test_slow_queries_run_in_any_thread_beside_quick_ones(reader: Reader) -> Non
 def test_a_query_that_was_broken_off_costs_the_next_one_no_preparing(reader: Reader) -> None:
     counting = Statement("SELECT count(*) FROM t")
     with pytest.raises(TooLong):
-        reader.quickly(Statement(ENDLESS), 0.0)
-    assert one(reader.quickly(counting, LONG_S)) == 3
-    assert reader._quick is not None
+        reader.query_inline(Statement(ENDLESS), 0.0)
+    assert one(reader.query_inline(counting, LONG_S)) == 3
+    assert reader._inline is not None
     prepared: list[int] = []
 
     def note(action: int, *_: str | None) -> int:
         prepared.append(action)
         return sqlite3.SQLITE_OK
 
-    reader._quick.connection.set_authorizer(note)
-    assert one(reader.quickly(counting, LONG_S)) == 3  # a new authorizer makes it prepare once
+    reader._inline.connection.set_authorizer(note)
+    assert one(reader.query_inline(counting, LONG_S)) == 3  # a new authorizer makes it prepare once
     prepared.clear()
     for _ in range(3):
-        assert one(reader.quickly(counting, LONG_S)) == 3
+        assert one(reader.query_inline(counting, LONG_S)) == 3
     assert prepared == []
 
 
@@ -206,18 +208,18 @@ def test_a_page_that_cannot_be_right_is_told(path: Path) -> None:
     page[4_096:4_196] = bytes(100)
     path.write_bytes(page)
     reader = Reader(path)
-    assert reader.quickly(Statement("SELECT a FROM t"), LONG_S) is None
+    assert reader.query_inline(Statement("SELECT a FROM t"), LONG_S) is None
     assert reader.found_damage
-    reader.forget()
+    reader.close_connections()
 
 
 def test_going_on_after_a_change_is_not_broken_off_by_the_time_of_an_earlier_query(reader: Reader) -> None:
     short = Statement("SELECT count(*) FROM t")
     for _ in range(1_000):  # how far the steps are counted when the time is over differs from one to the next
-        assert one(reader.quickly(short, LONG_S)) == 3
+        assert one(reader.query_inline(short, LONG_S)) == 3
         reader._until = 0.0
-        reader.doubt()
-        reader.renew()
+        reader.invalidate()
+        reader.revalidate()
 
 
 def _changed(path: Path, sql: str) -> None:
@@ -228,40 +230,40 @@ def _changed(path: Path, sql: str) -> None:
 
 def test_aside_a_connection_is_kept_as_long_as_only_pages_change(reader: Reader, path: Path) -> None:
     statement = Statement("SELECT * FROM t WHERE id = 1")
-    assert reader.slowly(statement, LONG_S) == Rows(("id", "a"), [(1, "one")])
-    (kept,) = reader._aside
-    reader.doubt()
+    assert reader.query_in_thread(statement, LONG_S) == Rows(("id", "a"), [(1, "one")])
+    (kept,) = reader._thread_connections
+    reader.invalidate()
     _changed(path, "UPDATE t SET a = 'uno' WHERE id = 1")
-    assert reader.slowly(statement, LONG_S) == Rows(("id", "a"), [(1, "uno")])
-    assert reader._aside == [kept]
-    reader.doubt()
+    assert reader.query_in_thread(statement, LONG_S) == Rows(("id", "a"), [(1, "uno")])
+    assert reader._thread_connections == [kept]
+    reader.invalidate()
     _changed(path, "ALTER TABLE t ADD COLUMN b DEFAULT 'new'")
-    assert reader.slowly(statement, LONG_S) == Rows(("id", "a", "b"), [(1, "uno", "new")])
-    assert kept not in reader._aside
+    assert reader.query_in_thread(statement, LONG_S) == Rows(("id", "a", "b"), [(1, "uno", "new")])
+    assert kept not in reader._thread_connections
 
 
 def test_aside_a_connection_goes_with_the_query_that_was_broken_off(reader: Reader) -> None:
-    assert one(reader.slowly(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
+    assert one(reader.query_in_thread(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
     with pytest.raises(TooLong):
-        reader.slowly(Statement(ENDLESS), 0.0)
-    assert reader._aside == []
-    assert one(reader.slowly(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
+        reader.query_in_thread(Statement(ENDLESS), 0.0)
+    assert reader._thread_connections == []
+    assert one(reader.query_in_thread(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
 
 
 def test_what_is_forgotten_while_it_answers_is_kept_no_longer(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = reader._take_aside
+    take = reader._take_thread_connection
 
     def forgotten_meanwhile() -> object:
         taken = take()
-        reader.forget()
+        reader.close_connections()
         return taken
 
     with monkeypatch.context() as patched:
-        patched.setattr(reader, "_take_aside", forgotten_meanwhile)
-        assert one(reader.slowly(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
-    assert reader._aside == []
+        patched.setattr(reader, "_take_thread_connection", forgotten_meanwhile)
+        assert one(reader.query_in_thread(Statement("SELECT count(*) FROM t"), LONG_S)) == 3
+    assert reader._thread_connections == []
 
 
 # --- the database itself ----------------------------------------------------------------------------
@@ -269,36 +271,36 @@ def test_what_is_forgotten_while_it_answers_is_kept_no_longer(
 
 def test_where_the_database_itself_is_read_this_machine_tells_the_time(original: Reader) -> None:
     for sql in ("SELECT datetime('now')", "SELECT at FROM clock", "SELECT unixepoch(CURRENT_TIMESTAMP)"):
-        assert one(original.quickly(Statement(sql), LONG_S)) is not None
+        assert one(original.query_inline(Statement(sql), LONG_S)) is not None
 
 
 def test_where_the_database_itself_is_read_its_tables_may_change_at_any_time(
     original: Reader, path: Path
 ) -> None:
     everything = Statement("SELECT * FROM t WHERE id = 1")
-    assert original.quickly(everything, LONG_S) == Rows(("id", "a"), [(1, "one")])
+    assert original.query_inline(everything, LONG_S) == Rows(("id", "a"), [(1, "one")])
     with closing(sqlite3.connect(path)) as elsewhere:
         elsewhere.execute("ALTER TABLE t ADD COLUMN b DEFAULT 'new'")
-        assert original.quickly(everything, LONG_S) == Rows(("id", "a", "b"), [(1, "one", "new")])
+        assert original.query_inline(everything, LONG_S) == Rows(("id", "a", "b"), [(1, "one", "new")])
         elsewhere.execute("UPDATE t SET a = 'another'")
         elsewhere.commit()
-    assert original.quickly(everything, LONG_S) == Rows(("id", "a", "b"), [(1, "another", "new")])
+    assert original.query_inline(everything, LONG_S) == Rows(("id", "a", "b"), [(1, "another", "new")])
 
 
 def test_where_the_database_itself_is_read_nothing_is_written(original: Reader) -> None:
     for sql in ("INSERT INTO t VALUES (4, 4)", "PRAGMA user_version = 7", "BEGIN", "ATTACH ':memory:' AS m"):
-        assert original.quickly(Statement(sql), LONG_S) is None
+        assert original.query_inline(Statement(sql), LONG_S) is None
 
 
 def test_a_query_that_is_answered_soon_aside_is_read_at_once_again(original: Reader) -> None:
     statement = Statement(ENDLESS)
     for _ in range(2):
         with pytest.raises(TooLong):
-            original.quickly(statement, 0.01)
-    original.took(statement, 0.02)
-    assert original.is_long(statement)
-    original.took(statement, 0.001)
-    assert not original.is_long(statement)
+            original.query_inline(statement, 0.01)
+    original.note_duration(statement, 0.02)
+    assert original.is_slow(statement)
+    original.note_duration(statement, 0.001)
+    assert not original.is_slow(statement)
 
 
 async def test_a_turn_of_the_event_loop_is_not_spent_on_reading_alone() -> None:

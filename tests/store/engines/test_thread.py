@@ -17,10 +17,10 @@ async def test_the_loop_stands_still_until_the_thread_is_off() -> None:
 
     def work() -> None:
         told.append("the thread has come to its long part")
-        start.off()
+        start.release()
 
     doing = thread.do(work)
-    assert start.give(_LONG_S)
+    assert start.wait(_LONG_S)
     assert told == ["the thread has come to its long part"]
     await doing
     assert await thread.stop()
@@ -31,23 +31,23 @@ async def test_the_loop_stands_still_no_longer_than_it_was_said() -> None:
 
     def work() -> None:
         end.wait(_LONG_S)
-        start.off()
+        start.release()
 
     doing = thread.do(work)
-    assert not start.give(0.001)
+    assert not start.wait(0.001)
     end.set()
     await doing
-    assert start.give(0.0), "that it came late is no fault"
+    assert start.wait(0.0), "that it came late is no fault"
     assert await thread.stop()
 
 
 def test_a_thread_may_say_again_that_it_is_off() -> None:
     start = HeadStart()
-    start.off()
-    start.off()
-    assert start.give(_LONG_S)
-    start.off()
-    start.off()
+    start.release()
+    start.release()
+    assert start.wait(_LONG_S)
+    start.release()
+    start.release()
 
 
 async def test_what_was_cancelled_before_its_turn_is_not_done() -> None:

@@ -34,7 +34,7 @@ async def test_a_log_that_a_foreign_reader_pins_is_warned_of_once_and_shown(
         engine.wal._max_bytes = _BOUND
 
         async def write() -> None:
-            engine.wal._looked_at = -float("inf")
+            engine.wal._checked_at = -float("inf")
             await store.write(Script(Statement("INSERT INTO big VALUES (zeroblob(300000))")))
 
         await store.write(Script(Statement("CREATE TABLE big (a)")))

@@ -294,7 +294,7 @@ async def test_a_long_query_goes_aside_and_the_loop_goes_on(copy: Copy) -> None:
         rows = await reading
         assert rows is not None
         assert rows.value == 150_000
-    assert copy._reader.is_long(LONG)
+    assert copy._reader.is_slow(LONG)
 
 
 async def test_a_query_that_never_ends_is_left_to_the_primary(
@@ -310,8 +310,8 @@ async def test_a_query_that_never_ends_is_left_to_the_primary(
 async def test_whoever_waited_to_read_looks_again_whether_it_may(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy._reader, "slowly", held := Held(copy._reader.slowly))
-    copy._reader._long[COUNT.sql] = 0.0
+    monkeypatch.setattr(copy._reader, "query_in_thread", held := Held(copy._reader.query_in_thread))
+    copy._reader._slow_queries[COUNT.sql] = 0.0
     first = asyncio.create_task(copy.read(COUNT))
     await held.begun.wait()
     taking = asyncio.create_task(copy.take(source.commit("INSERT INTO t VALUES (4)")))
@@ -330,8 +330,8 @@ async def test_whoever_waited_to_read_looks_again_whether_it_may(
 async def test_nothing_is_applied_under_a_reader(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    monkeypatch.setattr(copy._reader, "slowly", held := Held(copy._reader.slowly))
-    copy._reader._long[COUNT.sql] = 0.0
+    monkeypatch.setattr(copy._reader, "query_in_thread", held := Held(copy._reader.query_in_thread))
+    copy._reader._slow_queries[COUNT.sql] = 0.0
     reading = asyncio.create_task(copy.read(COUNT))
     await held.begun.wait()
     taking = asyncio.create_task(
@@ -352,8 +352,8 @@ async def test_nothing_is_applied_under_a_reader(
 async def test_nothing_is_applied_under_a_reader_whose_caller_has_gone(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    monkeypatch.setattr(copy._reader, "slowly", held := Held(copy._reader.slowly))
-    copy._reader._long[COUNT.sql] = 0.0
+    monkeypatch.setattr(copy._reader, "query_in_thread", held := Held(copy._reader.query_in_thread))
+    copy._reader._slow_queries[COUNT.sql] = 0.0
     reading = asyncio.create_task(copy.read(COUNT))
     await held.begun.wait()
     for _ in range(times):
@@ -374,7 +374,7 @@ async def test_nothing_is_applied_under_a_reader_whose_caller_has_gone(
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read waits for a change however long it takes, where a slow machine would have the primary asked."""
-    monkeypatch.setattr("vox_mesh.store.replica.copy._WAIT_S", _PATIENCE_S)
+    monkeypatch.setattr("vox_mesh.store.replica.copy._MAX_WAIT_S", _PATIENCE_S)
 
 
 @pytest.mark.usefixtures("patient")
@@ -418,7 +418,7 @@ async def test_readers_in_a_tight_loop_see_whole_transactions_only(copy: Copy, s
 
     expected = {(3, 6)}
     readers = [asyncio.create_task(read(pairs)) for _ in range(2)]
-    copy._reader._long[f"{pairs.sql} "] = 0.0
+    copy._reader._slow_queries[f"{pairs.sql} "] = 0.0
     readers.append(asyncio.create_task(read(Statement(f"{pairs.sql} "))))
     async with asyncio.timeout(_PATIENCE_S):
         for number in range(1, 16):

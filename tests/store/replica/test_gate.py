@@ -69,7 +69,7 @@ class Watched:
     async def assert_usable(self) -> None:
         """Nothing is left of those who were here before."""
         async with asyncio.timeout(_PATIENCE_S):
-            await self.gate.unchanging()
+            await self.gate.wait_until_unchanged()
             for way in (self.changing, self.reading, self.changing):
                 async with way():
                     await asyncio.sleep(0)
@@ -108,7 +108,7 @@ async def test_a_change_waits_for_the_readers_and_readers_for_the_change() -> No
     await at_rest()
     assert watched.changes == 1
     late = asyncio.create_task(stay(watched.reading(), read))
-    looking = asyncio.create_task(watched.gate.unchanging())
+    looking = asyncio.create_task(watched.gate.wait_until_unchanged())
     await at_rest()
     assert not looking.done()
     changed.set()
@@ -143,7 +143,7 @@ async def test_a_reader_that_waited_gets_in_between_two_changes() -> None:
     async with asyncio.timeout(_PATIENCE_S):
         async with watched.changing():
             waiting = [asyncio.create_task(stay(watched.reading(), at_once)) for _ in range(3)]
-            looking = asyncio.create_task(watched.gate.unchanging())
+            looking = asyncio.create_task(watched.gate.wait_until_unchanged())
             await at_rest()
         for _ in range(3):
             async with watched.changing():

@@ -14,7 +14,7 @@ from tests.support.store.gateways import gateway
 from tools.homes import HomeCase
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
-from vox_mesh.contrib.native import COMMAND, ReplicaSource, Syncing
+from vox_mesh.contrib.native import COMMAND, ReplicaSource, SyncProcess
 from vox_mesh.errors import ReplicaOff, Unreachable
 from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.store.replica.replica import ReplicaState
@@ -118,7 +118,7 @@ def _through(url: str, folder: Path, server: Server) -> Settings:
 @without_package
 async def test_the_process_that_syncs_tells_what_is_in_its_way_and_ends_with_its_pipe(tmp_path: Path) -> None:
     source = ReplicaSource(tmp_path / "copy", "http://127.0.0.1:1", None, timeout=1.0)
-    async with Syncing(COMMAND, source) as syncing:
+    async with SyncProcess(COMMAND, source) as syncing:
         with pytest.raises(Unreachable, match="libsql"):
             await syncing.sync()
         with pytest.raises(Unreachable, match="libsql"):

@@ -130,7 +130,7 @@ def test_the_page_that_is_never_written_is_not_missed(
 
 
 def test_a_large_change_leaves_no_large_redo_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_KEEP_REDO", 100 * PAGE)
+    monkeypatch.setattr(pages, "_MAX_REDO_BYTES", 100 * PAGE)
     with owning(tmp_path) as owner:
         owner.file.start_over(LOG)
         owner.take(MANY)

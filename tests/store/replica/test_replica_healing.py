@@ -159,7 +159,7 @@ async def test_damage_done_while_nobody_has_it_open_is_healed_on_opening(
         assert standing(store).state is ReplicaState.IN_TOUCH
     _assert_sound(replica_file(node), witness)
     if damage in _TO_THE_FILE:
-        assert "the replica is not as it was left; it is fetched again" in caplog.messages
+        assert "replica file does not match its mark: fetching it again" in caplog.messages
 
 
 async def test_what_was_not_damaged_is_not_fetched_again(node: Settings) -> None:

@@ -213,16 +213,16 @@ def test_a_query_is_known_to_be_long_even_if_it_could_not_be_stopped(tmp_path: P
         connection.commit()
         reader = Reader(file)
         for _ in range(2):  # once may be the machine's fault
-            assert not reader.is_long(count)
-            assert _value(reader.quickly(count, 0.000_5)) == 5_000
-        assert reader.is_long(count)
+            assert not reader.is_slow(count)
+            assert _value(reader.query_inline(count, 0.000_5)) == 5_000
+        assert reader.is_slow(count)
         connection.execute("DELETE FROM t")
         connection.commit()
-        reader.forget()
+        reader.close_connections()
     deadline = time.monotonic() + _PATIENCE_S
-    while reader.is_long(count) and time.monotonic() < deadline:  # a busy machine may take long for anything
-        assert _value(reader.slowly(count, 1.0)) == 0
-    assert not reader.is_long(count)
+    while reader.is_slow(count) and time.monotonic() < deadline:  # a busy machine may take long for anything
+        assert _value(reader.query_in_thread(count, 1.0)) == 0
+    assert not reader.is_slow(count)
 
 
 # --- touch lost and found -------------------------------------------------------------------------

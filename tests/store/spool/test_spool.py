@@ -92,7 +92,7 @@ def test_what_the_database_has_is_removed_and_what_it_refused_is_set_aside(path:
     spool = Spool(path, 2**20)
     spool.keep([note(number) for number in range(1, 6)])
     first = spool.first(3, 2**20)
-    spool.done(first[-1][0], [(first[1][0], "constraint_failed")])
+    spool.finish(first[-1][0], [(first[1][0], "constraint_failed")])
     status = spool.status()
     assert (status.depth, status.refused) == (2, 1)
     assert numbers(spool) == [4, 5]
@@ -105,7 +105,7 @@ def test_numbers_are_never_given_twice(path: Path) -> None:
     spool = Spool(path, 2**20)
     spool.keep([note(1)])
     ((seq, _),) = spool.first(1, 2**20)
-    spool.done(seq, [])
+    spool.finish(seq, [])
     spool.keep([note(2)])
     assert spool.first(1, 2**20)[0][0] > seq
     spool.close()
@@ -118,7 +118,7 @@ def test_a_full_spool_takes_all_or_none_and_says_so(path: Path) -> None:
         spool.keep([note(2), note(3, 3_000)])
     assert "VOX_SPOOL_MAX_BYTES" in full.value.hint
     assert numbers(spool) == [1]
-    spool.done(spool.first(1, 2**20)[0][0], [])
+    spool.finish(spool.first(1, 2**20)[0][0], [])
     spool.keep([note(4, 2_000)])
     assert numbers(spool) == [4]
     spool.close()

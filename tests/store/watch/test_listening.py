@@ -35,13 +35,13 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux'
 async def test_it_tells_of_a_file_that_is_written_removed_and_made_again(tmp_path: Path) -> None:
     wal = tmp_path / "x.db-wal"
     with Inotify(wal) as events:
-        assert not await events.touched(_SILENCE_S)
+        assert not await events.wait_for_event(_SILENCE_S)
         for _ in range(2):
             wal.write_bytes(b"frames")
-            assert await events.touched(_PATIENCE_S)
+            assert await events.wait_for_event(_PATIENCE_S)
             with wal.open("ab") as file:
                 file.write(b"more")
-            assert await events.touched(_PATIENCE_S)
+            assert await events.wait_for_event(_PATIENCE_S)
             wal.unlink()
 
 
@@ -50,7 +50,7 @@ async def test_it_tells_of_no_other_file(tmp_path: Path) -> None:
     with Inotify(tmp_path / "x.db-wal") as events:
         (tmp_path / "x.db-wal2").write_bytes(b"x")
         (tmp_path / "x.db").write_bytes(b"x")
-        assert not await events.touched(_SILENCE_S)
+        assert not await events.wait_for_event(_SILENCE_S)
 
 
 @on_linux
@@ -115,7 +115,7 @@ class Disk:
             raise DatabaseFault("disk I/O error")
         return int(self.looks > self.visible_after)
 
-    async def touched(self, timeout: float) -> bool:
+    async def wait_for_event(self, timeout: float) -> bool:
         """Time passes at once here."""
         await asyncio.sleep(0)
         self.pauses.append(timeout)
@@ -159,7 +159,7 @@ class Played(Disk):
         """How many commits there were."""
         return self._commits
 
-    async def touched(self, timeout: float) -> bool:
+    async def wait_for_event(self, timeout: float) -> bool:
         """Whether the next look is one with a commit."""
         sign = next(self._play, None)
         is_commit = sign == "c"
@@ -221,7 +221,7 @@ class Primary:
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second is short here."""
-    monkeypatch.setattr(listening, "_LOOK_S", 0.005)
+    monkeypatch.setattr(listening, "_POLL_INTERVAL_S", 0.005)
 
 
 @pytest.mark.usefixtures("quick_looks")

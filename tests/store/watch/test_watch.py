@@ -370,7 +370,7 @@ async def test_who_watches_has_the_primary_asked_more_often(shared_server: Serve
 
         def is_to_ask_after(seconds: float) -> bool:
             following._as_of = following._monotonic() - seconds
-            return bool(following._is_silent)
+            return bool(following._needs_refresh)
 
         watch = _watch(store, "SELECT 1")
         await _next(watch)

@@ -36,7 +36,7 @@ ANSWERS: list[MeshError] = [
 
 def call(breaker: Breaker, error: BaseException | None = None) -> None:
     """A call that succeeds or raises, as its caller sees it."""
-    with suppress(type(error)) if error is not None else nullcontext(), breaker.passing():
+    with suppress(type(error)) if error is not None else nullcontext(), breaker.admit():
         if error is not None:
             raise error
 
@@ -55,9 +55,9 @@ def test_it_opens_after_five_faults_in_a_row(fault: MeshError) -> None:
     breaker = Breaker(Clock())
     for _ in range(4):
         call(breaker, fault)
-    assert (breaker.state, breaker.refuses) == ("closed", False)
+    assert (breaker.state, breaker.is_rejecting) == ("closed", False)
     call(breaker, fault)
-    assert (breaker.state, breaker.refuses) == ("open", True)
+    assert (breaker.state, breaker.is_rejecting) == ("open", True)
     with pytest.raises(CircuitOpen, match="repeatedly"):
         call(breaker)
 
@@ -83,22 +83,22 @@ def test_it_rests_for_thirty_seconds() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 29.9
-    assert breaker.refuses
+    assert breaker.is_rejecting
     assert breaker.refusal().hint.startswith("the next probe is due in 0 s")
     clock.now += 0.1
-    assert not breaker.refuses
+    assert not breaker.is_rejecting
 
 
 def test_exactly_one_probe_goes_through_while_others_are_refused() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 30
-    with breaker.passing():
-        assert (breaker.state, breaker.refuses) == ("half-open", True)
+    with breaker.admit():
+        assert (breaker.state, breaker.is_rejecting) == ("half-open", True)
         for _ in range(3):
             with pytest.raises(CircuitOpen):
                 call(breaker)
-    assert (breaker.state, breaker.refuses) == ("closed", False)
+    assert (breaker.state, breaker.is_rejecting) == ("closed", False)
 
 
 @pytest.mark.parametrize("answer", [None, *ANSWERS], ids=lambda answer: getattr(answer, "code", "success"))
@@ -119,11 +119,11 @@ def test_a_failed_probe_opens_it_for_another_thirty_seconds() -> None:
     for _ in range(3):
         clock.now += 30
         call(breaker, Unreachable("x"))
-        assert (breaker.state, breaker.refuses) == ("open", True)
+        assert (breaker.state, breaker.is_rejecting) == ("open", True)
         clock.now += 29
-        assert breaker.refuses
+        assert breaker.is_rejecting
         clock.now += 1
-        assert not breaker.refuses
+        assert not breaker.is_rejecting
         clock.now -= 30  # the rest counts from the probe
 
 
@@ -132,7 +132,7 @@ def test_a_cancelled_probe_has_shown_nothing_and_opens_it_again() -> None:
     breaker = opened(clock)
     clock.now += 30
     call(breaker, asyncio.CancelledError())
-    assert (breaker.state, breaker.refuses) == ("open", True)
+    assert (breaker.state, breaker.is_rejecting) == ("open", True)
     clock.now += 30
     call(breaker)
     assert breaker.state == "closed"
@@ -151,30 +151,30 @@ def test_a_cancelled_call_counts_for_nothing() -> None:
 def test_a_call_that_ends_late_neither_closes_an_open_circuit_nor_prolongs_it() -> None:
     clock = Clock()
     breaker = Breaker(clock)
-    with breaker.passing():
+    with breaker.admit():
         for _ in range(5):
             call(breaker, NoAnswer("x"))
         clock.now += 20
-    assert breaker.refuses
+    assert breaker.is_rejecting
     clock.now += 10
-    assert not breaker.refuses
+    assert not breaker.is_rejecting
 
 
 @pytest.mark.parametrize("end", [None, NoAnswer("x")], ids=["success", "fault"])
 def test_a_call_that_ends_late_during_a_probe_changes_nothing(end: MeshError | None) -> None:
     clock = Clock()
     breaker = Breaker(clock)
-    late = breaker.passing()
+    late = breaker.admit()
     late.__enter__()
     for _ in range(5):
         call(breaker, NoAnswer("x"))
     clock.now += 30
-    with breaker.passing():
+    with breaker.admit():
         late.__exit__(type(end) if end else None, end, None)
-        assert (breaker.state, breaker.refuses) == ("half-open", True)
+        assert (breaker.state, breaker.is_rejecting) == ("half-open", True)
         with pytest.raises(CircuitOpen):
             call(breaker)
-    assert (breaker.state, breaker.refuses) == ("closed", False)
+    assert (breaker.state, breaker.is_rejecting) == ("closed", False)
 
 
 @many
@@ -186,7 +186,7 @@ def test_it_is_open_exactly_when_the_rules_say(calls: list[tuple[str, float]]) -
     for kind, pause in calls:
         clock.now += pause
         resting = opened_at is not None and clock.now - opened_at < 30
-        assert breaker.refuses is resting
+        assert breaker.is_rejecting is resting
         if resting:
             with pytest.raises(CircuitOpen):
                 call(breaker)

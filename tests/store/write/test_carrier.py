@@ -68,13 +68,13 @@ def test_the_pause_doubles_from_half_a_second_to_thirty_with_jitter(attempt: int
 
 async def test_faults_in_a_row_are_retried_after_growing_pauses() -> None:
     pauses, call = Pauses(), Call(*(NoAnswer("x") if i % 2 else Unreachable("x") for i in range(8)))
-    assert await RetryingCaller(None, chance=lambda: 0.0, sleep=pauses).carry(call, always) == "answer"
+    assert await RetryingCaller(None, chance=lambda: 0.0, sleep=pauses).call(call, always) == "answer"
     assert pauses.taken == [0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
 async def test_a_busy_database_is_asked_again_soon() -> None:
     pauses, call = Pauses(), Call(*(DatabaseBusy("x") for _ in range(50)))
-    assert await RetryingCaller(None, sleep=pauses).carry(call, always) == "answer"
+    assert await RetryingCaller(None, sleep=pauses).call(call, always) == "answer"
     assert len(pauses.taken) == 50
     assert all(0.005 <= pause <= 0.05 for pause in pauses.taken)
     assert len(set(pauses.taken)) > 10, "without jitter, contenders meet again and again"
@@ -82,13 +82,13 @@ async def test_a_busy_database_is_asked_again_soon() -> None:
 
 async def test_having_been_busy_does_not_make_a_lost_connection_wait_longer() -> None:
     pauses, call = Pauses(), Call(*(DatabaseBusy("x") for _ in range(8)), Unreachable("x"))
-    await RetryingCaller(None, chance=lambda: 0.0, sleep=pauses).carry(call, always)
+    await RetryingCaller(None, chance=lambda: 0.0, sleep=pauses).call(call, always)
     assert pauses.taken[-1] == 0.5
 
 
 async def test_without_a_fault_there_is_one_call_and_no_pause() -> None:
     pauses, call = Pauses(), Call()
-    await RetryingCaller(None, sleep=pauses).carry(call, always)
+    await RetryingCaller(None, sleep=pauses).call(call, always)
     assert (call.count, pauses.taken) == (1, [])
 
 
@@ -96,7 +96,7 @@ async def test_without_a_fault_there_is_one_call_and_no_pause() -> None:
 async def test_it_stops_when_nobody_wants_the_answer_any_more(calls: int) -> None:
     pauses, call = Pauses(), Call(*(NoAnswer(f"fault {i}") for i in range(1, 100)))
     with pytest.raises(NoAnswer, match=f"fault {calls}$"):
-        await RetryingCaller(None, sleep=pauses).carry(call, at_most(calls, call))
+        await RetryingCaller(None, sleep=pauses).call(call, at_most(calls, call))
     assert call.count == calls
     assert len(pauses.taken) == calls - 1
 
@@ -110,7 +110,7 @@ async def test_it_stops_when_nobody_wants_the_answer_any_more(calls: int) -> Non
 async def test_what_will_not_pass_is_raised_at_once(error: MeshError, after: int) -> None:
     pauses, call = Pauses(), Call(*(NoAnswer("x") for _ in range(after)), error)
     with pytest.raises(type(error)):
-        await RetryingCaller(None, sleep=pauses).carry(call, always)
+        await RetryingCaller(None, sleep=pauses).call(call, always)
     assert call.count == after + 1
 
 
@@ -118,8 +118,8 @@ async def test_the_fifth_fault_opens_the_circuit_and_ends_the_retries() -> None:
     pauses, call = Pauses(), Call(*(Unreachable("x") for _ in range(100)))
     breaker = Breaker(Clock())
     with pytest.raises(CircuitOpen):
-        await RetryingCaller(breaker, sleep=pauses).carry(call, always)
+        await RetryingCaller(breaker, sleep=pauses).call(call, always)
     assert call.count == 5
     with pytest.raises(CircuitOpen):
-        await RetryingCaller(breaker, sleep=pauses).carry(call, always)
+        await RetryingCaller(breaker, sleep=pauses).call(call, always)
     assert call.count == 5

@@ -50,7 +50,7 @@ async def test_one_request_is_under_way_and_what_queued_goes_together() -> None:
 async def test_of_many_who_wait_half_go_at_a_time_unless_requests_take_longer_than_they(
     caller_s: float, requests: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vox_mesh.store.write.combiner._CALLER_S", caller_s)
+    monkeypatch.setattr("vox_mesh.store.write.combiner._CALLER_TURNAROUND_S", caller_s)
     async with combining() as c:
         first = await c.busy()
         rest = [c.send(adding(number)) for number in range(1, 64)]
@@ -64,7 +64,7 @@ async def test_of_many_who_wait_half_go_at_a_time_unless_requests_take_longer_th
 async def test_many_who_write_again_and_again_go_in_two_halves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vox_mesh.store.write.combiner._CALLER_S", 1.0)
+    monkeypatch.setattr("vox_mesh.store.write.combiner._CALLER_TURNAROUND_S", 1.0)
     async with combining(tmp_path / "x.db") as c:
 
         async def caller(name: int) -> None:
@@ -241,7 +241,7 @@ async def test_late_callers_do_not_take_those_in_time_with_them() -> None:
 
 
 async def test_a_full_queue_makes_callers_wait_and_then_turns_them_away() -> None:
-    async with combining(max_waiting=2) as c:
+    async with combining(max_queued=2) as c:
         first = await c.busy()
         queued = [c.send(adding(number)) for number in (1, 2)]
         await c.queued(2)
@@ -254,7 +254,7 @@ async def test_a_full_queue_makes_callers_wait_and_then_turns_them_away() -> Non
 
 
 async def test_a_caller_that_gives_up_waiting_for_room_harms_nobody() -> None:
-    async with combining(max_waiting=1) as c:
+    async with combining(max_queued=1) as c:
         first = await c.busy()
         queued = c.send(adding(1))
         await c.queued(1)
@@ -340,7 +340,7 @@ async def test_closing_finishes_what_was_submitted() -> None:
 
 
 async def test_closing_does_not_wait_for_ever_and_tells_everyone() -> None:
-    async with combining(max_waiting=1) as c:
+    async with combining(max_queued=1) as c:
         first = await c.busy()
         queued = c.send(adding(1))
         await c.queued(1)

@@ -15,9 +15,9 @@ from vox_mesh.store.script import Op, Shape, new_key
 from vox_mesh.store.spool.spool import Spool, decode, encode
 from vox_mesh.store.write.envelope import RequestWrapper, StaleWrapper
 from vox_mesh.store.write.request import (
-    Forgetting,
     IsolatedRequest,
     OptimisticRequest,
+    Pruning,
     Request,
     RolledBack,
     Verdict,
@@ -46,7 +46,7 @@ class Bench:
 
     def request(self, way: Way, frame: RequestWrapper, *scripts: Script) -> Request:
         """A request with a frame."""
-        return way(self.store.tenant, scripts, Forgetting(), frame)
+        return way(self.store.tenant, scripts, Pruning(), frame)
 
     async def send(self, request: Request) -> tuple[list[Verdict], list[list[Value]]]:
         """Send it; what became of the scripts, and the rows of the entries."""

@@ -13,8 +13,8 @@ from tests.support.store.tables import make_table
 from vox_mesh import Answer, Outcome, Script, Statement, Store
 from vox_mesh.errors import BadStatement, ConstraintFailed
 from vox_mesh.store.rows import Value
-from vox_mesh.store.write.insert_merging import insert_of, merged
-from vox_mesh.store.write.request import NOTHING, OptimisticRequest, Tenant
+from vox_mesh.store.write.insert_merging import merge_inserts, plain_insert
+from vox_mesh.store.write.request import NOTHING_TO_PRUNE, OptimisticRequest, Tenant
 
 _PLAIN = "INSERT INTO notes (a, b) VALUES (?, ?)"
 _TENANT = Tenant("scope", "repository", "writer")
@@ -32,7 +32,7 @@ def test_all_rows_are_inserted_in_their_order(width: int, count: int) -> None:
     columns = [f"c{number}" for number in range(width)]
     names, places = ", ".join(columns), ", ".join("?" * width)
     rows = [tuple(range(first, first + width)) for first in range(0, count * width, width)]
-    statements = list(merged(f"INSERT INTO notes ({names}) VALUES ({places})", rows))
+    statements = list(merge_inserts(f"INSERT INTO notes ({names}) VALUES ({places})", rows))
     connection = sqlite3.connect(":memory:")
     connection.execute(f"CREATE TABLE notes (id INTEGER PRIMARY KEY, {names})")
     for sql, values in statements:
@@ -57,20 +57,20 @@ def test_all_rows_are_inserted_in_their_order(width: int, count: int) -> None:
     ],
 )
 def test_what_does_more_than_insert_a_row_stays_as_it_is(sql: str) -> None:
-    assert insert_of(_insert(1, 2, sql=sql)) is None
+    assert plain_insert(_insert(1, 2, sql=sql)) is None
 
 
 def test_a_script_that_does_more_than_that_stays_as_it_is() -> None:
     plain, other = Statement(_PLAIN, (1, 2)), Statement("DELETE FROM notes")
-    assert insert_of(Script(plain, plain)) == _PLAIN
-    assert insert_of(Script(plain, other)) is None
-    assert insert_of(Script(plain, answer=Answer("SELECT changes()", columns=("n",)))) is None
-    assert insert_of(_insert(1, 2, 3)) is None  # which is wrong, and is to be told so
+    assert plain_insert(Script(plain, plain)) == _PLAIN
+    assert plain_insert(Script(plain, other)) is None
+    assert plain_insert(Script(plain, answer=Answer("SELECT changes()", columns=("n",)))) is None
+    assert plain_insert(_insert(1, 2, 3)) is None  # which is wrong, and is to be told so
 
 
 def test_neighbours_are_a_statement_for_all() -> None:
     scripts = [_insert(number, None) for number in range(32)]
-    request = OptimisticRequest(_TENANT, scripts, NOTHING)
+    request = OptimisticRequest(_TENANT, scripts, NOTHING_TO_PRUNE)
     values = [value for number in range(32) for value in (number, None)]
     assert [list(step.params) for step in request.batch.steps if "notes" in step.sql] == [values]
 

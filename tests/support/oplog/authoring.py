@@ -79,9 +79,9 @@ class Scene:
         queue = None if spool is None else AgentQueue(Spool(spool, 2**20), timeout=LONG_S)
         home = Home.MEMORY if spool is None else Home.MESH
         store = Store(
-            home, self.gate, tenant, timeout=LONG_S, breaker=breaker, agent_queue=queue, journal=author
+            home, self.gate, tenant, timeout=LONG_S, breaker=breaker, agent_queue=queue, interceptor=author
         )
-        store._carrier._sleep = at_once
+        store._caller._sleep = at_once
         await store.begin()
         node = MeshNode(store, author, clock, presence, self._settings, dependencies)
         node.oplog.register(NOTE_KIND)

@@ -270,7 +270,7 @@ async def commands_beside(node: MeshNode, settings: Settings) -> AsyncIterator[M
     dependencies = Dependencies()
     clock = MeshClock(dependencies)
     author = OpLogWriter(lambda: identity, tenant, clock)
-    store = Store(settings.home, node.store._engine, tenant, timeout=_TIMEOUT_S, journal=author)
+    store = Store(settings.home, node.store._engine, tenant, timeout=_TIMEOUT_S, interceptor=author)
     mesh = Mesh(store, author, clock, dependencies, None, node.artifacts, RhythmFiles())
     yield mesh
     await store.write(mesh.oplog.seal_script())

@@ -68,10 +68,10 @@ async def combining(path: Path | None = None, **options: Any) -> AsyncIterator[C
     gate = GatedEngine(engine)
     await ensure_schema(gate)
     ledger = IdempotencyKeyPruner(time.monotonic)
-    carrier = RetryingCaller(None, sleep=at_once)
+    caller = RetryingCaller(None, sleep=at_once)
     combiner = Combiner(
-        Sender(gate.run, carrier, Tenant("", "default", "writer"), ledger),
-        carrier,
+        Sender(gate.run, caller, Tenant("", "default", "writer"), ledger),
+        caller,
         ledger,
         monotonic=time.monotonic,
         **({"max_scripts": gate.max_scripts} | options),

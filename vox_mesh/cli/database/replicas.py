@@ -44,7 +44,7 @@ async def sync_replica(settings: Settings, progress: Progress) -> ReplicaReport:
             async with opened_engine(settings) as engine:
                 replica = open_slot_replica(settings, slot, engine.query)
                 try:
-                    await replica.caught_up(progress, settings.db_deadline)
+                    await replica.wait_until_caught_up(progress, settings.db_deadline)
                 finally:
                     await replica.close()
         finally:

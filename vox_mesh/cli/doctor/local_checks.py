@@ -19,7 +19,7 @@ from vox_mesh.nodes.identity import kept_identity
 from vox_mesh.settings import EXAMPLES, Settings
 from vox_mesh.store.engines.file import refuse_unless_ours
 from vox_mesh.store.replica.mark import mark_of
-from vox_mesh.store.replica.report import replicas_beside
+from vox_mesh.store.replica.report import replicas_next_to
 from vox_mesh.store.schema.probe import all_spools
 from vox_mesh.store.slots import slots, spools
 
@@ -129,7 +129,7 @@ async def spool(patient: Patient) -> CheckResult:
 async def replica_mark(patient: Patient) -> CheckResult | None:
     """Marks of replicas that are gone; the file home refuses a path with one."""
     path = patient.settings.file_path
-    replicas = [path, *(replica for _, replica in replicas_beside(path))]
+    replicas = [path, *(replica for _, replica in replicas_next_to(path))]
     left = [mark_of(each) for each in replicas if mark_of(each).exists() and not each.exists()]
     if not left:
         return ok("no mark without its replica")

@@ -16,7 +16,7 @@ from blake3 import blake3
 from vox_mesh.errors import ArtifactDamaged, ArtifactNotKept, BadValue
 from vox_mesh.model.documents.json_shapes import HASH, is_hash, short
 from vox_mesh.model.jobs.proof import BLAKE3, hash_of
-from vox_mesh.store.files import keep_names, make_private, publish
+from vox_mesh.store.files import make_private, publish, sync_folder
 
 PIECE: Final = 2**20
 """The bytes of a file that are in memory at a time."""
@@ -77,7 +77,7 @@ class BlobStore:
         with self._translate_errors():
             if not self.folder.exists():
                 make_private(self.folder)
-                keep_names(self.folder.parent)
+                sync_folder(self.folder.parent)
             return PendingBlob(self.folder)
 
     def add(self, draft: PendingBlob, piece: bytes) -> None:
@@ -91,10 +91,10 @@ class BlobStore:
         with self._translate_errors():
             path.parent.mkdir(mode=0o700, exist_ok=True)
             if _is_intact(path, content_hash):
-                keep_names(path.parent)
+                sync_folder(path.parent)
             else:
                 publish(draft.path, path)
-            keep_names(self.folder)
+            sync_folder(self.folder)
 
     def verified_path(self, content_hash: str) -> Path | None:
         """Return the file with this content, or `None`. Raises `ArtifactDamaged` if its hash is wrong."""

@@ -1,4 +1,4 @@
-"""The file home: one SQLite file, shared by the processes of one machine."""
+"""Implement the file backend: one SQLite file, shared by the processes of one machine."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from vox_mesh.store.script import Statement
 
 _REPLICA_NAME: Final = re.compile(r".+\.replica-[^/]+")
 _BUSY_TIMEOUT_S: Final = 5.0
-_OPEN_S: Final = 10.0
-_MANY: Final = 8  # scripts whose callers, and the next to come, keep the loop busy while these are written
-_HEAD_START_S: Final = 0.001
+_OPEN_TIMEOUT_S: Final = 10.0
+_MIN_HEAD_START_SCRIPTS: Final = 8  # enough callers to keep the loop busy while their scripts are written
+_MAX_HEAD_START_S: Final = 0.001
 _PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
 _DATA_VERSION: Final = Statement("PRAGMA data_version")
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 
-_looking: Final = threading.Lock()
-"""For looking into a file before it is opened, and for opening it first."""
+_first_open: Final = threading.Lock()
+"""Held while a file is inspected before its first opening, and while its turn file is created."""
 
 
 def refuse_unless_ours(path: Path) -> None:
-    """Raise `WrongHome` for a replica, and for what is no database at all.
+    """Raise `WrongHome` for a replica, and for a file that is not a database.
 
-    Not in a process that has the file open: closing it here would end the locks that SQLite holds on it for
-    the whole process, and whoever else closes the file would take its log away with it.
+    Do not call it in a process that has the file open: closing the file here would drop the locks that SQLite
+    holds on it for the whole process, and another process that closes it could then delete its log.
     """
     _refuse_replica(path)
     if path.exists() and path.stat().st_size > 0:
         with path.open("rb") as file:
             if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
-                raise _no_database(path)
+                raise _not_a_database(path)
 
 
 def _refuse_replica(path: Path) -> None:
@@ -62,22 +62,22 @@ def _refuse_replica(path: Path) -> None:
         raise WrongHome(f"{path} is a folder", hint="set VOX_DB_PATH to a file")
 
 
-def _no_database(path: Path) -> WrongHome:
+def _not_a_database(path: Path) -> WrongHome:
     return WrongHome(f"{path} is not a SQLite database", hint="set VOX_DB_PATH to another file")
 
 
 class Turn:
     """The queue of writing processes: an OS lock taken before each transaction.
 
-    SQLite's own waiting sleeps and is not fair; the kernel's is neither. The lock goes with the process
-    that holds it, however it ends.
+    SQLite's own waiting polls and is unfair; the kernel's does neither. The lock is released when its process
+    ends, however it ends.
     """
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def take_if_free(self) -> bool:
-        """Take the turn unless somebody else has it; whether it is ours. It can be entered then as ever."""
+        """Take the turn if it is free. Return whether it was taken; entering it afterwards works as usual."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -89,7 +89,7 @@ class Turn:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
-        """Pass it on."""
+        """Release the turn."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -101,10 +101,10 @@ _Opened = tuple[Turn, sqlite3.Connection, sqlite3.Connection]
 
 
 class FileEngine:
-    """A thread that writes and one that reads, each with a connection of its own.
+    """A thread for writes and one for reads, each with its own connection.
 
-    What is quickly read is read without a thread, on a connection that waits for nobody. Another one only
-    ever tells whether others have committed: that is in memory that all processes share.
+    Fast queries run without a thread, on a connection that never waits for a lock. One more connection only
+    detects the commits of other connections, from memory that all processes share.
     """
 
     max_scripts = 256
@@ -123,73 +123,73 @@ class FileEngine:
         self._reading = reading
         self._writer = writer
         self._reader = SerialThread("vox-mesh-reader")
-        self._quick = Reader(path, "mode=ro", is_original=True)
+        self._inline_reader = Reader(path, "mode=ro", is_original=True)
         self._loop_turn = LoopTurn()
         self._watching: sqlite3.Connection | None = None
         self.wal = WalWatch(Path(f"{path.resolve()}-wal"))
-        """What becomes of the write-ahead log."""
+        """Monitors the write-ahead log."""
 
     @classmethod
     async def open(cls, path: Path) -> FileEngine:
-        """Open the database file, or create it, readable by its owner alone."""
+        """Open the database file, or create it, readable by its owner only."""
         _refuse_replica(path)
-        with _looking:
-            if not _turn_of(path).exists():  # nobody has it open
+        with _first_open:
+            if not _turn_path(path).exists():  # no process has it open
                 refuse_unless_ours(path)
         writer = SerialThread("vox-mesh-writer")
         opened: list[_Opened] = []
         try:
-            async with asyncio.timeout(_OPEN_S):
+            async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 await writer.do(lambda: opened.append(_open_file(path)))
         except BaseException as error:
-            writer.do(lambda: _close(opened))  # it may yet be opened, when nobody waits for it any more
+            writer.do(lambda: _close(opened))  # the thread may still open it later
             await writer.stop(timeout=0.0)
-            raise _not_opened(path, error) from None
+            raise _open_error(path, error) from None
         return cls(path, writer, *opened[0])
 
     async def run(self, batch: Batch) -> BatchResult:
-        """Run the batch's transaction when this process's turn has come."""
-        if batch.scripts < _MANY:
+        """Run the batch's transaction when it is this process's turn."""
+        if batch.scripts < _MIN_HEAD_START_SCRIPTS:
             return await self._writer.do(lambda: self._write(batch))
         start = HeadStart()
-        doing = self._writer.do(lambda: self._write_ahead(batch, start))
-        start.give(_HEAD_START_S)
-        return await doing
+        writing = self._writer.do(lambda: self._write_with_head_start(batch, start))
+        start.wait(_MAX_HEAD_START_S)
+        return await writing
 
     def _write(self, batch: Batch, before_last: Callable[[], None] | None = None) -> BatchResult:
         with self._turn:
-            if self._writer.is_given_up:  # while it waited for the turn: it must not happen any more
+            if self._writer.is_given_up:  # cancelled while it waited for the turn: it must not be applied
                 raise asyncio.CancelledError
             result = sqlite.walk(self._writing, batch, before_last)
-        self.wal.look_now_and_then(self._writing)
+        self.wal.check_if_due(self._writing)
         return result
 
-    def _write_ahead(self, batch: Batch, start: HeadStart) -> BatchResult:
-        """The same, telling the loop when it may go on: with the last statement, mostly the longest."""
+    def _write_with_head_start(self, batch: Batch, start: HeadStart) -> BatchResult:
+        """Run the batch, and release the loop at the last statement, which usually takes longest."""
         try:
             if not self._turn.take_if_free():
-                start.off()
-            return self._write(batch, before_last=start.off)
+                start.release()
+            return self._write(batch, before_last=start.release)
         finally:
-            start.off()
+            start.release()
 
     async def query(self, statement: Statement) -> Rows:
-        """Answer a query: here and now if that takes but a moment, else by the thread that reads."""
-        quick = self._quick
-        if self._loop_turn.has_time and not quick.is_long(statement):
+        """Run a query: in the loop's thread if it is fast, else in the reading thread."""
+        reader = self._inline_reader
+        if self._loop_turn.has_time and not reader.is_slow(statement):
             with suppress(TooLong):
-                if (rows := quick.quickly(statement, QUICK_S)) is not None:
+                if (rows := reader.query_inline(statement, QUICK_S)) is not None:
                     return rows
         return await self._reader.do(lambda: self._query(statement))
 
     def _query(self, statement: Statement) -> Rows:
         began = time.perf_counter()
         rows = sqlite.query(self._reading, statement)
-        self._quick.took(statement, time.perf_counter() - began)
+        self._inline_reader.note_duration(statement, time.perf_counter() - began)
         return rows
 
     async def data_version(self) -> int:
-        """A number that changes with every commit of another connection, in this process or any other."""
+        """Return a number that changes with every commit of another connection, in any process."""
         if self._watching is None:
             self._watching = await self._reader.do(lambda: _open_watching(self._path))
         version: int = sqlite.query(self._watching, _DATA_VERSION).value
@@ -197,7 +197,7 @@ class FileEngine:
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
-        """Several queries of one moment, in a read transaction of their own."""
+        """Return a context in which all queries see the same state, in their own read transaction."""
         connection = await self._reader.do(lambda: _open_reading(self._path))
 
         async def ask(statement: Statement) -> Rows:
@@ -210,17 +210,17 @@ class FileEngine:
             await self._reader.do(connection.close)
 
     async def wal_status(self) -> WalStatus:
-        """Checkpoint as far as readers allow, and return how the write-ahead log stands."""
-        return await self._reader.do(lambda: self.wal.look(self._reading))
+        """Checkpoint as far as readers allow, and return the status of the write-ahead log."""
+        return await self._reader.do(lambda: self.wal.check(self._reading))
 
     async def facts(self) -> EngineFacts:
-        """Which way the database is reached."""
+        """Return how the database is reached."""
         return EngineFacts("sqlite", str(self._path), f"SQLite {sqlite3.sqlite_version}")
 
     async def close(self) -> None:
-        """End the threads and close the file."""
-        self._quick.forget()
-        # What a thread still works with stays open, and ends with the process.
+        """Stop the threads and close the file."""
+        self._inline_reader.close_connections()
+        # A connection that a thread still uses stays open until the process ends.
         if await self._reader.stop():
             if self._watching is not None:
                 self._watching.close()
@@ -230,14 +230,14 @@ class FileEngine:
             self._turn.close()
 
 
-def _not_opened(path: Path, error: BaseException) -> BaseException:
+def _open_error(path: Path, error: BaseException) -> BaseException:
     if isinstance(error, TimeoutError):
         return DatabaseBusy(
-            f"another process has kept {path} from being opened for {_OPEN_S:g} s",
+            f"another process has kept {path} from being opened for {_OPEN_TIMEOUT_S:g} s",
             hint="is a process that writes to it stopped or hanging?",
         )
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
-        return _no_database(path)
+        return _not_a_database(path)
     if isinstance(error, OSError | sqlite3.Error):
         return DatabaseFault(
             f"{path} can't be opened: {error}", hint="check VOX_DB_PATH and the folder's permissions"
@@ -245,24 +245,25 @@ def _not_opened(path: Path, error: BaseException) -> BaseException:
     return error
 
 
-def _turn_of(path: Path) -> Path:
+def _turn_path(path: Path) -> Path:
     return Path(f"{path}.turn")
 
 
 def _open_file(path: Path) -> _Opened:
     make_private(path.parent)
-    with ExitStack() as undoing:
-        with _looking:
-            turn = undoing.enter_context(closing(Turn(_turn_of(path))))
-        # Switching a new file to WAL needs it alone: processes that start together take turns at that too.
+    with ExitStack() as cleanup:
+        with _first_open:
+            turn = cleanup.enter_context(closing(Turn(_turn_path(path))))
+        # Switching a new file to WAL needs exclusive access: processes that start together take turns.
         with turn:
-            with suppress(FileExistsError):  # and then it may not be opened here: SQLite's locks would end
+            # An existing file must not be opened here: closing it would drop SQLite's locks.
+            with suppress(FileExistsError):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            writing = undoing.enter_context(closing(_connect(path)))
+            writing = cleanup.enter_context(closing(_connect(path)))
             for pragma in _PRAGMAS:
                 writing.execute(f"PRAGMA {pragma}")
         reading = _open_reading(path)
-        undoing.pop_all()
+        cleanup.pop_all()
     return turn, writing, reading
 
 
@@ -275,7 +276,7 @@ def _open_reading(path: Path) -> sqlite3.Connection:
 def _open_watching(path: Path) -> sqlite3.Connection:
     try:
         watching = _connect(path, busy_timeout_s=0.0)
-        watching.execute(_DATA_VERSION.sql)  # what it must read from the disk for that, it has read then
+        watching.execute(_DATA_VERSION.sql)  # so that later calls need not read from the disk
     except sqlite3.Error as error:
         raise sqlite.query_error(sqlite.step_error(error)) from error
     return watching

@@ -1,4 +1,4 @@
-"""The memory home: SQLite in this process, for local work and tests."""
+"""Implement the memory backend: SQLite in this process, for local work and tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vox_mesh.store.watch.changes import Changes
 
 
 class MemoryEngine:
-    """Runs everything at once, in the caller's thread: a statement here costs less than handing it over."""
+    """Runs everything in the caller's thread: a statement costs less than a switch to another thread."""
 
     max_scripts = 256
 
@@ -33,12 +33,12 @@ class MemoryEngine:
         return sqlite.walk(self._connection, batch)
 
     async def query(self, statement: Statement) -> Rows:
-        """Answer a query."""
+        """Run a query."""
         return sqlite.query(self._connection, statement)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
-        """Several queries of one moment: of a copy, since there is but one connection."""
+        """Return a context in which all queries see the same state: that of a copy, made at its start."""
         with closing(self._connect()) as copy:
             self._connection.backup(copy)
 
@@ -48,7 +48,7 @@ class MemoryEngine:
             yield ask
 
     async def facts(self) -> EngineFacts:
-        """Which way the database is reached."""
+        """Return how the database is reached."""
         return EngineFacts("sqlite", ":memory:", f"SQLite {sqlite3.sqlite_version}")
 
     async def close(self) -> None:
@@ -57,22 +57,22 @@ class MemoryEngine:
 
 
 class SharedHome(Engine, Protocol):
-    """A memory home as one of several nodes sees it."""
+    """A memory backend shared by several nodes, as one of them sees it."""
 
     changes: Changes
-    """Each node is told of the commits of all."""
+    """Notifies each node of the commits of all nodes."""
     keys: dict[str, SigningKey]
-    """A node that begins again has the key that it had."""
+    """The signing key of each node, kept across its restarts."""
     memories: dict[str, StoreMemory]
-    """And remembers, at its place, what it has seen of the database."""
+    """What each node has seen of the database, kept across its restarts."""
     is_remote: bool
-    """Whether it is reached over a simulated network, which may fail."""
+    """Whether it is reached over a simulated network."""
 
 
 class SharedMemory(MemoryEngine):
-    """A memory home on which several nodes of one event loop begin and end, by a clock that can be turned.
+    """A memory backend for several nodes of one event loop, with an injected clock.
 
-    With the `image` of another one, it begins as that was.
+    With the `image` of another database, it starts with the content of that one.
     """
 
     def __init__(self, now_ms: Callable[[], int], image: bytes | None = None) -> None:
@@ -93,41 +93,41 @@ class SharedMemory(MemoryEngine):
         return connection
 
     def image(self) -> bytes:
-        """All that it holds."""
+        """Return the content of the database as bytes."""
         return self._connection.serialize()
 
     def restore(self, image: bytes) -> None:
-        """Hold what an image of this database holds, and nothing else."""
+        """Replace the content of the database by an image."""
         with closing(sqlite3.connect(":memory:")) as copy:
             copy.deserialize(image)
             copy.backup(self._connection)
 
     async def run(self, batch: Batch) -> BatchResult:
-        """Run the batch's transaction, at one moment."""
+        """Run the batch's transaction at one instant of the clock."""
         return self.run_now(batch)
 
     def run_now(self, batch: Batch) -> BatchResult:
-        """The same, for who does not wait."""
+        """Run the batch's transaction synchronously."""
         self._clock.begin()
         return sqlite.walk(self._connection, batch)
 
     async def query(self, statement: Statement) -> Rows:
-        """Answer a query, as of one moment."""
+        """Run a query at one instant of the clock."""
         return self.query_now(statement)
 
     def query_now(self, statement: Statement) -> Rows:
-        """The same, for who does not wait."""
+        """Run a query synchronously."""
         self._clock.begin()
         return sqlite.query(self._connection, statement)
 
     async def close(self) -> None:
-        """A store is done with it: the database stays for the others."""
+        """Do nothing: the database stays for the other nodes."""
 
     async def drop(self) -> None:
         """Drop the database."""
         self.drop_now()
 
     def drop_now(self) -> None:
-        """The same, for who does not wait."""
+        """Drop the database synchronously."""
         self._connection.close()
         self._clock.close()

@@ -1,4 +1,4 @@
-"""Reading a database's file: quickly in the event loop's own thread, or in another one for longer."""
+"""Query a database file, in the event loop's thread if that is fast, otherwise in another thread."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from vox_mesh.store.script import Statement
 
 QUICK_S: Final = 0.002
 SLOW_S: Final = 0.1
-_STEPS: Final = 500
-"""How many instructions of SQLite's machine run between two looks at the clock."""
+_STEPS_INLINE: Final = 500
+"""The number of SQLite VM instructions between two checks of the clock."""
 
-_STEPS_ASIDE: Final = 50_000
-"""The same in another thread, which has to wait for Python's lock with every look."""
+_STEPS_IN_THREAD: Final = 50_000
+"""The number of instructions between two checks in another thread, each of which waits for the GIL."""
 
-_HOPELESS_S: Final = 60.0
+_TOO_SLOW_S: Final = 60.0
 _CACHED_STATEMENTS: Final = 256
 _MAX_KNOWN: Final = 1_024
-# The database's clock decides, never this machine's. Whether such a function asks for the time can hang on a
-# value (`date(?)` with 'now'), so a query that uses one, if only through a view, is the primary's to answer.
-_TIME: Final = frozenset(
+# The database's clock decides, never this machine's. Whether such a function reads the clock can depend on a
+# value (`date(?)` with 'now'), so the primary answers every query that uses one, even through a view.
+_TIME_FUNCTIONS: Final = frozenset(
     {"date", "time", "datetime", "julianday", "unixepoch", "strftime", "timediff"}
     | {"current_date", "current_time", "current_timestamp"}
 )
 
-# What is more than a query, a PRAGMA or a BEGIN, would stick to a connection that others read from.
-_QUERY: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
-# SQLite asks for this when a query is the first on its connection to use `json_each`. A statement that says
-# so itself is refused by SQLite whatever we answer.
+# Anything but a query, such as a PRAGMA or BEGIN, would change the state of a shared connection.
+_QUERY_ACTIONS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
+# SQLite requests this permission for the first query on a connection that uses `json_each`. A statement that
+# updates sqlite_master itself is rejected by SQLite in any case.
 _DECLARES: Final = (sqlite3.SQLITE_UPDATE, "sqlite_master")
-_DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_DAMAGE_CODES: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 _DROP_PAGES: Final = "PRAGMA shrink_memory"
-_OWN: Final = (_DECLARES, (sqlite3.SQLITE_PRAGMA, "shrink_memory"))
-_HEADER: Final = 100
+_ALLOWED: Final = (_DECLARES, (sqlite3.SQLITE_PRAGMA, "shrink_memory"))
+_HEADER_BYTES: Final = 100
 
 
 class Outline(NamedTuple):
-    """What a connection knows of a file for good: which it is, its size in bytes and in pages, its schema."""
+    """What a connection caches about a file: its inode, its size in bytes and in pages, its schema cookie."""
 
     inode: int
     size: int
@@ -57,8 +57,8 @@ class Outline(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Kept:
-    """A connection that is kept for the next query, and of which state of the file its pages are."""
+class _KeptConnection:
+    """A connection kept for the next query, and the state of the file that its cached pages belong to."""
 
     connection: sqlite3.Connection
     cursor: sqlite3.Cursor
@@ -67,21 +67,21 @@ class _Kept:
 
 
 class TooLong(Exception):
-    """The query did not end within its time."""
+    """The query exceeded its time limit."""
 
 
 class LoopTurn:
-    """How much of a turn of the event loop was spent on reading.
+    """Limits the time that one iteration of the event loop spends on reads.
 
-    A quick read pauses nowhere: without this a loop of them would stop everything else, also what is read.
+    A fast read never yields to the loop: without this limit, a series of them would block everything else.
     """
 
     def __init__(self) -> None:
-        self._began_at: float | None = None  # when this turn had its first read
+        self._began_at: float | None = None  # the time of this iteration's first read
 
     @property
     def has_time(self) -> bool:
-        """Whether another read may follow at once."""
+        """Return whether another read may run in this iteration."""
         now = time.perf_counter()
         if self._began_at is None:
             self._began_at = now
@@ -93,10 +93,10 @@ class LoopTurn:
 
 
 class Reader:
-    """Queries on a copy that nobody changes meanwhile: the caller sees to that, with the gate.
+    """Runs queries on a copy. The caller must prevent changes to the file during a query.
 
-    `is_original`: it is the database itself. Then this machine's clock is the right one, and others may
-    change anything, tables too, between any two queries.
+    `is_original`: the file is the database itself. Then this machine's clock is the right one, and other
+    processes may change anything, including tables, between two queries.
     """
 
     def __init__(self, path: Path, mode: str = "immutable=1&mode=ro", *, is_original: bool = False) -> None:
@@ -104,130 +104,139 @@ class Reader:
         self._uri = f"file:{quote(str(path.absolute()))}?{mode}"
         self._is_original = is_original
         self._is_immutable = "immutable=1" in mode
-        self._quick: _Kept | None = None
-        self._aside: list[_Kept] = []  # for other threads; while one uses it, it is not among them
-        self._columns: dict[str, tuple[str, ...]] = {}  # of the queries that the quick connection has seen
-        self._refused: set[str] = set()  # and those that it would not answer
-        self._as_of = 0  # rises whenever the file may be another
+        self._inline: _KeptConnection | None = None
+        self._thread_connections: list[_KeptConnection] = []  # idle connections for other threads
+        self._columns: dict[str, tuple[str, ...]] = {}  # by query, for the inline connection
+        self._refused: set[str] = set()  # queries that it does not answer
+        self._as_of = 0  # rises whenever the file may have changed
         self._until = 0.0
-        self._late_before = ""
+        self._last_late = ""
         self.found_damage = False
-        """Whether SQLite has come upon a page that can't be right."""
-        self._hopeless: dict[
-            str, float
-        ] = {}  # those that took too long even aside, and until when that counts
-        self._long: dict[str, float] = {}  # queries that took longer than this before, the oldest first
+        """Whether SQLite has found a damaged page."""
+        self._too_slow_until: dict[str, float] = {}  # queries too slow even for a thread, and until when
+        self._slow_queries: dict[str, float] = {}  # queries that exceeded this limit before, oldest first
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection that is kept for quick queries."""
-        return self._quick is not None
+        """Return whether the inline connection is open."""
+        return self._inline is not None
 
-    def is_long(self, statement: Statement) -> bool:
-        """Whether this query took too long before."""
-        return statement.sql in self._long
+    def is_slow(self, statement: Statement) -> bool:
+        """Return whether this query exceeded the inline limit before."""
+        return statement.sql in self._slow_queries
 
     def is_worth_a_thread(self, statement: Statement) -> bool:
-        """Whether it took too long before, but not too long even aside, a short while ago."""
-        is_hopeless = self._hopeless.get(statement.sql, 0.0) > time.perf_counter()
-        return self.is_long(statement) and not is_hopeless
+        """Return whether this query is slow, but was not too slow for a thread recently."""
+        is_too_slow = self._too_slow_until.get(statement.sql, 0.0) > time.perf_counter()
+        return self.is_slow(statement) and not is_too_slow
 
-    def quickly(self, statement: Statement, limit_s: float) -> Rows | None:
-        """Answer here and now, on a connection that is kept, or raise `TooLong`.
+    def query_inline(self, statement: Statement, limit_s: float) -> Rows | None:
+        """Run a query in the calling thread, on the inline connection.
 
-        `None`: it is no query, asks the time, is wrong, or needs a newer SQLite; the primary knows better.
+        Return `None` if the primary must answer: it is not a query, reads the clock, is wrong, or needs a
+        newer SQLite.
+
+        Raises:
+            TooLong: The query took longer than `limit_s`.
         """
         sql = statement.sql
         if sql in self._refused:
             return None
         self._until = time.perf_counter() + limit_s
         try:
-            quick = self._quick
-            if quick is None:
-                quick = self._quick = self._open()
-                quick.connection.set_progress_handler(self._is_late, _STEPS)
-                self._until = time.perf_counter() + limit_s  # to open it is not the query's fault
-            return _rows(quick.cursor, statement, {} if self._is_original else self._columns)
+            kept = self._inline
+            if kept is None:
+                kept = self._inline = self._open()
+                kept.connection.set_progress_handler(self._is_late, _STEPS_INLINE)
+                self._until = time.perf_counter() + limit_s  # opening does not count
+            return _rows(kept.cursor, statement, {} if self._is_original else self._columns)
         except TooLong:
-            self._late_before = sql
-            self._forget_quick()  # Python 3.11 would prepare the interrupted query anew at every read
+            self._last_late = sql
+            self._close_inline()  # Python 3.11 would prepare the interrupted query again at every read
             raise
         except (sqlite3.Error, sqlite3.Warning) as error:
-            self._look_at(error)
+            self._note_damage(error)
             if _code(error) == sqlite3.SQLITE_AUTH and len(self._refused) < _MAX_KNOWN:
                 self._refused.add(sql)
             return None
         finally:
-            if time.perf_counter() > self._until:  # in the end, too: a count is a single instruction
-                if self._late_before == sql:  # once may be the machine's fault
-                    if len(self._long) >= _MAX_KNOWN:
-                        del self._long[next(iter(self._long))]
-                    self._long[sql] = limit_s
-                self._late_before = sql
+            if time.perf_counter() > self._until:  # checked at the end too: a count is a single instruction
+                if self._last_late == sql:  # once may be due to a busy machine
+                    if len(self._slow_queries) >= _MAX_KNOWN:
+                        del self._slow_queries[next(iter(self._slow_queries))]
+                    self._slow_queries[sql] = limit_s
+                self._last_late = sql
 
-    def slowly(self, statement: Statement, limit_s: float) -> Rows | None:
-        """Answer on a connection of its own, in whichever thread this is called, or raise `TooLong`."""
-        began, aside = time.perf_counter(), self._aside
-        kept: _Kept | None = None
+    def query_in_thread(self, statement: Statement, limit_s: float) -> Rows | None:
+        """Run a query on its own connection; may be called in any thread.
+
+        Raises:
+            TooLong: The query took longer than `limit_s`.
+        """
+        began, idle = time.perf_counter(), self._thread_connections
+        kept: _KeptConnection | None = None
         try:
-            kept = self._take_aside()
-            kept.connection.set_progress_handler(lambda: time.perf_counter() > began + limit_s, _STEPS_ASIDE)
+            kept = self._take_thread_connection()
+            kept.connection.set_progress_handler(
+                lambda: time.perf_counter() > began + limit_s, _STEPS_IN_THREAD
+            )
             rows = _rows(kept.cursor, statement, {})
         except TooLong:
-            if len(self._hopeless) >= _MAX_KNOWN:
-                self._hopeless.clear()
-            self._hopeless[statement.sql] = began + _HOPELESS_S
+            if len(self._too_slow_until) >= _MAX_KNOWN:
+                self._too_slow_until.clear()
+            self._too_slow_until[statement.sql] = began + _TOO_SLOW_S
             raise
         except (sqlite3.Error, sqlite3.Warning) as error:
-            self._look_at(error)
+            self._note_damage(error)
             return None
         else:
-            if aside is self._aside:
-                aside.append(kept)
+            if idle is self._thread_connections:
+                idle.append(kept)
                 kept = None
         finally:
             if kept is not None:
                 kept.connection.close()
-        self.took(statement, time.perf_counter() - began)
+        self.note_duration(statement, time.perf_counter() - began)
         return rows
 
-    def took(self, statement: Statement, seconds: float) -> None:
-        """It was answered aside: if soon enough, the machine was busy before, or the table larger.
+    def note_duration(self, statement: Statement, seconds: float) -> None:
+        """Record how long a query took in another thread; run it inline again if it is clearly fast enough.
 
-        What takes about as long as it may is left aside: to be broken off costs more than to go there.
+        A query close to the limit stays in the other thread: interrupting it costs more than the switch.
         """
-        if seconds < self._long.get(statement.sql, 0.0) / 2:
-            self._long.pop(statement.sql, None)
+        if seconds < self._slow_queries.get(statement.sql, 0.0) / 2:
+            self._slow_queries.pop(statement.sql, None)
 
-    def doubt(self) -> None:
-        """The file is about to change: what kept connections have seen of it counts no more."""
+    def invalidate(self) -> None:
+        """Invalidate the pages that kept connections have cached: the file is about to change."""
         self._as_of += 1
 
-    def renew(self) -> None:
-        """After a change: go on with the quick connection if it is of further use."""
-        if self._quick is not None and self._quick.as_of != self._as_of:
-            self._until = math.inf  # the time of the last query is over, and this is none
-            if not self._is_renewed(self._quick):
-                self._forget_quick()
+    def revalidate(self) -> None:
+        """Revalidate the inline connection after a change of the file, or close it."""
+        if self._inline is not None and self._inline.as_of != self._as_of:
+            self._until = math.inf  # the last query's limit does not apply here
+            if not self._revalidate(self._inline):
+                self._close_inline()
 
-    def forget(self) -> None:
-        """Close what is kept: it would go on answering from the pages it has seen."""
-        self._forget_quick()
-        aside, self._aside = self._aside, []
-        for kept in aside:
+    def close_connections(self) -> None:
+        """Close all kept connections, with the pages that they have cached."""
+        self._close_inline()
+        idle, self._thread_connections = self._thread_connections, []
+        for kept in idle:
             kept.connection.close()
 
-    def _forget_quick(self) -> None:
-        if self._quick is not None:
-            self._quick.connection.close()
-            self._quick = None
+    def _close_inline(self) -> None:
+        if self._inline is not None:
+            self._inline.connection.close()
+            self._inline = None
             self._columns.clear()
             self._refused.clear()
 
-    def _is_renewed(self, kept: _Kept) -> bool:
-        """Whether a connection can go on: only pages have changed, and not their number.
+    def _revalidate(self, kept: _KeptConnection) -> bool:
+        """Drop a connection's cached pages. Return whether it is still usable.
 
-        To open one is to read the whole schema, and prepare all queries, anew.
+        It is if only the content of pages has changed, not their number. A new connection would have to read
+        the whole schema and prepare all queries again.
         """
         if kept.outline is None or kept.outline != _outline(self._path):
             return False
@@ -238,23 +247,23 @@ class Reader:
             return False
         return True
 
-    def _take_aside(self) -> _Kept:
+    def _take_thread_connection(self) -> _KeptConnection:
         with suppress(IndexError):
-            kept = self._aside.pop()
+            kept = self._thread_connections.pop()
             kept.connection.set_progress_handler(None, 0)
-            if kept.as_of == self._as_of or self._is_renewed(kept):
+            if kept.as_of == self._as_of or self._revalidate(kept):
                 return kept
             kept.connection.close()
         return self._open()
 
-    def _open(self) -> _Kept:
-        # Where others write to the file, to open and close it would end SQLite's locks on it.
+    def _open(self) -> _KeptConnection:
+        # If others write to the file, opening and closing it here would drop SQLite's locks on it.
         outline = _outline(self._path) if self._is_immutable else None
         as_of, connection = self._as_of, self._connect()
-        return _Kept(connection, connection.cursor(), outline, as_of)
+        return _KeptConnection(connection, connection.cursor(), outline, as_of)
 
-    def _look_at(self, error: Exception) -> None:
-        if _code(error) & 0xFF in _DAMAGE:
+    def _note_damage(self, error: Exception) -> None:
+        if _code(error) & 0xFF in _DAMAGE_CODES:
             self.found_damage = True
 
     def _is_late(self) -> bool:
@@ -264,7 +273,7 @@ class Reader:
         connection = sqlite3.connect(
             self._uri,
             uri=True,
-            timeout=0.0,  # whoever finds it locked asks elsewhere
+            timeout=0.0,  # a locked file is read in another way
             isolation_level=None,
             check_same_thread=False,
             cached_statements=_CACHED_STATEMENTS,
@@ -274,27 +283,27 @@ class Reader:
 
 
 def _outline(path: Path) -> Outline | None:
-    """What must not have changed for a connection to be of further use; `None`: that can't be known."""
+    """Return what must be unchanged for a connection to stay usable; `None` if it can't be read."""
     try:
         with path.open("rb", buffering=0) as file:
-            header, stat = file.read(_HEADER), os.fstat(file.fileno())
+            header, stat = file.read(_HEADER_BYTES), os.fstat(file.fileno())
     except OSError:
         return None
     return Outline(stat.st_ino, stat.st_size, header[28:32], header[40:44]) if header else None
 
 
 def _only_queries(action: int, name: str | None, *_: str | None) -> int:
-    is_allowed = action in _QUERY or action == sqlite3.SQLITE_FUNCTION or (action, name) in _OWN
+    is_allowed = action in _QUERY_ACTIONS or action == sqlite3.SQLITE_FUNCTION or (action, name) in _ALLOWED
     return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
 def _only_queries_without_time(action: int, name: str | None, function: str | None, *_: str | None) -> int:
-    asks_time = action == sqlite3.SQLITE_FUNCTION and function in _TIME
+    asks_time = action == sqlite3.SQLITE_FUNCTION and function in _TIME_FUNCTIONS
     return sqlite3.SQLITE_DENY if asks_time else _only_queries(action, name)
 
 
 def _code(error: Exception) -> int:
-    """SQLite's number for a failure; 0 for one of Python's own."""
+    """Return SQLite's code of an error; 0 for errors of Python itself."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code
 

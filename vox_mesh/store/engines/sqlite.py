@@ -1,4 +1,4 @@
-"""Walking a batch on a local SQLite connection."""
+"""Run batches and queries on a local SQLite connection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from vox_mesh.errors import BadStatement, ConstraintFailed, DatabaseBusy, DatabaseFault, MeshError
-from vox_mesh.store.batch import DONE, Batch, BatchResult, StepEnd, StepError, StepResult, StepRows
+from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, StepVerdict
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
@@ -15,7 +15,7 @@ _CACHED_STATEMENTS: Final = 512
 
 
 def connect(path: str, *, busy_timeout_s: float = 0.0) -> sqlite3.Connection:
-    """A connection without transactions of its own, usable from whichever one thread owns it."""
+    """Open a connection in autocommit mode, usable by any one thread at a time."""
     return sqlite3.connect(
         path,
         timeout=busy_timeout_s,
@@ -30,17 +30,17 @@ def walk(
 ) -> BatchResult:
     """Run the steps whose conditions hold, as a server would.
 
-    `before_last` is told when but one of them is left before the end of the transaction.
+    `before_last` is called before the last step ahead of the end of the transaction.
     """
     last = len(batch.steps) - 3
-    verdicts: list[StepEnd] = []
+    verdicts: list[StepVerdict] = []
     results: list[StepResult] = []
     cursor = connection.cursor()
     execute = cursor.execute
-    went_well = True  # the step before, which is nearly always all that counts
+    succeeded = True  # the previous step, which is the usual condition
     for sql, params, condition, wants_rows in batch.steps:
-        if not (went_well if condition is None else condition.holds(verdicts)):
-            went_well = False
+        if not (succeeded if condition is None else condition.holds(verdicts)):
+            succeeded = False
             verdicts.append(None)
             results.append(None)
             continue
@@ -48,22 +48,22 @@ def walk(
             before_last()
         try:
             execute(sql, params)
-            if wants_rows or cursor.description is not None:  # to its last row, where it may still fail
+            if wants_rows or cursor.description is not None:  # fetch all rows: a later one may still fail
                 rows = cursor.fetchall()
                 columns = tuple(column[0] for column in cursor.description)
                 results.append(StepRows(columns, rows))
             else:
                 results.append(DONE)
-            went_well = True
+            succeeded = True
         except (sqlite3.Error, sqlite3.Warning) as error:
-            went_well = False
+            succeeded = False
             results.append(step_error(error))
-        verdicts.append(went_well)
+        verdicts.append(succeeded)
     return BatchResult(results)
 
 
 def query(connection: sqlite3.Connection, statement: Statement) -> Rows:
-    """Answer a query; a failure is raised in the words of the error family."""
+    """Run a query; a failure is raised as a `MeshError`."""
     try:
         cursor = connection.execute(statement.sql, statement.params)
         columns = tuple(column[0] for column in cursor.description or ())
@@ -73,12 +73,12 @@ def query(connection: sqlite3.Connection, statement: Statement) -> Rows:
 
 
 def step_error(error: Exception) -> StepError:
-    """SQLite's own name and words for a failure."""
+    """Return SQLite's name and message of an error."""
     return StepError(getattr(error, "sqlite_errorname", None) or "SQLITE_ERROR", str(error))
 
 
 def query_error(error: StepError) -> MeshError:
-    """The failure of a query as a member of the error family."""
+    """Return the `MeshError` for a failed query."""
     if error.is_busy:
         return DatabaseBusy(f"the database is busy: {error.message}")
     if error.is_fault:

@@ -1,4 +1,4 @@
-"""Another clock for a SQLite connection than the machine's, for those who must be able to turn it."""
+"""Give a SQLite connection an injected clock instead of the machine's."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ _NOW: Final = "now"
 
 
 class SqliteClock:
-    """Replaces the date functions: what they call now is the moment at which the last request began.
+    """Replaces the date functions: for them, `now` is the time at which the last request began.
 
-    One moment for the whole request, because a statement that asks twice must be told the same.
+    The time is fixed for a whole request, because a statement that reads it twice must get the same value.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._plain = sqlite.connect(":memory:")  # knows the calendar; its own time is never asked for
+        self._calendar = sqlite.connect(":memory:")  # for calendar arithmetic; its own clock is never used
         self._at_ms = -1
         self._moment = ""
-        self._told: dict[tuple[Any, ...], Any] = {}
-        """What was answered at this moment: the schema asks the same over and over."""
+        self._results: dict[tuple[Any, ...], Any] = {}
+        """Results at this time: the schema makes the same calls repeatedly."""
         self.begin()
 
     def begin(self) -> None:
-        """A request begins: look at the clock."""
+        """Read the clock at the beginning of a request."""
         now_ms = self._now_ms()
         if now_ms != self._at_ms:
             self._at_ms = now_ms
             self._moment = ""
-            self._told.clear()
+            self._results.clear()
 
     def install(self, connection: sqlite3.Connection) -> None:
-        """Have a connection go by this clock."""
+        """Make a connection use this clock."""
         connection.execute("PRAGMA trusted_schema = ON")  # the schema's defaults call these functions
         for name in _DATE_FUNCTIONS:
-            # To SQLite this is a function that is constant within a statement, as its own are.
+            # Like SQLite's own date functions, they are constant within a statement.
             connection.create_function(name, -1, partial(self._call, name), deterministic=True)
 
-    def _call(self, name: str, *given: Any) -> Any:
-        asked = name, *given
-        if asked not in self._told:
-            self._told[asked] = self._answer(name, given)
-        return self._told[asked]
+    def _call(self, name: str, *args: Any) -> Any:
+        call = name, *args
+        if call not in self._results:
+            self._results[call] = self._evaluate(name, args)
+        return self._results[call]
 
-    def _answer(self, name: str, given: Sequence[Any]) -> Any:
-        form, times = (given[:1], given[1:]) if name == "strftime" else ((), given)
+    def _evaluate(self, name: str, args: Sequence[Any]) -> Any:
+        form, times = (args[:1], args[1:]) if name == "strftime" else ((), args)
         values = [self._now() if str(each).lower() == _NOW else each for each in times or (_NOW,)]
         places = ", ".join("?" * (len(form) + len(values)))
-        return self._plain.execute(f"SELECT {name}({places})", (*form, *values)).fetchone()[0]
+        return self._calendar.execute(f"SELECT {name}({places})", (*form, *values)).fetchone()[0]
 
     def _now(self) -> str:
         if not self._moment:
@@ -63,5 +63,5 @@ class SqliteClock:
         return self._moment
 
     def close(self) -> None:
-        """Let go of what it needed."""
-        self._plain.close()
+        """Close the internal connection."""
+        self._calendar.close()

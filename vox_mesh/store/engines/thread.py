@@ -1,4 +1,4 @@
-"""One thread that does one thing after another, so that the event loop does not wait for a disk."""
+"""Run blocking work in a thread, one call after another, so that the event loop never waits for a disk."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class SerialThread:
-    """Runs what it is given in order, and hands the results to the loop that asked."""
+    """Runs calls in order, and returns their results to the event loop."""
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._under_way: asyncio.Future[Any] | None = None
-        # A daemon: a job stuck in the kernel must not keep the process from ending.
+        self._current: asyncio.Future[Any] | None = None
+        # A daemon: a call that hangs in the kernel must not keep the process from ending.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Have `work` run in the thread. Cancelled before its turn came, it is not run at all."""
+        """Run `work` in the thread. If cancelled before it begins, it is not run at all."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.put((work, future))
         return future
 
     @property
     def is_given_up(self) -> bool:
-        """For the work itself to ask: whether whoever wanted it has been cancelled meanwhile."""
-        return self._under_way is not None and self._under_way.cancelled()
+        """Return whether the caller of the current work has been cancelled; for the work itself to check."""
+        return self._current is not None and self._current.cancelled()
 
     def finish(self) -> None:
-        """Take no more: end when what was given is done."""
+        """End the thread after the work queued so far."""
         self._jobs.put(None)
 
     async def stop(self, timeout: float = 5.0) -> bool:
-        """Finish what was given, then end; wait so long at the most. Whether it has ended."""
+        """Finish the queued work, waiting at most `timeout` seconds. Return whether the thread has ended."""
         self.finish()
         await asyncio.to_thread(self._thread.join, timeout)
         return not self._thread.is_alive()
@@ -48,12 +48,12 @@ class SerialThread:
             work, future = job
             if future.cancelled():
                 continue
-            self._under_way = future
+            self._current = future
             try:
                 result, error = work(), None
-            except BaseException as raised:  # the thread is not the process: it has nothing else to end
+            except BaseException as raised:  # it must reach the caller, not end the thread
                 result, error = None, raised
-            # The loop may be gone when a process ends in a hurry; then nobody waits for the result.
+            # The loop may already be closed when a process ends; then nothing waits for the result.
             try:
                 future.get_loop().call_soon_threadsafe(_settle, future, result, error)
             except RuntimeError:
@@ -61,23 +61,23 @@ class SerialThread:
 
 
 class HeadStart:
-    """Has the loop stand still for a moment, until the thread has come to what needs no Python.
+    """Blocks the loop for a moment, until the writing thread has reached work that does not need the GIL.
 
-    Only one thread runs Python at a time, and one that asks for it waits up to 5 ms for another that goes on.
-    The writing thread asks between any two statements. If the loop has much to do, it would wait at the first
-    of them until all that is done, and then the loop for it; with a head start they work at the same time.
+    A thread that requests the GIL waits up to 5 ms for the thread that holds it. The writing thread requests
+    it between any two statements. If the loop is busy, the thread would wait at its first statement until the
+    loop is idle, and then the loop for the thread; with a head start they work in parallel.
     """
 
     def __init__(self) -> None:
         self._ahead = threading.Lock()
         self._ahead.acquire()
 
-    def give(self, seconds: float) -> bool:
-        """In the loop: stand still until the thread is `off`, but no longer than this; whether it is."""
+    def wait(self, seconds: float) -> bool:
+        """Block the loop until the thread calls `release`, for at most `seconds`. Return whether it did."""
         return self._ahead.acquire(timeout=seconds)
 
-    def off(self) -> None:
-        """In the thread, once or more: it needs no Python for a while, or waits for others, or has ended."""
+    def release(self) -> None:
+        """Let the loop continue. The thread calls it, once or more, when it does not need the GIL."""
         if self._ahead.locked():
             self._ahead.release()
 
@@ -92,7 +92,7 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
 
 
 async def to_the_end(doing: asyncio.Future[T]) -> T:
-    """Wait for what must not be left half done, however often we are cancelled meanwhile."""
+    """Wait until `doing` is done, even if the caller is cancelled meanwhile; then raise the cancellation."""
     cancelled: asyncio.CancelledError | None = None
     while not doing.done():
         try:
@@ -100,6 +100,6 @@ async def to_the_end(doing: asyncio.Future[T]) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        doing.exception()  # nobody is left to be told of it
+        doing.exception()  # mark it as retrieved
         raise cancelled
     return doing.result()

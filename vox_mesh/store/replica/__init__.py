@@ -1,1 +1,1 @@
-"""The embedded replica: a local copy of the primary, kept milliseconds behind by its write-ahead log."""
+"""Keep an embedded replica: a local copy that follows the primary's write-ahead log within milliseconds."""

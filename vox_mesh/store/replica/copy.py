@@ -1,4 +1,4 @@
-"""The copy: the replica's file with its gate, taking in frames and answering queries."""
+"""Apply frames to the replica's file and answer queries from it, separated by a gate."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 _INLINE_FRAMES: Final = 64
 _SLOW_READS: Final = 2
-"""How many long queries may keep changes waiting at the same time."""
+"""The number of slow queries that may delay changes at the same time."""
 
-_WAIT_S: Final = 0.05
+_MAX_WAIT_S: Final = 0.05
 
 
 class Copy:
-    """What is short is done in the event loop's thread, the rest in others; the gate keeps them apart."""
+    """The replica's copy. Short work runs in the event loop's thread, longer work in other threads."""
 
     def __init__(self, path: Path, mark: Mark, overtaken: OvertakenCopies | None = None) -> None:
         self._overtaken = overtaken
@@ -39,48 +39,48 @@ class Copy:
         self._gate = Gate()
         self._slow = asyncio.Semaphore(_SLOW_READS)
         self._thread = SerialThread("vox-mesh-replica")
-        self._arrived = 0  # the number of the next frame to come in
-        self._turn = LoopTurn()
+        self._arrived = 0  # the number of the next frame to receive
+        self._loop_turn = LoopTurn()
         self.is_readable = False
-        """Whether it holds a state of the primary that may be shown; whoever follows the log says so."""
+        """Whether it holds a consistent state of the primary; set by the follower."""
         self.is_damaged = False
-        """Whether somebody else has been at the file, or the primary's log is not the one it was."""
+        """Whether another process has changed the file, or the primary's log is a different one."""
         self.is_checking = False
-        """Whether the last frame is still to come once more, to see if it is the same log."""
+        """Whether the last applied frame must be received again, to verify that it is the same log."""
 
     @property
     def log_id(self) -> str:
-        """Whose frames these are."""
+        """Return the id of the log that the frames belong to."""
         return self._file.log_id
 
     @property
     def next_frame(self) -> int:
-        """The number of the first frame that has not been applied."""
+        """Return the number of the first frame that has not been applied."""
         return self._file.next_frame
 
     @property
     def arrived(self) -> int:
-        """The number of the next frame to come in, applied or not."""
+        """Return the number of the next frame to receive; earlier ones may not be applied yet."""
         return self._arrived
 
     @property
     def is_changing(self) -> bool:
-        """Whether pages are being written in another thread."""
+        """Return whether pages are being written in another thread."""
         return self._gate.is_changing
 
     @property
     def size(self) -> int:
-        """The size of the database in bytes."""
+        """Return the size of the database in bytes."""
         return self._file.size
 
-    # --- taking in -------------------------------------------------------------------------------
+    # --- applying -------------------------------------------------------------------------------
 
     async def recover(self) -> bool:
-        """Check what is there, and complete what was cut off; whether it can be used."""
+        """Check the file, and complete an interrupted change. Return whether the file is usable."""
         return await self._change(self._file.recover)
 
     async def start_over(self, log_id: str) -> None:
-        """Drop everything, and begin with the first frame of this log."""
+        """Drop all pages, and start with the first frame of this log."""
         self.is_readable = False
         if self.log_id and self._overtaken is not None:
             await self._overtaken.keep_if_ahead()
@@ -88,9 +88,9 @@ class Copy:
         self.is_damaged = self._reader.found_damage = False
 
     def expect(self, *, again: bool = False) -> int:
-        """Forget what was not applied; the number of the frame that must come next.
+        """Drop frames that were not applied, and return the number of the frame to request.
 
-        With `again`, the last one that was applied: it shows whether the log is still the one it was from.
+        With `again`, it is the last applied frame: it shows whether the log is still the same.
         """
         self._file.forget_pending()
         self.is_checking = again and self._file.checksum != 0
@@ -98,13 +98,13 @@ class Copy:
         return self._arrived
 
     async def take(self, frames: Sequence[WalFrame]) -> bool:
-        """Take in the next frames of the log; whether a transaction among them was applied."""
+        """Add the next frames of the log. Return whether a transaction among them was applied."""
         for frame in frames:
             if frame.number != self._arrived:
                 raise NoAnswer(f"the log skipped from frame {self._arrived} to {frame.number}")
             self._arrived += 1
         if self.is_checking and frames:
-            self._compare_past(frames[0])
+            self._verify_history(frames[0])
             frames = frames[1:]
         is_short = self._file.entries + len(frames) <= _INLINE_FRAMES
         last = next((at for at in reversed(range(len(frames))) if frames[at].size_after), None)
@@ -112,13 +112,13 @@ class Copy:
             if is_short:
                 self._file.add(frames)
             else:
-                await self._aside(lambda: self._file.add(frames))
+                await self._run_in_thread(lambda: self._file.add(frames))
             return False
-        # Of a page that several of these transactions changed, only the last state counts.
+        # If several of these transactions changed a page, only its last state counts.
         pages = {frame.page_number: frame for frame in frames[: last + 1]}
 
         def apply() -> None:
-            self._refuse_if_touched()
+            self._refuse_if_modified()
             self._file.add(list(pages.values()))
             self._file.apply(frames[last].number + 1, frames[last].size_after, frames[last].checksum)
             self._file.add(frames[last + 1 :])
@@ -127,130 +127,135 @@ class Copy:
         return True
 
     async def take_older(self, frames: Sequence[WalFrame]) -> None:
-        """Take in pages of a snapshot, which come newest first: the frame to compare with comes last."""
+        """Add pages of a snapshot, which arrive newest first: the frame to compare with comes last."""
         if self.is_checking and frames and frames[-1].number == self.next_frame - 1:
-            self._compare_past(frames[-1])
-        await self._aside(lambda: self._file.add_older(frames))
+            self._verify_history(frames[-1])
+        await self._run_in_thread(lambda: self._file.add_older(frames))
 
-    def _compare_past(self, last: WalFrame) -> None:
-        """Compare the primary's frame at the end of this copy with the copy's own."""
+    def _verify_history(self, last: WalFrame) -> None:
+        """Compare the primary's frame at the end of this copy with the copy's own.
+
+        Raises:
+            Restarted: They differ.
+        """
         self.is_checking = False
         if last.checksum != self._file.checksum:
-            self._distrust()
+            self._mark_damaged()
             raise Restarted("the primary has another past than this copy")
 
     async def apply_snapshot(self, next_frame: int, size_after: int, checksum: int = 0) -> None:
-        """Apply the pages of a snapshot, once they are all there.
+        """Apply the pages of a complete snapshot.
 
-        Raises `Restarted` if the frame to compare with was not among them: a later one has replaced its page.
+        Raises:
+            Restarted: The frame to compare with was not among them: a later frame has replaced its page.
         """
         if self.is_checking:
-            self._distrust()
+            self._mark_damaged()
             raise Restarted("the log does not go back to where this copy ends")
 
         def apply() -> None:
-            self._refuse_if_touched()
+            self._refuse_if_modified()
             self._file.apply_snapshot(next_frame, size_after, checksum)
 
         await self._change(apply)
         self._arrived = next_frame
 
-    def _refuse_if_touched(self) -> None:
-        """Applying would make it look as we left it: what somebody else did to it must be seen before."""
+    def _refuse_if_modified(self) -> None:
+        """Raise `Restarted` if another process changed the file. Applying a change would hide that."""
         if not self._is_trusted():
             raise Restarted("the file was changed by somebody else")
 
-    def _distrust(self) -> None:
+    def _mark_damaged(self) -> None:
         self.is_damaged = True
         self.is_readable = False
 
-    async def _aside(self, work: Callable[[], T]) -> T:
-        """Do it in the thread, to the end: it can't be stopped in the middle."""
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
+        """Run the work in the thread, to its end: it can't be interrupted."""
         return await to_the_end(self._thread.do(work))
 
     async def _change(self, work: Callable[[], T], *, inline: bool = False) -> T:
-        """Change the file while nobody reads it."""
+        """Change the file while nothing reads it."""
         try:
             if inline and self._gate.is_free:
-                self._reader.doubt()
+                self._reader.invalidate()
                 return work()
             async with self._gate.changing():
-                self._reader.doubt()
-                return await self._aside(work)
+                self._reader.invalidate()
+                return await self._run_in_thread(work)
         except Spoiled:
-            self._distrust()
+            self._mark_damaged()
             raise
 
     # --- answering -------------------------------------------------------------------------------
 
     def read_now(self, statement: Statement) -> Rows | None:
-        """Answer a query here and now, if that takes but a moment; `None`: it can't be done so."""
-        if not self.is_readable or self._gate.is_changing or not self._turn.has_time:
+        """Run a query without waiting; `None` if that is not possible."""
+        if not self.is_readable or self._gate.is_changing or not self._loop_turn.has_time:
             return None
         reader = self._reader
-        if reader.is_long(statement):
+        if reader.is_slow(statement):
             return None
-        reader.renew()
+        reader.revalidate()
         was_open = reader.is_open
         try:
-            rows = reader.quickly(statement, QUICK_S)
+            rows = reader.query_inline(statement, QUICK_S)
         except TooLong:
             rows = None
         return rows if self._is_trusted(was_open) else None
 
     async def read(self, statement: Statement) -> Rows | None:
-        """Answer a query from whole transactions; `None`: it is for the primary to answer."""
+        """Run a query on complete transactions; `None` if the primary must answer."""
         if not self.is_readable:
             return None
         try:
-            while not self._turn.has_time or self._gate.is_changing:
-                async with asyncio.timeout(_WAIT_S):
-                    await (self._gate.unchanging() if self._gate.is_changing else asyncio.sleep(0))
+            while not self._loop_turn.has_time or self._gate.is_changing:
+                async with asyncio.timeout(_MAX_WAIT_S):
+                    await (self._gate.wait_until_unchanged() if self._gate.is_changing else asyncio.sleep(0))
             rows = self.read_now(statement)
             if rows is not None or not self._reader.is_worth_a_thread(statement):
                 return rows
-            async with asyncio.timeout(_WAIT_S):
+            async with asyncio.timeout(_MAX_WAIT_S):
                 await self._slow.acquire()
         except TimeoutError:
             return None
         try:
-            if not self._reader.is_long(statement):  # somebody else has found out meanwhile
+            if not self._reader.is_slow(statement):  # another caller may have found it fast meanwhile
                 rows = self.read_now(statement)
-            return await self._read_aside(statement) if rows is None else rows
+            return await self._read_in_thread(statement) if rows is None else rows
         finally:
             self._slow.release()
 
-    async def _read_aside(self, statement: Statement) -> Rows | None:
+    async def _read_in_thread(self, statement: Statement) -> Rows | None:
         async with self._gate.reading():
             if not self.is_readable:
                 return None
-            reading = asyncio.to_thread(self._reader.slowly, statement, SLOW_S)
+            reading = asyncio.to_thread(self._reader.query_in_thread, statement, SLOW_S)
             rows: Rows | None = None
             with suppress(TooLong):
                 rows = await to_the_end(asyncio.ensure_future(reading))
             return rows if self._is_trusted() else None
 
     def check(self) -> None:
-        """See whether somebody else has been at the file."""
+        """Check whether another process has changed the file."""
         if not self._gate.is_changing:
             self._is_trusted()
 
     def _is_trusted(self, has_it_open: bool = False) -> bool:
-        """Whether the file is as we left it; for whoever `has_it_open`, it may lie elsewhere now."""
-        is_ours = self._file.is_unwritten if has_it_open else self._file.is_untouched
-        if not is_ours or self._reader.found_damage:
-            self._distrust()
+        """Return whether the file is unchanged. With `has_it_open`, it may have been moved."""
+        is_unchanged = self._file.is_unwritten if has_it_open else self._file.is_untouched
+        if not is_unchanged or self._reader.found_damage:
+            self._mark_damaged()
         return not self.is_damaged
 
-    # --- the end ---------------------------------------------------------------------------------
+    # --- closing ---------------------------------------------------------------------------------
 
     async def discard(self) -> None:
-        """Give the disk space back."""
+        """Free the disk space."""
         await self._change(self._file.discard)
 
     async def close(self) -> None:
-        """Close the file, when what is under way is done."""
+        """Close the file after the current work."""
         self.is_readable = False
-        self._reader.forget()
+        self._reader.close_connections()
         if await self._thread.stop():
             self._file.close()

@@ -1,8 +1,8 @@
-"""The floor: what this process has seen of the primary, below which no read may fall.
+"""Track the read watermark: the log position that this process has seen, below which no read may fall.
 
-An answer of the primary names the last frame it saw. A frame number means something only in its log, and
-answers do not name that; but all answers over one connection come from one log. So a connection is placed in
-a log by a hello that was said after its first answer, and then each of its answers has a position.
+An answer of the primary names the last frame that it reflects. A frame number has a meaning only within its
+log, which answers do not name; but all answers over one connection belong to one log. So a hello after a
+connection's first answer assigns the connection to a log; from then on each of its answers has a position.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-_KEPT: Final = 16
+_MAX_CONNECTIONS: Final = 16
 
 
 class Position(NamedTuple):
-    """A place in a log, and when it was seen."""
+    """A position in a log, and the time at which it was seen."""
 
     log_id: str
     frame: int
@@ -22,7 +22,7 @@ class Position(NamedTuple):
 
 
 class ReadWatermark:
-    """Rises with every answer of the primary, to a write or to a read."""
+    """The lowest position that a read may show. It rises with every answer of the primary."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.monotonic = monotonic
@@ -33,7 +33,7 @@ class ReadWatermark:
         self.latest: tuple[int | None, int] = (None, 0)
 
     def note(self, frame: int | None, connection: int) -> None:
-        """The primary has answered: as of `frame`, over this connection (0: one that is not kept)."""
+        """Record an answer of the primary, as of `frame`, over this connection (0: not kept open)."""
         now = self.monotonic()
         self.latest = frame, connection
         log_id = self._logs.get(connection)
@@ -41,29 +41,29 @@ class ReadWatermark:
             self._unplaced_at = now
             if connection:
                 self._unknown.setdefault(connection, now)
-                _forget_oldest(self._unknown)
+                _drop_oldest(self._unknown)
         elif self._position is None or self._position.log_id != log_id:
             if self._position is not None:
-                self._unplaced_at = now  # what was seen in the other log is not forgotten: a hello covers it
+                self._unplaced_at = now  # a hello must cover what was seen in the other log
             self._position = Position(log_id, frame, now)
         else:
-            # The higher frame may be a dead server's, met by a hello since; this answer is seen only now.
+            # The higher frame may be from a lost server, covered by a hello since; this answer is new.
             self._position = Position(log_id, max(frame, self._position.frame), now)
 
     @property
     def highest(self) -> tuple[str, int] | None:
-        """The log that was last seen, and its highest frame that was; `None`: no answer had a place yet."""
+        """Return the log last seen and its highest frame seen; `None` if no answer had a position yet."""
         return None if self._position is None else self._position[:2]
 
     def place(self, log_id: str, asked_at: float) -> None:
-        """The primary said hello to a question of that moment: connections known before then are its own."""
+        """Record a hello requested at `asked_at`: connections known before then belong to this log."""
         for connection in [key for key, seen_at in self._unknown.items() if seen_at < asked_at]:
             del self._unknown[connection]
             self._logs[connection] = log_id
-        _forget_oldest(self._logs)
+        _drop_oldest(self._logs)
 
     def is_met_by(self, log_id: str, next_frame: int, as_of: float) -> bool:
-        """Whether a copy that has come to this frame, and holds every commit before `as_of`, will do."""
+        """Return whether a copy up to this frame, with every commit before `as_of`, meets the watermark."""
         if self._unplaced_at is not None and as_of <= self._unplaced_at:
             return False
         position = self._position
@@ -74,12 +74,12 @@ class ReadWatermark:
         )
 
     def needs_hello(self, log_id: str, as_of: float) -> bool:
-        """Whether such a copy can only meet the floor by a hello: it is not a matter of frames."""
+        """Return whether only a hello, not further frames, can make such a copy meet the watermark."""
         if self._unplaced_at is not None and as_of <= self._unplaced_at:
             return True
         return self._position is not None and self._position.log_id != log_id
 
 
-def _forget_oldest(connections: dict[int, Any]) -> None:
-    while len(connections) > _KEPT:
+def _drop_oldest(connections: dict[int, Any]) -> None:
+    while len(connections) > _MAX_CONNECTIONS:
         del connections[next(iter(connections))]

@@ -1,31 +1,31 @@
-"""What ends a session with the primary for now: another one is begun, after a pause."""
+"""Define the exceptions that end a session with the primary; a new session follows after a pause."""
 
 from __future__ import annotations
 
 
 class Interrupted(Exception):
-    """The session can't go on."""
+    """The session can't continue."""
 
 
 class Restarted(Interrupted):
-    """The primary has another log now, or the file is not what it was: all is fetched again, at once."""
+    """The primary has a different log, or the file was changed: everything is fetched again, at once."""
 
 
 class Spoiled(Restarted):
-    """Somebody else has been at the files while they were being changed."""
+    """Another process changed the files during a change."""
 
 
 class NeedsSnapshot(Interrupted):
-    """The frame that was asked for is not in the log any more: a snapshot has what it became."""
+    """The requested frame is no longer in the log: a snapshot has its content."""
 
 
 class NoSnapshot(Interrupted):
-    """The primary has no snapshot that begins there, or none yet."""
+    """The primary has no snapshot from that frame on, or not yet."""
 
 
 class Incomplete(Interrupted):
-    """A first snapshot that lacks pages."""
+    """A first snapshot lacks pages."""
 
 
 class SessionOver(Interrupted):
-    """The primary does not know us: it has been started again since we said hello."""
+    """The primary does not know the session: it has restarted since the hello."""

@@ -1,4 +1,4 @@
-"""The primary's write-ahead log, read over the ordinary port with the ordinary token."""
+"""Read the primary's write-ahead log through its replication service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vox_mesh.store.replica.wire import Hello, Trailers, WalFrame
 
 _SERVICE: Final = "wal_log.ReplicationLog"
 _HANDSHAKE: Final = 1
-_WHAT: Final = {"Hello": "hello", "LogEntries": "frames", "Snapshot": "snapshot"}
+_PURPOSES: Final = {"Hello": "hello", "LogEntries": "frames", "Snapshot": "snapshot"}
 _NAMESPACE: Final = base64.b64encode(b"default").rstrip(b"=").decode()
 _READ_AHEAD: Final = 2**18
 _OK, _FAILED_PRECONDITION, _UNIMPLEMENTED = 0, 9, 12
@@ -29,9 +29,9 @@ _NOT_OFFERED: Final = frozenset({404, 405, 410, 415, 426, 501, 505})
 
 
 class PrimaryLog:
-    """Calls of the replication service. Nothing but the push stream may be silent for long.
+    """A client of the replication service. Only the push stream may be silent for long.
 
-    A call that brings frames brings them from `first` on; those that came in together come together.
+    Calls that return frames start with the frame `first`, and yield frames in groups as they arrive.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class PrimaryLog:
             self._headers["authorization"] = f"Bearer {token}"
         self._http: aiohttp.ClientSession | None = None
         self.fetched_bytes = 0
-        """How many bytes the primary has sent."""
+        """The number of bytes received from the primary."""
 
     async def hello(self, timeout: float) -> Hello:
-        """Ask which log the primary has, and its last frame; the calls that follow belong to this session."""
+        """Ask for the primary's log and its last frame, and start a session for the calls that follow."""
         try:
             async with asyncio.timeout(timeout), self._call("Hello", _HANDSHAKE) as chunks:
                 answers = [wire.hello(message) async for messages in chunks for message in messages]
@@ -60,13 +60,13 @@ class PrimaryLog:
         return answers[0]
 
     async def snapshot(self, first: int) -> AsyncGenerator[list[WalFrame], None]:
-        """Pages as frames since `first` left them, the newest first; the last one has `size_after`."""
+        """Yield the pages changed since the frame `first`, newest first; the last one has `size_after`."""
         async with self._call("Snapshot", first) as chunks:
             async for messages in chunks:
                 yield [wire.frame(each) for each in messages]
 
     async def follow(self, first: int) -> AsyncGenerator[list[WalFrame], None]:
-        """Frames: those that are in the log, then each as it is committed, while the connection lasts."""
+        """Yield the frames of the log, then new frames as they are committed, until the connection ends."""
         async with self._call("LogEntries", first, may_be_silent=True) as chunks:
             async for messages in chunks:
                 yield [wire.frame(each) for each in messages]
@@ -78,7 +78,7 @@ class PrimaryLog:
         if self._http is None:
             self._http = aiohttp.ClientSession(read_bufsize=_READ_AHEAD)
         silence = None if may_be_silent else self._timeout
-        self._requests.add(_WHAT[method])
+        self._requests.add(_PURPOSES[method])
         try:
             async with self._http.post(
                 f"{self._endpoint}/{_SERVICE}/{method}",
@@ -93,7 +93,10 @@ class PrimaryLog:
             raise NoAnswer("the primary did not answer in time") from None
         except aiohttp.ClientConnectorError as error:
             raise Unreachable(f"{self._endpoint} can't be reached: {error}") from None
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError):  # whose words are of no use
+        except (
+            aiohttp.ServerDisconnectedError,
+            aiohttp.ClientPayloadError,
+        ):  # their messages are not helpful
             raise NoAnswer("the connection to the primary broke") from None
         except (aiohttp.ClientError, OSError) as error:
             raise NoAnswer(f"the connection to the primary broke: {error}") from None
@@ -101,7 +104,7 @@ class PrimaryLog:
             raise NoAnswer(f"the primary sent something else than its log: {error}") from None
 
     def _check(self, response: aiohttp.ClientResponse) -> None:
-        """A call that failed at once says so in its headers."""
+        """Raise the error of a call that failed at once, from its status and headers."""
         if response.status in _NOT_OFFERED or (
             response.status == 200 and not response.content_type.startswith("application/grpc-web")
         ):
@@ -109,10 +112,10 @@ class PrimaryLog:
         if response.status != 200:
             raise NoAnswer(f"the primary answered with status {response.status}")
         if (status := response.headers.get("grpc-status")) is not None:
-            _judge(wire.ending(status, response.headers.get("grpc-message", "")))
+            _raise_for_trailers(wire.ending(status, response.headers.get("grpc-message", "")))
 
     async def _messages(self, response: aiohttp.ClientResponse) -> AsyncIterator[list[memoryview]]:
-        """The messages of a call, those together that came in together."""
+        """Yield the messages of a call, in the groups in which they arrive."""
         parts = wire.FrameParts()
         async for chunk in response.content.iter_any():
             self.fetched_bytes += len(chunk)
@@ -126,7 +129,7 @@ class PrimaryLog:
             if messages:
                 yield messages
             if ending is not None:
-                _judge(ending)
+                _raise_for_trailers(ending)
                 return
         raise NoAnswer("the primary ended the call in the middle")
 
@@ -136,8 +139,8 @@ class PrimaryLog:
             await self._http.close()
 
 
-def _judge(ending: Trailers) -> None:
-    """Raise what an ending other than success means."""
+def _raise_for_trailers(ending: Trailers) -> None:
+    """Raise the error that the trailers describe, if any."""
     if ending.status == _OK:
         return
     message = unquote(ending.message)

@@ -1,6 +1,6 @@
-"""The mark beside a replica: it says that the file is one, and how far it has come.
+"""Mark a file as a replica, and record its position.
 
-A database without a mark is nobody's replica and never overwritten; one with it is nobody's primary.
+A database without a mark is not a replica and is never overwritten; one with a mark is never a primary.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from vox_mesh.store.files import make_private
 
 SUFFIX: Final = ".mark"
 _SIZE: Final = 2_048
-_READS: Final = 3
-_TRIES: Final = 5
-_LOOK_S: Final = 0.005
+_READ_ATTEMPTS: Final = 3
+_LOCK_ATTEMPTS: Final = 5
+_LOCK_RETRY_S: Final = 0.005
 _MAX_ERROR: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How the replica stands.
+    """The replica's state.
 
-    `digest` tells the right pages of this position from any others, `checksum` the right log up to it.
+    `digest` identifies the pages at this position, `checksum` the log up to it.
     `session` is the run of the primary whose log is known to lead to this position.
-    `as_of_ms` is the moment, by this machine's clock, up to which it is known to hold every commit.
-    The last three count since the mark was made: snapshots applied, copies dropped, bytes of the log fetched.
+    `as_of_ms` is the time, by this machine's clock, up to which it is known to hold every commit.
+    The last three count since the mark was created: snapshots applied, copies dropped, bytes of log fetched.
     """
 
     driver: str
@@ -54,24 +54,24 @@ class Record:
 
 
 def replica_path(database: Path, slot: str) -> Path:
-    """Where the replica of a slot lies."""
+    """Return the path of a slot's replica."""
     return Path(f"{database}.replica-{slot}")
 
 
 def mark_of(path: Path) -> Path:
-    """Where the mark of a replica lies."""
+    """Return the path of a replica's mark."""
     return Path(f"{path}{SUFFIX}")
 
 
 def read_record(path: Path) -> Record | None:
-    """What the mark of the replica at `path` says; `None` if there is none, or nothing readable in it."""
+    """Return the record in the mark of the replica at `path`; `None` if it is missing or unreadable."""
     try:
         descriptor = os.open(mark_of(path), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        for _ in range(_READS):  # its owner may be writing it just now
-            if (record := _decoded(os.pread(descriptor, _SIZE, 0))) is not None:
+        for _ in range(_READ_ATTEMPTS):  # its owner may be writing it
+            if (record := _decode(os.pread(descriptor, _SIZE, 0))) is not None:
                 return record
     finally:
         os.close(descriptor)
@@ -79,19 +79,19 @@ def read_record(path: Path) -> Record | None:
 
 
 def is_owned(path: Path) -> bool:
-    """Whether a process keeps the replica at `path`."""
+    """Return whether a process owns the replica at `path`."""
     try:
         descriptor = os.open(mark_of(path), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        return not _lock(descriptor, fcntl.LOCK_SH)
+        return not _try_lock(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, kind: int) -> bool:
-    """Lock the mark, if nobody else has it locked; whether that was so."""
+def _try_lock(descriptor: int, kind: int) -> bool:
+    """Lock the mark if it is not locked by another process. Return whether it is locked now."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -100,16 +100,20 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 class Mark:
-    """The mark of a replica that this process owns: an OS lock on it, gone with the process."""
+    """The mark of a replica that this process owns through an OS lock, which ends with the process."""
 
     def __init__(self, descriptor: int, record: Record) -> None:
         self._descriptor = descriptor
-        self._updating = threading.Lock()  # pages are applied in one thread, hellos heard in another
+        self._update_lock = threading.Lock()  # pages and hellos are recorded by different threads
         self.record = record
 
     @classmethod
     def take(cls, path: Path, driver: str, primary: str) -> Self:
-        """Make the replica at `path` ours; raise `ReplicaOff` if it is no replica or another process's."""
+        """Take ownership of the replica at `path`.
+
+        Raises:
+            ReplicaOff: The file is not a replica, or another process owns it.
+        """
         marker = mark_of(path)
         if path.exists() and not marker.exists():
             raise ReplicaOff(
@@ -119,16 +123,16 @@ class Mark:
         make_private(path.parent)
         descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            tries = _TRIES
-            while not _lock(descriptor, fcntl.LOCK_EX):
+            tries = _LOCK_ATTEMPTS
+            while not _try_lock(descriptor, fcntl.LOCK_EX):
                 tries -= 1
                 if not tries:
                     raise ReplicaOff(
                         f"{path} is in use by another process",
                         hint="give each VOX_MESH_HOME a VOX_DB_PATH of its own",
                     )
-                time.sleep(_LOOK_S)  # some only look whether it is owned
-            found = _decoded(os.pread(descriptor, _SIZE, 0))
+                time.sleep(_LOCK_RETRY_S)  # another process may only be checking for an owner
+            found = _decode(os.pread(descriptor, _SIZE, 0))
             if found is None or (found.driver, found.primary) != (driver, primary):
                 found = Record(driver, primary)
             mark = cls(descriptor, found)
@@ -139,31 +143,31 @@ class Mark:
         return mark
 
     def update(self, **changes: Any) -> None:
-        """Change and write the record, in one piece."""
+        """Change the record, and write it in one piece."""
         if "error" in changes:
-            # Whatever was in it, it must fit, and be fit to be written.
+            # Any error text must fit and be encodable.
             changes["error"] = changes["error"].encode("unicode_escape").decode()[:_MAX_ERROR]
-        with self._updating:
+        with self._update_lock:
             self.record = replace(self.record, **changes)
-            os.pwrite(self._descriptor, _encoded(self.record), 0)
+            os.pwrite(self._descriptor, _encode(self.record), 0)
 
     @property
     def free_bytes(self) -> int:
-        """How much room there is on the disk."""
+        """Return the free space on the disk."""
         disk = os.fstatvfs(self._descriptor)
         return disk.f_bavail * disk.f_frsize
 
     def release(self) -> None:
-        """Let another process own the replica."""
+        """Release the ownership of the replica."""
         os.close(self._descriptor)
 
 
-def _encoded(record: Record) -> bytes:
+def _encode(record: Record) -> bytes:
     text = orjson.dumps(record)
     return f"{zlib.crc32(text):08x} ".encode() + text.ljust(_SIZE - 10) + b"\n"
 
 
-def _decoded(data: bytes) -> Record | None:
+def _decode(data: bytes) -> Record | None:
     check, _, text = data.rstrip().partition(b" ")
     if f"{zlib.crc32(text):08x}".encode() != check:
         return None

@@ -1,4 +1,4 @@
-"""What a replica is to the store: a copy that answers if it can, and says how it stands."""
+"""Define the interface of a replica: a local copy that answers queries if it is fresh enough."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
 Progress = Callable[[int, int], None]
-"""Is told how much is done, and of how much."""
+"""Called with the amount done and the total."""
 
 
 class ReplicaState(StrEnum):
-    """What a replica is at. Out of touch, it goes on trying; off, it does not."""
+    """The state of a replica. Out of touch, it keeps trying; off, it does not."""
 
     CATCHING_UP = "catching up"
     IN_TOUCH = "in touch"
@@ -25,10 +25,10 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """How a replica stands. `age_ms`: for how long it has not been known to hold every commit.
+    """A replica's status. `age_ms`: the time since it was last known to hold every commit.
 
-    The pushed replica counts, since its mark was made: `snapshots` applied, `start_overs` (the whole copy was
-    dropped to be fetched again), and `fetched_bytes` from the primary's log.
+    The pushed replica counts, since its mark was created: `snapshots` applied, `start_overs` (the whole copy
+    was dropped and fetched again), and `fetched_bytes` of the primary's log.
     """
 
     driver: str
@@ -44,35 +44,35 @@ class ReplicaStatus:
 
     @property
     def lag_ms(self) -> int | None:
-        """How far behind it is: not at all, while it is in touch and nothing is known that it lacks."""
+        """Return the lag; 0 while it is in touch and no missing frame is known."""
         return 0 if self.state is ReplicaState.IN_TOUCH and self.lag_frames == 0 else self.age_ms
 
 
 class Replica(Protocol):
-    """A local copy of the primary. It begins to follow when it is made, and until it is closed."""
+    """A local copy of the primary, which follows it from its creation until it is closed."""
 
     @property
     def is_in_touch(self) -> bool:
-        """Whether the primary answered when it was last asked."""
+        """Return whether the primary answered the last request."""
 
     @property
     def is_pushed(self) -> bool:
-        """Whether commits reach it by themselves, now: then nobody need ask for them."""
+        """Return whether the primary pushes its commits now, so that polling is unnecessary."""
 
     def answer_now(self, statement: Statement) -> Rows | None:
-        """Answer a query without waiting for anything; `None`: that can't be done."""
+        """Run a query without waiting; `None` if that is not possible."""
 
     async def answer(self, statement: Statement) -> Rows | None:
-        """Answer a query, no less than this process has seen before; `None`: ask the primary."""
+        """Run a query on data no older than this process has seen; `None` if the primary must answer."""
 
-    def written(self, asked_at: float | None) -> None:
-        """The primary has answered a write that was sent at that moment; `None`: it has not."""
+    def note_write(self, asked_at: float | None) -> None:
+        """Record that the primary answered a write sent at that time; `None` if it did not answer."""
 
-    async def caught_up(self, progress: Progress, patience_s: float) -> None:
-        """Wait until it holds all that was committed before now; raise if it stands still for so long."""
+    async def wait_until_caught_up(self, progress: Progress, patience_s: float) -> None:
+        """Wait until it holds everything committed before this call; raise if stuck for `patience_s`."""
 
     def status(self) -> ReplicaStatus:
-        """How it stands."""
+        """Return the replica's status."""
 
     async def close(self) -> None:
         """Stop following."""

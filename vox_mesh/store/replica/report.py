@@ -1,4 +1,4 @@
-"""Looking at replicas from outside: what their marks say, beside what the primary says."""
+"""Report on the replicas of all processes, by comparing their marks with the primary."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ STOPPED: Final = "stopped"
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """How a replica of whichever process stands.
+    """The status of a replica of any process.
 
-    `reads`: who answers them there, the `replica` or the `primary`; nobody reads from one that is stopped.
-    `snapshots`, `start_overs` and `fetched_bytes` are counted since the mark was made.
+    `reads`: what answers them there, the `replica` or the `primary`; empty if it is stopped.
+    `snapshots`, `start_overs` and `fetched_bytes` are counted since the mark was created.
     """
 
     slot: str
@@ -38,8 +38,8 @@ class ReplicaReport:
     error: str
 
 
-def replicas_beside(database: Path) -> Iterator[tuple[str, Path]]:
-    """The slot and the path of every replica that lies beside the database's path."""
+def replicas_next_to(database: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the slot and the path of every replica next to the database's path."""
     stem = replica_path(database, "").name
     for mark in sorted(database.parent.glob(f"{glob.escape(stem)}*{SUFFIX}")):
         path = mark.with_name(mark.name.removesuffix(SUFFIX))
@@ -47,8 +47,8 @@ def replicas_beside(database: Path) -> Iterator[tuple[str, Path]]:
 
 
 def reports(database: Path, primary: str, hello: Hello | None, max_stale_ms: int) -> list[ReplicaReport]:
-    """How all replicas of the primary stand, compared to its hello if there was one."""
-    found = ((slot, path, read_record(path)) for slot, path in replicas_beside(database))
+    """Return the status of all replicas of the primary, compared with its hello if there was one."""
+    found = ((slot, path, read_record(path)) for slot, path in replicas_next_to(database))
     return [
         _report(slot, path, record, hello, max_stale_ms)
         for slot, path, record in found

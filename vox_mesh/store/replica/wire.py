@@ -1,7 +1,7 @@
-"""The replication protocol as bytes: gRPC-web around three small protobuf messages.
+"""Encode and decode the replication protocol: gRPC-web with three small protobuf messages.
 
-A gRPC-web body is a run of parts: a flag, the length as four bytes, and a message; the last part holds the
-trailers. Of protobuf only two wire types occur here, and all fields that we read are of these two.
+A gRPC-web body is a sequence of parts: a flag, the length as four bytes, and a message; the last part holds
+the trailers. All fields that are read here use one of two protobuf wire types.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 PAGE: Final = 4_096
-"""The size of a page; a server has no other."""
+"""The size of a page; servers support no other."""
 
 _PART: Final = struct.Struct(">BI")
 _FRAME: Final = struct.Struct("<QQII")
-_USUAL: Final = b"\x0a\x98\x20"
-"""How nearly every frame begins: field 1, of as many bytes as a frame has."""
+_FRAME_PREFIX: Final = b"\x0a\x98\x20"
+"""The usual beginning of a frame message: field 1, with the length of a frame."""
 
-_NOTHING: Final = memoryview(b"")
+_EMPTY: Final = memoryview(b"")
 _MAX_PART: Final = 2**20
 _TRAILERS: Final = 0x80
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
 class BadWire(ValueError):
-    """Bytes that are not what the protocol says."""
+    """The bytes violate the protocol."""
 
 
 class WalFrame(NamedTuple):
-    """A page as a transaction left it; `size_after` is the database's size in pages, on the last one.
+    """A page written by a transaction; on its last frame, `size_after` is the database's size in pages.
 
-    The checksum is that of the log up to here, so it tells whether two logs are one so far. 0: not known.
+    The checksum covers the log up to here, so it shows whether two logs are equal so far. 0: unknown.
     """
 
     number: int
@@ -45,7 +45,7 @@ class WalFrame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What the primary says of its log: which one it is, and the number that its next frame will have."""
+    """The id of the primary's log, and the number that its next frame will have."""
 
     log_id: str
     session: str
@@ -54,20 +54,20 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Trailers:
-    """How a call ended: gRPC's status and its reason."""
+    """The end of a call: the gRPC status and its reason."""
 
     status: int
     message: str
 
 
 def request(number: int) -> bytes:
-    """Any request of ours: one number, which is the handshake's version or the next frame wanted."""
+    """Return a request: one number, either the handshake's version or the next frame wanted."""
     body = b"\x08" + _varint(number)
     return _PART.pack(0, len(body)) + body
 
 
 def hello(message: memoryview) -> Hello:
-    """The answer to the handshake."""
+    """Decode the answer to the handshake."""
     found = dict(_fields(message))
     log_id, session, last_frame = found.get(3), found.get(4), found.get(5, -1)  # no frame: an empty log
     if not isinstance(log_id, memoryview) or not isinstance(session, memoryview):
@@ -85,12 +85,14 @@ def _name(value: memoryview) -> str:
 
 
 def frame(message: memoryview) -> WalFrame:
-    """A frame, as the push stream and a snapshot send them."""
-    if bytes(message[: len(_USUAL)]) == _USUAL:  # it comes first: then the rest need not be looked at
-        value = message[len(_USUAL) : len(_USUAL) + _FRAME.size + PAGE]
+    """Decode a frame of the push stream or of a snapshot."""
+    if (
+        bytes(message[: len(_FRAME_PREFIX)]) == _FRAME_PREFIX
+    ):  # the frame comes first, so the rest can be skipped
+        value = message[len(_FRAME_PREFIX) : len(_FRAME_PREFIX) + _FRAME.size + PAGE]
     else:
         first = (value for field, value in _fields(message) if field == 1)
-        value = next((each for each in first if isinstance(each, memoryview)), _NOTHING)
+        value = next((each for each in first if isinstance(each, memoryview)), _EMPTY)
     if len(value) != _FRAME.size + PAGE:
         raise BadWire(f"a frame of {len(value)} bytes")
     number, checksum, page_number, size_after = _FRAME.unpack_from(value)
@@ -100,7 +102,7 @@ def frame(message: memoryview) -> WalFrame:
 
 
 def trailers(message: memoryview) -> Trailers:
-    """How the call ended, as the body's last part says it."""
+    """Decode the trailers in the body's last part."""
     lines = bytes(message).decode(errors="replace").split("\r\n")
     pairs = (line.partition(":") for line in lines)
     found = {name.strip().lower(): value.strip() for name, _, value in pairs}
@@ -108,27 +110,27 @@ def trailers(message: memoryview) -> Trailers:
 
 
 def ending(status: str, message: str) -> Trailers:
-    """The same from what stands in the headers of a call that failed at once."""
+    """Return the trailers for a status and message, also of a call that failed at once."""
     if not re.fullmatch(r"[0-9]{1,9}", status):
         raise BadWire("no status that is a number")
     return Trailers(int(status), message)
 
 
 class FrameParts:
-    """Cuts a stream of bytes, however it comes in, into parts."""
+    """Splits a stream of bytes, received in any chunks, into parts."""
 
     def __init__(self) -> None:
-        self._waiting: list[bytes] = []
+        self._buffered: list[bytes] = []
         self._have = 0
         self._need = _PART.size
 
     def feed(self, data: bytes) -> Iterator[memoryview | Trailers]:
-        """The messages that are whole now, and at the end the trailers."""
-        self._waiting.append(data)
+        """Yield the messages that are complete now, and at the end the trailers."""
+        self._buffered.append(data)
         self._have += len(data)
         if self._have < self._need:
             return
-        buffer = memoryview(b"".join(self._waiting) if len(self._waiting) > 1 else data)
+        buffer = memoryview(b"".join(self._buffered) if len(self._buffered) > 1 else data)
         at = 0
         while True:
             self._need = _PART.size
@@ -144,7 +146,7 @@ class FrameParts:
                     continue
             break
         rest = bytes(buffer[at:])
-        self._waiting, self._have = [rest], len(rest)
+        self._buffered, self._have = [rest], len(rest)
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:

@@ -1,1 +1,1 @@
-"""The schema: migrations, named statements, shape, backup and repair."""
+"""Manage the schema: migrations, named statements, shape, backup and repair."""

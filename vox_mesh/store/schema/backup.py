@@ -1,4 +1,4 @@
-"""Backup: the whole database at one moment, as one ordinary SQLite file, while others go on writing."""
+"""Back up the whole database, at one point in time, to an ordinary SQLite file, while writes continue."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from vox_mesh.store.schema.schema import versions_at
 from vox_mesh.store.schema.tables import SQL, TableColumns, tables_at
 from vox_mesh.store.script import Statement, new_key
 
-_LARGEST_PAGE: Final = 8_192  # rows
+_MAX_PAGE_ROWS: Final = 8_192
 _PAGE_BYTES: Final = 2**20  # a server puts up to 10 MB into an answer, and libsql-client takes 4 MiB
-_VALUE_BYTES: Final = 40  # what a value costs on the wire beside its content
+_VALUE_BYTES: Final = 40  # overhead of a value on the wire, in addition to its content
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Backup:
 async def back_up(engine: Engine, path: Path) -> Backup:
     """Copy all tables, with their rows, indexes, triggers and views, to a new file.
 
-    Everything is read in one read transaction. The file gets its name when it is complete and on disk;
-    until then, and after a failure, there is none.
+    Everything is read in one read transaction. The file appears under its name when it is complete and on
+    disk; before that, and after a failure, there is no such file.
     """
     draft = path.with_name(f".{path.name}.{new_key()}")
     disk = SerialThread("vox-mesh-backup")
@@ -70,7 +70,7 @@ def _create(draft: Path, path: Path) -> sqlite3.Connection:
     _refuse_if_taken(path)
     os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     connection = sqlite.connect(str(draft))
-    # The file is of no use before it is complete, so nothing need protect it until then.
+    # An incomplete file is discarded, so it needs no protection against crashes.
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("PRAGMA synchronous = OFF")
     connection.execute("BEGIN")
@@ -89,14 +89,14 @@ async def _copy(ask: Ask, connection: sqlite3.Connection, disk: SerialThread) ->
     rows = 0
     for table in tables:
         rows += await _copy_table(ask, table, connection, disk)
-    # Indexes are built faster over all rows at once, and triggers must not see the rows come in.
+    # Indexes are built faster over all rows at once, and triggers must not fire for the copied rows.
     await disk.do(lambda: _define(connection, [row for row in definitions if row["type"] != "table"]))
     await disk.do(lambda: _finish(connection, sequences))
     return len(tables), rows
 
 
 async def sequences_at(ask: Ask) -> list[Row]:
-    """The last ids that AUTOINCREMENT tables gave out."""
+    """Return the last ids that AUTOINCREMENT tables have assigned."""
     if not await ask(Statement(SQL["has_sequences"])):
         return []
     return list(await ask(Statement(SQL["sequences"])))
@@ -112,7 +112,7 @@ async def _copy_table(
         try:
             page = await ask(table.page(last, count))
         except TooLarge:
-            # Most likely the answer is too large. A real fault comes back at a single row.
+            # Most likely the answer is too large. A real fault recurs with a single row.
             if count == 1:
                 raise
             count //= 2
@@ -122,11 +122,11 @@ async def _copy_table(
         if len(page) < count:
             return copied
         last = page[-1]
-        count = max(1, min(_LARGEST_PAGE, 2 * count, count * _PAGE_BYTES // sum(map(weight_of, page))))
+        count = max(1, min(_MAX_PAGE_ROWS, 2 * count, count * _PAGE_BYTES // sum(map(weight_of, page))))
 
 
 def weight_of(row: Iterable[Value]) -> int:
-    """About how many bytes a row takes."""
+    """Return the approximate size of a row in bytes."""
     return sum(_VALUE_BYTES + (len(value) if isinstance(value, str | bytes) else 0) for value in row)
 
 
@@ -148,5 +148,5 @@ def _refuse_if_taken(path: Path) -> None:
 
 
 def _publish(draft: Path, path: Path) -> int:
-    _refuse_if_taken(path)  # by someone else, meanwhile
+    _refuse_if_taken(path)  # another process may have created it meanwhile
     return publish(draft, path)

@@ -1,7 +1,7 @@
-"""Lost rows: what a copy of the database holds, and the database itself does not, or has otherwise.
+"""Find lost rows: rows of a copy that the database itself does not have, or has with other values.
 
-Compared are the rows of one mesh, by their keys. What only says how things stand at the moment (heartbeats,
-counters, queues) is left out.
+The rows of one mesh are compared by their keys. Tables of transient state (heartbeats, counters, queues) are
+left out.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.tables import TableColumns, quoted, tables_at, tables_in
 from vox_mesh.store.script import Statement
 
-_PAGE: Final = 500
-_MESH: Final = ("scope_id", "repository_id")
+_PAGE_ROWS: Final = 500
+_MESH_COLUMNS: Final = ("scope_id", "repository_id")
 _LOG: Final = "agent_oplog"
-_PASSING: Final = frozenset(
+_TRANSIENT_TABLES: Final = frozenset(
     {
         *("script_results", "script_answers", "lock_generations", "lock_waiters", "lock_patterns"),
         *("lock_overlaps", "node_incarnations", "mesh_heartbeats", "node_vitals", "node_versions"),
@@ -31,7 +31,7 @@ _PASSING: Final = frozenset(
         *("clock_witnesses", "a2a_receivers"),
     }
 )
-_KEYS: Final = MappingProxyType(
+_KEY_COLUMNS: Final = MappingProxyType(
     {
         _LOG: ("op_id",),
         "a2a_messages": ("message_uuid",),
@@ -40,7 +40,7 @@ _KEYS: Final = MappingProxyType(
         "lock_shares": ("lock_key", "request_id"),
     }
 )
-_COMPARED: Final = MappingProxyType(
+_COMPARED_COLUMNS: Final = MappingProxyType(
     {
         _LOG: ("kind", "node_id", "seq"),
         "a2a_messages": ("state", "sender_agent", "receiver_agent"),
@@ -50,11 +50,11 @@ _COMPARED: Final = MappingProxyType(
         "job_artifacts": ("size", "type"),
     }
 )
-"""What is told of a row, and compared; of other tables, all of it."""
+"""The columns that are reported and compared; of other tables, all columns."""
 
 
 class LostRow(NamedTuple):
-    """A row that the copy has; `now` is what the database has in its place, if anything."""
+    """A row of the copy; `now` is the database's row with the same key, if there is one."""
 
     table: str
     key: str
@@ -63,20 +63,22 @@ class LostRow(NamedTuple):
 
 
 async def lost_rows(copy: Path, scope_id: str, repository_id: str, ask: Ask) -> AsyncIterator[LostRow]:
-    """Compare a copy with the database that is asked."""
-    there = {table.name for table in await tables_at(ask)}
+    """Yield the rows of a copy that the queried database does not have."""
+    table_names = {table.name for table in await tables_at(ask)}
     with closing(open_copy(copy)) as connection:
-        with _reading(copy):
+        with _convert_errors(copy):
             tables = tables_in(connection)
         for table in tables:
-            if table.name not in _PASSING and set(_MESH) <= set(table.columns):
-                compared = _Compared(copy, table, (scope_id, repository_id), is_there=table.name in there)
-                async for row in compared.rows(connection, ask):
+            if table.name not in _TRANSIENT_TABLES and set(_MESH_COLUMNS) <= set(table.columns):
+                comparison = _TableComparison(
+                    copy, table, (scope_id, repository_id), exists=table.name in table_names
+                )
+                async for row in comparison.rows(connection, ask):
                     yield row
 
 
 @contextmanager
-def _reading(copy: Path) -> Iterator[None]:
+def _convert_errors(copy: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, DatabaseFault, BadStatement) as error:
@@ -84,39 +86,39 @@ def _reading(copy: Path) -> Iterator[None]:
         raise DatabaseFault(fault, hint="keep it elsewhere if you need it, then discard it") from None
 
 
-class _Compared:
-    """One table of both."""
+class _TableComparison:
+    """The comparison of one table in both databases."""
 
-    def __init__(self, copy: Path, table: TableColumns, mesh: tuple[str, str], *, is_there: bool) -> None:
+    def __init__(self, copy: Path, table: TableColumns, mesh: tuple[str, str], *, exists: bool) -> None:
         self._copy = copy
         self._table = table
-        self._is_there = is_there
+        self._exists = exists
         self._mesh = mesh
-        own = tuple(name for name in table.key if name not in _MESH)
-        self._key = _KEYS.get(table.name) or own or _MESH
-        others = (name for name in table.columns if name not in (*_MESH, *self._key))
-        self._told = _COMPARED.get(table.name) or tuple(others)
-        self._columns = ", ".join(map(quoted, (*self._key, *self._told)))
+        own = tuple(name for name in table.key if name not in _MESH_COLUMNS)
+        self._key = _KEY_COLUMNS.get(table.name) or own or _MESH_COLUMNS
+        others = (name for name in table.columns if name not in (*_MESH_COLUMNS, *self._key))
+        self._compared = _COMPARED_COLUMNS.get(table.name) or tuple(others)
+        self._columns = ", ".join(map(quoted, (*self._key, *self._compared)))
 
     async def rows(self, connection: sqlite3.Connection, ask: Ask) -> AsyncIterator[LostRow]:
         is_log = self._table.name == _LOG
         for page in self._pages(connection, newest_first=is_log):
-            known = await self._known([row[: len(self._key)] for row in page], ask)
+            known = await self._current_values([row[: len(self._key)] for row in page], ask)
             lost = [row for row in page if known.get(row[: len(self._key)]) != row[len(self._key) :]]
             for row in lost:
                 key = row[: len(self._key)]
                 now = known.get(key)
                 yield LostRow(
                     self._table.name,
-                    " ".join(str(_text(value)) for value in key),
+                    " ".join(str(_as_text(value)) for value in key),
                     self._record(row[len(key) :]),
                     None if now is None else self._record(now),
                 )
             if is_log and len(lost) < len(page):
-                return  # a log that both have up to here, both have from the beginning
+                return  # logs that agree at one entry agree on all earlier ones
 
     def _record(self, values: Sequence[Value]) -> dict[str, Any]:
-        return dict(zip(self._told, map(_text, values), strict=True))
+        return dict(zip(self._compared, map(_as_text, values), strict=True))
 
     def _pages(
         self, connection: sqlite3.Connection, *, newest_first: bool
@@ -124,15 +126,15 @@ class _Compared:
         order = "id DESC" if newest_first else self._table.order
         is_held = " AND request_id <> ''" if self._table.name == "distributed_locks" else ""
         sql = f"SELECT {self._columns} FROM {self._table.quoted} WHERE scope_id = ? AND repository_id = ?"
-        with _reading(self._copy):
+        with _convert_errors(self._copy):
             cursor = connection.execute(f"{sql}{is_held} ORDER BY {order}", self._mesh)
-            while page := cursor.fetchmany(_PAGE):
+            while page := cursor.fetchmany(_PAGE_ROWS):
                 yield page
 
-    async def _known(
+    async def _current_values(
         self, keys: Sequence[tuple[Value, ...]], ask: Ask
     ) -> dict[tuple[Value, ...], tuple[Value, ...]]:
-        if not self._is_there:
+        if not self._exists:
             return {}
         names = ", ".join(map(quoted, self._key))
         marks = ", ".join([f"({', '.join('?' * len(self._key))})"] * len(keys))
@@ -144,5 +146,5 @@ class _Compared:
         return {tuple(row)[: len(self._key)]: tuple(row)[len(self._key) :] for row in rows}
 
 
-def _text(value: Value) -> Value:
+def _as_text(value: Value) -> Value:
     return value.hex() if isinstance(value, bytes) else value

@@ -1,14 +1,14 @@
-"""Migrations: numbered files in `sql/migrations/`, each of which brings a database to the version it names.
+"""Read the migrations: numbered files in `sql/migrations/`, each of which brings a database to one version.
 
 A file `NNNN_name.sql` holds statements that end with `;`, applied in order in one transaction. Some comments
-have a meaning:
+are directives:
 
-- `-- if-missing: TABLE.COLUMN` above a statement: only where the table is there without that column.
-- `-- if: EXPRESSION` above a statement: only where the SQL expression is true.
+- `-- if-missing: TABLE.COLUMN` above a statement: run it only if the table exists without that column.
+- `-- if: EXPRESSION` above a statement: run it only if the SQL expression is true.
 - `-- oldest-code: N` anywhere: code for a version below N can't work with the database from here on.
 
-All conditions of a file are evaluated before its first statement runs. `NOW_MS` means what it means in all
-files of `sql/`, but needs a table of version 10: an earlier file has `RAW_MS`, the database's own clock.
+All conditions of a file are evaluated before its first statement runs. `NOW_MS` works as in all files of
+`sql/`, but needs a table of version 10: earlier files use `RAW_MS`, the database's own clock.
 To change the schema, edit `sql/coordination.sql` and add a file with the next number.
 """
 
@@ -48,12 +48,12 @@ class Migration:
 
     @property
     def file_name(self) -> str:
-        """Return what the file is called, without its ending."""
+        """Return the file's name without its extension."""
         return f"{self.number:04d}_{self.name}"
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Return the conditions of its changes, each once."""
+        """Return the distinct conditions of its changes."""
         return tuple(dict.fromkeys(each.condition for each in self.changes if each.condition is not None))
 
 
@@ -91,7 +91,7 @@ def _condition(statement: str) -> str | None:
 
 
 def _is_missing(table: str, column: str) -> str:
-    # A table that is not there has no columns: NULL, which is not true.
+    # A missing table has no columns: NULL, which is not true.
     return f"(SELECT max(name = '{column}') FROM pragma_table_info('{table}')) = 0"
 
 

@@ -1,4 +1,4 @@
-"""Questions about the database as a whole: for `db status` and `doctor`."""
+"""Query the database as a whole, for `db status` and `doctor`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TENANT: Final = ("scope_id", "repository_id")
 
 
 async def row_counts(store: Store) -> dict[str, int]:
-    """How many rows each table of the mesh has: of this scope and repository, where rows belong to one."""
+    """Return the number of rows in each table of the mesh, limited to this mesh where rows belong to one."""
     counts = " UNION ALL ".join(_count(table) for table in mesh_tables())
     params = [value for table in mesh_tables() if _is_shared(table) for value in _ids(store.tenant)]
     return {row["table_name"]: row["rows"] for row in await store.read(counts, params)}
@@ -43,54 +43,54 @@ def _ids(tenant: Tenant) -> tuple[str, str]:
 
 
 async def ping(engine: Engine) -> None:
-    """Ask the least that can be asked."""
+    """Run the cheapest query."""
     await engine.query(Statement(_SQL["ping"]))
 
 
 async def now_ms(engine: Engine) -> int:
-    """The database's clock, in milliseconds since 1970."""
+    """Return the database's clock, in milliseconds since 1970."""
     now: int = (await engine.query(Statement(_SQL["now_ms"]))).value
     return now
 
 
 class ClockReport(NamedTuple):
-    """The correction of the database's clock, and how many nodes have noticed a step since."""
+    """The correction of the database's clock, and the number of nodes that have noticed a step since."""
 
     correction_ms: int = 0
     witnesses: int = 0
 
 
 NO_CORRECTION: Final = ClockReport()
-"""As long as nobody has set the database's clock."""
+"""The report of a database whose clock was never corrected."""
 
 
 async def clock_report(engine: Engine) -> ClockReport:
-    """What the nodes say of the database's clock; nothing in a database of an older version."""
+    """Return the nodes' view of the database's clock; no correction in a database of an older version."""
     if not await engine.query(Statement(_CLOCK["is_there"])):
         return NO_CORRECTION
     return ClockReport._make((await engine.query(Statement(_CLOCK["report"])))[0])
 
 
 async def checkpoint_pages(engine: Engine) -> int:
-    """After how many pages of log a commit also checkpoints; 0: never."""
+    """Return the number of log pages after which a commit also checkpoints; 0 means never."""
     pages: int = (await engine.query(Statement(_SQL["checkpoint_pages"]))).value
     return pages
 
 
 async def try_to_write(engine: Engine) -> None:
-    """Commit a change that leaves nothing behind; raise what keeps us from writing, such as a full disk."""
+    """Commit a change that leaves nothing behind, or raise the error that prevents writing."""
     batch = Batch()
-    tried = batch.add(_SQL["try_to_write"])
+    attempted = batch.add(_SQL["try_to_write"])
     batch.add(_SQL["take_back_the_try"])
     result = await engine.run(batch.seal())
-    step = result.steps[tried]
+    step = result.steps[attempted]
     if isinstance(step, StepError):
-        raise _not_written(step)
+        raise _write_error(step)
     if not result.committed and result.error is not None:
-        raise _not_written(result.error)
+        raise _write_error(result.error)
 
 
-def _not_written(error: StepError) -> MeshError:
+def _write_error(error: StepError) -> MeshError:
     reason = f"nothing can be written: {error.message}"
     if error.is_fault:
         return DatabaseFault(reason, hint="make room on the disk of the database")
@@ -98,15 +98,15 @@ def _not_written(error: StepError) -> MeshError:
 
 
 def all_spools(home: Path) -> SpoolStatus:
-    """What waits in the spools of all slots, those of other processes included."""
-    return _together(status_of(path) for path in spools(home))
+    """Return the total status of the spools of all slots, including those of other processes."""
+    return _sum_statuses(status_of(path) for path in spools(home))
 
 
-def _together(parts: Iterable[SpoolStatus]) -> SpoolStatus:
-    listed = list(parts)
+def _sum_statuses(parts: Iterable[SpoolStatus]) -> SpoolStatus:
+    statuses = list(parts)
     return SpoolStatus(
-        depth=sum(part.depth for part in listed),
-        bytes=sum(part.bytes for part in listed),
-        oldest_ms=min((part.oldest_ms for part in listed if part.oldest_ms is not None), default=None),
-        refused=sum(part.refused for part in listed),
+        depth=sum(part.depth for part in statuses),
+        bytes=sum(part.bytes for part in statuses),
+        oldest_ms=min((part.oldest_ms for part in statuses if part.oldest_ms is not None), default=None),
+        refused=sum(part.refused for part in statuses),
     )

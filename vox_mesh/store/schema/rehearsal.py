@@ -1,4 +1,4 @@
-"""A rehearsal: which statements a migration would run, found out on an empty copy of the schema in memory."""
+"""Rehearse a migration on an empty in-memory copy of the schema, to find the statements that it would run."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from vox_mesh.store.schema.statements import ddl, named
 from vox_mesh.store.schema.tables import SQL
 from vox_mesh.store.script import Statement
 
-_COOKIE: Final = Statement("PRAGMA schema_version")  # rises with every change of the schema
+_COOKIE: Final = Statement("PRAGMA schema_version")  # rises with every schema change
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStatement:
-    """A statement, and the migration that it is part of."""
+    """A statement and its migration."""
 
     migration: str
     sql: str
 
     def as_record(self) -> dict[str, str]:
-        """Return it as it is printed."""
+        """Return the record to print."""
         return {"migration": self.migration, "statement": self.sql}
 
 
 async def rehearse(ask: Ask) -> list[PlannedStatement]:
-    """Return what `migrate` and `repair` would change in a database that is asked; nothing is changed.
+    """Return the statements that `migrate` and `repair` would run on the queried database; change nothing.
 
-    Left out is what would create or drop a thing that is there, or is not. Conditions on the shape hold as in
-    the database itself; the copy has no rows but one in `mesh_schema`.
+    Statements without effect are left out, such as creating what exists. Conditions on the shape evaluate as
+    in the database itself; the copy has no rows except one in `mesh_schema`.
     """
     version, _ = await versions_at(ask)
     if not version:
@@ -57,7 +57,7 @@ async def rehearse(ask: Ask) -> list[PlannedStatement]:
 async def _empty_copy(ask: Ask, version: int) -> MemoryEngine:
     copy = MemoryEngine()
     for row in await ask(Statement(SQL["definitions"])):
-        await _run(copy, row["sql"])  # a virtual table of a user may fail: no migration needs it
+        await _run(copy, row["sql"])  # may fail for a user's virtual table, which no migration needs
     await _run(copy, named("schema")["record_version"], version, 0)
     return copy
 

@@ -1,4 +1,4 @@
-"""Repair: create again what is missing in a database of the right version, as far as no row is at stake."""
+"""Repair the schema of a database of the right version: recreate missing parts without touching rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IN_TABLES: Final = frozenset({"column", "constraint"})
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """How to bring back what is missing, and what can't be brought back without rewriting a table."""
+    """Statements that recreate missing parts, and differences that only rewriting a table could repair."""
 
     statements: tuple[str, ...]
     repaired: tuple[SchemaDifference, ...]

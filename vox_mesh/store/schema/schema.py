@@ -1,8 +1,8 @@
-"""The schema: created or migrated by whichever process comes first, checked by every process.
+"""Create, migrate and check the schema. The first process to connect migrates, every process checks.
 
-The lock is the database's own write transaction: a migration begins by checking that the recorded version is
-still the one it was planned for, and records the new version as its last step. Of several processes that try,
-one commits; the others find the new version and go on. Nothing is ever half applied.
+The lock is the database's own write transaction: a migration first checks that the recorded version is still
+the one it was planned for, and records the new version as its last step. Of several concurrent processes one
+commits; the others find the new version and continue. No migration is ever applied in part.
 """
 
 from __future__ import annotations
@@ -25,37 +25,38 @@ VERSION: Final = newest_version()
 """The version of `sql/coordination.sql`: the highest number in `sql/migrations/`."""
 
 UNFINISHED: Final = 2**31 - 1
-"""The version of a database while a restore into it is not finished: no code is new enough for it."""
+"""The version of a database during a restore, so that all code is too old for it."""
 
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("schema")
 _TIMEOUT_S: Final = 30.0
 _ATTEMPTS: Final = 10
-_NAMED: Final = 3  # differences in an error
+_MAX_LISTED: Final = 3  # differences listed in an error
 _CREATED_FIRST: Final = ("CREATE TABLE IF NOT EXISTS mesh_schema ", "CREATE TABLE IF NOT EXISTS refusals ")
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """What one migration does to a certain database, and what it takes for granted about it."""
+    """The effect of one migration on a given database, and the state that it assumes."""
 
     migration: Migration
     version: int
-    """The version that the database has before it."""
+    """The version of the database before it."""
     statements: tuple[str, ...]
     found: tuple[bool, ...]
     """Which of the migration's conditions hold."""
 
 
 async def ensure_schema(engine: Engine) -> int:
-    """Create the schema or bring it to this version, unless it is newer; return the version it has now.
+    """Create the schema or migrate it to this version, unless it is newer. Return its version.
 
-    Raises `SchemaTooNew` if this code can't work with the database, and `SchemaDiffers` if the database does
-    not have the shape that its version stands for.
+    Raises:
+        SchemaTooNew: This code can't work with the database.
+        SchemaDiffers: The database does not have the shape of its version.
     """
     version = await migrate(engine)
-    if version == VERSION:  # what a newer one looks like is not known here
+    if version == VERSION:  # the shape of a newer version is not known here
         found = await differences_at(engine.query)
         if found:
             version, _ = await versions_at(engine.query)  # it may have been migrated meanwhile
@@ -65,14 +66,14 @@ async def ensure_schema(engine: Engine) -> int:
 
 
 async def migrate(engine: Engine) -> int:
-    """Create the schema or apply all pending migrations; return the version it has now. It may be newer."""
+    """Create the schema or apply all pending migrations. Return its version, which may be newer."""
     version, needed = await versions_at(engine.query)
     refuse_if_too_new(version, needed)
     if version >= VERSION:
         return version
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            return await _bring_up(engine, version)
+            return await _create_or_migrate(engine, version)
     except TimeoutError:
         raise DatabaseBusy(
             f"the schema was not migrated: the database was busy for {_TIMEOUT_S:g} s",
@@ -91,19 +92,19 @@ def refuse_if_too_new(version: int, needed: int) -> None:
 
 
 def refuse_if_different(found: list[SchemaDifference]) -> None:
-    """Raise `SchemaDiffers` on any difference; queries name indexes, so they fail without them too."""
+    """Raise `SchemaDiffers` on any difference; queries name indexes and fail without them."""
     if found:
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
         raise SchemaDiffers(
             f"the database has schema version {VERSION} but another shape: "
-            f"{'; '.join(map(str, found[:_NAMED]))}{more}",
+            f"{'; '.join(map(str, found[:_MAX_LISTED]))}{more}",
             differences=[str(each) for each in found],
             hint="run `vox-mesh db migrate --status` to see all differences and what to do",
         )
 
 
 async def versions_at(ask: Ask) -> tuple[int, int]:
-    """The schema's version and the oldest code that can work with it; zeros where there is none."""
+    """Return the schema's version and the oldest code that can work with it; zeros without a schema."""
     if not await ask(Statement(_SQL["is_there"])):
         return 0, 0
     row = (await ask(Statement(_SQL["versions"])))[0]
@@ -116,14 +117,14 @@ async def versions_at(ask: Ask) -> tuple[int, int]:
 
 
 async def applied_at(ask: Ask) -> list[dict[str, Value]]:
-    """Return the version the database was created with, and each migration since, with the time."""
+    """Return the version that the database was created with and each migration since, with their times."""
     if not await ask(Statement(_SQL["is_there"])):
         return []
     return [dict(zip(row.columns, row, strict=True)) for row in await ask(Statement(_SQL["applied"]))]
 
 
 async def pending_plan(ask: Ask, version: int) -> MigrationPlan | None:
-    """Plan the next migration of a database of this version; none if there is no schema, or nothing to do."""
+    """Plan the next migration of a database of this version; `None` without a schema or a migration."""
     migration = next((each for each in migrations() if each.number > version), None)
     if not version or migration is None:
         return None
@@ -141,8 +142,8 @@ async def _evaluate(ask: Ask, conditions: tuple[str, ...]) -> list[bool]:
     return [bool(value) for value in (await ask(Statement(f"SELECT {columns}")))[0]]
 
 
-async def _bring_up(engine: Engine, version: int) -> int:
-    """Create the schema or apply what is pending; another process may do it at the same time."""
+async def _create_or_migrate(engine: Engine, version: int) -> int:
+    """Create the schema or apply all pending migrations; other processes may do so concurrently."""
     for _ in range(_ATTEMPTS + len(migrations())):
         plan = await pending_plan(engine.query, version)
         is_done = await (_create(engine) if plan is None else apply_plan(engine, plan))
@@ -159,7 +160,7 @@ async def _bring_up(engine: Engine, version: int) -> int:
 
 
 async def apply_plan(engine: Engine, plan: MigrationPlan) -> bool:
-    """Apply a migration; return `False`, with nothing changed, if the database is not as planned any more."""
+    """Apply a migration. Return `False`, with nothing changed, if the database has changed since the plan."""
     batch = Batch()
     guards = [batch.add(_SQL["refuse_unless_version"], (plan.version,))]
     if plan.found:

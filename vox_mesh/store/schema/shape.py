@@ -1,7 +1,7 @@
-"""The shape of a database: tables, columns, constraints, indexes, triggers and views, as the schema has them.
+"""Compare the shape of a database with the schema: tables, columns, constraints, indexes, triggers and views.
 
-All of it is read from the definitions that SQLite keeps, word by word, so that spaces, quotes and the order
-of columns make no difference. Anything else in the database belongs to its users and is not compared.
+The definitions that SQLite keeps are compared word by word, so that spaces, quotes and the order of columns
+make no difference. Anything else in the database belongs to its users and is not compared.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _CONSTRAINTS: Final = frozenset({"constraint", "primary", "unique", "check", "fo
 
 Words = tuple[str, ...]
 Definitions = Mapping[tuple[str, str], str]
-"""The SQL of everything that has a definition, by type and name."""
+"""The SQL of each definition, by type and name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaDifference:
-    """Something that is not as the schema says."""
+    """A difference between the database and the schema."""
 
     type: str
     """table, column, constraint, index, trigger or view"""
@@ -47,12 +47,12 @@ class _TableShape:
 
 
 async def differences_at(ask: Ask) -> list[SchemaDifference]:
-    """Compare a database that is asked with the schema of this code."""
+    """Return the differences between the queried database and the schema of this code."""
     return differences(expected(), await definitions_at(ask))
 
 
 async def definitions_at(ask: Ask) -> Definitions:
-    """Return the definitions in a database that is asked."""
+    """Return the definitions of the queried database."""
     return {(row["type"], row["name"]): row["sql"] for row in await ask(Statement(SQL["definitions"]))}
 
 
@@ -68,13 +68,13 @@ def expected() -> Definitions:
 
 
 def differences(expected: Definitions, found: Definitions) -> list[SchemaDifference]:
-    """Return what is missing or defined otherwise."""
+    """Return the definitions that are missing or differ."""
     result: list[SchemaDifference] = []
     for (kind, name), sql in expected.items():
         actual = found.get((kind, name))
         if actual is None:
             result.append(SchemaDifference(kind, name, "is missing"))
-        elif actual == sql:  # by far the most
+        elif actual == sql:  # the usual case
             continue
         elif kind == "table":
             result += _table_differences(name, _table_shape(sql), _table_shape(actual))
@@ -89,7 +89,7 @@ def _table_differences(name: str, expected: _TableShape, found: _TableShape) -> 
         actual = found.columns.get(column)
         if actual is None:
             result.append(SchemaDifference("column", f"{name}.{column}", "is missing"))
-        elif actual != words and not _has_only_a_default_more(actual, words):
+        elif actual != words and not _adds_only_a_default(actual, words):
             problem = f"is {' '.join(actual[1:])!r}, expected {' '.join(words[1:])!r}"
             result.append(SchemaDifference("column", f"{name}.{column}", problem))
     for group, problem in (
@@ -105,8 +105,8 @@ def _table_differences(name: str, expected: _TableShape, found: _TableShape) -> 
     return result
 
 
-def _has_only_a_default_more(actual: Words, expected: Words) -> bool:
-    """Return whether that is all: a column added to a table with rows needs a default."""
+def _adds_only_a_default(actual: Words, expected: Words) -> bool:
+    """Return whether only a default was added: a column added to a table with rows needs one."""
     return actual[: len(expected)] == expected and actual[len(expected) : len(expected) + 1] == ("default",)
 
 

@@ -1,4 +1,4 @@
-"""The SQL files: the schema, and the named statements of each noun."""
+"""Read the SQL files: the schema, and the named statements of each noun."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Final
 RAW_MS: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 """The database's clock, in milliseconds."""
 NOW_MS: Final = f"({RAW_MS} + coalesce((SELECT correction_ms FROM database_clock), 0))"
-"""The time of the mesh in milliseconds: the database's clock, with the correction that the nodes maintain."""
-_FORM: Final = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
+"""The time of the mesh in milliseconds: the database's clock plus the correction that the nodes maintain."""
+_ISO_FORMAT: Final = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
 _MODIFIER: Final = "coalesce((SELECT modifier FROM database_clock), '+0 seconds')"
-_NOW_ISO: Final = f"(SELECT {_FORM}, {_MODIFIER}))"  # a query of its own is evaluated once in a statement
-_ISO_IN: Final = f"{_FORM}, {_MODIFIER}, "
+_NOW_ISO: Final = f"(SELECT {_ISO_FORMAT}, {_MODIFIER}))"  # as a subquery it is evaluated once per statement
+_ISO_IN: Final = f"{_ISO_FORMAT}, {_MODIFIER}, "
 _NAME: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 
 
 def folder() -> Path:
-    """Return the folder of the SQL files: in the package, or in a checkout beside it."""
+    """Return the folder of the SQL files: in the package, or next to it in a checkout."""
     package = Path(__file__).resolve().parents[2]
-    carried = package / "sql"
-    return carried if carried.is_dir() else package.parent / "sql"
+    packaged = package / "sql"
+    return packaged if packaged.is_dir() else package.parent / "sql"
 
 
 @cache
 def named(noun: str) -> Mapping[str, str]:
-    """The statements of `sql/<noun>.sql` by name. A part may be named in all that follows it."""
+    """Return the statements of `sql/<noun>.sql` by name. A part can be used in everything after it."""
     pieces = _NAME.split((folder() / f"{noun}.sql").read_text())[1:]
     statements: dict[str, str] = {}
     parts: dict[str, str] = {}
@@ -41,7 +41,7 @@ def named(noun: str) -> Mapping[str, str]:
 
 @cache
 def ddl() -> tuple[str, ...]:
-    """The statements of `sql/coordination.sql`, in order."""
+    """Return the statements of `sql/coordination.sql`, in order."""
     return tuple(map(bare, split((folder() / "coordination.sql").read_text())))
 
 
@@ -60,10 +60,10 @@ def split(text: str) -> list[str]:
 
 
 def bare(text: str) -> str:
-    """The statement without comments and needless space.
+    """Return the statement without comments and needless spaces, with time macros expanded.
 
-    `NOW_MS` is the time of the mesh in milliseconds, `NOW_ISO` the same as text, and `ISO_IN(x)` the time
-    after x, which is a modifier such as `+30.000 seconds`. `RAW_MS` is the database's own clock.
+    `NOW_MS` is the time of the mesh in milliseconds, `NOW_ISO` that time as text, and `ISO_IN(x)` the time
+    after x, a modifier such as `+30.000 seconds`. `RAW_MS` is the database's own clock.
     """
     text = " ".join(re.sub(r"--[^\n]*", "", text).split()).rstrip(";")
     text = text.replace("NOW_MS", NOW_MS).replace("RAW_MS", RAW_MS).replace("NOW_ISO", _NOW_ISO)

@@ -1,4 +1,4 @@
-"""The tables of a database: what they are called, what they hold, and in which order their rows go."""
+"""Describe the tables of a database: their names, columns and keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWID_NAMES: Final = ("rowid", "_rowid_", "oid")
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """A table. `columns` is all that must be copied, row ids included; `key` is a unique part of it."""
+    """A table. `columns` are all columns to copy, including row ids; `key` is a unique subset of them."""
 
     name: str
     columns: tuple[str, ...]
@@ -30,11 +30,11 @@ class TableColumns:
 
     @property
     def quoted(self) -> str:
-        """The name as it is written in SQL."""
+        """Return the table's name, quoted for SQL."""
         return quoted(self.name)
 
     def page(self, after: Sequence[Value] | None, count: int) -> Statement:
-        """A query for the next rows in the order of the key, after the row given."""
+        """Return a query for the next rows in key order, after the given row."""
         if after is None:
             return Statement(f"{self.rows} ORDER BY {self.order} LIMIT ?", (count,))
         marks = ", ".join("?" * len(self.key))
@@ -45,39 +45,39 @@ class TableColumns:
 
     @property
     def order(self) -> str:
-        """The key as it is written in SQL."""
+        """Return the key's columns, quoted for SQL."""
         return ", ".join(map(quoted, self.key))
 
     @property
     def rows(self) -> str:
-        """The beginning of a query for rows."""
+        """Return the beginning of a query for rows."""
         return f"SELECT {', '.join(map(quoted, self.columns))} FROM {self.quoted}"
 
     def insert(self, rows: int) -> str:
-        """A statement that adds so many rows."""
+        """Return a statement that inserts `rows` rows."""
         row = f"({', '.join('?' * len(self.columns))})"
         columns = ", ".join(map(quoted, self.columns))
         return f"INSERT INTO {self.quoted} ({columns}) VALUES {', '.join([row] * rows)}"
 
 
 def quoted(name: str) -> str:
-    """A name as it is written in SQL."""
+    """Return a name, quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 async def tables_at(ask: Ask) -> list[TableColumns]:
-    """The tables of a database that is asked."""
+    """Return the tables of the queried database."""
     return _tables(await ask(Statement(SQL["columns"])))
 
 
 def tables_in(connection: sqlite3.Connection) -> list[TableColumns]:
-    """The tables of a local database."""
+    """Return the tables of a local database."""
     return _tables(sqlite.query(connection, Statement(SQL["columns"])))
 
 
 @cache
 def mesh_tables() -> tuple[TableColumns, ...]:
-    """The tables of `sql/coordination.sql`."""
+    """Return the tables of `sql/coordination.sql`."""
     with closing(sqlite.connect(":memory:")) as connection:
         for statement in ddl():
             connection.execute(statement)

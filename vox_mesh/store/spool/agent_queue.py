@@ -1,4 +1,4 @@
-"""The AgentQueue: while the database is away, what only appends is kept on disk and replayed later."""
+"""Spool appendable writes while the database is unreachable, and replay them later."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:
 
 
 class Submit(Protocol):
-    """How scripts reach the database: the combiner's `submit`."""
+    """Sends scripts to the database: the combiner's `submit`."""
 
     def __call__(
         self, scripts: Sequence[Script], timeout: float, *, is_replay: bool
@@ -39,9 +39,9 @@ class Submit(Protocol):
 
 
 class AgentQueue:
-    """Keeps scripts in the spool and replays them, in order and exactly once, when the database is back.
+    """Stores scripts in the spool and replays them, in order and exactly once, when the database is back.
 
-    While anything is kept, new appendable scripts go behind it, so that order holds.
+    While the spool is not empty, new appendable scripts are queued behind its content, to preserve the order.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class AgentQueue:
         self._timeout = timeout
         self._max_scripts = max_scripts
         self._chunk = max_scripts
-        """So many are sent at once: on a slow line fewer and fewer, until their answer comes in time."""
+        """The number of scripts per request. It is halved while answers come too late."""
         self._wait = wait
         self._chance = chance
         self._disk = SerialThread("vox-mesh-spool")
-        self._keeping: set[asyncio.Future[None]] = set()
+        self._storing: set[asyncio.Future[None]] = set()
         self._answered = asyncio.Event()
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
@@ -69,41 +69,41 @@ class AgentQueue:
             self._filled.set()
         else:
             self._emptied.set()
-        self._replaying: asyncio.Task[None] | None = None
+        self._replay_task: asyncio.Task[None] | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is kept or about to be."""
+        """Return whether nothing is spooled or about to be."""
         return not self._filled.is_set()
 
     async def status(self) -> SpoolStatus:
-        """What is kept."""
+        """Return the contents of the spool."""
         return await self._disk.do(self._spool.status)
 
     def take(self, entries: Sequence[PendingWrite]) -> None:
-        """Keep the scripts of these callers, in this order, and tell each when its own are on disk."""
+        """Spool the writes in this order, and answer each caller when its scripts are on disk."""
         if self.is_empty:
-            _log.warning("the database is away: appendable writes are kept in the spool")
+            _log.warning("database unreachable: appendable writes are spooled")
         self._filled.set()
         self._emptied.clear()
         for entry in entries:
-            keeping = self._disk.do(partial(self._spool.keep, entry.scripts))
-            self._keeping.add(keeping)
-            keeping.add_done_callback(self._keeping.discard)
-            keeping.add_done_callback(partial(_tell, entry))
+            storing = self._disk.do(partial(self._spool.keep, entry.scripts))
+            self._storing.add(storing)
+            storing.add_done_callback(self._storing.discard)
+            storing.add_done_callback(partial(_answer_caller, entry))
 
     def nudge(self) -> None:
-        """The database has answered: there is no reason to wait any longer with replaying."""
+        """End the pause before the next replay: the database has answered."""
         self._answered.set()
 
     # --- replaying -------------------------------------------------------------------------------
 
     def start(self, submit: Submit) -> None:
-        """Begin to replay in the background whatever is kept, now or later."""
-        self._replaying = asyncio.create_task(self._replay_all(submit), name="vox-mesh-replay")
+        """Start replaying in the background."""
+        self._replay_task = asyncio.create_task(self._replay_all(submit), name="vox-mesh-replay")
 
     async def drained(self) -> None:
-        """Wait until nothing is kept."""
+        """Wait until the spool is empty."""
         await self._emptied.wait()
 
     async def _replay_all(self, submit: Submit) -> None:
@@ -113,19 +113,19 @@ class AgentQueue:
             try:
                 await self.replay_once(submit)
                 faults = 0
-            except Exception as error:  # whatever it is, what is kept must be tried again
+            except Exception as error:  # whatever the error, spooled writes must be retried
                 faults += 1
                 pause = backoff_s(faults, self._chance)
-                _log.warning("replaying the spool failed: %s; next try in %.1f s", error, pause)
+                _log.warning("spool replay failed: error=%s retry_in_s=%.1f", error, pause)
                 self._answered.clear()
                 await self._wait(self._answered, pause)
 
     async def replay_once(self, submit: Submit) -> int:
-        """Replay the oldest scripts that are kept; how many there were."""
+        """Replay the oldest scripts. Return their number."""
         most_bytes = _CHUNK_BYTES * self._chunk // self._max_scripts
         kept = await self._disk.do(lambda: self._spool.first(self._chunk, most_bytes))
         if not kept:
-            self._empty_if_still_empty()
+            self._mark_empty_if_idle()
             return 0
         try:
             verdicts = await submit([script for _, script in kept], self._timeout, is_replay=True)
@@ -135,43 +135,43 @@ class AgentQueue:
         self._chunk = min(self._max_scripts, 2 * self._chunk)
         for verdict in verdicts:
             if isinstance(verdict, MeshError) and not isinstance(verdict, ScriptFailed):
-                raise verdict  # it was not tried; those that were answer the same again
+                raise verdict  # it was not tried; scripts that were applied return the same answer again
         refused = [
             (seq, verdict.line)
             for (seq, _), verdict in zip(kept, verdicts, strict=True)
             if isinstance(verdict, MeshError)
         ]
         for seq, reason in refused:
-            _log.error("spooled script %d was refused: %s", seq, reason)
-        await self._disk.do(lambda: self._spool.done(kept[-1][0], refused))
+            _log.error("spooled script refused: seq=%d reason=%s", seq, reason)
+        await self._disk.do(lambda: self._spool.finish(kept[-1][0], refused))
         return len(kept)
 
-    def _empty_if_still_empty(self) -> None:
-        if not self._keeping:
+    def _mark_empty_if_idle(self) -> None:
+        if not self._storing:
             self._filled.clear()
             self._emptied.set()
-            _log.info("the spool is empty again")
+            _log.info("spool replayed and empty")
 
     async def stop_replaying(self) -> None:
-        """What is kept stays for the next owner of the slot."""
-        if self._replaying is not None:
-            self._replaying.cancel()
-            await asyncio.gather(self._replaying, return_exceptions=True)
+        """Stop replaying; spooled writes stay for the next owner of the slot."""
+        if self._replay_task is not None:
+            self._replay_task.cancel()
+            await asyncio.gather(self._replay_task, return_exceptions=True)
 
     async def close(self) -> None:
-        """Finish what is being kept and close the file."""
+        """Finish spooling and close the file."""
         await self.stop_replaying()
-        if self._keeping:
-            await asyncio.wait(self._keeping)  # not `gather`: cancelled, that would cancel them too
+        if self._storing:
+            await asyncio.wait(self._storing)  # not `gather`: if cancelled, it would cancel them too
         left = (await self.status()).depth
         if left:
-            _log.warning("%d writes stay in the spool: whoever starts here next makes them", left)
+            _log.warning("spool not empty at close: writes=%d; the next owner of the slot replays them", left)
         await self._disk.do(self._spool.close)
         await self._disk.stop()
 
 
-def _tell(entry: PendingWrite, keeping: asyncio.Future[None]) -> None:
-    error = keeping.exception()
+def _answer_caller(entry: PendingWrite, storing: asyncio.Future[None]) -> None:
+    error = storing.exception()
     if error is not None and not isinstance(error, MeshError):
         error = MeshError(f"the spool failed: {error}")
-    entry.kept(error)
+    entry.settle_spooled(error)

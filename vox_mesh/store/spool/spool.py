@@ -1,4 +1,4 @@
-"""The spool: appendable scripts on disk, in order, until the database has them."""
+"""Store appendable scripts on disk, in order, until they are replayed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS refused (
 
 @dataclass(frozen=True, slots=True)
 class SpoolStatus:
-    """What waits in a spool. `refused` counts scripts that were replayed and that the database refused."""
+    """The contents of a spool. `refused` counts replayed scripts that the database refused."""
 
     depth: int
     bytes: int
@@ -41,7 +41,7 @@ class SpoolStatus:
 
 
 class Spool:
-    """A small database of its own: what `keep` returned from survives the death of the process."""
+    """A local SQLite database of scripts: once `keep` returns, its scripts survive a crash of the process."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -53,7 +53,7 @@ class Spool:
         self._bytes = _status(self._connection).bytes
 
     def keep(self, scripts: Sequence[Script]) -> None:
-        """Write the scripts behind those that are there, all or none."""
+        """Append the scripts, all or none."""
         lines = [(encode(script),) for script in scripts]
         added = sum(len(line) for (line,) in lines)
         if self._bytes + added > self._max_bytes:
@@ -66,7 +66,7 @@ class Spool:
         self._bytes += added
 
     def first(self, count: int, max_bytes: int) -> list[tuple[int, Script]]:
-        """The oldest scripts with their numbers: at least one, and as many as fit."""
+        """Return the oldest scripts with their numbers: at least one if there are any, and as many as fit."""
         found: list[tuple[int, Script]] = []
         size = 0
         for seq, line in self._connection.execute(
@@ -78,23 +78,23 @@ class Spool:
             found.append((seq, decode(line)))
         return found
 
-    def done(self, up_to: int, refused: Sequence[tuple[int, str]]) -> None:
-        """The database has answered for all scripts up to this number; these it refused, and why."""
+    def finish(self, up_to: int, refused: Sequence[tuple[int, str]]) -> None:
+        """Remove all scripts up to this number, and record the refused ones with their reasons."""
         with self._transaction():
             for seq, reason in refused:
                 self._connection.execute(
                     "INSERT OR REPLACE INTO refused SELECT seq, script, ? FROM kept WHERE seq = ?",
                     (reason, seq),
                 )
-            gone = self._connection.execute(
+            removed = self._connection.execute(
                 "SELECT coalesce(sum(length(script)), 0) FROM kept WHERE seq <= ?", (up_to,)
             ).fetchone()
             self._connection.execute("DELETE FROM kept WHERE seq <= ?", (up_to,))
-        self._bytes -= gone[0]
+        self._bytes -= removed[0]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All of it or nothing, also when the disk is full."""
+        """Commit all changes or none, even if the disk is full."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             yield
@@ -108,7 +108,7 @@ class Spool:
             raise
 
     def status(self) -> SpoolStatus:
-        """What waits here."""
+        """Return the contents of this spool."""
         return _status(self._connection)
 
     def close(self) -> None:
@@ -117,12 +117,12 @@ class Spool:
 
 
 def status_of(path: Path) -> SpoolStatus:
-    """What waits in a spool file, which another process may own."""
+    """Return the contents of a spool file, which another process may own."""
     address = f"{path.absolute().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(address, uri=True, timeout=5.0)) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'refused'").fetchone():
-                return SpoolStatus(0, 0, None, 0)  # its owner has only just begun to make it
+                return SpoolStatus(0, 0, None, 0)  # its owner is still creating it
             return _status(connection)
     except sqlite3.Error as error:
         raise DatabaseFault(
@@ -139,7 +139,7 @@ def _status(connection: sqlite3.Connection) -> SpoolStatus:
 
 
 def encode(script: Script) -> bytes:
-    """A script as bytes that `decode` turns back into the same script, key included."""
+    """Return a script as bytes, which `decode` turns back into the same script with the same key."""
     record: dict[str, Any] = {"key": script.key}
     if script.op is not None:
         record["op"] = list(script.op)
@@ -147,13 +147,13 @@ def encode(script: Script) -> bytes:
         record |= {"shape": script.shape.name, "item": dict(script.item)}
     else:
         record["statements"] = [
-            [each.sql, [_packed(value) for value in each.params], each.refusal] for each in script.statements
+            [each.sql, [_pack(value) for value in each.params], each.refusal] for each in script.statements
         ]
     return orjson.dumps(record)
 
 
 def decode(line: bytes) -> Script:
-    """The script that `encode` wrote."""
+    """Return the script that was passed to `encode`."""
     record = orjson.loads(line)
     key = record["key"]
     op = _op(*record["op"]) if "op" in record else None
@@ -166,7 +166,7 @@ def decode(line: bytes) -> Script:
             )
         return Script.of(shape, record["item"], key=key, appendable=True, op=op)
     statements = [
-        Statement(sql, [_unpacked(value) for value in params], refusal=refusal)
+        Statement(sql, [_unpack(value) for value in params], refusal=refusal)
         for sql, params, refusal in record["statements"]
     ]
     return Script(*statements, key=key, appendable=True, op=op)
@@ -176,9 +176,9 @@ def _op(kind: str, payload: str, deps: list[str], signed: bool, remark: str | No
     return Op(kind, payload, tuple(deps), signed, remark)
 
 
-def _packed(value: Value) -> Any:
+def _pack(value: Value) -> Any:
     return [base64.b64encode(value).decode()] if isinstance(value, bytes) else value
 
 
-def _unpacked(value: Any) -> Value:
+def _unpack(value: Any) -> Value:
     return base64.b64decode(value[0]) if isinstance(value, list) else value

@@ -1,1 +1,1 @@
-"""Watching a store for changes."""
+"""Watch a store for changes."""

@@ -1,4 +1,4 @@
-"""Endings: wait for the ends of many things, with one question for all of them after a commit."""
+"""Wait for many things to end, with one query for all of them after each commit."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import Final
 from vox_mesh.errors import DatabaseUnavailable, MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.store.store import Store
 
-_AGAIN_S: Final = 1.0
-_CALM: Final = 4  # times as long as the last look took passes before the next
-_LONGEST_CALM_S: Final = 0.05
+_RETRY_DELAY_S: Final = 1.0
+_PAUSE_FACTOR: Final = 4  # the pause before the next query, as a multiple of the last one's duration
+_MAX_PAUSE_S: Final = 0.05
 
 StillOpen = Callable[[Sequence[str]], Awaitable[Collection[str]]]
-"""Returns those of some keys whose things exist and have not ended."""
+"""Returns the subset of keys whose things exist and have not ended."""
 
 
 class Endings:
-    """Wakes each waiter when its thing has ended, or is gone; a commit that ends nothing wakes none."""
+    """Wakes each waiter when its thing has ended or was removed. Other commits wake no waiter."""
 
     def __init__(self, store: Store, still_open: StillOpen) -> None:
         self._store = store
         self._still_open = still_open
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
-        self._seen = -1  # the count of changes before the last look
+        self._seen = -1  # the change count before the last query
         self._pause: asyncio.Timeout | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def ended(self, key: str) -> None:
-        """Wait until the thing with this key has ended, or is gone.
+    async def wait_until_ended(self, key: str) -> None:
+        """Wait until the thing with this key has ended or was removed.
 
         Raises:
             StoreClosed: The store was closed meanwhile.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, set()).add(future)
-        self._look_soon()
+        self._query_soon()
         try:
             await future
         finally:
@@ -46,10 +46,10 @@ class Endings:
             if not self._waiting[key]:
                 del self._waiting[key]
             if not self._waiting:
-                self._interrupt()  # to listen for commits is not free everywhere
+                self._interrupt()  # listening for commits has a cost on some backends
 
-    def _look_soon(self) -> None:
-        """Look for one more: it may have ended before it was waited for."""
+    def _query_soon(self) -> None:
+        """Query soon for a new waiter: its thing may have ended already."""
         self._seen = -1
         if self._task is None or self._task.done():
             running = self._store.faults.keep_running("endings", self._run)
@@ -68,18 +68,20 @@ class Endings:
             self._seen = self._store.change_count
             try:
                 await self.run_once()
-                is_away = False
-            except DatabaseUnavailable:  # it goes on when the database is back
-                is_away = True
+                is_unreachable = False
+            except DatabaseUnavailable:  # continue when the database is back
+                is_unreachable = True
             except (StaleIncarnation, StoreClosed) as error:
                 self._fail(error)
                 return
             took = loop.time() - began
-            await asyncio.sleep(min(_CALM * took, _LONGEST_CALM_S))  # a busy mesh commits all the time
-            await self._rest(_AGAIN_S if is_away or not self._store.is_in_touch else None)
+            await asyncio.sleep(min(_PAUSE_FACTOR * took, _MAX_PAUSE_S))  # a busy mesh commits constantly
+            await self._wait_for_change(
+                _RETRY_DELAY_S if is_unreachable or not self._store.is_in_touch else None
+            )
 
-    async def _rest(self, pause: float | None) -> None:
-        """Wait for a commit, for one more waiter, or for the end of a time."""
+    async def _wait_for_change(self, pause: float | None) -> None:
+        """Wait for a commit, a new waiter, or the end of the pause."""
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause) as self._pause:
@@ -90,7 +92,7 @@ class Endings:
             self._pause = None
 
     async def run_once(self) -> None:
-        """Wake those whose things have ended."""
+        """Wake the waiters whose things have ended."""
         asked = list(self._waiting)
         still_open = set(await self._still_open(asked))
         for key in asked:

@@ -1,4 +1,4 @@
-"""File-system events on Linux, by the three calls of its C library."""
+"""Receive file-system events on Linux, through the C library's inotify calls."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _MODIFY: Final = 0x2
 _CREATE: Final = 0x100
 _OVERFLOW: Final = 0x4000
 _EVENT: Final = struct.Struct("iIII")
-_READ: Final = 65_536
+_READ_BYTES: Final = 65_536
 
 
 class Inotify:
-    """Tells when a file of that name is written to, whether or not it is there yet."""
+    """Reports writes to the file of that name, even if it does not exist yet."""
 
     def __init__(self, path: Path) -> None:
         if not sys.platform.startswith("linux"):
             raise OSError("there is no inotify on this system")
-        import ctypes  # only for whoever waits for changes
+        import ctypes  # only needed by processes that wait for changes
 
         libc = ctypes.CDLL(None, use_errno=True)
         self._name = os.fsencode(path.name)
@@ -35,10 +35,10 @@ class Inotify:
         self._touched = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    async def touched(self, timeout: float) -> bool:
-        """Wait for an event, so long at the most; whether there was one.
+    async def wait_for_event(self, timeout: float) -> bool:
+        """Wait for an event for at most `timeout` seconds. Return whether there was one.
 
-        Those that come while nobody waits are left to the kernel, which keeps a burst of them as one.
+        Events that arrive between calls stay in the kernel, which merges a burst into one.
         """
         self._loop.add_reader(self._descriptor, self._read)
         try:
@@ -52,7 +52,7 @@ class Inotify:
         return True
 
     def _read(self) -> None:
-        data = os.read(self._descriptor, _READ)
+        data = os.read(self._descriptor, _READ_BYTES)
         at = 0
         while at < len(data):
             _, mask, _, length = _EVENT.unpack_from(data, at)

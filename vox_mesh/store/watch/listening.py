@@ -1,4 +1,4 @@
-"""Getting to know of commits that nobody tells us about: by a look now and then, or by an event."""
+"""Detect the commits of other processes, by polling or by file-system events."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from vox_mesh.store.replica.floor import ReadWatermark
 from vox_mesh.store.watch.changes import Changes
 from vox_mesh.store.watch.inotify import Inotify
 
-_LOOK_S: Final = 1.0
-_FIRST_LOOK_S: Final = 0.001
-_BUSY_S: Final = 0.008
-_POLL_S: Final = 0.01
+_POLL_INTERVAL_S: Final = 1.0
+_MIN_RECHECK_S: Final = 0.001
+_MAX_BURST_PAUSE_S: Final = 0.008
+_NO_EVENTS_INTERVAL_S: Final = 0.01
 
 
 class Listener(Protocol):
-    """Bumps the count of changes whenever there may have been one, until it is cancelled."""
+    """Raises the change count whenever there may have been a commit, until cancelled."""
 
     async def listen(self) -> None:
-        """Listen. The count rises at once: what happened before now may have been missed."""
+        """Listen for commits. The count rises at once, because earlier commits may have been missed."""
 
 
 class FileEvents(Protocol):
-    """Signs that a file is being written to."""
+    """Events of writes to a file."""
 
-    async def touched(self, timeout: float) -> bool:
-        """Wait for a sign, so long at the most; whether there was one."""
+    async def wait_for_event(self, timeout: float) -> bool:
+        """Wait for an event for at most `timeout` seconds. Return whether there was one."""
 
     def __enter__(self) -> Self: ...
 
@@ -37,14 +37,14 @@ class FileEvents(Protocol):
 
 
 class NoEvents:
-    """Where a file system gives no signs, one has to look often."""
+    """A replacement for systems without file events: frequent polling."""
 
     def __init__(self, _: Path) -> None:
         pass
 
-    async def touched(self, timeout: float) -> bool:
-        """Wait for a moment."""
-        await asyncio.sleep(min(timeout, _POLL_S))
+    async def wait_for_event(self, timeout: float) -> bool:
+        """Wait for one polling interval."""
+        await asyncio.sleep(min(timeout, _NO_EVENTS_INTERVAL_S))
         return False
 
     def __enter__(self) -> Self:
@@ -55,11 +55,11 @@ class NoEvents:
 
 
 class WalListener:
-    """The file home: whoever commits writes to the write-ahead log first.
+    """Listens to the file backend: every commit is first written to the write-ahead log.
 
-    The event comes before the commit can be seen, by as long as the disk takes; so a look that shows nothing
-    is repeated, soon at first and ever more rarely, down to once a second. Those that commit in a burst are
-    seen together: the longer it goes on, the more of them.
+    The event precedes the commit by the time that the disk takes. So a check that finds nothing is repeated,
+    soon at first and then ever more rarely, down to once a second. During a burst of commits the pauses grow,
+    and each check covers more commits.
     """
 
     def __init__(
@@ -75,74 +75,74 @@ class WalListener:
         self._open_events = events
 
     async def listen(self) -> None:
-        """Listen to the log."""
+        """Listen to the write-ahead log."""
         with self._events() as events:
             seen = await self._version()
             self._changes.bump()
-            pause, rest = _LOOK_S, _FIRST_LOOK_S
+            pause, rest = _POLL_INTERVAL_S, _MIN_RECHECK_S
             while True:
-                touched = await events.touched(pause)
+                touched = await events.wait_for_event(pause)
                 version = await self._version()
                 if version != seen:
                     seen = version
                     self._changes.bump()
                     await asyncio.sleep(rest)
-                    rest = min(2 * rest, _BUSY_S)
-                elif not touched:  # it is over
-                    rest = _FIRST_LOOK_S
-                pause = _FIRST_LOOK_S if touched else min(2 * pause, _LOOK_S)
+                    rest = min(2 * rest, _MAX_BURST_PAUSE_S)
+                elif not touched:  # the burst is over
+                    rest = _MIN_RECHECK_S
+                pause = _MIN_RECHECK_S if touched else min(2 * pause, _POLL_INTERVAL_S)
 
     async def _version(self) -> int | None:
         try:
             return await self._data_version()
         except MeshError:
-            return None  # those who watch are to find out for themselves
+            return None  # watches notice the failure when they read
 
     def _events(self) -> FileEvents:
         try:
             return self._open_events(self._wal)
-        except OSError:  # no such thing here, or no more of it to be had
+        except OSError:  # inotify is not available, or its limit is reached
             return NoEvents(self._wal)
 
 
 class ServerPoll:
-    """A server that pushes nothing: one cheap question a second, whose answer says where its log ends."""
+    """Polls a server that does not push commits: one cheap query a second returns the end of its log."""
 
     def __init__(
         self,
-        ask: Callable[[], Awaitable[object]],
+        query: Callable[[], Awaitable[object]],
         is_pushed: Callable[[], bool],
-        floor: ReadWatermark,
+        watermark: ReadWatermark,
         changes: Changes,
     ) -> None:
-        self._ask = ask
+        self._query = query
         self._is_pushed = is_pushed
-        self._floor = floor
+        self._watermark = watermark
         self._changes = changes
         self.is_away = False
-        """Whether the last question was not answered."""
+        """Whether the last query was not answered."""
 
     async def listen(self) -> None:
-        """Ask every second, but not while commits come by themselves or nobody waits for them."""
+        """Poll every second, except while commits are pushed or nothing waits for them."""
         seen: object = None
         while True:
             if self._changes.is_awaited and not self._is_pushed():
-                seen = await self._look(seen)
-            await asyncio.sleep(_LOOK_S)
+                seen = await self._poll(seen)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _look(self, seen: object) -> object:
-        if seen is not None and self._floor.latest[0] is None:
-            self._changes.bump()  # it never says where its log ends: whoever watches asks for himself
+    async def _poll(self, seen: object) -> object:
+        if seen is not None and self._watermark.latest[0] is None:
+            self._changes.bump()  # the server never reports the end of its log: each watch must read
             return seen
         try:
-            await self._ask()
+            await self._query()
         except MeshError:
             if not self.is_away:
                 self.is_away = True
                 self._changes.bump()
-            return None  # and its return will be a change
+            return None  # so that its return counts as a change
         self.is_away = False
-        latest = self._floor.latest
+        latest = self._watermark.latest
         if latest != seen:
             self._changes.bump()
         return latest

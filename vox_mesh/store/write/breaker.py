@@ -1,4 +1,4 @@
-"""The circuit breaker: stops calling a database that keeps failing, and tries again with one probe."""
+"""Stop calling a database that keeps failing, and test it again with one probe at a time."""
 
 from __future__ import annotations
 
@@ -11,116 +11,120 @@ import pybreaker
 
 from vox_mesh.errors import CircuitOpen, DatabaseFault, MeshError, NoAnswer, Unreachable
 
-_FAULTS: Final = 5
-REST_S: Final = 30.0
-"""So long a circuit that has opened stays open."""
+_MAX_FAULTS: Final = 5
+RESET_TIMEOUT_S: Final = 30.0
+"""Seconds for which an open circuit stays open before the next probe."""
 _FAULT_KINDS: Final = (Unreachable, NoAnswer, DatabaseFault)
-_AGES_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Storage(pybreaker.CircuitMemoryStorage):
-    """Keeps the moment of opening by a clock that can't be set back or forward."""
+    """Circuit state that times the opening by a monotonic clock."""
 
-    def __init__(self, monotonic: Callable[[], float], rest_s: float) -> None:
+    def __init__(self, monotonic: Callable[[], float], reset_timeout_s: float) -> None:
         super().__init__(pybreaker.STATE_CLOSED)
         self._monotonic = monotonic
-        self._rest_s = rest_s
+        self._reset_timeout_s = reset_timeout_s
         self._opened: float | None = None
 
     @property
     def opened_at(self) -> datetime | None:
-        """As whoever compares it with the wall clock must see it: the rest is over, or has just begun."""
+        """Return a wall-clock time at which pybreaker sees the reset timeout as elapsed, or just begun."""
         if self._opened is None:
             return None
-        return _AGES_AGO if self.is_rested else datetime.now(UTC)
+        return _LONG_AGO if self.has_timed_out else datetime.now(UTC)
 
     @opened_at.setter
     def opened_at(self, _: datetime) -> None:
         self._opened = self._monotonic()
 
     @property
-    def rested_s(self) -> float:
-        """For how long the circuit has been open."""
+    def open_s(self) -> float:
+        """Return the seconds for which the circuit has been open."""
         return 0.0 if self._opened is None else self._monotonic() - self._opened
 
     @property
-    def is_rested(self) -> bool:
-        """Whether it has been open for long enough."""
-        return self.rested_s >= self._rest_s
+    def has_timed_out(self) -> bool:
+        """Return whether the circuit has been open for the reset timeout."""
+        return self.open_s >= self._reset_timeout_s
 
 
 class Breaker:
-    """pybreaker's rules, with exactly one probe at a time when the rest is over.
+    """A circuit breaker with pybreaker's rules and exactly one probe at a time.
 
-    Opens after 5 faults in a row. A fault is the transport's or the server's, never a refused write.
+    It opens after 5 consecutive faults of the transport or the server. A refused write is not a fault.
     """
 
     def __init__(
-        self, monotonic: Callable[[], float], *, faults: int = _FAULTS, rest_s: float = REST_S
+        self,
+        monotonic: Callable[[], float],
+        *,
+        faults: int = _MAX_FAULTS,
+        reset_timeout_s: float = RESET_TIMEOUT_S,
     ) -> None:
-        self._storage = _Storage(monotonic, rest_s)
+        self._storage = _Storage(monotonic, reset_timeout_s)
         self._circuit = pybreaker.CircuitBreaker(
             fail_max=faults,
-            reset_timeout=rest_s,
+            reset_timeout=reset_timeout_s,
             state_storage=self._storage,
             throw_new_error_on_trip=False,
         )
-        self._rest_s = rest_s
-        self._probing = False
+        self._reset_timeout_s = reset_timeout_s
+        self._is_probing = False
 
     @property
     def state(self) -> str:
-        """`closed`, `open` or `half-open`."""
-        return "half-open" if self._probing else self._circuit.current_state
+        """Return `closed`, `open` or `half-open`."""
+        return "half-open" if self._is_probing else self._circuit.current_state
 
     @property
-    def refuses(self) -> bool:
-        """Whether a call would be refused now."""
+    def is_rejecting(self) -> bool:
+        """Return whether a call would be rejected now."""
         if self._circuit.current_state == pybreaker.STATE_CLOSED:
             return False
-        return self._probing or not self._storage.is_rested
+        return self._is_probing or not self._storage.has_timed_out
 
     def refusal(self) -> CircuitOpen:
-        """What a refused call gets."""
-        left = max(0.0, self._rest_s - self._storage.rested_s)
+        """Return the error of a rejected call."""
+        left = max(0.0, self._reset_timeout_s - self._storage.open_s)
         return CircuitOpen(
             "the database has failed repeatedly and is not being called",
             hint=f"the next probe is due in {left:.0f} s; see `vox-mesh doctor`",
         )
 
     @contextmanager
-    def passing(self) -> Iterator[None]:
-        """Let a call through, or raise `CircuitOpen`; what the call raises decides what comes next."""
-        if self.refuses:
+    def admit(self) -> Iterator[None]:
+        """Guard a call: count its outcome, or raise `CircuitOpen` without making it."""
+        if self.is_rejecting:
             raise self.refusal()
-        probe = self._circuit.current_state != pybreaker.STATE_CLOSED
-        self._probing = self._probing or probe
+        is_probe = self._circuit.current_state != pybreaker.STATE_CLOSED
+        self._is_probing = self._is_probing or is_probe
         try:
             yield
         except _FAULT_KINDS as fault:
-            self._report(fault, is_probe=probe)
+            self._report(fault, is_probe=is_probe)
             raise
         except Exception:
-            self._report(None, is_probe=probe)  # a refused write is an answer
+            self._report(None, is_probe=is_probe)  # a refused write is an answer
             raise
         except BaseException:
-            if probe:  # cut short, it has shown nothing
+            if is_probe:  # an interrupted probe proves nothing
                 self._report(Unreachable("the probe was cut short"), is_probe=True)
             raise
         else:
-            self._report(None, is_probe=probe)
+            self._report(None, is_probe=is_probe)
         finally:
-            if probe:
-                self._probing = False
+            if is_probe:
+                self._is_probing = False
 
     def note(self, fault: MeshError) -> None:
-        """Count a fault that showed outside of `passing`."""
+        """Count a fault that was noticed outside of `admit`."""
         self._report(fault)
 
     def _report(self, fault: MeshError | None, *, is_probe: bool = False) -> None:
-        """Count the outcome of a call. While the circuit is not closed, only its probe counts.
+        """Count the outcome of a call. Unless the circuit is closed, only the probe counts.
 
-        A call that began before the circuit opened may end during a probe, or when the next one is due.
+        A call that began before the circuit opened may end during a probe or when the next one is due.
         """
         is_closed = self._circuit.current_state == pybreaker.STATE_CLOSED
         if not (is_probe or is_closed) or (is_closed and fault is None and not self._circuit.fail_counter):

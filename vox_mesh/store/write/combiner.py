@@ -1,4 +1,4 @@
-"""The combiner: one request under way; what queues meanwhile goes together in the next."""
+"""Combine concurrent writes (group commit): one request in flight, all queued writes share the next."""
 
 from __future__ import annotations
 
@@ -27,96 +27,96 @@ from vox_mesh.store.write.retry import RetryingCaller
 
 _log = logging.getLogger(__name__)
 
-_MAX_WAITING: Final = 4_096
+_MAX_QUEUED: Final = 4_096
 _MAX_REQUEST_BYTES: Final = 2**20
-_CALLER_S: Final = 50e-6  # about what a caller takes from being answered to writing again
-_FORGETTING: Final = 1.01
-_MANY: Final = 32
-_AGAIN_S: Final = 0.1
+_CALLER_TURNAROUND_S: Final = 50e-6  # a caller's typical time from an answer to its next write
+_FASTEST_DECAY: Final = 1.01
+_MIN_CALLERS_TO_SPLIT: Final = 32
+_RETRY_DELAY_S: Final = 0.1
 
 
 class SpoolSink(Protocol):
-    """Where appendable scripts go while the database is away."""
+    """Stores appendable scripts while the database is unreachable."""
 
     def take(self, entries: Sequence[PendingWrite]) -> None:
-        """Keep these, in this order, and tell their callers."""
+        """Store the writes in this order, and answer their callers."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is kept."""
+        """Return whether nothing is stored."""
 
     def nudge(self) -> None:
-        """The database has answered: what is kept can be replayed."""
+        """Start replaying: the database has answered."""
 
 
 class Combiner:
-    """Takes scripts from any number of callers and sends them in order, many at a time.
+    """Takes scripts from any number of callers and sends them in order, many per request.
 
-    There is no timer and no added delay. A caller that finds nobody else writing sends its own request; when
-    there are several, the combiner's task sends for all, and they need only wait.
+    There is no timer and no added delay. A caller that is the only writer sends its own request from its own
+    task; with several callers, the combiner's task sends for all of them.
     """
 
     def __init__(
         self,
         sender: Sender,
-        carrier: RetryingCaller,
-        ledger: IdempotencyKeyPruner,
+        caller: RetryingCaller,
+        key_pruner: IdempotencyKeyPruner,
         *,
         monotonic: Callable[[], float],
         max_scripts: int,
-        detour: SpoolSink | None = None,
-        traffic: StoreStats | None = None,
-        max_waiting: int = _MAX_WAITING,
+        spool_sink: SpoolSink | None = None,
+        stats: StoreStats | None = None,
+        max_queued: int = _MAX_QUEUED,
     ) -> None:
         self._sender = sender
-        self._carrier = carrier
-        self._ledger = ledger
-        self._monotonic = monotonic  # the loop's own clock may be one of whole milliseconds
+        self._caller = caller
+        self._key_pruner = key_pruner
+        self._monotonic = monotonic  # the loop's own clock may have a resolution of only a millisecond
         self._max_scripts = max_scripts
-        self._detour = detour
-        self._traffic = StoreStats() if traffic is None else traffic
-        self._max_waiting = max_waiting
+        self._spool_sink = spool_sink
+        self._stats = StoreStats() if stats is None else stats
+        self._max_queued = max_queued
         self._loop = asyncio.get_running_loop()
         self._queue: deque[PendingWrite] = deque()
         self._room: deque[asyncio.Future[None]] = deque()
-        self._granted = 0  # places given to callers who have not come yet
+        self._granted = 0  # places granted to callers that have not queued their write yet
         self._work = asyncio.Event()
-        self._flight: InFlightRequest | None = None
+        self._in_flight: InFlightRequest | None = None
         self._began = 0.0
-        self._is_quiet = True  # the last request was one caller's alone
-        self._coming = 0  # how many of those who were answered last may come again
-        self._quickest_s = float("inf")  # about how long a request takes at least
+        self._is_quiet = True  # the last request had a single caller
+        self._returning = 0  # callers of the last request that may write again
+        self._fastest_s = float("inf")  # approximate minimum duration of a request
         self._alarm: asyncio.Handle | None = None
-        self._alarm_at = 0.0  # what it was set to: a handle of uvloop's can't tell
-        self._giving_up = False
+        self._alarm_at = 0.0  # uvloop's handles do not have `when()`
+        self._is_giving_up = False
         self._closing: asyncio.Event | None = None
         self._task = self._loop.create_task(self._send_all(), name="vox-mesh-combiner")
-        self._pilot: asyncio.Task[object] = self._task
+        self._sending_task: asyncio.Task[object] = self._task
 
     @property
     def depth(self) -> int:
-        """How many callers wait for a request to take them."""
+        """Return the number of queued writes."""
         return len(self._queue)
 
     @property
     def scripts_waiting(self) -> int:
-        """How many scripts they bring."""
+        """Return the number of queued scripts."""
         return sum(len(entry.scripts) for entry in self._queue)
 
     @property
     def under_way_s(self) -> float:
-        """For how long the request that is under way has been."""
-        return 0.0 if self._flight is None else self._monotonic() - self._began
+        """Return the seconds since the request in flight was sent; 0 without one."""
+        return 0.0 if self._in_flight is None else self._monotonic() - self._began
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is under way, or somebody waits for one."""
-        return self._flight is not None or bool(self._queue)
+        """Return whether a request is in flight or a write is queued."""
+        return self._in_flight is not None or bool(self._queue)
 
     async def submit(
         self, scripts: Sequence[Script], timeout: float, *, is_replay: bool = False
     ) -> list[Verdict]:
-        """Send the scripts in one request, in this order, and return what became of each."""
+        """Send the scripts in one request, in this order, and return each one's verdict."""
         if self._closing is not None:
             raise StoreClosed("the store is closed")
         deadline = self._loop.time() + timeout
@@ -124,37 +124,37 @@ class Combiner:
         obstacle = self._circuit_refusal()
         if obstacle is None and self._is_full:
             obstacle = await self._wait_for_room(deadline)
-        if self._detour is not None and (obstacle or not self._detour.is_empty) and entry.may_detour:
-            self._detour.take((entry,))  # behind those that wait there already
+        if self._spool_sink is not None and (obstacle or not self._spool_sink.is_empty) and entry.can_spool:
+            self._spool_sink.take((entry,))  # behind the writes already spooled
         elif obstacle is not None:
             raise obstacle
         else:
             self._watch_deadline(deadline)
-            if self._is_quiet and self._flight is None and not self._queue:
+            if self._is_quiet and self._in_flight is None and not self._queue:
                 await self._send_alone(entry)
             else:
                 self._queue.append(entry)
-                self._coming -= 1
-                if self._flight is None:
+                self._returning -= 1
+                if self._in_flight is None:
                     self._work.set()
         return await entry.future
 
     async def _send_alone(self, entry: PendingWrite) -> None:
-        """Send one caller's request from its own task. Cancelled, it may or may not have been applied."""
-        pilot = asyncio.current_task()
-        assert pilot is not None
-        self._pilot = pilot
+        """Send one caller's request from its own task. If cancelled, its outcome is unknown."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._sending_task = task
         try:
             await self._send(InFlightRequest((entry,)))
         except BaseException:
             entry.leave()
             raise
         finally:
-            self._pilot = self._task
-            self._go_on()
+            self._sending_task = self._task
+            self._wake_next()
 
-    def _go_on(self) -> None:
-        """After a request: wake the task if others wait, and whoever waits for the end if not."""
+    def _wake_next(self) -> None:
+        """Wake the task after a request if writes are queued; otherwise wake `close`."""
         self._admit()
         if self._queue:
             self._work.set()
@@ -163,27 +163,27 @@ class Combiner:
 
     @property
     def _is_full(self) -> bool:
-        return bool(self._room) or len(self._queue) >= self._max_waiting
+        return bool(self._room) or len(self._queue) >= self._max_queued
 
     def _circuit_refusal(self) -> MeshError | None:
-        breaker = self._carrier.breaker
-        return breaker.refusal() if breaker is not None and breaker.refuses else None
+        breaker = self._caller.breaker
+        return breaker.refusal() if breaker is not None and breaker.is_rejecting else None
 
     async def _wait_for_room(self, deadline: float) -> MeshError | None:
-        """Wait until the queue has room, first come, first served; what to say if it had none in time."""
+        """Wait in FIFO order until the queue has room. Return an error if it had none before the deadline."""
         place: asyncio.Future[None] = self._loop.create_future()
         self._room.append(place)
         try:
             async with asyncio.timeout_at(deadline):
                 await place
         except TimeoutError:
-            self._leave(place)
+            self._give_up_place(place)
             return Overloaded(
                 f"{len(self._queue)} writes wait already and none found room in time",
                 hint="write less at once, or raise VOX_DB_DEADLINE",
             )
         except BaseException:
-            self._leave(place)
+            self._give_up_place(place)
             raise
         self._granted -= 1
         if self._closing is not None:
@@ -191,15 +191,15 @@ class Combiner:
         return None
 
     def _admit(self) -> None:
-        """Let in those who wait for room, as many as there is room for."""
-        while self._room and len(self._queue) + self._granted < self._max_waiting:
+        """Admit callers that wait for room, in order, until the queue is full."""
+        while self._room and len(self._queue) + self._granted < self._max_queued:
             place = self._room.popleft()
             if not place.done():
                 place.set_result(None)
                 self._granted += 1
 
-    def _leave(self, place: asyncio.Future[None]) -> None:
-        """Give up waiting for room; a place that was granted goes to the next."""
+    def _give_up_place(self, place: asyncio.Future[None]) -> None:
+        """Stop waiting for room; a place already granted goes to the next caller."""
         if place in self._room:
             self._room.remove(place)
         elif not place.cancelled():
@@ -212,28 +212,28 @@ class Combiner:
         while True:
             await self._work.wait()
             self._work.clear()
-            if self._flight is None:  # otherwise a caller sends alone, and will wake us
+            if self._in_flight is None:  # otherwise a caller is sending alone and will wake this task
                 try:
                     if entries := self._take():
                         await self._send(InFlightRequest(entries))
                 except Exception as error:
-                    self._traffic.faults.note("combiner", error)
-                    await asyncio.sleep(_AGAIN_S)
-                self._go_on()
+                    self._stats.faults.note("combiner", error)
+                    await asyncio.sleep(_RETRY_DELAY_S)
+                self._wake_next()
 
     def _take(self) -> list[PendingWrite]:
-        """The entries of the next request: those that came first, as many as fit.
+        """Remove the writes of the next request from the queue: the oldest, as many as fit.
 
-        When callers are so many that making their next writes takes longer than a request does, it is half of
-        them all, with those who were answered just now: one half does so while the other's request is under
-        way.
+        With many callers, preparing their next writes can take longer than a request. In that case a request
+        takes half of all callers, including those just answered: one half prepares its next writes while the
+        request of the other half is in flight.
         """
         taken: list[PendingWrite] = []
         scripts = weight = 0
-        callers = len(self._queue) + max(0, self._coming)
-        is_split = callers >= _MANY and callers * _CALLER_S > self._quickest_s
-        most = (callers + 1) // 2 if is_split else callers
-        while self._queue and len(taken) < most:
+        callers = len(self._queue) + max(0, self._returning)
+        is_split = callers >= _MIN_CALLERS_TO_SPLIT and callers * _CALLER_TURNAROUND_S > self._fastest_s
+        limit = (callers + 1) // 2 if is_split else callers
+        while self._queue and len(taken) < limit:
             entry = self._queue[0]
             if not entry.future.done():
                 scripts += len(entry.scripts)
@@ -245,52 +245,52 @@ class Combiner:
         self._admit()
         return taken
 
-    async def _send(self, flight: InFlightRequest) -> None:
-        self._flight = flight
+    async def _send(self, in_flight: InFlightRequest) -> None:
+        self._in_flight = in_flight
         self._began = began = self._monotonic()
         try:
-            verdicts = await self._verdicts(flight)
-            self._quickest_s = min(self._monotonic() - began, self._quickest_s * _FORGETTING)
-            self._settle(flight, verdicts)
+            verdicts = await self._send_scripts(in_flight)
+            self._fastest_s = min(self._monotonic() - began, self._fastest_s * _FASTEST_DECAY)
+            self._settle(in_flight, verdicts)
         except CircuitOpen as error:
-            self._turn_away(flight, error)
+            self._reject_all(in_flight, error)
         except StorageFault as error:
-            self._traffic.unwritable_since = self._traffic.unwritable_since or self._monotonic()
-            self.detour(flight.entries)
-            for entry in flight.entries:
-                entry.fail(_told(error, entry, flight))
+            self._stats.unwritable_since = self._stats.unwritable_since or self._monotonic()
+            self.divert_to_spool(in_flight.entries)
+            for entry in in_flight.entries:
+                entry.fail(_error_for_caller(error, entry, in_flight))
         except MeshError as error:
-            for entry in flight.entries:
-                entry.fail(_told(error, entry, flight))
+            for entry in in_flight.entries:
+                entry.fail(_error_for_caller(error, entry, in_flight))
         except asyncio.CancelledError:
-            if not self._giving_up:
+            if not self._is_giving_up:
                 raise
-            self._giving_up = False
-            if self._pilot.uncancel() > 0:  # its caller was cancelled as well
+            self._is_giving_up = False
+            if self._sending_task.uncancel() > 0:  # its caller was cancelled as well
                 raise
         except Exception as error:
-            _log.exception("a request could not be built or read")
-            for entry in flight.entries:
-                entry.fail(_told(MeshError(f"an unexpected fault: {error}"), entry, flight))
+            _log.exception("write request failed unexpectedly")
+            for entry in in_flight.entries:
+                entry.fail(_error_for_caller(MeshError(f"an unexpected fault: {error}"), entry, in_flight))
         finally:
-            self._flight = None
-            self._coming = len(flight.entries)
-            self._is_quiet = len(flight.entries) == 1
+            self._in_flight = None
+            self._returning = len(in_flight.entries)
+            self._is_quiet = len(in_flight.entries) == 1
 
-    def _verdicts(self, flight: InFlightRequest) -> Awaitable[list[Verdict]]:
-        scripts = [script for entry in flight.entries for script in entry.scripts]
-        self._traffic.batches.observe(len(scripts))
-        may_look_back = self._detour is None or self._detour.is_empty
-        return self._sender.send(scripts, flight, may_look_back=may_look_back)
+    def _send_scripts(self, in_flight: InFlightRequest) -> Awaitable[list[Verdict]]:
+        scripts = [script for entry in in_flight.entries for script in entry.scripts]
+        self._stats.batches.observe(len(scripts))
+        may_prune_all = self._spool_sink is None or self._spool_sink.is_empty
+        return self._sender.send(scripts, in_flight, may_prune_all=may_prune_all)
 
-    def _settle(self, flight: InFlightRequest, verdicts: list[Verdict]) -> None:
-        self._traffic.answer(verdicts)
+    def _settle(self, in_flight: InFlightRequest, verdicts: list[Verdict]) -> None:
+        self._stats.answer(verdicts)
         start = 0
         answered: list[str] = []
         with_rows: list[str] = []
-        for entry in flight.entries:
+        for entry in in_flight.entries:
             end = start + len(entry.scripts)
-            # Whoever was not told, and the spool, may send the same keys again: those must be remembered.
+            # A caller that got no answer, or the spool, may send the same keys again: keep those.
             if entry.settle(verdicts[start:end]):
                 for script in entry.scripts:
                     if script.leaves_key and not script.may_come_again:
@@ -298,40 +298,42 @@ class Combiner:
                         if script.has_answer:
                             with_rows.append(script.key)
             start = end
-        self._ledger.answered(answered, with_rows=with_rows)
-        if self._detour is not None:
-            self._detour.nudge()
+        self._key_pruner.note_answered(answered, with_rows=with_rows)
+        if self._spool_sink is not None:
+            self._spool_sink.nudge()
 
-    # --- when the database is away ---------------------------------------------------------------
+    # --- when the database is unreachable --------------------------------------------------------
 
-    def _turn_away(self, flight: InFlightRequest, error: CircuitOpen) -> None:
-        """The circuit opened: what may detour does, everyone else is told at once."""
-        self.detour(flight.entries)
-        for entry in (*flight.entries, *self._queue):
-            entry.fail(_told(error, entry, flight if entry in flight.entries else None))
+    def _reject_all(self, in_flight: InFlightRequest, error: CircuitOpen) -> None:
+        """Spool the appendable writes and fail all others, because the circuit opened."""
+        self.divert_to_spool(in_flight.entries)
+        for entry in (*in_flight.entries, *self._queue):
+            entry.fail(_error_for_caller(error, entry, in_flight if entry in in_flight.entries else None))
 
-    def detour(self, under_way: Sequence[PendingWrite] | None = None) -> None:
-        """Move all appendable scripts, in the order they came, from here to the spool."""
-        if self._detour is None:
+    def divert_to_spool(self, under_way: Sequence[PendingWrite] | None = None) -> None:
+        """Move all appendable writes to the spool, in order."""
+        if self._spool_sink is None:
             return
         if under_way is None:
-            under_way = self._flight.entries if self._flight else ()
-        leaving = [entry for entry in under_way if entry.may_detour and entry.is_waiting]
-        goes_on = any(entry.is_waiting and not entry.may_detour for entry in under_way)
-        in_doubt = self._flight is not None and (self._flight.is_in_doubt or goes_on)
+            under_way = self._in_flight.entries if self._in_flight else ()
+        leaving = [entry for entry in under_way if entry.can_spool and entry.is_waiting]
+        is_continuing = any(entry.is_waiting and not entry.can_spool for entry in under_way)
+        is_outcome_unknown = self._in_flight is not None and (
+            self._in_flight.may_take_effect or is_continuing
+        )
         for entry in leaving:
-            entry.is_in_doubt = in_doubt
+            entry.is_outcome_unknown = is_outcome_unknown
         staying: deque[PendingWrite] = deque()
         for entry in self._queue:
-            (leaving if entry.may_detour and entry.is_waiting else staying).append(entry)
+            (leaving if entry.can_spool and entry.is_waiting else staying).append(entry)
         self._queue = staying
         for entry in leaving:
             entry.is_spooled = True
         if leaving:
-            self._detour.take(leaving)
+            self._spool_sink.take(leaving)
 
     def _watch_deadline(self, deadline: float) -> None:
-        """Have the alarm ring at the earliest deadline; there is one alarm, not one for each caller."""
+        """Set the one timer, shared by all callers, to the earliest deadline."""
         if self._alarm is None or deadline < self._alarm_at:
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -340,72 +342,74 @@ class Combiner:
     def _expire(self) -> None:
         self._alarm = None
         now = self._loop.time()
-        flight = self._flight
-        under_way = flight.entries if flight is not None else ()
+        in_flight = self._in_flight
+        under_way = in_flight.entries if in_flight is not None else ()
         late = [e for e in (*under_way, *self._queue) if e.deadline <= now and e.is_waiting]
-        if any(entry.may_detour for entry in late):
-            self.detour()
+        if any(entry.can_spool for entry in late):
+            self.divert_to_spool()
         for entry in late:
-            entry.fail(self._lateness(entry, flight if entry in under_way else None, now))
-        if flight is not None and not flight.is_wanted:
+            entry.fail(self._deadline_error(entry, in_flight if entry in under_way else None, now))
+        if in_flight is not None and not in_flight.is_wanted:
             self._give_up()
-        waiting = [e.deadline for e in (*under_way, *self._queue) if e.is_waiting and e.deadline > now]
-        if waiting:
-            self._watch_deadline(min(waiting))
+        deadlines = [e.deadline for e in (*under_way, *self._queue) if e.is_waiting and e.deadline > now]
+        if deadlines:
+            self._watch_deadline(min(deadlines))
 
     def _give_up(self) -> None:
-        """Abandon the request under way: nobody wants it any more."""
-        if self._giving_up or self._flight is None:
+        """Cancel the request in flight: no caller waits for it any more."""
+        if self._is_giving_up or self._in_flight is None:
             return
-        if self._flight.is_out:
-            self._carrier.note(NoAnswer("no answer came before the deadline"))
-        self._giving_up = True
-        self._pilot.cancel()
+        if self._in_flight.is_out:
+            self._caller.note(NoAnswer("no answer came before the deadline"))
+        self._is_giving_up = True
+        self._sending_task.cancel()
 
-    def _lateness(self, entry: PendingWrite, flight: InFlightRequest | None, now: float) -> MeshError:
-        # What goes on for its neighbours carries this caller's scripts too, byte for byte.
-        if flight is not None and (flight.is_in_doubt or flight.outlives(now)):
-            return _unknown(entry)
-        if self._flight is not None and self._flight.fault is not None:
-            # Its own request, or the one it waits behind, does not get through.
-            return Unreachable(f"the database could not be reached in time: {self._flight.fault}")
+    def _deadline_error(
+        self, entry: PendingWrite, in_flight: InFlightRequest | None, now: float
+    ) -> MeshError:
+        # A request that continues for other callers still contains this caller's scripts.
+        if in_flight is not None and (in_flight.may_take_effect or in_flight.outlives(now)):
+            return _outcome_unknown(entry)
+        if self._in_flight is not None and self._in_flight.fault is not None:
+            # Its own request, or the one ahead of it, does not reach the database.
+            return Unreachable(f"the database could not be reached in time: {self._in_flight.fault}")
         return Overloaded(
             "the write was still queued at its deadline", hint="write less at once, or raise VOX_DB_DEADLINE"
         )
 
-    # --- the end ---------------------------------------------------------------------------------
+    # --- closing ---------------------------------------------------------------------------------
 
     async def close(self, timeout: float) -> None:
-        """Finish what was submitted, and stop; wait so long at the most."""
+        """Finish the submitted writes within `timeout` seconds, then stop."""
         self._closing = asyncio.Event()
-        if self._flight is None:
-            self._go_on()
+        if self._in_flight is None:
+            self._wake_next()
         try:
             async with asyncio.timeout(timeout):
                 await self._closing.wait()
         except TimeoutError:
-            _log.warning("closed with writes under way")
+            _log.warning("store closed with writes in flight")
         if self._alarm is not None:
             self._alarm.cancel()
-        self.detour()
-        if self._flight is not None:
-            for entry in self._flight.entries:
-                entry.fail(_unknown(entry))
+        self.divert_to_spool()
+        if self._in_flight is not None:
+            for entry in self._in_flight.entries:
+                entry.fail(_outcome_unknown(entry))
             self._give_up()
         for entry in self._queue:
             entry.fail(StoreClosed("the store was closed"))
-        self._max_waiting += len(self._room)
-        self._admit()  # to be told that it is over
+        self._max_queued += len(self._room)
+        self._admit()  # they find the combiner closed
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-def _told(error: MeshError, entry: PendingWrite, flight: InFlightRequest | None) -> MeshError:
-    """The error as this caller must see it: if its scripts may have been applied, that comes first."""
-    return _unknown(entry, error) if flight is not None and flight.may_be_applied else error
+def _error_for_caller(error: MeshError, entry: PendingWrite, in_flight: InFlightRequest | None) -> MeshError:
+    """Return the caller's error: `OutcomeUnknown` if its scripts may have been applied."""
+    return _outcome_unknown(entry, error) if in_flight is not None and in_flight.may_be_applied else error
 
 
-def _unknown(entry: PendingWrite, error: MeshError | None = None) -> OutcomeUnknown:
+def _outcome_unknown(entry: PendingWrite, error: MeshError | None = None) -> OutcomeUnknown:
     if error is None:
         reason = "no answer came before the deadline"
     elif isinstance(error, CommitFailed):

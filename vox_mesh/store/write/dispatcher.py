@@ -1,4 +1,4 @@
-"""The sender: one request after another, each in the way that costs least and leaves neighbours alone."""
+"""Send write requests one after another, in the cheapest form that isolates scripts from each other."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from vox_mesh.errors import (
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Outcome, Script, Statement, guard
-from vox_mesh.store.write.envelope import NO_FRAME, RequestWrapper, StaleWrapper
+from vox_mesh.store.write.envelope import NO_WRAPPER, RequestWrapper, StaleWrapper
 from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
 from vox_mesh.store.write.in_flight import InFlightRequest
 from vox_mesh.store.write.journal import DirectDatabase, WriteInterceptor
 from vox_mesh.store.write.request import (
-    NOTHING,
+    NOTHING_TO_PRUNE,
     CommitFailed,
-    Forgetting,
     IsolatedRequest,
-    LoneRequest,
     OptimisticRequest,
+    Pruning,
     Request,
     RolledBack,
+    SingleStatementRequest,
     Tenant,
     Verdict,
 )
@@ -44,93 +44,96 @@ T = TypeVar("T")
 
 _OUTCOMES_OF: Final = named("scripts")["outcomes_of"]
 
-_LIKELY: Final = 0.3
-"""A failing script costs an optimistic request its whole transaction: so likely, it does not pay."""
+_MAX_ROLLBACK_CHANCE: Final = 0.3
+"""The highest chance of a rollback at which an optimistic request still pays."""
 
-_MEMORY: Final = 0.8
-_REBINDINGS: Final = 64
+_SHARE_DECAY: Final = 0.8
+_MAX_REBINDINGS: Final = 64
 
 
 class Sender:
-    """Sends the scripts of a flight and says what became of each."""
+    """Sends the scripts of a request and returns a verdict for each."""
 
     def __init__(
         self,
         run: Callable[[Batch], Awaitable[BatchResult]],
-        carrier: RetryingCaller,
+        caller: RetryingCaller,
         tenant: Tenant,
-        ledger: IdempotencyKeyPruner,
+        key_pruner: IdempotencyKeyPruner,
         *,
-        journal: WriteInterceptor | None = None,
-        desk: DirectDatabase | None = None,
+        interceptor: WriteInterceptor | None = None,
+        database: DirectDatabase | None = None,
     ) -> None:
         self._run = run
-        self._carrier = carrier
+        self._caller = caller
         self._tenant = tenant
-        self._ledger = ledger
-        self._journal = journal
-        self._desk = desk
+        self._key_pruner = key_pruner
+        self._interceptor = interceptor
+        self._database = database
         self._failing_share = 0.0
 
     async def send(
-        self, scripts: Sequence[Script], flight: InFlightRequest, *, may_look_back: bool
+        self, scripts: Sequence[Script], in_flight: InFlightRequest, *, may_prune_all: bool
     ) -> list[Verdict]:
-        """What became of the scripts: in one request, unless the server can't read it."""
+        """Send the scripts, in one request unless the server can't parse it. Return a verdict for each."""
         try:
             try:
-                return await self._framed(scripts, flight, may_look_back)  # the usual case
+                return await self._send_wrapped(scripts, in_flight, may_prune_all)  # the usual case
             except StaleWrapper:
-                known = await self._settled(scripts, flight)
-                return await self._together(scripts, flight, may_look_back, known)
+                known = await self._recall_verdicts(scripts, in_flight)
+                return await self._send_until_settled(scripts, in_flight, may_prune_all, known)
             except ChainBroken:
-                return await self._together(scripts, flight, may_look_back, {})
+                return await self._send_until_settled(scripts, in_flight, may_prune_all, {})
         except ScriptFailed as error:
-            if isinstance(error, BadStatement) and await self._is_migrated_again(flight):
-                return await self.send(scripts, flight, may_look_back=may_look_back)
+            if isinstance(error, BadStatement) and await self._migrate_again(in_flight):
+                return await self.send(scripts, in_flight, may_prune_all=may_prune_all)
             if len(scripts) == 1:
-                await self._log_unread(scripts[0], error, flight)
+                await self._log_unparsed(scripts[0], error, in_flight)
                 return [error]
-        # A server reads all statements of a request before it runs any, so that one which it can't read
-        # fails them all. Alone, each script fails or succeeds by itself.
+        # A server parses all statements of a request before it runs any, so one that it can't parse fails
+        # them all. Sent one by one, each script fails or succeeds independently.
         verdicts: list[Verdict] = []
         for script in scripts:
             try:
-                verdicts += await self._together([script], flight, may_look_back, {})
+                verdicts += await self._send_until_settled([script], in_flight, may_prune_all, {})
             except ScriptFailed as error:
-                await self._log_unread(script, error, flight)
+                await self._log_unparsed(script, error, in_flight)
                 verdicts.append(error)
-            flight.doubt()  # should it end here, some of it has been applied
+            in_flight.mark_outcome_unknown()  # from here on, part of it has been applied
         return verdicts
 
-    async def _is_migrated_again(self, flight: InFlightRequest) -> bool:
-        """Whether a statement could not be read because the database had gone back to an older schema."""
-        desk = self._desk
-        return desk is not None and await self._reach(desk.prepare_again, flight)
+    async def _migrate_again(self, in_flight: InFlightRequest) -> bool:
+        """Migrate the database if it was rolled back to an older schema. Return whether it was."""
+        database = self._database
+        return database is not None and await self._reach(database.prepare_again, in_flight)
 
-    async def _log_unread(self, script: Script, error: ScriptFailed, flight: InFlightRequest) -> None:
-        """A script that the server could not even read has its entry in the log like any other."""
+    async def _log_unparsed(self, script: Script, error: ScriptFailed, in_flight: InFlightRequest) -> None:
+        """Append the log entry of a script that the server could not parse."""
         if script.op is not None:
             refused = Script(guard("0", refusal=error.code), key=script.key, op=script.op)
-            await self._together([refused], flight, may_look_back=False, known={})
+            await self._send_until_settled([refused], in_flight, may_prune_all=False, known={})
 
-    async def _together(
+    async def _send_until_settled(
         self,
         scripts: Sequence[Script],
-        flight: InFlightRequest,
-        may_look_back: bool,
+        in_flight: InFlightRequest,
+        may_prune_all: bool,
         known: dict[str, Verdict],
     ) -> list[Verdict]:
-        """What became of the scripts; those that the log knows already are answered from it."""
-        for _ in range(_REBINDINGS):
+        """Send the scripts that are not in `known` yet, until each has a verdict.
+
+        When a wrapper is stale, verdicts that are already in the log are taken from there.
+        """
+        for _ in range(_MAX_REBINDINGS):
             left = [script for script in scripts if script.key not in known] if known else scripts
             if not left:
                 return [known[script.key] for script in scripts]
             try:
-                verdicts = await self._framed(left, flight, may_look_back)
+                verdicts = await self._send_wrapped(left, in_flight, may_prune_all)
             except StaleWrapper:
-                known |= await self._settled(left, flight)
+                known |= await self._recall_verdicts(left, in_flight)
                 continue
-            except ChainBroken as error:  # those that need no log can go on without it
+            except ChainBroken as error:  # scripts without an op do not need the log
                 unlogged = {script.key: error for script in left if script.op is not None}
                 if len(unlogged) == len(left):
                     raise
@@ -143,121 +146,130 @@ class Sender:
             "others appended to the same chain each time this was tried", hint="run fewer commands at once"
         )
 
-    async def _framed(
-        self, scripts: Sequence[Script], flight: InFlightRequest, may_look_back: bool
+    async def _send_wrapped(
+        self, scripts: Sequence[Script], in_flight: InFlightRequest, may_prune_all: bool
     ) -> list[Verdict]:
-        """What became of the scripts: in one go if that works, else each in its own savepoint."""
-        frame = NO_FRAME if self._journal is None else self._journal.bind(scripts)
-        if frame is None:
-            frame = await self._prepared(scripts, flight)
-        forgetting = self._ledger.due(may_look_back=may_look_back)
-        if 1.0 - (1.0 - self._failing_share) ** len(scripts) <= _LIKELY:
+        """Send the scripts optimistically if that is likely to succeed, else each in its own savepoint."""
+        wrapper = NO_WRAPPER if self._interceptor is None else self._interceptor.bind(scripts)
+        if wrapper is None:
+            wrapper = await self._prepare_wrapper(scripts, in_flight)
+        pruning = self._key_pruner.due(may_prune_all=may_prune_all)
+        if 1.0 - (1.0 - self._failing_share) ** len(scripts) <= _MAX_ROLLBACK_CHANCE:
             try:
-                verdicts = await self._carried(self._optimistic(scripts, forgetting, frame), flight)
+                verdicts = await self._send_optimistic(
+                    self._optimistic_request(scripts, pruning, wrapper), in_flight
+                )
             except RolledBack as back:
-                flight.is_unsettled |= back.knew_keys
+                in_flight.has_earlier_copy |= back.knew_keys
             else:
-                self._ledger.forgot(forgetting)
-                self._failing_share *= _MEMORY
-                return _doubted(scripts, verdicts) if flight.is_doubtful else verdicts
-        verdicts = await self._carry(IsolatedRequest(self._tenant, scripts, forgetting, frame), flight)
-        self._ledger.forgot(forgetting)
-        # Their keys were needed for the verdicts; from now on the log remembers them.
-        self._ledger.answered(script.key for script in scripts if script.op and not script.has_answer)
+                self._key_pruner.note_pruned(pruning)
+                self._failing_share *= _SHARE_DECAY
+                return _mark_repeated(scripts, verdicts) if in_flight.is_outcome_unknown else verdicts
+        verdicts = await self._send_request(
+            IsolatedRequest(self._tenant, scripts, pruning, wrapper), in_flight
+        )
+        self._key_pruner.note_pruned(pruning)
+        # Their keys were needed for the verdicts; from now on the log holds them.
+        self._key_pruner.note_answered(
+            script.key for script in scripts if script.op and not script.has_answer
+        )
         failed = sum(1 for verdict in verdicts if isinstance(verdict, MeshError))
-        self._failing_share = _MEMORY * self._failing_share + (1 - _MEMORY) * failed / len(scripts)
-        return _doubted(scripts, verdicts) if flight.is_doubtful else verdicts
+        self._failing_share = _SHARE_DECAY * self._failing_share + (1 - _SHARE_DECAY) * failed / len(scripts)
+        return _mark_repeated(scripts, verdicts) if in_flight.is_outcome_unknown else verdicts
 
-    async def _carried(self, request: Request, flight: InFlightRequest) -> list[Verdict]:
-        """The same as `_carry`; but a lone script that answers nothing says too little when in doubt.
+    async def _send_optimistic(self, request: Request, in_flight: InFlightRequest) -> list[Verdict]:
+        """Send an optimistic request. Raise `RolledBack` if its answer proves too little.
 
-        Its process may have been replaced since it was applied: a request with a guard can tell.
+        If an answer got lost, an empty answer to a single statement is ambiguous: this node may have been
+        superseded after the statement was applied. Only a request with a guard can tell.
         """
-        verdicts = await self._carry(request, flight)
-        if flight.is_doubtful and isinstance(request, LoneRequest):
+        verdicts = await self._send_request(request, in_flight)
+        if in_flight.is_outcome_unknown and isinstance(request, SingleStatementRequest):
             (outcome,) = verdicts
             if isinstance(outcome, Outcome) and not outcome.rows:
                 raise RolledBack
         return verdicts
 
-    def _optimistic(
-        self, scripts: Sequence[Script], forgetting: Forgetting, frame: RequestWrapper
+    def _optimistic_request(
+        self, scripts: Sequence[Script], pruning: Pruning, wrapper: RequestWrapper
     ) -> Request:
         script = scripts[0]
-        if len(scripts) == 1 and script.is_lone and forgetting is NOTHING:
-            return LoneRequest(self._tenant, script, frame)
-        return OptimisticRequest(self._tenant, scripts, forgetting, frame)
+        if len(scripts) == 1 and script.is_single_statement and pruning is NOTHING_TO_PRUNE:
+            return SingleStatementRequest(self._tenant, script, wrapper)
+        return OptimisticRequest(self._tenant, scripts, pruning, wrapper)
 
-    async def _prepared(self, scripts: Sequence[Script], flight: InFlightRequest) -> RequestWrapper:
-        """The frame, once the journal has learnt from the database what it takes to make it."""
-        journal, desk = self._journal, self._desk
-        assert journal is not None
-        assert desk is not None
-        frame: RequestWrapper | None = None
-        while frame is None:
-            await self._reach(lambda: journal.prepare(desk), flight)
-            frame = journal.bind(scripts)
-        return frame
+    async def _prepare_wrapper(self, scripts: Sequence[Script], in_flight: InFlightRequest) -> RequestWrapper:
+        """Let the interceptor load its state from the database, and return the wrapper that it binds."""
+        interceptor, database = self._interceptor, self._database
+        assert interceptor is not None
+        assert database is not None
+        wrapper: RequestWrapper | None = None
+        while wrapper is None:
+            await self._reach(lambda: interceptor.prepare(database), in_flight)
+            wrapper = interceptor.bind(scripts)
+        return wrapper
 
-    async def _settled(self, scripts: Sequence[Script], flight: InFlightRequest) -> dict[str, Verdict]:
-        """What the log says of scripts whose frame did not fit: a copy of them may have come before."""
-        journal, desk = self._journal, self._desk
-        assert journal is not None
-        assert desk is not None
-        flight.is_unsettled = True
+    async def _recall_verdicts(
+        self, scripts: Sequence[Script], in_flight: InFlightRequest
+    ) -> dict[str, Verdict]:
+        """Return the verdicts that the log holds: if a wrapper is stale, a copy may have been applied."""
+        interceptor, database = self._interceptor, self._database
+        assert interceptor is not None
+        assert database is not None
+        in_flight.has_earlier_copy = True
         try:
-            known = dict(await self._reach(lambda: journal.recall(scripts, desk), flight))
+            known = dict(await self._reach(lambda: interceptor.recall(scripts, database), in_flight))
         except (StaleIncarnation, KeyRefused, DatabaseClockJumped):
-            # It says why the frame did not fit, but not what came before.
+            # The error says why the wrapper is stale, but not whether a copy was applied.
             keys = orjson.dumps([script.key for script in scripts]).decode()
             known_keys = Statement(_OUTCOMES_OF, (*self._tenant[:2], keys))
-            flight.is_unsettled = bool(await self._reach(lambda: desk.ask(known_keys), flight))
+            in_flight.has_earlier_copy = bool(await self._reach(lambda: database.ask(known_keys), in_flight))
             raise
-        flight.is_unsettled = any(script.op is None for script in scripts)  # of which no log tells
+        in_flight.has_earlier_copy = any(script.op is None for script in scripts)  # not in the log
         return known
 
-    async def _reach(self, call: Callable[[], Awaitable[T]], flight: InFlightRequest) -> T:
-        """Make a call that applies nothing of the flight's."""
+    async def _reach(self, call: Callable[[], Awaitable[T]], in_flight: InFlightRequest) -> T:
+        """Make a call, with retries, that applies none of the request's scripts."""
 
         async def attempt() -> T:
             try:
                 return await call()
             except DatabaseUnavailable as fault:
-                flight.fault = fault
+                in_flight.fault = fault
                 raise
 
-        return await self._carrier.carry(attempt, lambda: flight.is_wanted)
+        return await self._caller.call(attempt, lambda: in_flight.is_wanted)
 
-    async def _carry(self, request: Request, flight: InFlightRequest) -> list[Verdict]:
+    async def _send_request(self, request: Request, in_flight: InFlightRequest) -> list[Verdict]:
         async def attempt() -> list[Verdict]:
-            flight.is_out = True
+            in_flight.is_out = True
             try:
                 result = await self._run(request.batch)
                 verdicts = request.verdicts(result)
-                if self._journal is not None:
-                    self._journal.settled(request.entries(result))
+                if self._interceptor is not None:
+                    self._interceptor.settled(request.entries(result))
             except DatabaseUnavailable as fault:
-                flight.fault = fault
+                in_flight.fault = fault
                 if isinstance(fault, NoAnswer):
-                    flight.doubt()
+                    in_flight.mark_outcome_unknown()
                 raise
             except CommitFailed:
-                flight.doubt()
+                in_flight.mark_outcome_unknown()
                 raise
             except (MeshError, RolledBack, StaleWrapper):
                 raise
             except BaseException:
-                flight.doubt()  # cut off, or something unforeseen: the request was on its way
+                in_flight.mark_outcome_unknown()  # cancelled or an unexpected error, after it was sent
                 raise
             finally:
-                flight.is_out = False
+                in_flight.is_out = False
             return verdicts
 
-        return await self._carrier.carry(attempt, lambda: flight.is_wanted)
+        return await self._caller.call(attempt, lambda: in_flight.is_wanted)
 
 
-def _doubted(scripts: Sequence[Script], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """An answer got lost: of scripts that are not remembered, this may not have been the first run."""
+def _mark_repeated(scripts: Sequence[Script], verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Mark repeatable scripts as repeated: an answer got lost, so this may not have been their first run."""
     return [
         verdict._replace(repeated=True) if script.repeatable and isinstance(verdict, Outcome) else verdict
         for script, verdict in zip(scripts, verdicts, strict=True)

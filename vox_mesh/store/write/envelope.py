@@ -1,4 +1,4 @@
-"""A frame: what stands around the scripts of one request, in its transaction."""
+"""Wrap the scripts of one request with further statements of the same transaction."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Final, NamedTuple
 from vox_mesh.store.script import Statement
 
 CONDITION_VALUES: Final = 4
-"""How many values a frame's condition takes."""
+"""The number of values that a wrapper's condition takes."""
 
 
 class RequestWrapper(NamedTuple):
-    """`preface` runs before the scripts: should it fail, nothing is applied. The entries follow them.
+    """Statements around the scripts of a request.
 
-    They note, outside the scripts' savepoints, what became of each, and their rows go back to the journal:
-    `accepted` where all scripts have succeeded by then, `verdicts` where some may have failed. `condition`
-    says the same as the preface, for a statement that is a request by itself; it is given `?3` to `?6`, and
-    two more values: the times that `EARLIEST` and `LATEST` stand for.
+    `preface` runs before the scripts: if it fails, nothing is applied. The log entries run after them,
+    outside their savepoints, and record each script's verdict; their rows are returned to the interceptor:
+    `accepted` is used if all scripts have succeeded by then, `verdicts` if some may have failed. `condition`
+    is the equivalent of the preface for a request of a single statement; its values are `?3` to `?6` and the
+    two times that `EARLIEST` and `LATEST` stand for.
     """
 
     preface: tuple[Statement, ...] = ()
@@ -26,8 +27,8 @@ class RequestWrapper(NamedTuple):
     condition: Statement | None = None
 
 
-NO_FRAME: Final = RequestWrapper()
+NO_WRAPPER: Final = RequestWrapper()
 
 
 class StaleWrapper(Exception):
-    """The frame no longer fits the database, so nothing was applied: it must be made anew."""
+    """The wrapper no longer matches the database. Nothing was applied; the request must be bound again."""

@@ -1,4 +1,4 @@
-"""What is under way: the callers who wait, and the request that carries their scripts."""
+"""Track pending writes and the request in flight that contains them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from vox_mesh.store.write.request import Verdict
 
 
 class PendingWrite:
-    """Scripts of one caller that go in one request, and the caller's place to wait."""
+    """The scripts of one caller, sent in one request, and the future that the caller waits for."""
 
-    __slots__ = ("deadline", "future", "is_in_doubt", "is_replay", "is_spooled", "scripts", "weight")
+    __slots__ = ("deadline", "future", "is_outcome_unknown", "is_replay", "is_spooled", "scripts", "weight")
 
     def __init__(
         self,
@@ -28,42 +28,42 @@ class PendingWrite:
         self.future = future
         self.is_replay = is_replay
         self.is_spooled = False
-        self.is_in_doubt = False  # it went to the spool from a request that may have been applied
+        self.is_outcome_unknown = False  # it was spooled while a request that contains it may be applied
 
     @property
-    def may_detour(self) -> bool:
-        """Whether the spool may keep these scripts instead."""
+    def can_spool(self) -> bool:
+        """Return whether these scripts may be spooled instead of sent."""
         return not self.is_replay and all(script.appendable for script in self.scripts)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request is to answer this caller; what the spool took over, the spool answers."""
+        """Return whether a request must still answer this caller; the spool answers spooled writes."""
         return not (self.is_spooled or self.future.done())
 
     def settle(self, verdicts: list[Verdict]) -> bool:
-        """Hand the caller what became of its scripts, if it still waits; whether it did."""
+        """Answer the caller if it still waits. Return whether it did."""
         if not self.is_waiting:
             return False
         self.future.set_result(verdicts)
         return True
 
     def fail(self, error: MeshError) -> None:
-        """Tell the caller, if it still waits."""
+        """Raise the error in the caller if it still waits."""
         if self.is_waiting:
             self.future.set_exception(error)
 
     def leave(self) -> None:
-        """The caller has gone: nobody is left to be told anything, also if that was said already."""
+        """Drop the caller's future, and consume its exception if it has one."""
         if not self.future.cancel() and not self.future.cancelled():
             self.future.exception()
 
-    def kept(self, error: MeshError | None) -> None:
-        """The spool's word: the scripts are on disk, or could not be kept."""
+    def settle_spooled(self, error: MeshError | None) -> None:
+        """Answer the caller for the spool: the scripts are on disk, or could not be stored."""
         if self.future.done():
             return
         if error is None:
             self.future.set_result([Outcome(script.key, spooled=True) for script in self.scripts])
-        elif self.is_in_doubt:
+        elif self.is_outcome_unknown:
             reason = f"no answer came in time, and {error}"
             self.future.set_exception(OutcomeUnknown(reason, key=self.scripts[0].key))
         else:
@@ -71,38 +71,39 @@ class PendingWrite:
 
 
 class InFlightRequest:
-    """The request under way. `is_doubtful`: an answer got lost, so it may have been applied."""
+    """The request that is being sent."""
 
     def __init__(self, entries: Sequence[PendingWrite]) -> None:
         self.entries = entries
         self.is_out = False
-        self.is_doubtful = False  # set by `doubt`
-        self.is_unsettled = False
-        """Whether a copy of it seems to have come before it, and may have been applied."""
+        self.is_outcome_unknown = False
+        """Whether an answer got lost, so that it may have been applied. Set by `mark_outcome_unknown`."""
+        self.has_earlier_copy = False
+        """Whether an earlier copy of it seems to have arrived, and may have been applied."""
         self.fault: DatabaseUnavailable | None = None
 
-    def doubt(self) -> None:
-        """An answer got lost: from now on these scripts may turn up at the database at any time."""
-        self.is_doubtful = True
+    def mark_outcome_unknown(self) -> None:
+        """Record that an answer got lost: copies of these scripts may reach the database at any time."""
+        self.is_outcome_unknown = True
         for entry in self.entries:
             for script in entry.scripts:
                 script.may_come_again = True
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody still waits for it; what the spool has taken over does not."""
+        """Return whether any caller still waits for it."""
         return any(entry.is_waiting for entry in self.entries)
 
     @property
-    def is_in_doubt(self) -> bool:
-        """Whether it may have been applied, now or before."""
+    def may_take_effect(self) -> bool:
+        """Return whether it may have been applied, or may be applied right now."""
         return self.is_out or self.may_be_applied
 
     @property
     def may_be_applied(self) -> bool:
-        """Whether it may have been applied before."""
-        return self.is_doubtful or self.is_unsettled
+        """Return whether an earlier attempt may have been applied."""
+        return self.is_outcome_unknown or self.has_earlier_copy
 
     def outlives(self, now: float) -> bool:
-        """Whether it goes on, and may be sent again, for others than those who are late now."""
+        """Return whether it continues, and may be retried, for callers whose deadline is after `now`."""
         return any(entry.is_waiting and entry.deadline > now for entry in self.entries)

@@ -1,6 +1,6 @@
-"""Plain inserts: rows that neighbouring scripts add by the same statement are added by one.
+"""Merge plain inserts: consecutive scripts that use the same `INSERT` share one statement.
 
-That is quicker in a file, and much quicker on a server, which prepares every statement anew.
+This is faster in a file, and much faster on a server, which prepares every statement it receives.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import Final
 from vox_mesh.store.rows import Value
 from vox_mesh.store.script import Script
 
-_PLAIN: Final = re.compile(r"INSERT INTO \w+ \([\w, ]+\) VALUES (\(\?(?:, ?\?)*\))", re.ASCII | re.IGNORECASE)
-_MOST_ROWS: Final = 64
-_MOST_VALUES: Final = 1_024  # far from what any SQLite takes in one statement
+_PLAIN_INSERT: Final = re.compile(
+    r"INSERT INTO \w+ \([\w, ]+\) VALUES (\(\?(?:, ?\?)*\))", re.ASCII | re.IGNORECASE
+)
+_MAX_ROWS: Final = 64
+_MAX_VALUES: Final = 1_024  # far below the limit of any SQLite build
 
 
-def insert_of(script: Script) -> str | None:
-    """The statement, if inserting rows by one and the same is all that the script does."""
+def plain_insert(script: Script) -> str | None:
+    """Return the script's `INSERT` if it does nothing but run one such statement, once or repeatedly."""
     statements = script.statements
-    if not statements or script.answer is not None:  # which may ask what the last statement changed
+    if not statements or script.answer is not None:  # an answer may use changes()
         return None
     sql = statements[0].sql
     width = _width(sql)
@@ -31,29 +33,29 @@ def insert_of(script: Script) -> str | None:
     return sql
 
 
-def merged(sql: str, rows: Sequence[Sequence[Value]]) -> Iterator[tuple[str, Sequence[Value]]]:
-    """Statements that insert these rows, in their order, with the values of each.
+def merge_inserts(sql: str, rows: Sequence[Sequence[Value]]) -> Iterator[tuple[str, Sequence[Value]]]:
+    """Yield statements, each with its values, that insert these rows in order.
 
-    They have 64, 32, …, 2 rows or 1, so that there are few of them to prepare.
+    They have 64, 32, …, 2 or 1 rows, so that few different statements must be prepared.
     """
-    most, start = _MOST_ROWS, 0
-    while most * _width(sql) > _MOST_VALUES and most > 1:
+    most, start = _MAX_ROWS, 0
+    while most * _width(sql) > _MAX_VALUES and most > 1:
         most //= 2
     while left := len(rows) - start:
         while most > left:
             most //= 2
-        yield _of_rows(sql, most), [value for row in rows[start : start + most] for value in row]
+        yield _repeat_row(sql, most), [value for row in rows[start : start + most] for value in row]
         start += most
 
 
 @lru_cache(maxsize=1_024)
 def _width(sql: str) -> int:
-    """How many values a plain insert has in its one row; 0: it is none."""
-    found = _PLAIN.fullmatch(sql)
+    """Return the number of values in the row of a plain insert; 0 if it is not a plain insert."""
+    found = _PLAIN_INSERT.fullmatch(sql)
     return 0 if found is None else found[1].count("?")
 
 
 @lru_cache(maxsize=256)
-def _of_rows(sql: str, count: int) -> str:
+def _repeat_row(sql: str, count: int) -> str:
     row = sql[sql.rindex("(") :]
     return sql + f", {row}" * (count - 1)

@@ -1,4 +1,4 @@
-"""A journal: keeps a log of what became of scripts, in the transactions that apply them."""
+"""Intercept write requests, to log the verdict of each script in the transaction that applies it."""
 
 from __future__ import annotations
 
@@ -15,36 +15,39 @@ from vox_mesh.store.write.request import Tenant, Verdict, apply_alone
 
 @dataclass(frozen=True, slots=True)
 class DirectDatabase:
-    """The database itself, past the queue: for what a journal must know or do before a request can go."""
+    """Direct access to the database, bypassing the write queue, for the needs of a `WriteInterceptor`."""
 
     engine: Engine
     tenant: Tenant
     prepare: Callable[[], Awaitable[None]]
     prepare_again: Callable[[], Awaitable[bool]]
-    """Migrate a database that has gone back to an earlier schema version; whether it had."""
+    """Migrates a database that was rolled back to an older schema version; returns whether it was."""
 
     async def ask(self, statement: Statement) -> Rows:
-        """Answer a query from what is committed."""
+        """Run a query on committed data."""
         await self.prepare()
         return await self.engine.query(statement)
 
     async def apply(self, script: Script) -> Outcome:
-        """Apply a script in a request of its own."""
+        """Apply a script in its own request."""
         await self.prepare()
         return await apply_alone(self.engine, self.tenant, script)
 
 
 class WriteInterceptor(Protocol):
-    """Called by whoever sends requests, for one request after another, never for two at once."""
+    """Wraps each request with its log entries. Called for one request at a time."""
 
     def bind(self, scripts: Sequence[Script]) -> RequestWrapper | None:
-        """The frame of a request with these scripts, until it is `settled`; `None`: `prepare` it first."""
+        """Return the wrapper of a request with these scripts; `None` if `prepare` must be called first.
 
-    async def prepare(self, desk: DirectDatabase) -> None:
-        """Learn from the database what must be known to bind anything."""
+        It stays bound until `settled` is called.
+        """
+
+    async def prepare(self, database: DirectDatabase) -> None:
+        """Load from the database what `bind` needs."""
 
     def settled(self, rows: Sequence[Sequence[Value]]) -> None:
-        """The request bound last was applied, and its entries returned these rows."""
+        """Record that the request bound last was applied; its log entries returned these rows."""
 
-    async def recall(self, scripts: Sequence[Script], desk: DirectDatabase) -> Mapping[str, Verdict]:
-        """What the log says of those of the scripts that are in it already, by their keys."""
+    async def recall(self, scripts: Sequence[Script], database: DirectDatabase) -> Mapping[str, Verdict]:
+        """Return the verdicts of those scripts that are already in the log, by script key."""

@@ -1,8 +1,8 @@
-"""Requests: many scripts as one batch, and the batch's result as an outcome for each script.
+"""Turn many scripts into one batch, and the batch's result into a verdict for each script.
 
-There are two ways to write a request. The *optimistic* one has no savepoints: it is the cheaper one, and
-if anything in it fails, all of it is rolled back and nothing has happened. The *isolated* one gives each
-script a savepoint of its own, so that a failing script leaves its neighbours alone.
+An *optimistic* request has no savepoints: it is cheaper, and if anything in it fails, all of it is rolled
+back. An *isolated* request gives each script its own savepoint, so that a failing script does not affect the
+others. A *single-statement* request needs no transaction at all.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ from vox_mesh.store.engine import Engine
 from vox_mesh.store.rows import NO_ROWS, Rows, Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Outcome, Script, Shape, Statement
-from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_FRAME, RequestWrapper, StaleWrapper
-from vox_mesh.store.write.insert_merging import insert_of, merged
+from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_WRAPPER, RequestWrapper, StaleWrapper
+from vox_mesh.store.write.insert_merging import merge_inserts, plain_insert
 
 _SQL: Final = named("scripts")
-_ALONE: Final = ([0],)
+_ONE_RUN: Final = ([0],)
 _NO_ROOM: Final = "make room on the disk of the database"
 
 Verdict = Outcome | MeshError
-"""What became of a script; an error that is no `ScriptFailed` says that it was not tried."""
+"""The result of a script. An error other than `ScriptFailed` means that it was not tried."""
 
 
 class Tenant(NamedTuple):
-    """Whose scripts these are: the mesh they belong to, and who writes them."""
+    """The mesh that scripts belong to, and the writer that sends them."""
 
     scope_id: str
     repository_id: str
     writer: str
 
 
-class Forgetting(NamedTuple):
-    """Keys that need not be remembered any longer, and the age in seconds at which any of ours may go.
+class Pruning(NamedTuple):
+    """Idempotency keys to prune, and the age in seconds from which all keys of this writer may be pruned.
 
-    `with_rows` are those of the keys that had rows to answer with.
+    `with_rows` are the keys whose scripts have stored answers.
     """
 
     keys: Sequence[str] = ()
@@ -71,26 +71,25 @@ class Forgetting(NamedTuple):
     older_than_s: int | None = None
 
 
-NOTHING: Final = Forgetting()
-"""Nothing to forget."""
+NOTHING_TO_PRUNE: Final = Pruning()
 
 
 class StorageFault(DatabaseFault):
-    """The disk of the database is full, or fails: nothing can be written for now."""
+    """The disk of the database is full or failing: nothing can be written for now."""
 
 
 class CommitFailed(DatabaseFault):
-    """The database failed when all was written. Its log may hold that, for whoever reads it anew to find."""
+    """The database failed at the commit. It may later find the transaction in its log and apply it."""
 
 
 class CommitNotStored(CommitFailed, StorageFault):
-    """The commit failed since the disk of the database is full, or fails."""
+    """The commit failed because the disk of the database is full or failing."""
 
 
 class RolledBack(Exception):
-    """Something in an optimistic request failed, so nothing in it was applied.
+    """Part of an optimistic request failed, so none of it was applied.
 
-    `knew_keys`: it was known already, as if a copy of it had come before.
+    `knew_keys`: one of its keys was already stored, as if a copy of it had been applied.
     """
 
     def __init__(self, *, knew_keys: bool = False) -> None:
@@ -99,73 +98,77 @@ class RolledBack(Exception):
 
 
 class Request(Protocol):
-    """A batch and how to read its result. `verdicts` raises `StaleWrapper` if the frame did not fit."""
+    """A batch and the interpretation of its result."""
 
     batch: Batch
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
-        """The outcome of each script, in order."""
+        """Return the verdict of each script, in order.
+
+        Raises:
+            StaleWrapper: The wrapper does not match the database; nothing was applied.
+        """
 
     def entries(self, result: BatchResult) -> Sequence[Sequence[Value]]:
-        """The rows that the frame's entries returned."""
+        """Return the rows of the wrapper's log entries."""
 
 
-class _Framed:
-    """A batch that begins with a frame's preface and, after the scripts, has its entries."""
+class _WrappedRequest:
+    """A batch with a wrapper: its preface before the scripts, its log entries after them."""
 
-    def __init__(self, frame: RequestWrapper) -> None:
-        self._frame = frame
+    def __init__(self, wrapper: RequestWrapper) -> None:
+        self._wrapper = wrapper
         self._entries: int | None = None
         self.batch = Batch()
-        if frame is not NO_FRAME:
-            for statement in frame.preface:
+        if wrapper is not NO_WRAPPER:
+            for statement in wrapper.preface:
                 self.batch.add(statement.sql, statement.params)
 
     def _add_entries(self, entries: Statement, after: Condition | None = None) -> None:
         self._entries = self.batch.add(entries.sql, entries.params, after=after, wants_rows=True)
 
     def entries(self, result: BatchResult) -> Sequence[Sequence[Value]]:
-        """The rows that the frame's entries returned."""
+        """Return the rows of the wrapper's log entries."""
         answered = None if self._entries is None else result.steps[self._entries]
         return answered.rows if isinstance(answered, StepRows) else ()
 
-    def _raise_if_unbound(self, result: BatchResult) -> None:
+    def _raise_if_stale(self, result: BatchResult) -> None:
         if result.committed:
             return
-        own = [*range(1, 1 + len(self._frame.preface))]
+        own = [*range(1, 1 + len(self._wrapper.preface))]
         if self._entries is not None:
             own.append(self._entries)
         if any(isinstance(result.steps[step], StepError) for step in own):
             raise StaleWrapper(result.error.message if result.error else "")
 
 
-class OptimisticRequest(_Framed):
-    """All scripts in one go; raises `RolledBack` from `verdicts` if any of them failed."""
+class OptimisticRequest(_WrappedRequest):
+    """All scripts without savepoints; `verdicts` raises `RolledBack` if any of them failed."""
 
     def __init__(
         self,
         tenant: Tenant,
         scripts: Sequence[Script],
-        forgetting: Forgetting,
-        frame: RequestWrapper = NO_FRAME,
+        pruning: Pruning,
+        wrapper: RequestWrapper = NO_WRAPPER,
     ) -> None:
-        super().__init__(frame)
+        super().__init__(wrapper)
         self._scripts = scripts
         self._answers: list[tuple[int, list[int]]] = []  # (step, the scripts whose rows it returns)
         batch = self.batch
         batch.scripts = len(scripts)
-        _forget(batch, tenant, forgetting)
+        _add_pruning(batch, tenant, pruning)
         self._remembered = self._remember(tenant)
-        for run in _runs(scripts) if len(scripts) > 1 else _ALONE:
+        for run in _runs(scripts) if len(scripts) > 1 else _ONE_RUN:
             answer = _add_statements(batch, tenant, [scripts[index] for index in run])
             if answer is not None:
                 self._answers.append((answer, run))
-        if frame.accepted is not None:
-            self._add_entries(frame.accepted)
+        if wrapper.accepted is not None:
+            self._add_entries(wrapper.accepted)
         batch.seal()
 
     def _remember(self, tenant: Tenant) -> int | None:
-        """Remember the keys, and say in which step; an op is remembered by the log itself."""
+        """Add the step that stores the keys, and return its index. The log itself stores the keys of ops."""
         scripts = self._scripts
         if len(scripts) == 1:
             (script,) = scripts
@@ -173,7 +176,7 @@ class OptimisticRequest(_Framed):
                 return None
             scope_id, repository_id, writer = tenant
             return self.batch.add(_SQL["remember_key"], (scope_id, repository_id, script.key, writer))
-        # An op that is here twice would take effect twice.
+        # An op that is in the request twice would take effect twice.
         is_doubled = len({script.key for script in scripts}) < len(scripts)
         keys = [
             script.key for script in scripts if script.leaves_key or (is_doubled and not script.repeatable)
@@ -183,10 +186,10 @@ class OptimisticRequest(_Framed):
         return self.batch.add(_SQL["remember_keys"], (*tenant, orjson.dumps(keys).decode()))
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
-        """The outcome of each script; nothing was applied if this raises."""
+        """Return the verdict of each script. If this raises, nothing was applied."""
         if not result.committed:
             _raise_if_down(result)
-            self._raise_if_unbound(result)
+            self._raise_if_stale(result)
             step = self._remembered
             raise RolledBack(knew_keys=step is not None and isinstance(result.steps[step], StepError))
         scripts = self._scripts
@@ -194,20 +197,20 @@ class OptimisticRequest(_Framed):
         for step, run in self._answers:
             answered = result.steps[step]
             assert isinstance(answered, StepRows)
-            dealt = _dealt([scripts[index] for index in run], answered.rows)
+            dealt = _split_rows([scripts[index] for index in run], answered.rows)
             for index, rows in zip(run, dealt, strict=True):
                 verdicts[index] = Outcome(scripts[index].key, rows)
         return verdicts
 
 
-class LoneRequest:
-    """One repeatable script in one statement: it needs no transaction around it, nor a step for the guard.
+class SingleStatementRequest:
+    """One repeatable script as one statement, without a transaction or a step for the guard.
 
-    If the guard does not hold, it does nothing and answers nothing.
+    If the guard does not hold, it changes nothing and returns no rows.
     """
 
-    def __init__(self, tenant: Tenant, script: Script, frame: RequestWrapper) -> None:
-        shape, condition = script.shape, frame.condition
+    def __init__(self, tenant: Tenant, script: Script, wrapper: RequestWrapper) -> None:
+        shape, condition = script.shape, wrapper.condition
         assert shape is not None
         assert shape.lone is not None
         item = {**script.item, "key": script.key}
@@ -217,45 +220,45 @@ class LoneRequest:
         text = "true" if condition is None else condition.sql
         sql = _guarded_sql(shape.lone, text, len(values) - 1)
         self._script = script
-        self.batch = Batch.lone(sql, values)
+        self.batch = Batch.single_statement(sql, values)
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
-        """The outcome of the script; nothing was applied if this raises."""
+        """Return the verdict of the script. If this raises, nothing was applied."""
         (answered,) = result.steps
         if not isinstance(answered, StepRows):
             _raise_if_down(result)
             raise RolledBack
-        (rows,) = _dealt([self._script], answered.rows)
+        (rows,) = _split_rows([self._script], answered.rows)
         return [Outcome(self._script.key, rows)]
 
     def entries(self, _: BatchResult) -> Sequence[Sequence[Value]]:
-        """It has none."""
+        """Return no rows: there are no log entries."""
         return ()
 
 
-class IsolatedRequest(_Framed):
-    """Each script in a savepoint of its own, with its outcome or failure written beside its key.
+class IsolatedRequest(_WrappedRequest):
+    """Each script in its own savepoint, with its outcome or failure stored under its key.
 
-    What is answered is what was stored, so a script that ran before answers as it did then.
+    Verdicts are read from what is stored, so a script that ran before returns its original answer.
     """
 
     def __init__(
         self,
         tenant: Tenant,
         scripts: Sequence[Script],
-        forgetting: Forgetting,
-        frame: RequestWrapper = NO_FRAME,
+        pruning: Pruning,
+        wrapper: RequestWrapper = NO_WRAPPER,
     ) -> None:
-        super().__init__(frame)
+        super().__init__(wrapper)
         self._scripts = scripts
         batch = self.batch
-        _forget(batch, tenant, forgetting)
-        self._taken: list[int] = []  # the step before each script's statements: it takes the key
-        self._ends: list[int] = []  # the step that keeps what the script did
+        _add_pruning(batch, tenant, pruning)
+        self._taken: list[int] = []  # the step before each script's statements, which stores the key
+        self._ends: list[int] = []  # the step that releases each script's savepoint
         closed: Condition = Ok(len(batch.steps) - 1)
         for script in scripts:
             closed = self._isolate(tenant, script, closed)
-        if (entries := frame.verdicts()) is not None:
+        if (entries := wrapper.verdicts()) is not None:
             self._add_entries(entries, after=closed)
         keys = orjson.dumps([script.key for script in scripts]).decode()
         recorded = closed if self._entries is None else Ok(self._entries)
@@ -284,9 +287,9 @@ class IsolatedRequest(_Framed):
         return AnyOf((Ok(kept), Ok(dropped)))
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
-        """The outcome of each script."""
+        """Return the verdict of each script."""
         _raise_if_down(result)
-        self._raise_if_unbound(result)
+        self._raise_if_stale(result)
         stored, answers = result.steps[-4], result.steps[-3]
         if not result.committed or not isinstance(stored, StepRows) or not isinstance(answers, StepRows):
             reason = result.error.message if result.error else "the transaction was cut short"
@@ -299,7 +302,7 @@ class IsolatedRequest(_Framed):
                 verdicts.append(_verdict_now(script, result.steps[taken + 1 : end]))
                 continue
             if script.key not in failures:
-                raise NoAnswer("the database answered only in part")  # sent again, it answers in full
+                raise NoAnswer("the database answered only in part")  # a retry gets the full answer
             failed = failures[script.key]
             if isinstance(failed, int):
                 error = result.steps[taken + 1 + failed]
@@ -311,20 +314,20 @@ class IsolatedRequest(_Framed):
 
 
 def _verdict_now(script: Script, steps: Sequence[StepResult]) -> Verdict:
-    """What became of a repeatable script, by its own steps: nothing else is known of it."""
+    """Return the verdict of a repeatable script from its own steps: nothing is stored for it."""
     for statement, step in enumerate(steps):
         if isinstance(step, StepError):
             return _failure(script, statement, step)
     answered = steps[-1]
     if not script.has_answer or not isinstance(answered, StepRows):
         return Outcome(script.key)
-    (rows,) = _dealt([script], answered.rows)
+    (rows,) = _split_rows([script], answered.rows)
     return Outcome(script.key, rows)
 
 
 async def apply_alone(engine: Engine, tenant: Tenant, script: Script) -> Outcome:
-    """Apply one script in a request of its own; for those who must not wait behind others."""
-    request = IsolatedRequest(tenant, [script], Forgetting())
+    """Apply one script in its own request, bypassing the queue."""
+    request = IsolatedRequest(tenant, [script], Pruning())
     (verdict,) = request.verdicts(await engine.run(request.batch))
     if isinstance(verdict, MeshError):
         raise verdict
@@ -332,19 +335,19 @@ async def apply_alone(engine: Engine, tenant: Tenant, script: Script) -> Outcome
 
 
 def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
-    """Neighbours that can share statements: of one shape, each about another subject, or of one insert."""
+    """Yield runs of consecutive scripts that share an insert, or a shape without a repeated subject."""
     run: list[int] = []
-    shared: Shape | str | None = None  # by those of the run
+    shared: Shape | str | None = None  # by the scripts of the run
     subjects: set[object] = set()
     for index, script in enumerate(scripts):
         shape = script.shape
-        own = insert_of(script) if shape is None else shape
+        own = plain_insert(script) if shape is None else shape
         subject = index if shape is None or shape.subject is None else shape.subject(script.item)
         if run and (own != shared or subject in subjects):
             yield run
             run = []
         if own is None:
-            if script.statements or script.answer is not None:  # otherwise it is nothing but an op
+            if script.statements or script.answer is not None:  # otherwise it is only an op
                 yield [index]
             continue
         if not run:
@@ -356,13 +359,15 @@ def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
 
 
 def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int | None:
-    """Add the statements of one script, or of a run; the step that answers, if any."""
+    """Add the statements of one script or of a run. Return the step that answers, if any."""
     script = run[0]
     if script.shape is not None:
         return _add_merged(batch, tenant, script.shape, run)
     if len(run) > 1:
         rows = [each.params for script in run for each in script.statements]
-        batch.steps += [BatchStep(sql, values) for sql, values in merged(script.statements[0].sql, rows)]
+        batch.steps += [
+            BatchStep(sql, values) for sql, values in merge_inserts(script.statements[0].sql, rows)
+        ]
         return None
     batch.steps += [BatchStep(each.sql, each.params) for each in script.statements]
     answer = script.answer
@@ -389,7 +394,7 @@ def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script
 
 @cache
 def _guarded_sql(sql: str, condition: str, earliest: int) -> str:
-    """A lone statement that does nothing unless the condition holds.
+    """Return a single statement that does nothing unless the condition holds.
 
     `earliest` is the number of the parameter with the earliest time that the request expects.
     """
@@ -399,19 +404,19 @@ def _guarded_sql(sql: str, condition: str, earliest: int) -> str:
 
 @cache
 def _answer_sql(query: str, width: int) -> str:
-    """The query wrapped so that its rows are kept under a script's key, and returned."""
+    """Wrap the query so that its rows are stored under a script's key, and returned."""
     columns = ", ".join(f"c{index}" for index in range(width))
-    return _keeping(query, columns, columns, "?, ?, ?")
+    return _storing_sql(query, columns, columns, "?, ?, ?")
 
 
 @cache
 def _merged_answer_sql(query: str, width: int) -> str:
-    """The same for a query whose rows begin with the key of the script that they belong to."""
+    """Wrap a query whose rows begin with their script's key so that they are stored, and returned."""
     columns = ", ".join(f"c{index}" for index in range(width))
-    return _keeping(query, f"script_key, {columns}", columns, "?2, ?3, script_key")
+    return _storing_sql(query, f"script_key, {columns}", columns, "?2, ?3, script_key")
 
 
-def _keeping(query: str, answered: str, columns: str, owner: str) -> str:
+def _storing_sql(query: str, answered: str, columns: str, owner: str) -> str:
     return (
         f"WITH answer ({answered}) AS ({query}) "
         f"INSERT INTO script_answers (scope_id, repository_id, script_key, n, {columns}) "
@@ -419,8 +424,8 @@ def _keeping(query: str, answered: str, columns: str, owner: str) -> str:
     )
 
 
-def _dealt(run: Sequence[Script], rows: Sequence[Sequence[Value]]) -> list[Rows]:
-    """What belongs to each script of a run, of the rows that all of it was answered with."""
+def _split_rows(run: Sequence[Script], rows: Sequence[Sequence[Value]]) -> list[Rows]:
+    """Split the rows that answer a run into those of each script."""
     script = run[0]
     if not script.repeatable:
         kept = by_key(sorted(rows, key=_number))
@@ -442,7 +447,7 @@ def _number(row: Sequence[Value]) -> int:
 
 
 def by_key(rows: Sequence[Sequence[Value]]) -> dict[Hashable, list[Sequence[Value]]]:
-    """Answered rows by their script's key: never by position, which says nothing."""
+    """Group rows by their first value, the script's key or subject; their position has no meaning."""
     found: dict[Hashable, list[Sequence[Value]]] = {}
     for row in rows:
         found.setdefault(row[0], []).append(row)
@@ -450,24 +455,24 @@ def by_key(rows: Sequence[Sequence[Value]]) -> dict[Hashable, list[Sequence[Valu
 
 
 def answered_rows(script: Script, answers: Mapping[Hashable, list[Sequence[Value]]]) -> Rows:
-    """The script's rows among all that were answered."""
+    """Return the script's rows from all answers."""
     columns = script.columns
     own = answers.get(script.key)
     return Rows(columns, [row[2 : 2 + len(columns)] for row in own]) if own else NO_ROWS
 
 
-def _forget(batch: Batch, tenant: Tenant, forgetting: Forgetting) -> None:
-    if forgetting.with_rows:
-        batch.add(_SQL["forget_answers"], (*tenant[:2], orjson.dumps(forgetting.with_rows).decode()))
-    if forgetting.keys:
-        batch.add(_SQL["forget_keys"], (*tenant[:2], orjson.dumps(forgetting.keys).decode()))
-    if forgetting.older_than_s is not None:
-        batch.add(_SQL["forget_old_answers"], (*tenant, forgetting.older_than_s))
-        batch.add(_SQL["forget_old_keys"], (*tenant, forgetting.older_than_s))
+def _add_pruning(batch: Batch, tenant: Tenant, pruning: Pruning) -> None:
+    if pruning.with_rows:
+        batch.add(_SQL["forget_answers"], (*tenant[:2], orjson.dumps(pruning.with_rows).decode()))
+    if pruning.keys:
+        batch.add(_SQL["forget_keys"], (*tenant[:2], orjson.dumps(pruning.keys).decode()))
+    if pruning.older_than_s is not None:
+        batch.add(_SQL["forget_old_answers"], (*tenant, pruning.older_than_s))
+        batch.add(_SQL["forget_old_keys"], (*tenant, pruning.older_than_s))
 
 
 def _raise_if_down(result: BatchResult) -> None:
-    """Tell a database that can't be written to from a script that failed."""
+    """Raise if the database can't be written to, as opposed to a script that failed."""
     if result.committed or (error := result.error) is None:
         return
     if any(isinstance(step, StepError) and step.is_busy for step in result.steps):

@@ -1,4 +1,4 @@
-"""Carrying a call to the database: through the breaker, again after a fault, for as long as it is wanted."""
+"""Call the database through the circuit breaker, and retry after transient faults."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from vox_mesh.store.write.breaker import Breaker
 
 T = TypeVar("T")
 
-_BASE_S: Final = 0.5
+_BASE_DELAY_S: Final = 0.5
 _JITTER_S: Final = 0.5
-_LONGEST_S: Final = 30.0
-_BUSY_S: Final = (0.005, 0.05)
-_PASSING: Final = (Unreachable, NoAnswer, DatabaseBusy)
+_MAX_DELAY_S: Final = 30.0
+_BUSY_DELAY_S: Final = (0.005, 0.05)
+_TRANSIENT: Final = (Unreachable, NoAnswer, DatabaseBusy)
 
 
 def backoff_s(attempt: int, chance: Callable[[], float]) -> float:
-    """How long to wait after the n-th fault in a row: 0.5 s, doubled each time, and some jitter."""
+    """Return the delay after the n-th consecutive fault: 0.5 s, doubled each time, plus jitter."""
     doublings = min(attempt - 1, 16)
-    return min(_LONGEST_S, _BASE_S * (1 << doublings) + chance() * _JITTER_S)
+    return min(_MAX_DELAY_S, _BASE_DELAY_S * (1 << doublings) + chance() * _JITTER_S)
 
 
 class RetryingCaller:
-    """Retries what may succeed later; everything else is raised at once."""
+    """Retries transient faults; raises everything else at once."""
 
     def __init__(
         self,
@@ -42,40 +42,40 @@ class RetryingCaller:
         self._chance = chance
         self._sleep = sleep
 
-    async def carry(self, attempt: Callable[[], Awaitable[T]], wanted: Callable[[], bool]) -> T:
-        """Make the call; after a passing fault make it again while it is `wanted`."""
-        call = attempt if self.breaker is None else partial(_guarded, self.breaker, attempt)
+    async def call(self, attempt: Callable[[], Awaitable[T]], wanted: Callable[[], bool]) -> T:
+        """Make the call; after a transient fault, retry while `wanted()` is true."""
+        guarded = attempt if self.breaker is None else partial(_call_guarded, self.breaker, attempt)
         try:
-            return await call()  # the usual case, without the machinery of retrying
-        except _PASSING as fault:
+            return await guarded()  # the usual case, without tenacity's overhead
+        except _TRANSIENT as fault:
             if not wanted():
                 raise
-            pauses = _Pauses(self._chance)
-            await self._sleep(pauses.after(fault))
+            delays = _Delays(self._chance)
+            await self._sleep(delays.after(fault))
         async for turn in AsyncRetrying(
-            retry=retry_if_exception_type(_PASSING),
-            wait=pauses,
+            retry=retry_if_exception_type(_TRANSIENT),
+            wait=delays,
             stop=lambda _: not wanted(),
             sleep=self._sleep,
             reraise=True,
         ):
             with turn:
-                return await call()
+                return await guarded()
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def note(self, fault: MeshError) -> None:
-        """Count a fault that nobody waited for any longer: a call that was cut off at its deadline."""
+        """Count the fault of a call that was cancelled at its deadline."""
         if self.breaker is not None:
             self.breaker.note(fault)
 
 
-async def _guarded(breaker: Breaker, attempt: Callable[[], Awaitable[T]]) -> T:
-    with breaker.passing():
+async def _call_guarded(breaker: Breaker, attempt: Callable[[], Awaitable[T]]) -> T:
+    with breaker.admit():
         return await attempt()
 
 
-class _Pauses:
-    """How long to wait after each fault of a call: the more connections failed, the longer."""
+class _Delays:
+    """The delay after each fault of a call; it grows with the number of failed connections."""
 
     def __init__(self, chance: Callable[[], float]) -> None:
         self._chance = chance
@@ -86,8 +86,8 @@ class _Pauses:
         return self.after(state.outcome.exception())
 
     def after(self, fault: BaseException | None) -> float:
-        """The pause after this fault; a database that is only busy is asked again soon."""
+        """Return the delay after this fault; a busy database is retried soon."""
         if isinstance(fault, DatabaseBusy):
-            return _BUSY_S[0] + self._chance() * (_BUSY_S[1] - _BUSY_S[0])
+            return _BUSY_DELAY_S[0] + self._chance() * (_BUSY_DELAY_S[1] - _BUSY_DELAY_S[0])
         self._failed += 1
         return backoff_s(self._failed, self._chance)

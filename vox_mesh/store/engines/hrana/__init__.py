@@ -1,1 +1,1 @@
-"""The Hrana protocol over HTTP and WebSocket."""
+"""Speak the Hrana protocol over HTTP and WebSocket."""

@@ -1,4 +1,4 @@
-"""Choosing the transport: WebSocket where the server offers it, HTTP where it does not."""
+"""Choose the transport: WebSocket if the server offers it, otherwise HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from vox_mesh.errors import UpgradeRefused
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import Ask, Engine, EngineFacts, Note, unnoted
+from vox_mesh.store.engine import Ask, Engine, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana.http import HttpEngine
 from vox_mesh.store.engines.hrana.ws import WsEngine
 from vox_mesh.store.rows import Rows
@@ -16,11 +16,11 @@ from vox_mesh.store.script import Statement
 
 
 class AutoEngine:
-    """Asks for the upgrade once, at the first contact, and stays with the answer."""
+    """Tries the WebSocket upgrade once, on first use, and keeps the result."""
 
     max_scripts = 256
 
-    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = unnoted) -> None:
+    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = ignore_note) -> None:
         self._ws = WsEngine(endpoint, token, timeout, note)
         self._http = HttpEngine(endpoint, token, timeout, note)
         self._chosen: Engine | None = None
@@ -45,20 +45,20 @@ class AutoEngine:
         return await (await self._engine()).run(batch)
 
     async def query(self, statement: Statement) -> Rows:
-        """Answer a query."""
+        """Run a query."""
         return await (await self._engine()).query(statement)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
-        """Several queries of one moment."""
+        """Return a context in which all queries see the same committed state."""
         async with (await self._engine()).snapshot() as ask:
             yield ask
 
     async def facts(self) -> EngineFacts:
-        """Which way was chosen."""
+        """Return how the database is reached."""
         return await (await self._engine()).facts()
 
     async def close(self) -> None:
-        """Close both."""
+        """Close both transports."""
         await self._ws.close()
         await self._http.close()

@@ -1,4 +1,4 @@
-"""Batches and results as Hrana's JSON."""
+"""Encode batches and decode results as Hrana's JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from vox_mesh.store.script import Statement
 
 
 def encode_batch(batch: Batch) -> orjson.Fragment:
-    """The batch as JSON, made once: sent again, it is the same byte for byte."""
+    """Return the batch as JSON, encoded once: a retry sends the same bytes."""
     if batch.encoded is None:
         steps: list[dict[str, Any]] = []
         for index, (sql, params, condition, wants_rows) in enumerate(batch.steps):
@@ -50,13 +50,13 @@ def encode_batch(batch: Batch) -> orjson.Fragment:
 
 
 def encode_statement(statement: Statement) -> dict[str, Any]:
-    """A query as JSON."""
+    """Return a query as JSON."""
     args = [_value(param) for param in statement.params]
     return {"sql": statement.sql, "args": args, "want_rows": True}
 
 
 def decode_batch(result: dict[str, Any]) -> BatchResult:
-    """What became of each step."""
+    """Return the result of each step."""
     steps: list[StepResult] = []
     for done, failed in zip(result["step_results"], result["step_errors"], strict=True):
         if failed is not None:
@@ -69,13 +69,13 @@ def decode_batch(result: dict[str, Any]) -> BatchResult:
 
 
 def last_frame(result: dict[str, Any]) -> int | None:
-    """The last frame of the server's log that this result has seen."""
+    """Return the last frame of the server's log that this result reflects."""
     index = result.get("replication_index")
     return None if index is None else int(index)
 
 
 def parse(body: str | bytes) -> dict[str, Any]:
-    """A message as JSON; anything else is no answer, since what it answers may have been done."""
+    """Parse a message. Raise `NoAnswer` if it is not JSON, since the request may have been applied."""
     try:
         message = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -86,13 +86,13 @@ def parse(body: str | bytes) -> dict[str, Any]:
 
 
 def decode_rows(result: dict[str, Any]) -> Rows:
-    """The rows of a query."""
+    """Return the rows of a query."""
     columns, rows = _rows(result)
     return Rows(columns, rows)
 
 
 def request_error(error: dict[str, Any]) -> MeshError:
-    """A request that the server refused as a whole: nothing of it was run."""
+    """Return the error of a request that the server rejected as a whole; none of it was run."""
     failed = _error(error)
     if failed.is_busy:
         return DatabaseBusy(f"the database is busy: {failed.message}")
@@ -109,7 +109,7 @@ def request_error(error: dict[str, Any]) -> MeshError:
 
 
 def unauthorized(message: str) -> Unauthorized:
-    """The server did not accept the token for what was asked."""
+    """Return the error of a request that the token does not allow."""
     return Unauthorized(
         f"the server refused the token: {message}",
         hint="check that VOX_DB_TOKEN is set, valid and allowed to do this",
@@ -117,7 +117,7 @@ def unauthorized(message: str) -> Unauthorized:
 
 
 def server_full() -> ServerFull:
-    """The server has no place for another stream."""
+    """Return the error of a server that accepts no further streams."""
     return ServerFull(
         "the server closed the stream as it was opened: it is probably full",
         hint="raise its --max-concurrent-connections well above twice the number of nodes",
@@ -125,7 +125,7 @@ def server_full() -> ServerFull:
 
 
 def _value(value: Value) -> dict[str, Any]:
-    # In the order of how often they come.
+    # In order of frequency.
     if isinstance(value, str):
         return {"type": "text", "value": value}
     if isinstance(value, int):
@@ -149,7 +149,7 @@ def _plain(value: dict[str, Any]) -> Value:
             return float(value["value"])
         case _:
             text: str = value["base64"]
-            # The server leaves the padding out; the decoder wants it.
+            # The server omits the padding, which the decoder needs.
             return base64.b64decode(text + "=" * (-len(text) % 4))
 
 

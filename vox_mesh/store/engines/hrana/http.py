@@ -1,4 +1,4 @@
-"""Hrana over HTTP: one request, one stream, closed with it."""
+"""Speak Hrana over HTTP: one stream per request."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import orjson
 
 from vox_mesh.errors import BadStatement, MeshError, NoAnswer, Unreachable
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import Ask, EngineFacts, Note, unnoted
+from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
 _VERSIONS: Final = ("v3", "v2")
-_LATER: Final = frozenset({408, 425, 429})  # refused before it was looked at: to be tried again
+_RETRYABLE: Final = frozenset({408, 425, 429})  # rejected before it was processed
 _CLOSE: Final = {"type": "close"}
 
 
 class HttpEngine:
-    """For servers without WebSocket, as Turso Cloud is."""
+    """An engine for servers without WebSocket, such as Turso Cloud."""
 
     max_scripts = 256
 
-    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = unnoted) -> None:
+    def __init__(self, endpoint: str, token: str | None, timeout: float, note: Note = ignore_note) -> None:
         self._endpoint = endpoint
         self._note = note
         self._headers = {"content-type": "application/json"}
@@ -43,12 +43,12 @@ class HttpEngine:
         return codec.decode_batch(await self._result({"type": "batch", "batch": codec.encode_batch(batch)}))
 
     async def query(self, statement: Statement) -> Rows:
-        """Answer a query."""
+        """Run a query."""
         return codec.decode_rows(await self._result(_execute(statement)))
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
-        """Several queries of one moment, in a read transaction on a stream that stays open between them."""
+        """Return a context in which all queries see the same state, in one transaction on an open stream."""
         baton: str | None = None
 
         async def ask(statement: Statement) -> Rows:
@@ -85,7 +85,7 @@ class HttpEngine:
     async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
         if self._session is None:
             self._session = aiohttp.ClientSession()
-        # Raw bytes of more than a megabyte make aiohttp warn; a file object is sent piece by piece.
+        # aiohttp warns of raw bytes of more than a megabyte; a file object is sent in chunks.
         data = body if len(body) < 2**20 else io.BytesIO(body)
         try:
             async with (
@@ -101,7 +101,7 @@ class HttpEngine:
             raise NoAnswer(f"the connection to the server broke: {error}") from None
 
     async def facts(self) -> EngineFacts:
-        """Which way the database is reached."""
+        """Return how the database is reached."""
         version = await self.query(Statement("SELECT sqlite_version()"))
         return EngineFacts(
             f"hrana over HTTP (/{self._version})", self._endpoint, f"libSQL, SQLite {version.value}"
@@ -118,14 +118,14 @@ def _execute(statement: Statement) -> dict[str, Any]:
 
 
 def _pipeline(status: int, body: bytes) -> dict[str, Any]:
-    """The answer to all requests."""
+    """Return the answer to all requests, or raise the error of its status."""
     if status in (401, 403):
         raise codec.unauthorized(_message(body))
     if status >= 500:
         raise NoAnswer(f"the server failed with status {status}: {_message(body)}")
     if status < 400 and status != 200:
         raise Unreachable(f"the server answered with status {status}", hint="check VOX_DB_URL")
-    if status in _LATER:
+    if status in _RETRYABLE:
         raise Unreachable(f"the server has no time for us, with status {status}: {_message(body)}")
     if status != 200:
         reason = f"the server refused the request with status {status}: {_message(body)}"
@@ -144,7 +144,7 @@ def _first_response(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _message(body: bytes) -> str:
-    """The server's reason, which may come as JSON or as plain text."""
+    """Return the server's reason, from JSON or plain text."""
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""What a database token says of itself."""
+"""Read the claims of a database token."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import orjson
 
 
 def is_read_only(token: str | None) -> bool:
-    """Whether the token says that it may only read; whether it is genuine is the server's matter.
+    """Return whether the token claims read-only access. The server verifies the token, not this function.
 
-    Over WebSocket the server answers a forbidden write by closing the connection without a word, which
-    looks like a fault; so the token is asked first.
+    Over WebSocket the server answers a forbidden write by closing the connection without a reason, which
+    looks like a fault; so the token is checked first.
     """
     return _claims(token).get("a") == "ro"
 

@@ -1,4 +1,4 @@
-"""A line to the server: one WebSocket with one stream on it."""
+"""Connect to the server: one WebSocket with one stream."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from vox_mesh.store.engines.hrana import codec
 _PROTOCOL: Final = "hrana3"
 _STREAM: Final = 1
 _MAX_MESSAGE: Final = 64 * 2**20
-_CLOSE_S: Final = 0.2  # a server that hangs must not make us wait to leave it
+_CLOSE_TIMEOUT_S: Final = 0.2  # a server that hangs must not delay closing
 _numbers: Final = count(1)
 _NO_UPGRADE: Final = frozenset({200, 400, 404, 405, 426, 501, 505})
 
 
-class HungUp(Exception):
-    """The line was closed by an earlier request while this one waited: it was not sent."""
+class ConnectionClosed(Exception):
+    """An earlier request closed the connection while this one waited; it was not sent."""
 
 
 class HranaConnection:
-    """Carries one request at a time, and ends with the first thing that goes wrong on it.
+    """Sends one request at a time, and closes on the first failure.
 
-    Who sends also receives: there is no task in between, which is what makes a request quick.
+    The sender also receives the answer: a task in between would slow requests down.
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, timeout: float) -> None:
@@ -36,7 +36,7 @@ class HranaConnection:
         self._timeout = timeout
         self._last_id = 0
         self._turn = asyncio.Lock()
-        self._is_hung_up = False
+        self._is_closed = False
 
     @classmethod
     async def open(
@@ -50,7 +50,7 @@ class HranaConnection:
                     protocols=(_PROTOCOL,),
                     compress=0,
                     max_msg_size=_MAX_MESSAGE,
-                    timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),
+                    timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
                 )
                 if socket.protocol != _PROTOCOL:
                     await socket.close()
@@ -64,24 +64,28 @@ class HranaConnection:
             raise Unreachable(f"{endpoint} answered with status {error.status}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(f"{endpoint} can't be reached: {error}") from None
-        line = cls(socket, timeout)
+        connection = cls(socket, timeout)
         try:
-            await line.ask({"type": "open_stream"})
+            await connection.ask({"type": "open_stream"})
         except NoAnswer:
-            # Nothing else was sent yet, so whatever was to follow has certainly not been applied.
+            # Nothing else was sent yet, so nothing can have been applied.
             raise codec.server_full() from None
-        return line
+        return connection
 
     @property
     def is_open(self) -> bool:
-        """Whether a request can be sent, as far as this side knows."""
+        """Return whether a request can be sent, as far as this side knows."""
         return not self._socket.closed and self._socket.get_extra_info("peername") is not None
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request and return its response, or raise `HungUp` if it can't be sent any more."""
+        """Send a request and return its response.
+
+        Raises:
+            ConnectionClosed: The connection was closed before the request could be sent.
+        """
         async with self._turn:
-            if self._is_hung_up:
-                raise HungUp
+            if self._is_closed:
+                raise ConnectionClosed
             self._last_id += 1
             body = {**request, "stream_id": _STREAM}
             message = orjson.dumps({"type": "request", "request_id": self._last_id, "request": body})
@@ -96,7 +100,7 @@ class HranaConnection:
                 await self.close()
                 raise NoAnswer(f"the connection to the server broke: {error}") from None
             except BaseException:
-                # What was sent may still be running, and its answer come later: this line is done with.
+                # The request may still be running and be answered later: the connection can't be reused.
                 await self.close()
                 raise
             return await self._response(answer)
@@ -116,7 +120,7 @@ class HranaConnection:
 
     async def close(self) -> None:
         """Close the socket, and with it the stream and any transaction on it."""
-        self._is_hung_up = True
+        self._is_closed = True
         await self._socket.close()
 
 
