@@ -187,7 +187,7 @@ class MeshNode(Mesh):
 
     async def catch_up(self) -> None:
         """Do all work that is due by the clock now, for clocks that are set by hand: no timer fires then."""
-        self.rhythm.times.turned()
+        self.rhythm.times.notify_clock_set()
         await self.rhythm.status.catch_up()
         await self._conductor.catch_up()
         await self.locks.catch_up()

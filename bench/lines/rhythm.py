@@ -24,7 +24,7 @@ from vox_mesh.model.rhythm.tempo import Metronome, Tempo, Timeline
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.rhythm.context import RhythmContext as Footing
 from vox_mesh.rhythm.reports.bar_reporter import BarReporter
-from vox_mesh.rhythm.reports.status import StatusDesk
+from vox_mesh.rhythm.reports.status import StatusClaimWriter
 from vox_mesh.rhythm.tempo.pulse import Pulse
 from vox_mesh.rhythm.tempo.times import Times
 
@@ -60,7 +60,7 @@ async def _stage(folder: Path, home: HomeCase, server: Server | None) -> AsyncIt
         )
 
 
-async def _play_bar(hand: _Hand, footing: Footing, desk: StatusDesk) -> None:
+async def _play_bar(hand: _Hand, footing: Footing, desk: StatusClaimWriter) -> None:
     """Have as many agents claim in each beat of a bar that there are 10,000 claims in it, and let it end."""
     beat = footing.beat()
     agents = _CLAIMS // beat.bar_len
@@ -80,7 +80,7 @@ async def _roll_ups(ground: Ground, home: HomeCase, server: Server | None) -> Ro
         _stage(ground.folder, home, server) as (hand, footing),
         raw_limit(ground.folder, server, ground.pace.seconds) as raw,
     ):
-        desk, reverb = StatusDesk(footing), BarReporter(footing)
+        desk, reverb = StatusClaimWriter(footing), BarReporter(footing)
         for number in range(ground.pace.rounds + 1):
             await _play_bar(hand, footing, desk)
             began = time.perf_counter()
@@ -165,7 +165,7 @@ async def writes(ground: Ground) -> list[Figure]:
             await stack.enter_async_context(_stage(ground.folder / f"node-{n}", MESH, ground.sqld))
             for n in range(_NODES)
         ]
-        desks = [StatusDesk(footing) for _, footing in stages]
+        desks = [StatusClaimWriter(footing) for _, footing in stages]
         found = []
         for number in range(ground.pace.rounds):
             before = sum(footing.store.traffic.requests["write"] for _, footing in stages)

@@ -114,8 +114,8 @@ LOG_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.rhythm.tempo.pulse:Pulse._beat",
-                "listener.tell(frame)",
-                "listener.tell(frame), listener.tell(frame)",
+                "listener.put(frame)",
+                "listener.put(frame), listener.put(frame)",
             ),
         ),
         ("downbeats-once",),
@@ -127,8 +127,8 @@ LOG_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.rhythm.tempo.pulse:Pulse._beat",
-                "for beat in metronome.beats(ground.timeline, now_ms):",
-                "for beat in list(metronome.beats(ground.timeline, now_ms))[-1:]:",
+                "for beat in metronome.beats(context.timeline, now_ms):",
+                "for beat in list(metronome.beats(context.timeline, now_ms))[-1:]:",
             ),
         ),
         ("downbeats-once",),

@@ -50,7 +50,7 @@ async def _until(node: MeshNode, holds: Callable[[], Any]) -> None:
 def _waiting(node: MeshNode) -> int:
     front = node._server
     assert front is not None
-    return len(front._api._calls._waiting)
+    return len(front._api._scope._waiting)
 
 
 async def test_who_hangs_up_while_waiting_for_a_lock_does_not_get_it(
@@ -113,7 +113,7 @@ async def test_a_node_that_leaves_lets_nobody_wait(node: MeshNode, client: httpx
 async def test_more_who_wait_than_there_is_room_for_are_told_so(
     node: MeshNode, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "_MOST_WAITING", 0)
+    monkeypatch.setattr(calls, "_MAX_WAITING", 0)
     job = await node.jobs.schedule("a.kind")
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}/wait"), 503, "overloaded")
 

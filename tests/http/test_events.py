@@ -216,7 +216,7 @@ async def test_an_id_that_is_none_is_refused(node: MeshNode, said: str) -> None:
 async def test_more_listeners_than_there_is_room_for_are_told_so(
     node: MeshNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "_MOST", 1)
+    monkeypatch.setattr(events, "_MAX_LISTENERS", 1)
     async with _listening(node) as listener:
         await listener.next("reset")
         async with httpx.AsyncClient(base_url=address_of(node)) as client:

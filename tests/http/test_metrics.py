@@ -354,7 +354,7 @@ async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNod
     rhythm.status.claim("ada", "more", "planning")
     plan = rhythm.ground.plan
     source, bars = ReportSource(plan.timeline, plan.head), Window(0, 5 * BAR_MS)
-    rhythm.reverb.tally.add(BarReport.of_bars(source, bars, is_missing=True), None)
+    rhythm.reverb.totals.add(BarReport.of_bars(source, bars, is_missing=True), None)
     after = await scraped(metrics)
     assert after.get("vox_kpi", name="eta") == 1
     assert after.get("vox_kpi", name="pmr") is None
@@ -363,13 +363,13 @@ async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNod
     assert after.get("vox_status_claims_live") == 1
     assert after.get("vox_rhythm_windows_missing_total") == 5
     assert after.all("vox_promises_total").keys() == {(name,) for name in PROMISES}
-    assert ann.reverb.tally.overruns == 2
+    assert ann.reverb.totals.overruns == 2
 
 
 async def test_what_a_report_tells_is_counted_once_however_often_it_is_amended(node: MeshNode) -> None:
     hand = Hand()
     ann = player(node, hand)
-    tally = ann.reverb.tally
+    tally = ann.reverb.totals
     await ann.say("ada", "write", "executing", overran=True)
     hand.to(1, 3)
     await ann.reverb.roll_up_due()

@@ -25,7 +25,7 @@ _STOP_S: Final = 10.0
 
 
 def _chosen(control_addr: str | None, bind: str | None = None, *, token: bool = True) -> ListenAddress:
-    return ListenAddress.chosen(control_addr, bind, has_token=token)
+    return ListenAddress.from_settings(control_addr, bind, has_token=token)
 
 
 def _can_listen(family: socket.AddressFamily, host: str) -> bool:
@@ -61,7 +61,7 @@ def test_a_node_listens_and_is_known_where_the_settings_say(
     control_addr: str | None, bind: str | None, host: str, port: int, told: str
 ) -> None:
     address = _chosen(control_addr, bind)
-    assert (address.host, address.port, address.told(5)) == (host, port, told)
+    assert (address.host, address.port, address.announced_url(5)) == (host, port, told)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,11 @@ def test_without_a_token_only_this_machine_is_let_in_or_told(
     control_addr: str | None, bind: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = _chosen(control_addr, bind, token=False)
-    assert (address.host, address.port, address.told(7400)) == ("127.0.0.1", 7400, "http://127.0.0.1:7400")
+    assert (address.host, address.port, address.announced_url(7400)) == (
+        "127.0.0.1",
+        7400,
+        "http://127.0.0.1:7400",
+    )
     assert "VOX_MESH_TOKEN is not set" in caplog.text
 
 
@@ -88,7 +92,7 @@ def test_without_a_token_this_machine_is_no_reason_to_warn(
     control_addr: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = _chosen(control_addr, token=False)
-    assert address.told(7400) == (control_addr or "http://127.0.0.1:7400")
+    assert address.announced_url(7400) == (control_addr or "http://127.0.0.1:7400")
     assert caplog.records == []
 
 

@@ -37,7 +37,7 @@ async def hurried(neighbours: Pair) -> AsyncIterator[tuple[Service, int]]:
 
 async def _until_alone(service: Service) -> None:
     """Wait until no connection is left."""
-    await until(lambda: not service.connections.open_ones)
+    await until(lambda: not service.connections.open_connections)
 
 
 # --- slow ones -----------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ async def test_a_flood_of_connections_is_bounded_and_others_are_still_served(nei
                 assert (await late.answer())[0] == 200, "the idle ones make room"
                 await regular.send(request)
                 assert (await regular.answer())[0] == 200, "who has asked before is the last to go"
-                assert len(service.connections.open_ones) <= _ROOM
+                assert len(service.connections.open_connections) <= _ROOM
             for each in idle:
                 await each.__aexit__()
         await _until_alone(service)

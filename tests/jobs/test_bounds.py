@@ -474,7 +474,7 @@ async def test_a_worker_whose_agent_has_spent_its_budget_takes_nothing_until_it_
     await budgets.set("agent:worker", Budget(max_bu=0))
     job = await work(node)
     async with node.worker.running():
-        while budgets.look_again_ms is not None or not await budgets.standings():
+        while budgets.next_check_ms is not None or not await budgets.standings():
             await node.rhythm.times.until(node.rhythm.ground.beat().ends_ms)
         assert (await node.jobs.find(job)).state == "pending"
         await budgets.set("agent:worker", Budget(max_bu=1_000))

@@ -17,7 +17,7 @@ from tools.fork_server import Program
 from tools.forked import Process
 from tools.homes import MEMORY
 from vox_mesh import Job, Mesh
-from vox_mesh.http.tracing import traced
+from vox_mesh.http.tracing import continue_trace
 from vox_mesh.observability.log_context import detached_context, job_scope, log_fields, log_scope
 
 _PATIENCE_S: Final = 60.0
@@ -277,7 +277,7 @@ async def test_lines_tell_the_request_that_is_served_and_its_trace(
     async def handle(request: web.Request) -> web.Response:
         return web.json_response(log_fields())
 
-    app = web.Application(middlewares=[traced])
+    app = web.Application(middlewares=[continue_trace])
     app.router.add_get("/v1/jobs/{job}", handle)
     runner = web.AppRunner(app)
     await runner.setup()

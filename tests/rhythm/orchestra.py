@@ -29,6 +29,7 @@ class Line(SharedMemory):
         self.changes = shared.changes
         self.keys = shared.keys
         self.memories = shared.memories
+        self.is_remote = shared.is_remote
         self.is_cut = False
         self.is_mute = False
         """Reads get through, and nothing else: a replica whose primary is away."""

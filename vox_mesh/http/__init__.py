@@ -1,1 +1,1 @@
-"""The node's HTTP service, and how it calls those of other nodes."""
+"""The node's HTTP service, and the client of other nodes' services."""

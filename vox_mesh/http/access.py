@@ -1,4 +1,4 @@
-"""Access: who may use the service, and how often."""
+"""Access control: authentication and rate limits."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _BEARER: Final = "bearer "
 
 
 class Scope(StrEnum):
-    """What a token must allow."""
+    """The permission a token must have."""
 
     READ = "read"
     WRITE = "write"
     RELAY = "relay"
-    """To bring messages, which a key of the relay allows too."""
+    """To deliver messages; relay keys have it too."""
 
 
 class Access:
-    """Lets in whoever names a token; without one, whoever is on this machine."""
+    """Authenticates requests by token; without a token, only local requests are allowed."""
 
     def __init__(
         self, token: str | None, read_token: str | None = None, relay_keys: RelayKeys | None = None
@@ -44,21 +44,21 @@ class Access:
         self._token = None if token is None else token.encode()
         self._read_token = None if read_token is None else read_token.encode()
         self._relay_keys = relay_keys
-        self._say = ThrottledLogger(_log)
+        self._log_throttled = ThrottledLogger(_log)
 
     def check(self, request: web.Request, scope: Scope = Scope.WRITE) -> None:
-        """Raise 401 or 403 unless the request may do this; the comparison takes the same time for all."""
+        """Raise 401 or 403 unless the request has this permission. Tokens are compared in constant time."""
         if self._token is None:
             _refuse_from_pages(request)
             return
-        said = request.headers.get("Authorization", "")
-        is_bearer = said[: len(_BEARER)].lower() == _BEARER
-        given = said[len(_BEARER) :].encode(errors="surrogateescape") if is_bearer else b""
-        may_do_all = hmac.compare_digest(given, self._token)
-        may_read = self._read_token is not None and hmac.compare_digest(given, self._read_token)
-        if may_do_all or (may_read and scope is Scope.READ):
+        header = request.headers.get("Authorization", "")
+        is_bearer = header[: len(_BEARER)].lower() == _BEARER
+        given = header[len(_BEARER) :].encode(errors="surrogateescape") if is_bearer else b""
+        has_token = hmac.compare_digest(given, self._token)
+        has_read_token = self._read_token is not None and hmac.compare_digest(given, self._read_token)
+        if has_token or (has_read_token and scope is Scope.READ):
             return
-        if may_read:
+        if has_read_token:
             raise Problem(
                 HTTPStatus.FORBIDDEN,
                 "read_only",
@@ -69,13 +69,13 @@ class Access:
             fault = self._relay_keys.fault(given.decode(errors="replace"))
             if fault is None and scope is Scope.RELAY:
                 return
-            if fault is None or fault in _KEYS_REFUSED:
-                raise _refused_key(fault)
+            if fault is None or fault in _KEY_PROBLEMS:
+                raise _rejected_key_problem(fault)
         self._refuse_stranger(request, is_bearer=is_bearer)
 
     def _refuse_stranger(self, request: web.Request, *, is_bearer: bool) -> NoReturn:
         fault = "its token is another one" if is_bearer else "it came without a token"
-        self._say(
+        self._log_throttled(
             logging.WARNING,
             "%s was refused: %s; VOX_MESH_TOKEN must be the same on all nodes",
             *(request.remote, fault),
@@ -88,7 +88,7 @@ class Access:
         )
 
 
-_KEYS_REFUSED: Final = {
+_KEY_PROBLEMS: Final = {
     WindowKeyFault.STALE: (
         "token_stale",
         "the bar of this key is over",
@@ -103,8 +103,8 @@ _KEYS_REFUSED: Final = {
 }
 
 
-def _refused_key(fault: WindowKeyFault | None) -> Problem:
-    """Why a key of the relay, made by somebody who knows the token, does not open this."""
+def _rejected_key_problem(fault: WindowKeyFault | None) -> Problem:
+    """Return the problem of a relay key that is authentic but not valid for this request."""
     if fault is None:
         return Problem(
             HTTPStatus.FORBIDDEN,
@@ -112,11 +112,11 @@ def _refused_key(fault: WindowKeyFault | None) -> Problem:
             "this key is for bringing messages only",
             "use the token of VOX_MESH_TOKEN",
         )
-    return Problem(HTTPStatus.UNAUTHORIZED, *_KEYS_REFUSED[fault])
+    return Problem(HTTPStatus.UNAUTHORIZED, *_KEY_PROBLEMS[fault])
 
 
 def _refuse_from_pages(request: web.Request) -> None:
-    """Raise 403 for what a page of some site makes a browser on this machine send: it has no token either."""
+    """Raise 403 for requests that a web page makes a local browser send: they need no token either."""
     try:
         host = urlsplit(f"//{request.host}").hostname or ""
     except ValueError:
@@ -131,10 +131,10 @@ def _refuse_from_pages(request: web.Request) -> None:
 
 
 class RateLimiter:
-    """So many requests a second for each peer, and a burst of as many again.
+    """Limits the requests per second of each peer, with a burst of the same size.
 
-    A peer is an address and the name that it gives itself. Since anyone can give itself any name, all of an
-    address together have a limit too, of a few peers' worth; what a peer was refused does not count there.
+    A peer is an address and a self-chosen name. As names are not authenticated, each address also has a total
+    limit of a few peers; a peer's rejected requests do not count towards it.
     """
 
     def __init__(self, per_second: float, monotonic: Callable[[], float]) -> None:
@@ -142,7 +142,7 @@ class RateLimiter:
         self._of_addresses = _Buckets(_PEERS_AT_ADDRESS * per_second, monotonic)
 
     def check(self, address: str | None, name: str) -> None:
-        """Raise 429 if this peer asks too often."""
+        """Raise 429 if this peer exceeds its rate."""
         for buckets, key in ((self._of_peers, f"{address} {name}"), (self._of_addresses, f"{address}")):
             if not buckets.take(key):
                 raise Problem(
@@ -160,7 +160,7 @@ class _Buckets:
         self._left = Recent[str, tuple[float, float]](_MAX_PEERS)
 
     def take(self, key: str) -> bool:
-        """Whether there is something left for this one; if so, it is less by one now."""
+        """Take one token from the bucket; return whether there was one."""
         now = self._monotonic()
         most = 2 * self.per_second
         left, since = self._left.get(key, (most, now))

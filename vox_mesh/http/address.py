@@ -1,4 +1,4 @@
-"""Addresses: where a node listens, and what it tells others."""
+"""Addresses: where a node listens, and what it announces."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ _HTTP_PORT: Final = 80
 
 
 class ListenAddress:
-    """Where a node listens, and what it tells others. Without a port there is none to listen on."""
+    """Where a node listens, and what it announces. Without a port it does not listen."""
 
-    def __init__(self, host: str, port: int | None, told: str | None, variable: str) -> None:
+    def __init__(self, host: str, port: int | None, announced: str | None, variable: str) -> None:
         self.host = host
         self.port = port
-        self._told = told
+        self._announced = announced
         self._variable = variable
 
     @classmethod
-    def chosen(cls, control_addr: str | None, bind: str | None, *, has_token: bool) -> ListenAddress:
-        """By the settings: `bind`, or the address that others are told, or any port of this machine.
+    def from_settings(cls, control_addr: str | None, bind: str | None, *, has_token: bool) -> ListenAddress:
+        """Return the address given by `bind`, or the announced address, or any local port.
 
-        Without a token nobody else may reach the service, nor is told that they could.
+        Without a token the service is neither reachable from nor announced to other machines.
         """
-        told = None if control_addr is None else urlsplit(control_addr.rstrip("/"))
+        announced = None if control_addr is None else urlsplit(control_addr.rstrip("/"))
         if bind is not None:
             parts, variable = urlsplit(f"//{bind}"), "VOX_MESH_BIND"
         else:
-            parts, variable = told or urlsplit(f"//{_LOOPBACK}:0"), "VOX_MESH_CONTROL_ADDR"
+            parts, variable = announced or urlsplit(f"//{_LOOPBACK}:0"), "VOX_MESH_CONTROL_ADDR"
         host, port = parts.hostname or _LOOPBACK, parts.port
         if not has_token:
-            others = [host] if told is None else [host, told.hostname or ""]
+            others = [host] if announced is None else [host, announced.hostname or ""]
             foreign = [each for each in others if not is_loopback(each)]
             if foreign:
                 _log.warning(
                     "VOX_MESH_TOKEN is not set: the HTTP service is for this machine only, not for %s",
                     foreign[-1],
                 )
-                told = None
+                announced = None
             if not is_loopback(host):
                 return cls(_LOOPBACK, port or 0, None, variable)
         if port is None and parts.scheme == "http":
             port = _HTTP_PORT
-        return cls(host, port, None if told is None else told.geturl(), variable)
+        return cls(host, port, None if announced is None else announced.geturl(), variable)
 
-    def told(self, port: int) -> str:
-        """What others are told: an address of this machine, unless another one was chosen."""
-        if self._told is not None:
-            parts = urlsplit(self._told)
+    def announced_url(self, port: int) -> str:
+        """Return the announced address: a local one, unless another was configured."""
+        if self._announced is not None:
+            parts = urlsplit(self._announced)
             if not _is_any(parts.hostname or ""):
-                return self._told if parts.port != 0 else _with_port(parts, port)
+                return self._announced if parts.port != 0 else _with_port(parts, port)
         host = self.host
         if _is_any(host):
             host = _LOOPBACK_6 if ":" in host else _LOOPBACK
@@ -68,7 +68,7 @@ class ListenAddress:
         return f"http://{_in_url(host)}:{port}"
 
     async def listen(self, backlog: int) -> socket.socket:
-        """A socket that listens there, or `BadSettings`."""
+        """Return a listening socket, or raise `BadSettings`."""
         if self.port is None:
             raise BadSettings(
                 f"{self._variable}: this service does not speak TLS, so that something in front of it must",
@@ -76,14 +76,14 @@ class ListenAddress:
             )
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            listening = socket.socket(found[0][0], socket.SOCK_STREAM)
+            addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            listening = socket.socket(addresses[0][0], socket.SOCK_STREAM)
         except OSError as error:
             raise self._unusable(error) from None
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(found[0][4])
-            listening.listen(backlog)  # at once: until then somebody else could have the same port
+            listening.bind(addresses[0][4])
+            listening.listen(backlog)  # listen at once: until then another process could bind the same port
             listening.setblocking(False)
         except OSError as error:
             listening.close()
@@ -98,7 +98,7 @@ class ListenAddress:
 
 
 def _is_any(host: str) -> bool:
-    """Whether it stands for all addresses of this machine, and so for none that others could use."""
+    """Return whether a host stands for all local addresses, so that it can't be announced."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

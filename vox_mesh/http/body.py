@@ -1,4 +1,4 @@
-"""The body of a request: JSON of a bounded size, within a bounded time."""
+"""Request bodies: JSON of a bounded size, read within a bounded time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_S: Final = 5.0
 
 
 async def body_of(request: web.Request, read_s: float = READ_S) -> bytes:
-    """The body, or the problem that it has."""
+    """Return the body, or raise the problem with it."""
     if request.content_type != "application/json":
         raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_type", "send application/json")
     if request.headers.get("Content-Encoding", "identity") != "identity":

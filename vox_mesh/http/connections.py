@@ -1,4 +1,4 @@
-"""Connections: bounded in number, and nobody holds one open for nothing."""
+"""Connections: bounded in number, closed when idle."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _CONTINUE: Final = "100-continue"
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a service waits for those who connect, and for how many."""
+    """The timeouts and the connection limit of a service."""
 
     first_s: float = 10.0
-    """For the first request of a connection, and for the rest of a body that nobody wants."""
+    """For the first request of a connection, and for the rest of an unread body."""
 
     kept_s: float = 75.0
-    """For the next request, or for an answer to be taken."""
+    """For the next request, or for the client to read a response."""
 
     stop_s: float = 2.0
-    """For requests under way, when the service stops."""
+    """For running requests, when the service stops."""
 
     look_s: float = 1.0
     connections: int = 512
 
 
 class Connection(web.RequestHandler):
-    """One connection; it knows since when nothing was asked."""
+    """One connection; it records the time of its last activity."""
 
     def __init__(self, connections: Connections, server: web.Server, patience: Patience) -> None:
         super().__init__(
@@ -57,12 +57,12 @@ class Connection(web.RequestHandler):
         self.lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody connects; if there is no room, somebody idle has to go."""
+        """Register the connection; if there are too many, close an idle one."""
         super().connection_made(transport)
         self._connections.make_room(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """It has ended, by us or by them."""
+        """Handle the end of the connection, by either side."""
         super().connection_lost(exc)
         self.lost.set()
 
@@ -73,14 +73,14 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP with a problem document, and hang up."""
+        """Answer malformed HTTP with a problem document and close the connection."""
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer was sent already")
         if status < HTTPStatus.INTERNAL_SERVER_ERROR:
             self._connections.say(logging.INFO, "%s sends what is not HTTP", request.remote)
             problem = Problem(HTTPStatus(status), "malformed", "this is not HTTP as it should be")
         else:
-            _log.error("a request failed", exc_info=exc)
+            _log.error("request failed", exc_info=exc)
             problem = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "bug", "this is a bug; the log has more")
         response = problem.response
         response.force_close()
@@ -88,23 +88,23 @@ class Connection(web.RequestHandler):
 
     @property
     def is_closing(self) -> bool:
-        """Whether it was hung up on, or has ended."""
+        """Whether the connection is closed or closing."""
         return self.transport is None or self.transport.is_closing()
 
     def hang_up(self) -> None:
-        """Close the connection, whatever is under way."""
+        """Close the connection, even if requests are running."""
         if self.transport is not None:
             self.transport.abort()
 
 
-async def lost(request: web.Request) -> None:
-    """Wait until whoever asked is gone."""
+async def wait_until_lost(request: web.Request) -> None:
+    """Wait until the client has disconnected."""
     connection: Any = request.protocol
     await connection.lost.wait()
 
 
-def touched(request: web.Request) -> None:
-    """Something was taken: whoever listens to what comes is not idle."""
+def mark_active(request: web.Request) -> None:
+    """Mark the connection as active."""
     connection: Any = request.protocol
     if connection is not None:
         connection.since = asyncio.get_running_loop().time()
@@ -119,66 +119,66 @@ class Connections:
         self.say = ThrottledLogger(_log)
 
     def begin(self, server: web.Server) -> None:
-        """These are the connections of this server."""
+        """Attach to the server whose connections these are."""
         self._server = server
         handle = server.request_handler
 
-        async def expecting_nothing_odd(request: web.BaseRequest) -> web.StreamResponse:
-            # Before any middleware, aiohttp answers other expectations in words that it may fail to encode.
+        async def handle_expected(request: web.BaseRequest) -> web.StreamResponse:
+            # Before any middleware, aiohttp answers other expectations with a text it may fail to encode.
             if request.headers.get("Expect", _CONTINUE).lower() == _CONTINUE:
                 return await handle(request)
             return Problem(
                 HTTPStatus.EXPECTATION_FAILED, "expectation_failed", "only 100-continue can be expected"
             ).response
 
-        server.request_handler = expecting_nothing_odd
+        server.request_handler = handle_expected
 
     def __call__(self) -> Connection:
         assert self._server is not None
         return Connection(self, self._server, self._patience)
 
     @property
-    def open_ones(self) -> list[Connection]:
-        """All, in the order in which they were made."""
+    def open_connections(self) -> list[Connection]:
+        """All open connections, in the order they were made."""
         if self._server is None:
             return []
         return [each for each in self._server.connections if isinstance(each, Connection)]
 
     def make_room(self, newest: Connection) -> None:
-        """If there are too many, hang up on one that asks nothing: the likeliest never will."""
-        connections = [each for each in self.open_ones if not each.is_closing]
+        """If there are too many connections, close an idle one: first one that has sent no request."""
+        connections = [each for each in self.open_connections if not each.is_closing]
         if len(connections) <= self._patience.connections:
             return
         idle = [each for each in connections if not each.under_way and each is not newest]
         victim = min(idle, key=lambda each: (each.has_asked, each.since), default=newest)
-        self.say(logging.WARNING, "there are more than %d connections", self._patience.connections)
+        self.say(logging.WARNING, "too many connections: limit=%d", self._patience.connections)
         victim.hang_up()
 
     async def watch(self) -> None:
-        """Hang up on those who took too long, for ever."""
+        """Close idle connections periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._patience.look_s)
             self.run_once()
 
     def run_once(self) -> None:
-        """Hang up on those who took too long."""
+        """Close connections that exceeded their timeout."""
         now = asyncio.get_running_loop().time()
-        for each in self.open_ones:
+        for each in self.open_connections:
             if each.under_way:
-                continue  # every call has a time of its own
+                continue  # each request has its own deadline
             if now - each.since > (self._patience.kept_s if each.has_asked else self._patience.first_s):
                 each.hang_up()
 
     @web.middleware
-    async def noted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Note that something was asked."""
+    async def record_activity(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Record the activity of a request."""
         connection: Any = request.protocol
         connection.has_asked = True
-        touched(request)
+        mark_active(request)
         connection.under_way += 1
         try:
             return await handler(request)
         finally:
             connection.under_way -= 1
-            touched(request)
-            touched(request)  # from now on it is for them to take the answer
+            mark_active(request)
+            mark_active(request)  # from now on the client must read the response

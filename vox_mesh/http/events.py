@@ -1,8 +1,8 @@
-"""`GET /v1/events`: what happens in the mesh, as it happens.
+"""`GET /v1/events`: a stream of changes in the mesh.
 
-Entries of the log have an id, and whoever comes again with the last one misses nothing. All else is told as
-it is: first by a `reset` with the whole of it, then each part anew when it has changed; and each beat when
-it begins. `topics` names what is wanted, where that is not all.
+Entries of the log have an id; a client that reconnects with the last one misses nothing. Everything else is
+sent as state: first a `reset` with all of it, then each part that has changed, and each beat when it begins.
+`topics` selects what is sent, by default everything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import orjson
 from aiohttp import web
 
 from vox_mesh.http.access import Access, Scope
-from vox_mesh.http.connections import lost, touched
+from vox_mesh.http.connections import mark_active, wait_until_lost
 from vox_mesh.http.overview_feed import OverviewFeed
 from vox_mesh.http.problems import Problem
 from vox_mesh.runtime.services import MeshServices
@@ -30,69 +30,75 @@ PATH: Final = "/v1/events"
 LAST_ID: Final = "Last-Event-ID"
 BEATS: Final = "beats"
 
-_MOST: Final = 64
-_WAITING: Final = 16
-_QUIET_S: Final = 15.0
-_TAKE_S: Final = 10.0
+_MAX_LISTENERS: Final = 64
+_QUEUE_SIZE: Final = 16
+_KEEPALIVE_S: Final = 15.0
+_WRITE_TIMEOUT_S: Final = 10.0
 _MAX_DIGITS: Final = 18
 
 _log = logging.getLogger(__name__)
 
 _PARTS: Final[dict[str, Callable[[Overview], Any]]] = {
-    "nodes": lambda scene: [
+    "nodes": lambda overview: [
         (node.node_id, node.incarnation, node.state, node.role, node.load, node.activity, node.faults)
-        for node in scene.nodes
+        for node in overview.nodes
     ],
-    "locks": lambda scene: [(lock.lock_key, lock.fence_token, len(lock.waiters)) for lock in scene.locks],
-    "messages": lambda scene: (scene.mail, [each.message_uuid for each in scene.messages]),
-    "conflicts": lambda scene: [each.conflict_id for each in scene.conflicts],
-    "report": lambda scene: (report := scene.rhythm.report) and (report.window_id, report.revision),
+    "locks": lambda overview: [
+        (lock.lock_key, lock.fence_token, len(lock.waiters)) for lock in overview.locks
+    ],
+    "messages": lambda overview: (overview.mail, [each.message_uuid for each in overview.messages]),
+    "conflicts": lambda overview: [each.conflict_id for each in overview.conflicts],
+    "report": lambda overview: (report := overview.rhythm.report) and (report.window_id, report.revision),
 }
-"""What is told as it is, and what of it must differ to be told anew: that time passes is no change."""
+"""The parts sent as state, and the values that must differ to send one again: passing time is no change."""
 
 _TOPICS: Final = frozenset({*ENTRY_TOPICS, *_PARTS, BEATS})
 
 
 class EventStream:
-    """Tells all who listen."""
+    """Serves the event stream to all listeners."""
 
     def __init__(self, mesh: MeshServices, access: Access) -> None:
         self._mesh = mesh
         self._access = access
-        self._scenes = OverviewFeed(mesh)
-        self._places = 0
+        self._feed = OverviewFeed(mesh)
+        self._listeners = 0
         self._streams: set[asyncio.Task[Any]] = set()
-        self._is_over = False
+        self._is_closed = False
 
     def add_to(self, app: web.Application) -> None:
-        """Serve this."""
+        """Register the routes."""
         app.router.add_get(PATH, self._listen)
 
     def end(self) -> None:
-        """Tell nobody any more."""
-        self._is_over = True
+        """End all streams, and reject new ones."""
+        self._is_closed = True
         for stream in self._streams:
             stream.cancel()
 
     async def _listen(self, request: web.Request) -> web.StreamResponse:
         self._access.check(request, Scope.READ)
-        asked, topics = _last_id(request), _topics(request)
-        if self._is_over or self._places >= _MOST:
-            detail = "this node leaves" if self._is_over else f"more than {_MOST} listen at the same time"
+        last_seen_id, topics = _last_id(request), _topics(request)
+        if self._is_closed or self._listeners >= _MAX_LISTENERS:
+            detail = (
+                "this node leaves"
+                if self._is_closed
+                else f"more than {_MAX_LISTENERS} listen at the same time"
+            )
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail)
-        self._places += 1
+        self._listeners += 1
         try:
-            return await self._serve(request, asked, topics)
+            return await self._serve(request, last_seen_id, topics)
         finally:
-            self._places -= 1
+            self._listeners -= 1
 
     async def _serve(
-        self, request: web.Request, asked: int | None, topics: Collection[str]
+        self, request: web.Request, last_seen_id: int | None, topics: Collection[str]
     ) -> web.StreamResponse:
         last_id = await self._mesh.oplog.last_id()
-        # An id that the log has not come to is of another database, or of one that was restored since.
-        is_ahead = asked is not None and asked > last_id
-        after_id = last_id if asked is None or is_ahead else asked
+        # An id beyond the end of the log is from another database, or from before a restore.
+        is_ahead = last_seen_id is not None and last_seen_id > last_id
+        after_id = last_id if last_seen_id is None or is_ahead else last_seen_id
         response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream",
@@ -102,14 +108,14 @@ class EventStream:
         )
         sending = self._send(request, response, after_id, last_id if is_ahead else None, topics)
         stream = asyncio.create_task(sending, name="vox-mesh-stream")
-        gone = asyncio.create_task(lost(request), name="vox-mesh-listener-gone")
+        gone = asyncio.create_task(wait_until_lost(request), name="vox-mesh-listener-gone")
         self._streams.add(stream)
         try:
             await asyncio.wait([stream, gone], return_when=asyncio.FIRST_COMPLETED)
             stream.cancel()
             await asyncio.wait([stream])
             if not stream.cancelled() and (fault := stream.exception()) is not None:
-                _tell(fault)
+                _log_failure(fault)
         finally:
             gone.cancel()
             stream.cancel()
@@ -124,23 +130,25 @@ class EventStream:
         new_id: int | None,
         topics: Collection[str],
     ) -> None:
-        """Send what comes to one listener; whoever does not take it in time is hung up on."""
+        """Send events to one listener; disconnect it if it does not read them in time."""
         await response.prepare(request)
-        coming: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
-        begun = asyncio.Event()
+        queue: asyncio.Queue[bytes] = asyncio.Queue(_QUEUE_SIZE)
+        has_reset = asyncio.Event()
         async with asyncio.TaskGroup() as parts:
-            parts.create_task(_pour(self._entries(after_id, topics), coming), name="vox-mesh-events-of-log")
-            parts.create_task(_pour(self._states(new_id, topics, begun), coming), name="vox-mesh-events")
+            parts.create_task(_forward(self._entries(after_id, topics), queue), name="vox-mesh-events-of-log")
+            parts.create_task(
+                _forward(self._states(new_id, topics, has_reset), queue), name="vox-mesh-events"
+            )
             if BEATS in topics:
-                parts.create_task(_pour(self._beats(begun), coming), name="vox-mesh-events-of-beats")
+                parts.create_task(_forward(self._beats(has_reset), queue), name="vox-mesh-events-of-beats")
             while True:
                 event = b": still here\n\n"
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_QUIET_S):
-                        event = await coming.get()
-                async with asyncio.timeout(_TAKE_S):
+                    async with asyncio.timeout(_KEEPALIVE_S):
+                        event = await queue.get()
+                async with asyncio.timeout(_WRITE_TIMEOUT_S):
                     await response.write(event)
-                touched(request)
+                mark_active(request)
 
     async def _entries(self, after_id: int, topics: Collection[str]) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._mesh.oplog.follow(after_id)) as entries:
@@ -149,50 +157,50 @@ class EventStream:
                     yield _event(topic, stamped_record(self._mesh, entry), entry.id)
 
     async def _states(
-        self, new_id: int | None, topics: Collection[str], begun: asyncio.Event
+        self, new_id: int | None, topics: Collection[str], has_reset: asyncio.Event
     ) -> AsyncGenerator[bytes, None]:
-        wanted = {name: part for name, part in _PARTS.items() if name in topics}
-        told: dict[str, Any] | None = None
-        async with aclosing(self._scenes.watch()) as scenes:
-            async for scene in scenes:
-                now = {name: part(scene) for name, part in wanted.items()}
-                if told is None:
-                    whole = {name: _part(scene, name) for name in wanted}
+        selected = {name: part for name, part in _PARTS.items() if name in topics}
+        sent: dict[str, Any] | None = None
+        async with aclosing(self._feed.watch()) as overviews:
+            async for overview in overviews:
+                now = {name: part(overview) for name, part in selected.items()}
+                if sent is None:
+                    state = {name: _part_of(overview, name) for name in selected}
                     if BEATS in topics:
-                        whole[BEATS] = self._mesh.rhythm.frame()
-                    yield _event("reset", whole, new_id)
-                    begun.set()
+                        state[BEATS] = self._mesh.rhythm.frame()
+                    yield _event("reset", state, new_id)
+                    has_reset.set()
                 else:
-                    for name in wanted:
-                        if now[name] != told[name]:
-                            yield _event(name, _part(scene, name))
-                told = now
+                    for name in selected:
+                        if now[name] != sent[name]:
+                            yield _event(name, _part_of(overview, name))
+                sent = now
 
-    async def _beats(self, begun: asyncio.Event) -> AsyncGenerator[bytes, None]:
-        await begun.wait()
+    async def _beats(self, has_reset: asyncio.Event) -> AsyncGenerator[bytes, None]:
+        await has_reset.wait()
         async with aclosing(self._mesh.rhythm.beats()) as beats:
             async for frame in beats:
                 yield _event(BEATS, frame)
 
 
 def _last_id(request: web.Request) -> int | None:
-    """Where to go on; `None`: with what comes from now on."""
-    said = request.headers.get(LAST_ID) or request.query.get("after")
-    if said is None:
+    """Return the id to resume after; `None` for new events only."""
+    text = request.headers.get(LAST_ID) or request.query.get("after")
+    if text is None:
         return None
-    if not (said.isascii() and said.isdigit() and len(said) <= _MAX_DIGITS):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY, "bad_event_id", f"{LAST_ID} is the id of an entry of the log"
         )
-    return int(said)
+    return int(text)
 
 
 def _topics(request: web.Request) -> Collection[str]:
-    """What is wanted: all of it, if nothing is named."""
-    said = request.query.get("topics")
-    if said is None:
+    """Return the selected topics, by default all."""
+    text = request.query.get("topics")
+    if text is None:
         return _TOPICS
-    named = frozenset(said.split(","))
+    named = frozenset(text.split(","))
     if unknown := named - _TOPICS:
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -203,28 +211,28 @@ def _topics(request: web.Request) -> Collection[str]:
     return named
 
 
-def _tell(fault: BaseException) -> None:
-    """Why a stream has ended: its listener left, or did not take what came, or it is a fault of ours."""
-    ours: BaseException | None = fault
+def _log_failure(fault: BaseException) -> None:
+    """Log the failure of a stream, unless its listener left or did not read in time."""
+    failure: BaseException | None = fault
     if isinstance(fault, BaseExceptionGroup):
-        _, ours = fault.split((ConnectionError, TimeoutError))
-    if ours is not None:
-        _log.error("a stream of events failed", exc_info=ours)
+        _, failure = fault.split((ConnectionError, TimeoutError))
+    if failure is not None:
+        _log.error("event stream failed", exc_info=failure)
 
 
-async def _pour(source: AsyncGenerator[bytes, None], coming: asyncio.Queue[bytes]) -> None:
+async def _forward(source: AsyncGenerator[bytes, None], queue: asyncio.Queue[bytes]) -> None:
     async with aclosing(source):
         async for event in source:
-            await coming.put(event)
+            await queue.put(event)
 
 
-def _part(scene: Overview, name: str) -> Any:
+def _part_of(overview: Overview, name: str) -> Any:
     if name == "messages":
-        return {**asdict(scene.mail), "messages": scene.messages}
-    return scene.rhythm.report if name == "report" else getattr(scene, name)
+        return {**asdict(overview.mail), "messages": overview.messages}
+    return overview.rhythm.report if name == "report" else getattr(overview, name)
 
 
 def _event(name: str, data: Any, id_: int | None = None) -> bytes:
-    """An event as it travels. JSON has no line breaks, so that its data is one line."""
+    """Return an event in wire format. JSON has no line breaks, so its data is one line."""
     head = f"event: {name}\n" if id_ is None else f"id: {id_}\nevent: {name}\n"
     return b"".join((head.encode(), b"data: ", orjson.dumps(data), b"\n\n"))

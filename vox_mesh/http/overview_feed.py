@@ -1,4 +1,4 @@
-"""Scenes: the mesh as it is, looked at once for all who listen."""
+"""The overview feed: the current overview, read once for all listeners."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Final
 
 from vox_mesh.errors import MeshError, StoreClosed
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.overview import Lookout, Overview
+from vox_mesh.views.overview import Overview, OverviewReader
 
 _log = logging.getLogger(__name__)
 
-_CALM_S: Final = 1.0
-_AGAIN_S: Final = 2.0
+_MIN_INTERVAL_S: Final = 1.0
+_RETRY_DELAY_S: Final = 2.0
 
 
 class OverviewFeed:
-    """Looks at the mesh after every change, at most once a second, while anybody listens."""
+    """Reads the overview after every change, at most once a second, while there are listeners."""
 
     def __init__(self, mesh: MeshServices) -> None:
         self._store = mesh.store
-        self._lookout = Lookout(mesh)
+        self._reader = OverviewReader(mesh)
         self._listeners = 0
-        self._looking: asyncio.Task[None] | None = None
+        self._read_task: asyncio.Task[None] | None = None
         self._latest: Overview | None = None
         self._changed = asyncio.Event()
 
     async def watch(self) -> AsyncGenerator[Overview, None]:
-        """The mesh as it is, and again after changes; who takes long sees the latest next."""
+        """Yield the current overview, and again after changes; a slow consumer skips to the latest."""
         self._listeners += 1
-        if self._looking is None or self._looking.done():
-            looking = self._store.faults.keep_running("scenes", self._look, fatal=(StoreClosed,))
-            self._looking = asyncio.create_task(looking, name="vox-mesh-scenes")
+        if self._read_task is None or self._read_task.done():
+            read_loop = self._store.faults.keep_running("scenes", self._read, fatal=(StoreClosed,))
+            self._read_task = asyncio.create_task(read_loop, name="vox-mesh-scenes")
         seen: Overview | None = None
         try:
             while True:
@@ -47,24 +47,24 @@ class OverviewFeed:
         finally:
             self._listeners -= 1
             if not self._listeners:
-                self._looking.cancel()
-                self._looking = self._latest = None
+                self._read_task.cancel()
+                self._read_task = self._latest = None
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         while True:
             seen = self._store.change_count
             pause_s: float | None = None
             try:
-                self._latest = await self._lookout.look()
+                self._latest = await self._reader.look()
             except MeshError as error:
                 _log.info("no events for now: %s", error.line)
-                pause_s = _AGAIN_S
+                pause_s = _RETRY_DELAY_S
             except Exception as error:
                 self._store.faults.note("scenes", error)
-                pause_s = _AGAIN_S
+                pause_s = _RETRY_DELAY_S
             self._changed.set()
             self._changed = asyncio.Event()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._store.changed(seen)
-            await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
+            await asyncio.sleep(_MIN_INTERVAL_S)  # a busy mesh commits all the time

@@ -1,4 +1,4 @@
-"""Problem documents: every error that leaves the service is one, with a stable `code`."""
+"""Problem documents: every error response is one, with a stable `code`."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ _STATUS: Final = (
     ),
 )
 _NOT_ALLOWED: Final = frozenset({"not_the_owner", "not_the_coordinator"})
-"""Reasons of refusals that are about who asks, and not about how things stand."""
+"""Refusal reasons that concern the caller's permissions, not the state."""
 
 
 class Problem(Exception):
-    """An answer that is a problem document."""
+    """An error that is answered with a problem document."""
 
     def __init__(self, status: HTTPStatus, code: str, detail: str, hint: str = "", **more: Any) -> None:
         super().__init__(detail)
@@ -91,7 +91,7 @@ class Problem(Exception):
 
     @property
     def response(self) -> web.Response:
-        """The document."""
+        """The response with the problem document."""
         document: dict[str, Any] = {
             "type": "about:blank",
             "title": self.status.phrase,
@@ -113,10 +113,10 @@ class Problem(Exception):
 
 
 def problem_of(error: MeshError) -> Problem:
-    """The problem that an error of the mesh is to a caller."""
+    """Return the problem for an error of the mesh."""
     status = next((status for kinds, status in _STATUS if isinstance(error, kinds)), None)
     if status is None:
-        _log.error("a request failed: %s", error.line)
+        _log.error("request failed: %s", error.line)
         status = HTTPStatus.INTERNAL_SERVER_ERROR
     more: dict[str, Any] = {}
     if isinstance(error, Refused):
@@ -132,7 +132,7 @@ def problem_of(error: MeshError) -> Problem:
 
 @web.middleware
 async def as_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever goes wrong into a problem document."""
+    """Turn every error of a handler into a problem document."""
     try:
         return await handler(request)
     except Problem as problem:
@@ -146,5 +146,6 @@ async def as_problems(request: web.Request, handler: Handler) -> web.StreamRespo
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
     except Exception:
-        _log.exception("a request failed: %r %r", request.method, request.path)  # they are the caller's words
+        # Escaped, as the client chose both texts.
+        _log.exception("request failed: method=%r path=%r", request.method, request.path)
         return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "bug", "this is a bug; the log has more").response

@@ -1,4 +1,4 @@
-"""Calls: what is done for somebody who waits for the answer, and for no longer."""
+"""Request scopes: work for a client, cancelled when it disconnects or times out."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from vox_mesh.http.connections import lost
+from vox_mesh.http.connections import wait_until_lost
 from vox_mesh.http.problems import Problem
 
 Undo = Callable[[Any], Awaitable[None]]
 
-_MOST_WAITING: Final = 256
+_MAX_WAITING: Final = 256
 
 
 class RequestScope:
-    """All that is under way for those who ask. None outlives its caller, its time, or the service."""
+    """The running work of all requests. None outlives its client, its deadline or the service."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Task[Any]] = set()
-        self._is_over = False
+        self._is_closed = False
 
     async def do(
         self,
@@ -33,42 +33,42 @@ class RequestScope:
         waits: bool = False,
         undo: Undo | None = None,
     ) -> Any:
-        """Do it, within this time; `waits`: it may take long for no other reason than that nothing happens.
+        """Run the work within `takes_s` seconds; `waits` marks work that may take long only because it waits.
 
-        `undo` is what becomes of the answer if nobody is there to have it.
+        `undo` is called with the answer if the client has disconnected meanwhile.
         """
-        if waits and (self._is_over or len(self._waiting) >= _MOST_WAITING):
+        if waits and (self._is_closed or len(self._waiting) >= _MAX_WAITING):
             work.close()
-            raise _over() if self._is_over else _too_many()
+            raise _leaving_problem() if self._is_closed else _overloaded_problem()
         task = asyncio.create_task(work, name="vox-mesh-call")
-        gone = asyncio.create_task(lost(request), name="vox-mesh-caller-gone")
+        disconnected = asyncio.create_task(wait_until_lost(request), name="vox-mesh-caller-gone")
         if waits:
             self._waiting.add(task)
         try:
-            await asyncio.wait([task, gone], timeout=takes_s, return_when=asyncio.FIRST_COMPLETED)
-            is_gone, is_late = gone.done(), not task.done()
+            await asyncio.wait([task, disconnected], timeout=takes_s, return_when=asyncio.FIRST_COMPLETED)
+            is_disconnected, is_late = disconnected.done(), not task.done()
             if is_late:
                 task.cancel()
                 await asyncio.wait([task])
             if task.cancelled():
-                raise _over() if self._is_over and not is_late else _no_answer(takes_s)
+                raise _leaving_problem() if self._is_closed and not is_late else _timeout_problem(takes_s)
             answer = task.result()
-            if is_gone and undo is not None:
+            if is_disconnected and undo is not None:
                 await undo(answer)
             return answer
         finally:
             self._waiting.discard(task)
-            gone.cancel()
+            disconnected.cancel()
             task.cancel()
 
     def end_waiting(self) -> None:
-        """Have nobody wait any more: all are told that it is over."""
-        self._is_over = True
+        """Cancel all waiting work; its clients get an error."""
+        self._is_closed = True
         for task in self._waiting:
             task.cancel()
 
 
-def _no_answer(takes_s: float) -> Problem:
+def _timeout_problem(takes_s: float) -> Problem:
     return Problem(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "no_answer",
@@ -77,10 +77,10 @@ def _no_answer(takes_s: float) -> Problem:
     )
 
 
-def _over() -> Problem:
+def _leaving_problem() -> Problem:
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "leaving", "this node leaves", "ask another one, or again")
 
 
-def _too_many() -> Problem:
-    detail = f"more than {_MOST_WAITING} wait here at the same time"
+def _overloaded_problem() -> Problem:
+    detail = f"more than {_MAX_WAITING} wait here at the same time"
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail)

@@ -1,4 +1,4 @@
-"""The front of a node: all that it serves over HTTP, and the relay's way out."""
+"""The HTTP server of a node: all its endpoints, and the relay's outbox."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vox_mesh.settings import Settings
 
 
 class NodeServer:
-    """Takes what other nodes bring, and brings what is for them; answers whoever asks."""
+    """Serves the API, receives messages from other nodes and delivers messages to them."""
 
     def __init__(
         self,
@@ -35,10 +35,12 @@ class NodeServer:
     ) -> None:
         token, read_token = _tokens(settings)
         own, store, bus = mesh.identity.node_id, mesh.store, mesh.bus
-        address = ListenAddress.chosen(settings.control_addr, settings.bind, has_token=token is not None)
+        address = ListenAddress.from_settings(
+            settings.control_addr, settings.bind, has_token=token is not None
+        )
         keys = None if token is None else relay_keys_of(mesh, token)
         access = Access(token, read_token, keys)
-        # What is forgotten by then can't be told from what never came.
+        # Older messages are pruned, so duplicates of them would seem new.
         window_ms = min(WINDOW_MS, round(settings.message_retention * 1_000))
         reception = Reception(store, bus, mesh.clock, window_ms, monotonic)
         self._events = EventStream(mesh, access)
@@ -66,16 +68,16 @@ class NodeServer:
         bus.relay_by(self._outbox)
 
     async def start(self) -> str:
-        """Listen; the address that others are told."""
+        """Start to listen; return the announced address."""
         return await self.service.start()
 
     def end_waiting(self) -> None:
-        """Have nobody wait for what this node would tell later."""
+        """End all event streams and waiting requests."""
         self._events.end()
         self._api.end_waiting()
 
     async def stop(self) -> None:
-        """Take and bring nothing more; what is under way here is finished."""
+        """Stop receiving and delivering; running requests are finished."""
         try:
             await self._outbox.close()
         finally:
@@ -84,7 +86,7 @@ class NodeServer:
 
 
 def relay_keys_of(mesh: MeshServices, token: str) -> RelayKeys:
-    """The keys of a mesh, by its own rhythm."""
+    """Return the relay keys of a mesh, by its rhythm."""
     scope_id, repository_id, _ = mesh.store.tenant
     return RelayKeys(
         token,

@@ -1,4 +1,4 @@
-"""The HTTP service of a node: how it begins and ends."""
+"""The lifecycle of a node's HTTP service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.body import MAX_BODY_BYTES
 from vox_mesh.http.connections import Connections, Patience
 from vox_mesh.http.problems import as_problems
-from vox_mesh.http.tracing import traced
+from vox_mesh.http.tracing import continue_trace
 from vox_mesh.store.background import BackgroundFaults
 
 _log = logging.getLogger(__name__)
@@ -37,39 +37,40 @@ class Service:
         self._faults = BackgroundFaults() if faults is None else faults
         self.connections = Connections(patience)
         app = web.Application(
-            middlewares=[self.connections.noted, traced, as_problems], client_max_size=MAX_BODY_BYTES
+            middlewares=[self.connections.record_activity, continue_trace, as_problems],
+            client_max_size=MAX_BODY_BYTES,
         )
         for add_to in parts:
             add_to(app)
-        # It waits for so long twice: for requests to end, and then for those that it has cancelled.
+        # It is waited twice: for requests to end, and for cancelled ones.
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=patience.stop_s / 2)
-        self._listening: socket.socket | None = None
+        self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        """Listen; the address that others are told. Whoever starts it has to stop it, also if this fails."""
-        self._listening = await self._address.listen(_BACKLOG)
+        """Start to listen; return the announced address. The caller must call `stop`, even if this fails."""
+        self._socket = await self._address.listen(_BACKLOG)
         await self._runner.setup()
         assert self._runner.server is not None
         self.connections.begin(self._runner.server)
         self._server = await asyncio.get_running_loop().create_server(
-            self.connections, sock=self._listening, backlog=_BACKLOG, start_serving=False
+            self.connections, sock=self._socket, backlog=_BACKLOG, start_serving=False
         )
         await self._server.start_serving()
-        watching = self._faults.keep_running("http", self.connections.watch)
-        self._watching = asyncio.create_task(watching, name="vox-mesh-http")
-        url = self._address.told(self._listening.getsockname()[1])
+        watch_loop = self._faults.keep_running("http", self.connections.watch)
+        self._watch_task = asyncio.create_task(watch_loop, name="vox-mesh-http")
+        url = self._address.announced_url(self._socket.getsockname()[1])
         _log.info("listening on %s", url)
         return url
 
     async def stop(self) -> None:
-        """Finish what is under way, and listen no more."""
+        """Finish running requests and stop listening."""
         if self._server is not None:
             self._server.close()
-        if self._listening is not None:
-            self._listening.close()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        if self._socket is not None:
+            self._socket.close()
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            await asyncio.gather(self._watch_task, return_exceptions=True)
         await self._runner.cleanup()

@@ -1,4 +1,4 @@
-"""Requests that name a trace: what they cause belongs to it, and what is said of them tells it."""
+"""Trace propagation: effects and logs of a request belong to the trace it names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from vox_mesh.observability.log_context import log_scope, trace_fields
 
 
 @web.middleware
-async def traced(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Continue the trace of a request, if it names one; put it outside of what makes problem documents."""
+async def continue_trace(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Continue the trace of a request, if it names one. Must be outside of `as_problems`."""
     label = Label.of(request)
     trace = Trace.read(request.headers.get("traceparent"))
     with log_scope(request=" ".join(label), **trace_fields(trace)):

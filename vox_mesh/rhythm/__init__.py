@@ -1,1 +1,1 @@
-"""The rhythm: a common tempo, and what follows from it. Everything is derived from the clock."""
+"""Rhythm: a shared tempo derived from the database's clock, and everything measured in beats."""

@@ -1,4 +1,4 @@
-"""Locks in beats: held until the phase or the bar ends, and over then unless its holder has beats left."""
+"""Locks whose lease ends with the current phase or bar, unless the holder renews them."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.model.rhythm.boundaries import Until, end_of
 from vox_mesh.rhythm.context import RhythmContext
 
-_SHORTEST_MS: Final = round(MIN_TTL_S * 1_000)
-_SHORTEST_LEASE_MS: Final = 1_000
+_MIN_TTL_MS: Final = round(MIN_TTL_S * 1_000)
+_MIN_LEASE_MS: Final = 1_000
 
 
 @dataclass(slots=True)
 class BeatLock(Lock):
-    """A hold that ends with a phase or a bar."""
+    """A lock whose lease ends with a phase or a bar."""
 
     until: Until
     ends_ms: int
-    """When that is, by the database's clock."""
+    """When the phase or bar ends, by the database's clock."""
 
 
 class BeatLocks:
-    """Acquires locks until a boundary of the rhythm, and renews them from one to the next."""
+    """Acquires locks until a boundary of the rhythm, and renews them until the next one."""
 
-    def __init__(self, ground: RhythmContext, locks: Locks) -> None:
-        self._ground = ground
+    def __init__(self, context: RhythmContext, locks: Locks) -> None:
+        self._context = context
         self._locks = locks
 
-    def ends_ms(self, until: Until | str, now_ms: int, least_ms: int = _SHORTEST_MS) -> int:
-        """When the phase or the bar of a moment is over; or the next one, if too little is left of it."""
+    def ends_ms(self, until: Until | str, now_ms: int, min_left_ms: int = _MIN_TTL_MS) -> int:
+        """Return when the phase or bar that contains `now_ms` ends; at least `min_left_ms` later."""
         end_ms = self._end_of(until, now_ms)
-        while end_ms - now_ms < least_ms:
+        while end_ms - now_ms < min_left_ms:
             end_ms = self._end_of(until, end_ms)
         return end_ms
 
     def lease_ms(self, until: Until | str, following: bool) -> int:
-        """How long a lease until a boundary is, if it is taken now; or renewed, until the following one."""
-        now_ms = self._ground.times.now_ms
+        """Return the length of a lease until the boundary; with `following`, until the one after it."""
+        now_ms = self._context.times.now_ms
         from_ms = self._end_of(until, now_ms) if following else now_ms
-        return self.ends_ms(until, from_ms, _SHORTEST_LEASE_MS) - now_ms
+        return self.ends_ms(until, from_ms, _MIN_LEASE_MS) - now_ms
 
     def _end_of(self, until: Until | str, at_ms: int) -> int:
-        policy = self._ground.plan.at(at_ms).policy
-        return end_of(_known(until), self._ground.beat(at_ms), policy.phase_beats)
+        policy = self._context.plan.at(at_ms).policy
+        return end_of(_parse_until(until), self._context.beat(at_ms), policy.phase_beats)
 
     async def acquire(
         self,
@@ -60,25 +60,27 @@ class BeatLocks:
         wait: float = 0.0,
         shared: bool = False,
     ) -> BeatLock:
-        """Take all of the keys until the phase or the bar ends, or none and raise `LockHeld`.
+        """Acquire all of the keys until the phase or bar ends, or none and raise `LockHeld`.
 
-        With `wait`, after so many seconds: what counts is when it is acquired.
+        `wait` is in seconds. After a wait, the phase or bar in which the lock was acquired counts.
         """
-        asked_ms = self._ground.times.now_ms
-        ends_ms = self.ends_ms(until, asked_ms)
-        ttl = (ends_ms - asked_ms) / 1_000
+        now_ms = self._context.times.now_ms
+        ends_ms = self.ends_ms(until, now_ms)
+        ttl = (ends_ms - now_ms) / 1_000
         plain = await self._locks.acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
         held = {each.name: getattr(plain, each.name) for each in fields(plain)}
-        lock = BeatLock(**held, until=_known(until), ends_ms=ends_ms)
-        if milliseconds_at(lock.expires_at) - ends_ms >= _SHORTEST_MS:  # it waited, and would last too long
-            await self._put_right(lock)
+        lock = BeatLock(**held, until=_parse_until(until), ends_ms=ends_ms)
+        if (
+            milliseconds_at(lock.expires_at) - ends_ms >= _MIN_TTL_MS
+        ):  # the wait crossed a boundary, so the lease would last too long
+            await self._shorten(lock)
         return lock
 
-    async def _put_right(self, lock: BeatLock) -> None:
+    async def _shorten(self, lock: BeatLock) -> None:
         try:
-            await self._extend(lock, self.ends_ms(lock.until, self._ground.times.now_ms))
+            await self._extend(lock, self.ends_ms(lock.until, self._context.times.now_ms))
         except BaseException:
-            with suppress(MeshError):  # what can't be said is left to its time
+            with suppress(MeshError):  # if the release fails too, the lease expires by itself
                 await self._locks.release(lock)
             raise
 
@@ -91,44 +93,45 @@ class BeatLocks:
         wait: float = 0.0,
         shared: bool = False,
     ) -> AbstractAsyncContextManager[BeatLock]:
-        """Acquire for as long as the body runs, and no longer than until the phase or the bar ends.
+        """Acquire for the duration of the body, at most until the phase or bar ends.
 
-        There the body is cancelled and `LockLost` raised, unless `renew` was called before.
+        At that boundary the body is cancelled and `LockLost` is raised, unless `renew` was called before.
         """
-        return self._held(keys, until, agent=agent, wait=wait, shared=shared)
+        return self._hold(keys, until, agent=agent, wait=wait, shared=shared)
 
     @asynccontextmanager
-    async def _held(
+    async def _hold(
         self, keys: str | Sequence[str], until: Until | str, *, agent: str | None, wait: float, shared: bool
     ) -> AsyncIterator[BeatLock]:
         lock = await self.acquire(keys, until, agent=agent, wait=wait, shared=shared)
-        async with self._locks.keep(lock, _leave_as_it_is):
+        async with self._locks.keep(lock, _do_not_renew):
             yield lock
 
     async def renew(self, lock: BeatLock, beats_left: float) -> BeatLock:
-        """Hold the lock until the next phase or bar ends, too; `StaleFence` if it is over.
+        """Extend the lock until the end of the next phase or bar.
 
-        `beats_left`: how many of its own beats the holder has left, at least one.
+        `beats_left` is the number of its own beats the holder has left, at least one. Raises `StaleFence` if
+        the lock has expired.
         """
         if beats_left < 1:
             raise BadValue(
                 f"with {beats_left:g} beats left nobody holds {', '.join(lock.keys)} any longer",
                 hint="it ends with its phase or bar; renew it while at least one beat is left",
             )
-        following_ms = self._end_of(lock.until, self._end_of(lock.until, self._ground.times.now_ms))
+        following_ms = self._end_of(lock.until, self._end_of(lock.until, self._context.times.now_ms))
         await self._extend(lock, max(lock.ends_ms, following_ms))
         return lock
 
     async def _extend(self, lock: BeatLock, ends_ms: int) -> None:
-        await self._locks.renew(lock, ttl=(ends_ms - self._ground.times.now_ms) / 1_000)
+        await self._locks.renew(lock, ttl=(ends_ms - self._context.times.now_ms) / 1_000)
         lock.ends_ms = ends_ms
 
 
-async def _leave_as_it_is(_: Lock) -> None:
-    """Time alone renews nothing."""
+async def _do_not_renew(_: Lock) -> None:
+    """Do nothing: a beat lock is renewed only by an explicit call."""
 
 
-def _known(until: Until | str) -> Until:
+def _parse_until(until: Until | str) -> Until:
     try:
         return Until(until)
     except ValueError:

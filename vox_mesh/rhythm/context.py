@@ -1,4 +1,4 @@
-"""What all parts of the rhythm stand on: the store, the clock, and the tempos that are known here."""
+"""The context shared by all parts of the rhythm: the store, the clock and the known tempo plan."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from vox_mesh.store.store import Store
 
 @dataclass(slots=True)
 class RhythmContext:
-    """Shared by all parts; whoever learns of a new tempo puts it here."""
+    """State shared by all parts of the rhythm; a newly learned plan is stored here."""
 
     store: Store
     author: OpLogWriter
     clock: MeshClock
     times: Times
     agent: str | None
-    """On whose behalf this process acts, if nobody else is named."""
+    """The agent this process acts for by default."""
     plan: Plan
-    """Which policy holds when, as far as it is known here."""
+    """Which policy is in force when, as known to this node."""
     newest_ms: int = -1
-    """The last anchor that was announced, as far as it is known here."""
+    """The latest announced anchor known to this node."""
 
     @property
     def mesh(self) -> tuple[str, str]:
-        """Scope and repository."""
+        """The scope and the repository."""
         scope_id, repository_id, _ = self.store.tenant
         return scope_id, repository_id
 
     @property
     def node_id(self) -> str:
-        """Who this is in the mesh."""
+        """This node's id."""
         return self.author.identity.node_id
 
     @property
     def timeline(self) -> Timeline:
-        """Where the beats lie."""
+        """The timeline of beats and bars."""
         return self.plan.timeline
 
     @property
     def entry(self) -> PlanEntry:
-        """What holds now: the policy, and the tempo that it has come to."""
+        """The current policy with its current tempo."""
         return self.plan.at(self.times.now_ms)
 
     @property
     def policy(self) -> TempoPolicy:
-        """The policy in force; the tempo may be another than its first one."""
+        """The policy in force; the current tempo may differ from its initial one."""
         return self.entry.policy
 
     def beat(self, at_ms: int | None = None) -> Beat:
-        """The beat of a moment, or of now."""
+        """Return the beat at a time, by default now."""
         return self.timeline.beat_at(self.times.now_ms if at_ms is None else at_ms)

@@ -1,4 +1,4 @@
-"""The files that a process is told its rhythm by, in its settings."""
+"""The files that configure the rhythm of a process."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class RhythmFiles(NamedTuple):
-    """Where they are, if there are any."""
+    """Paths of the rhythm's files; `None` where the settings name none."""
 
     policy: Path | None = None
-    """By which policy to go as long as none was announced."""
+    """The policy to follow until one is announced."""
     rates: Path | None = None
-    """What beats and resources cost."""
+    """The rates of beats and resources."""

@@ -1,4 +1,4 @@
-"""The rhythm of the mesh, as agents and faces use it: `mesh.rhythm`."""
+"""The rhythm of the mesh: `mesh.rhythm`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.rhythm.help.help import Help
 from vox_mesh.rhythm.phrases.phrases import Phrases
 from vox_mesh.rhythm.reports.bar_reporter import BarReporter
-from vox_mesh.rhythm.reports.status import StatusDesk
+from vox_mesh.rhythm.reports.status import StatusClaimWriter
 from vox_mesh.rhythm.tempo.controller import TempoController
 from vox_mesh.rhythm.tempo.policies import Policies
 from vox_mesh.rhythm.tempo.pulse import Pulse
@@ -32,11 +32,11 @@ from vox_mesh.rhythm.tempo.times import Times
 from vox_mesh.store.store import Store
 
 OFFICE: Final = "rhythm"
-"""What the leader leads."""
+"""The name of the leadership."""
 
 
 class Rhythm(Phrases):
-    """Beats, and what is measured in them."""
+    """Beats, phrases, budgets, help and reports of the mesh."""
 
     def __init__(
         self,
@@ -58,19 +58,19 @@ class Rhythm(Phrases):
         self.pulse = Pulse(self.ground)
         self.holds = BeatLocks(self.ground, locks)
         self.leadership = Leadership(OFFICE, store, locks, clock, dependencies.monotonic)
-        self.status = StatusDesk(self.ground)
+        self.status = StatusClaimWriter(self.ground)
         self.reverb = BarReporter(self.ground)
         self.help = Help(self.ground, bus)
         self.controller = TempoController(self.ground, self.policies, self.leadership)
         super().__init__(self.ground, self.status, bus, self.budgets, self.help)
 
     async def look(self) -> None:
-        """Learn which tempos were announced; a node does so in every bar."""
+        """Read the announced tempos. A node does so in every bar."""
         await self.policies.look()
 
     @property
     def timeline(self) -> Timeline:
-        """Where the beats lie, as far as it is known here."""
+        """The timeline of beats and bars, as known to this node."""
         return self.ground.timeline
 
     @property
@@ -81,20 +81,20 @@ class Rhythm(Phrases):
     # --- beats -----------------------------------------------------------------------------------
 
     def frame(self, at_ms: int | None = None) -> BeatFrame:
-        """The beat of a moment, or of now."""
+        """Return the frame of the beat at a time, by default now."""
         return self.pulse.frame(at_ms)
 
     def beats(self) -> AsyncGenerator[BeatFrame, None]:
-        """Each beat from now on, when it begins."""
+        """Yield each beat from now on, when it begins."""
         return self.pulse.beats()
 
     def stamp(self, hlc: str) -> Stamp:
-        """Where in the rhythm a hybrid time lies."""
+        """Return the bar and beat of a hybrid timestamp."""
         at_ms = Hlc.parse(hlc).wall_ms
         beat = self.timeline.beat_at(at_ms)
         return Stamp(window_id(self.ground.plan.at(at_ms).policy.cluster_id, beat.window_ms), beat.index, hlc)
 
-    # --- the leader ------------------------------------------------------------------------------
+    # --- leadership ------------------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
@@ -102,11 +102,11 @@ class Rhythm(Phrases):
         return self.leadership.is_ours
 
     async def leader(self) -> Leader | None:
-        """Who leads, if anybody does."""
+        """Return the current leader, or `None`."""
         return await self.leadership.leader()
 
     async def close(self) -> None:
-        """Say what is left to be said, let another one lead, and end the beats."""
+        """Flush pending status claims and bar reports, resign leadership, and stop the pulse."""
         await self.status.close()
         await self.reverb.close()
         await self.leadership.resign()

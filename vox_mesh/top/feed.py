@@ -11,7 +11,7 @@ from vox_mesh.errors import DatabaseUnavailable, MeshError
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.homes import Home
 from vox_mesh.settings import Settings
-from vox_mesh.views.overview import Lookout, Overview
+from vox_mesh.views.overview import Overview, OverviewReader
 
 _LOOK_S: Final = 1.0
 _CALM_S: Final = 0.25
@@ -48,7 +48,7 @@ class Feed:
     async def _look_on(
         self, mesh: Mesh, seen: Callable[[Overview], None], away: Callable[[MeshError], None]
     ) -> None:
-        lookout, loop = Lookout(mesh), asyncio.get_running_loop()
+        lookout, loop = OverviewReader(mesh), asyncio.get_running_loop()
         while True:
             count, started = mesh.store.change_count, loop.time()
             try:

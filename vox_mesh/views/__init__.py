@@ -1,1 +1,1 @@
-"""What a thing looks like to those who ask: the same for the command line, the service and the screen."""
+"""Views: how objects are presented, the same for the command line, the HTTP service and the screen."""

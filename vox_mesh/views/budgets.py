@@ -1,4 +1,4 @@
-"""Budgets, and what was spent of them."""
+"""Views of budgets and spending."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BudgetView:
 
     @classmethod
     def of(cls, found: SetBudget) -> BudgetView:
-        """A budget, as it is shown."""
+        """Return the view of a budget."""
         return cls(found.subject, found.since_ms, found.budget.document())
 
 
@@ -37,7 +37,7 @@ class SpendingView:
 
     @classmethod
     def of(cls, found: Spending) -> SpendingView:
-        """What was spent, as it is shown."""
+        """Return the view of a subject's spending."""
         return cls(
             found.subject,
             found.phrases,

@@ -1,4 +1,4 @@
-"""Conflicts, as others see them."""
+"""Views of conflicts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ConflictView:
 
     @classmethod
     def of(cls, conflict: Conflict) -> ConflictView:
-        """A conflict, whatever became of it."""
+        """Return the view of a conflict, open or resolved."""
         row = asdict(conflict)
         for name in ("row_key", *SIDES):
             row[name] = None if row[name] is None else show_row(row[name])

@@ -1,4 +1,4 @@
-"""Crons, as others see them."""
+"""Views of crons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CronView:
 
     @classmethod
     def of(cls, cron: CronJob) -> CronView:
-        """A cron as it stands."""
+        """Return the view of a cron."""
         values = {"manifest": orjson.loads(cron.manifest), "options": orjson.loads(cron.options)}
         return cls(**cron._asdict() | values)
 

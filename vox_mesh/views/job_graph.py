@@ -1,4 +1,4 @@
-"""What waits for what: jobs, and the edges between them."""
+"""The dependency graph of jobs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from vox_mesh.jobs.batches import OPEN, find_existing, list_pages
 from vox_mesh.jobs.jobs import MAX_AT_ONCE, Jobs
 from vox_mesh.jobs.queries import Predecessor
 
-MOST: Final = 5_000
-"""So many jobs are followed."""
+MAX_JOBS: Final = 5_000
+"""The maximum number of jobs followed."""
 
 OP: Final = "op"
-"""The kind of what is no job."""
+"""The kind of a vertex that is an op, not a job."""
 
 
 class Vertex(NamedTuple):
@@ -26,18 +26,18 @@ class Vertex(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """Jobs by their names, and what each of them waits for. `is_cut`: there are more."""
+    """Jobs by id, and their predecessors. `is_cut` if the graph was truncated."""
 
     nodes: dict[str, Vertex]
     edges: list[Predecessor]
     is_cut: bool
 
 
-# --- gathering -----------------------------------------------------------------------------------
+# --- collecting ----------------------------------------------------------------------------------------
 
 
-async def around(jobs: Jobs, job_ids: Iterable[str]) -> Graph:
-    """All that these wait for and that waits for them, and so on."""
+async def graph_around(jobs: Jobs, job_ids: Iterable[str]) -> Graph:
+    """Return all transitive predecessors and successors of these jobs."""
     known: dict[str, None] = dict.fromkeys(job_ids)
     edges: list[Predecessor] = []
     frontier, is_cut = [*known], False
@@ -47,18 +47,18 @@ async def around(jobs: Jobs, job_ids: Iterable[str]) -> Graph:
         near = [edge.predecessor for edge in before if edge.awaited != OP]
         near += await _successors(jobs, frontier)
         frontier = [name for name in dict.fromkeys(near) if name not in known]
-        room = max(0, MOST - len(known))
+        room = max(0, MAX_JOBS - len(known))
         is_cut = is_cut or len(frontier) > room
         frontier = frontier[:room]
         known.update(dict.fromkeys(frontier))
     return await _graph(jobs, known, edges, is_cut)
 
 
-async def of_open(jobs: Jobs) -> Graph:
-    """What open jobs wait for, and what waits for them; those that stand alone are left out."""
-    job_ids = [job.job_id async for page in list_pages(jobs, OPEN, limit=MOST + 1) for job in page]
-    is_cut = len(job_ids) > MOST
-    job_ids = job_ids[:MOST]
+async def graph_of_open(jobs: Jobs) -> Graph:
+    """Return the graph of open jobs with their neighbours; isolated jobs are omitted."""
+    job_ids = [job.job_id async for page in list_pages(jobs, OPEN, limit=MAX_JOBS + 1) for job in page]
+    is_cut = len(job_ids) > MAX_JOBS
+    job_ids = job_ids[:MAX_JOBS]
     edges = await _predecessors(jobs, job_ids)
     later = set(await _successors(jobs, job_ids)) - {*job_ids}
     edges += [edge for edge in await _predecessors(jobs, sorted(later)) if edge.predecessor in {*job_ids}]
@@ -89,7 +89,7 @@ def _batches(job_ids: list[str]) -> Iterator[list[str]]:
     return (job_ids[start : start + MAX_AT_ONCE] for start in range(0, len(job_ids), MAX_AT_ONCE))
 
 
-# --- by column -----------------------------------------------------------------------------------
+# --- views ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class GraphView:
 
     @classmethod
     def of(cls, graph: Graph) -> GraphView:
-        """A graph as it was gathered."""
+        """Return the view of a graph."""
         return cls(
             [VertexView(*vertex) for vertex in graph.nodes.values() if vertex.kind != OP],
             [EdgeView(edge.job_id, edge.predecessor, edge.awaited) for edge in graph.edges],

@@ -1,4 +1,4 @@
-"""Jobs, as others see them."""
+"""Views of jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.queries import Predecessor
 from vox_mesh.model.jobs.records import Job, matches
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.rhythm import stamped
+from vox_mesh.views.rhythm import stamp_of
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class JobView:
 
     @classmethod
     def of(cls, job: Job) -> JobView:
-        """A job as it stands."""
+        """Return the view of a job."""
         return JobView(**_columns(job))
 
 
 def _columns(job: Job) -> dict[str, Any]:
     row = job._asdict()
-    del row["id"], row["seed"]  # nobody else has a use for them
+    del row["id"], row["seed"]  # internal columns
     return row | {"manifest": orjson.loads(job.manifest), "output_artifacts": job.outputs}
 
 
@@ -71,7 +71,7 @@ class PredecessorView:
 
     @classmethod
     def of(cls, edge: Predecessor) -> PredecessorView:
-        """One that a job waits for."""
+        """Return the view of a predecessor."""
         return cls(edge.predecessor, edge.awaited, edge.state, edge.kind)
 
 
@@ -93,7 +93,7 @@ class WholeJobView(JobView):
     def whole(
         cls, job: Job, predecessors: Sequence[Predecessor], successors: Sequence[str], note: Note
     ) -> WholeJobView:
-        """A job with all of this."""
+        """Return the view of a job with its predecessors, successors and last note."""
         return cls(
             **_columns(job),
             predecessors=[PredecessorView.of(each) for each in predecessors],
@@ -105,8 +105,8 @@ class WholeJobView(JobView):
         )
 
 
-async def whole_job(mesh: MeshServices, reference: str) -> WholeJobView:
-    """All that is known of the job with this id, beginning of an id, or ULID."""
+async def show_whole_job(mesh: MeshServices, reference: str) -> WholeJobView:
+    """Return all details of the job with this id, id prefix or ULID."""
     job = await mesh.jobs.find(reference)
     roster, names = mesh.jobs.roster, [job.job_id]
     note = await mesh.jobs.notes.of(job.job_id, fresh=True)
@@ -116,15 +116,15 @@ async def whole_job(mesh: MeshServices, reference: str) -> WholeJobView:
 
 
 async def _stamp_of_outputs(mesh: MeshServices, job: Job) -> dict[str, Any]:
-    """When what a job left behind was kept: with the op that ended it."""
+    """Return the timestamp of a job's outputs: that of the op that ended it."""
     with suppress(NotKnown):
         await mesh.rhythm.look()
         hlc = (await mesh.oplog.find(job.last_op)).hlc
-        return {**stamped(mesh, hlc)._asdict(), "hlc": hlc}
+        return {**stamp_of(mesh, hlc)._asdict(), "hlc": hlc}
     return {}
 
 
-# --- what was done -------------------------------------------------------------------------------
+# --- results of actions --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class ScheduledView:
 
     @classmethod
     def of(cls, scheduled: Scheduled) -> ScheduledView:
-        """What came of it."""
+        """Return the view of a scheduled job."""
         return cls(*scheduled)
 
 
@@ -150,7 +150,7 @@ class RetriedView(ScheduledView):
 
     @classmethod
     def again(cls, job: Job, scheduled: Scheduled) -> RetriedView:
-        """What came of it."""
+        """Return the view of a retried job."""
         return cls(*scheduled, job.job_id)
 
 
@@ -162,11 +162,11 @@ class AbortedView(JobView):
 
     @classmethod
     def ended(cls, job: Job, *, aborted: bool) -> AbortedView:
-        """What came of it."""
+        """Return the view of an aborted job."""
         return cls(**_columns(job), aborted=aborted)
 
 
-# --- many of them --------------------------------------------------------------------------------
+# --- many jobs -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ _NONE = dict.fromkeys(("pending", "claimed", "running", "succeeded", "failed", "
 
 
 async def job_counts(mesh: MeshServices, pattern: str | None = None) -> list[CountView]:
-    """How many jobs there are of each kind, or of the kinds that a pattern is of."""
+    """Return the number of jobs by kind and state, optionally of kinds that match a pattern."""
     counts, oldest = await mesh.jobs.roster.counts(), await mesh.jobs.roster.oldest_pending()
     return [
         CountView(kind, **_NONE | of_kind, oldest_ms=oldest.get(kind))
@@ -197,7 +197,7 @@ async def job_counts(mesh: MeshServices, pattern: str | None = None) -> list[Cou
 
 
 async def ready_jobs(mesh: MeshServices, pattern: str | None, limit: int) -> list[Job]:
-    """The first so many that could be claimed now."""
+    """Return the first jobs that could be claimed now."""
     roster = mesh.jobs.roster
     kinds = [each for each in (await roster.situation()).kinds if pattern is None or matches(pattern, each)]
     return await roster.ready(kinds, limit)
@@ -215,5 +215,5 @@ class PieceView:
 
     @classmethod
     def of(cls, piece: Piece) -> PieceView:
-        """A piece as it was kept."""
+        """Return the view of a piece of output."""
         return cls(*piece)

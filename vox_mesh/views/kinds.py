@@ -1,4 +1,4 @@
-"""Kinds of job, and what is decided of them."""
+"""Views of job kinds and their rules."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class KindView:
 
     @classmethod
     def of(cls, rules: KindRules) -> KindView:
-        """The rules of a kind."""
+        """Return the view of a kind's rules."""
         switches = {"is_paused": bool(rules.is_paused), "is_audited": bool(rules.is_audited)}
         return cls(**rules._asdict() | switches)
 
 
 async def rules_of(mesh: MeshServices, kind: str) -> KindRules:
-    """What is decided of a kind, be it nothing."""
+    """Return the rules of a kind, empty if there are none."""
     return (await mesh.jobs.roster.situation()).rules.get(kind) or KindRules(kind)

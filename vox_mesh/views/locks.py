@@ -1,4 +1,4 @@
-"""Locks, as others see them and as their holders do."""
+"""Views of locks, for everyone and for their holders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HoldView:
 
     @classmethod
     def of(cls, holder: Holder) -> HoldView:
-        """A hold as everyone sees it."""
+        """Return the view of a hold, for everyone."""
         row = holder._asdict()
         del row["now_ms"], row["request_id"]
         return cls(**row, age_ms=round(holder.age_s * 1_000), left_ms=round(holder.left_s * 1_000))
@@ -51,17 +51,17 @@ class LockView:
 
     @classmethod
     def of(cls, held: Lock) -> LockView:
-        """A lock as its holder has it."""
+        """Return the view of a lock, for its holder."""
         return cls(
             *(held.keys, held.fence_token, held.holder_node, held.holder_agent),
             *(held.is_shared, held.expires_at),
         )
 
 
-async def lock_desk(
+async def choose_lock_service(
     mesh: MeshServices, *, ttl: float | None, until: str | None, **asked: Any
 ) -> tuple[Locks | BeatLocks, dict[str, Any]]:
-    """Who is asked for a lock, and how: it is for a time, or until a boundary of the rhythm."""
+    """Return the service to ask for a lock and its arguments: by TTL, or until a rhythm boundary."""
     if until is None:
         return mesh.locks, {**asked, "ttl": ttl}
     if ttl is not None:
@@ -70,17 +70,17 @@ async def lock_desk(
     return mesh.rhythm.holds, {**asked, "until": until}
 
 
-async def held_under(mesh: MeshServices, key: str, token: int) -> Lock:
-    """The lock that is held on a key under this token."""
+async def find_held_lock(mesh: MeshServices, key: str, token: int) -> Lock:
+    """Return the lock held on a key under this token."""
     try:
         return await mesh.locks.find(key, token)
     except StaleFence:
         raise _not_held(key, token) from None
 
 
-async def let_go(mesh: MeshServices, key: str, token: int) -> Lock:
-    """Release the lock that is held on a key under this token, with all of its keys."""
-    held = await held_under(mesh, key, token)
+async def release_lock_under(mesh: MeshServices, key: str, token: int) -> Lock:
+    """Release the lock held on a key under this token, with all of its keys."""
+    held = await find_held_lock(mesh, key, token)
     if not await mesh.locks.release(held):
         raise _not_held(key, token)
     return held

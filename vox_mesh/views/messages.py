@@ -1,4 +1,4 @@
-"""Messages, as others see them."""
+"""Views of messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vox_mesh.messages.claims import is_relayed
 from vox_mesh.messages.queries import Thread
 from vox_mesh.model.messages.records import Message, MessageState
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.rhythm import stamped
+from vox_mesh.views.rhythm import stamp_of
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class MessageView:
 
     @classmethod
     def of(cls, mesh: MeshServices, message: Message) -> MessageView:
-        """A message, whatever became of it."""
+        """Return the view of a message in any state."""
         row = message._asdict()
         del row["signature"]
-        window, beat_index = stamped(mesh, message.hlc)
+        window, beat_index = stamp_of(mesh, message.hlc)
         is_acked = message.state == MessageState.ACKED
         more = {"window": window, "beat_index": beat_index, "acknowledged": is_acked}
         return cls(**row | more | {"payload": message.body})
@@ -69,21 +69,21 @@ class ThreadView:
 
     @classmethod
     def of(cls, thread: Thread) -> ThreadView:
-        """A thread by column."""
+        """Return the view of a thread."""
         return cls(*thread)
 
 
-async def found(mesh: MeshServices, beginning: str) -> Message:
-    """The message whose id begins like this."""
+async def find_message(mesh: MeshServices, beginning: str) -> Message:
+    """Return the message whose id begins with this text."""
     message = await mesh.bus.letters.find(beginning) if beginning else None
     if message is None:
         raise NotKnown(f"there is no message {beginning}", hint="see `vox-mesh messages list`")
     return message
 
 
-async def held(mesh: MeshServices, beginning: str, claim_owner: str) -> Message:
-    """The message under this claim. Whether that is so, the database says."""
-    message = (await found(mesh, beginning))._replace(claim_owner=claim_owner)
-    if is_relayed(message):  # that is known to a node alone
+async def find_claimed_message(mesh: MeshServices, beginning: str, claim_owner: str) -> Message:
+    """Return the message with this claim. Whether the claim is valid is checked by the database."""
+    message = (await find_message(mesh, beginning))._replace(claim_owner=claim_owner)
+    if is_relayed(message):  # known only to its node
         raise mesh.bus.stats.refuse(message)
     return message

@@ -1,4 +1,4 @@
-"""Nodes and workers, as others see them."""
+"""Views of nodes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NodeView:
 
     @classmethod
     def of(cls, node: Node, role: str) -> NodeView:
-        """A node in its role."""
+        """Return the view of a node in its role."""
         row = node._asdict()
         del row["now_ms"]  # the same for all
         return cls(
@@ -68,12 +68,12 @@ class NodeView:
 
 
 def kinds_of(node: Node) -> list[str]:
-    """The kinds of job that a node says it works on."""
+    """Return the job kinds a node announces."""
     return _texts(node.kinds)
 
 
 def faults_of(node: Node) -> list[str]:
-    """Why a node says that it is not ready."""
+    """Return the reasons a node reports for not being ready."""
     return _texts(node.faults or "[]")
 
 
@@ -86,14 +86,14 @@ def _texts(said: str) -> list[str]:
 
 
 async def with_roles(mesh: MeshServices, found: list[Node]) -> list[tuple[Node, str]]:
-    """These nodes, each with its role."""
+    """Return these nodes, each with its role."""
     owner, coordinator = await mesh.roles.owner(), await mesh.roles.coordinator()
-    told: list[tuple[Node, str]] = []
+    with_role: list[tuple[Node, str]] = []
     for node in found:
         roles = []
         if owner is not None and owner.node_id == node.node_id:
             roles.append(_OWNER)
         if coordinator is not None and coordinator.node_id == node.node_id:
             roles.append(_COORDINATOR)
-        told.append((node, "+".join(roles) or ("worker" if kinds_of(node) else "peer")))
-    return told
+        with_role.append((node, "+".join(roles) or ("worker" if kinds_of(node) else "peer")))
+    return with_role

@@ -1,4 +1,4 @@
-"""Entries of the log, as others see them."""
+"""Views of op log entries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vox_mesh.oplog.export import record_of
 from vox_mesh.oplog.op_kinds import END_PHRASE, RESOLVE, SET_TEMPO, TEMPO_DECISION
 from vox_mesh.oplog.pending_ops import Waiting
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.rhythm import stamped
+from vox_mesh.views.rhythm import stamp_of
 
 _TOPICS: Final = {
     **dict.fromkeys(JOB_OPS, "job"),
@@ -24,17 +24,17 @@ _TOPICS: Final = {
 _OTHER: Final = "op"
 
 ENTRY_TOPICS: Final = frozenset({*_TOPICS.values(), _OTHER})
-"""What entries can be about."""
+"""The topics of entries."""
 
 
 def topic_of(entry: LogEntry) -> str:
-    """What an entry is about, in a word."""
+    """Return the topic of an entry."""
     return _TOPICS.get(entry.kind, _OTHER)
 
 
 def stamped_record(mesh: MeshServices, entry: LogEntry) -> dict[str, Any]:
-    """An entry for a JSON encoder, with the bar and the beat of its time."""
-    return {**record_of(entry), **stamped(mesh, entry.hlc)._asdict()}
+    """Return an entry for a JSON encoder, with the bar and beat of its timestamp."""
+    return {**record_of(entry), **stamp_of(mesh, entry.hlc)._asdict()}
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class EntryView:
 
     @classmethod
     def of(cls, mesh: MeshServices, entry: LogEntry) -> EntryView:
-        """An entry as the log has it."""
-        told = {**entry._asdict(), **stamped_record(mesh, entry)}
-        return cls(**{name: told[name] for name in cls.__dataclass_fields__})
+        """Return the view of an entry."""
+        columns = {**entry._asdict(), **stamped_record(mesh, entry)}
+        return cls(**{name: columns[name] for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class ChainView:
 
     @classmethod
     def of(cls, report: ChainReport) -> ChainView:
-        """A report by column."""
+        """Return the view of a chain's report."""
         return cls(*report)
 
 
@@ -100,13 +100,13 @@ class StandingView:
 
     @classmethod
     def of(cls, waits: Waiting) -> StandingView:
-        """One that was not applied."""
+        """Return the view of an op that was not applied."""
         state = "waiting" if waits.dropped is None else "dropped"
         return cls(waits.op_id, waits.node_id, waits.kind, state, waits.dropped, waits.waits_for)
 
 
 async def standing_of(mesh: MeshServices, op_id: str) -> StandingView:
-    """How an op stands."""
+    """Return the state of an op."""
     entry = await mesh.oplog.find(op_id)
     waits = await mesh.deferral.waiting_for(op_id)
     if waits is not None:

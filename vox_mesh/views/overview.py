@@ -1,4 +1,4 @@
-"""The whole mesh at one moment: what a screen, a page or a demo shows of it."""
+"""The overview: the whole mesh at one moment, for a screen, a page or a demo."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.views.nodes import NodeView, with_roles
 from vox_mesh.views.rhythm import BeatView, report_of
 
-MOST: Final = 200
-"""So many of each sort are told of."""
+MAX_ITEMS: Final = 200
+"""The maximum number of items of each sort."""
 
 _SQL: Final = named("overview")
-_LOOK_S: Final = 3.0
+_READ_TIMEOUT_S: Final = 3.0
 
-_GONE: Final = {NodeState.DEAD: 1, NodeState.LEFT: 2}
-_JOBS_FIRST: Final = (
+_GONE_ORDER: Final = {NodeState.DEAD: 1, NodeState.LEFT: 2}
+_JOB_ORDER: Final = (
     *(JobState.RUNNING, JobState.CLAIMED, JobState.FAILED),
     *(JobState.PENDING, JobState.ABORTED, JobState.SUCCEEDED),
 )
-_MAIL_FIRST: Final = ("overdue", "dead", "unread", "claimed")
+_MESSAGE_ORDER: Final = ("overdue", "dead", "unread", "claimed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,27 +180,27 @@ class Overview:
 
     @property
     def live(self) -> int:
-        """How many nodes are there that have neither left nor died."""
-        return sum(node.state not in _GONE for node in self.nodes)
+        """The number of nodes that have neither left nor died."""
+        return sum(node.state not in _GONE_ORDER for node in self.nodes)
 
     @property
     def replica_lags_ms(self) -> list[int]:
-        """How far the replicas of live nodes are behind, by their own account."""
-        live = (node for node in self.nodes if node.state not in _GONE)
+        """The replica lags that live nodes report."""
+        live = (node for node in self.nodes if node.state not in _GONE_ORDER)
         return [node.replica_lag_ms for node in live if node.replica_lag_ms is not None]
 
     def jobs_in(self, state: str) -> int:
-        """How many jobs there are in a state."""
+        """Return the number of jobs in a state."""
         return sum(kind.jobs.get(state, 0) for kind in self.kinds)
 
 
 async def overview(mesh: MeshServices) -> Overview:
-    """The mesh as it is now."""
-    return await Lookout(mesh).look()
+    """Return the current overview."""
+    return await OverviewReader(mesh).look()
 
 
-class Lookout:
-    """Looks at one mesh again and again; what seldom changes is not asked for again."""
+class OverviewReader:
+    """Reads the overview of one mesh repeatedly; rarely changing parts are cached."""
 
     def __init__(self, mesh: MeshServices) -> None:
         self._mesh = mesh
@@ -209,30 +209,30 @@ class Lookout:
         self._tempos: str | None = None
 
     async def look(self) -> Overview:
-        """The mesh as it is now, by one question to the database, which is to answer within seconds."""
+        """Return the current overview, read with one query that has a deadline of some seconds."""
         store = self._mesh.store
         started = time.monotonic()
-        values = (*store.tenant[:2], MOST, MESH_PREFIX + OFFICE)
-        # Times are told by the clock of whoever answers, and that is to be the database.
-        row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_LOOK_S))[0]
+        values = (*store.tenant[:2], MAX_ITEMS, MESH_PREFIX + OFFICE)
+        # Read from the primary: times are relative to its clock.
+        row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_READ_TIMEOUT_S))[0]
         took_ms = (time.monotonic() - started) * 1_000
         try:
-            async with asyncio.timeout(_LOOK_S):
+            async with asyncio.timeout(_READ_TIMEOUT_S):
                 nodes = await self._nodes(row)
                 rhythm = await self._rhythm(row)
                 database = await self._database(took_ms)
         except TimeoutError:
-            raise NoAnswer(f"no answer came within {_LOOK_S:g} s") from None
-        return _told(row, nodes, rhythm, database)
+            raise NoAnswer(f"no answer came within {_READ_TIMEOUT_S:g} s") from None
+        return _make_overview(row, nodes, rhythm, database)
 
     async def _nodes(self, row: Row) -> list[NodeView]:
         found = [Node._make((*each, row["now_ms"])) for each in orjson.loads(row["nodes"])]
-        known_by = (row["roles"], {node.node_id: node.kinds for node in found})
-        if self._roles[0] != known_by:
+        roles_key = (row["roles"], {node.node_id: node.kinds for node in found})
+        if self._roles[0] != roles_key:
             roles = {node.node_id: role for node, role in await with_roles(self._mesh, found)}
-            self._roles = known_by, roles
+            self._roles = roles_key, roles
         views = [NodeView.of(node, self._roles[1][node.node_id]) for node in found]
-        return sorted(views, key=lambda each: (_GONE.get(NodeState(each.state), 0), each.node_id))
+        return sorted(views, key=lambda each: (_GONE_ORDER.get(NodeState(each.state), 0), each.node_id))
 
     async def _rhythm(self, row: Row) -> RhythmLine:
         rhythm = self._mesh.rhythm
@@ -256,7 +256,9 @@ class Lookout:
         )
 
 
-def _told(row: Row, nodes: Sequence[NodeView], rhythm: RhythmLine, database: DatabaseLine) -> Overview:
+def _make_overview(
+    row: Row, nodes: Sequence[NodeView], rhythm: RhythmLine, database: DatabaseLine
+) -> Overview:
     now_ms: int = row["now_ms"]
     waiters = [_waiter(each, now_ms) for each in orjson.loads(row["waiters"])]
     locks = tuple(_lock(each, waiters, now_ms) for each in orjson.loads(row["locks"]))
@@ -268,11 +270,11 @@ def _told(row: Row, nodes: Sequence[NodeView], rhythm: RhythmLine, database: Dat
         nodes=tuple(nodes),
         draining=tuple(orjson.loads(row["drains"])),
         kinds=_kinds(row, now_ms),
-        jobs=tuple(sorted(jobs, key=lambda job: _JOBS_FIRST.index(JobState(job.state)))),
+        jobs=tuple(sorted(jobs, key=lambda job: _JOB_ORDER.index(JobState(job.state)))),
         locks=locks,
         waiters=tuple(each for each in waiters if each.lock_key not in held),
         mail=Mail(*orjson.loads(row["mail"])),
-        messages=tuple(sorted(messages, key=lambda each: _MAIL_FIRST.index(each.standing))),
+        messages=tuple(sorted(messages, key=lambda each: _MESSAGE_ORDER.index(each.standing))),
         open_conflicts=row["open_conflicts"],
         conflicts=tuple(_conflict(each, now_ms) for each in orjson.loads(row["conflicts"])),
         last_op_id=row["last_op_id"] or 0,

@@ -1,4 +1,4 @@
-"""What can be said for what jobs did: proofs that hold or not, and the roster beside the log."""
+"""Views of proofs, and of the comparison of the jobs table with the op log."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class ProofView:
     remarks: list[str]
 
 
-async def verified(mesh: MeshServices, reference: str) -> ProofView:
-    """Whether the proof of a job holds."""
+async def verify_proof(mesh: MeshServices, reference: str) -> ProofView:
+    """Verify the proof of a job."""
     job = await mesh.jobs.find(reference)
     faults, remarks, proof = await _verifier(mesh).check(job)
-    told = None if faults or proof is None else trailers(proof)
-    return ProofView(job.job_id, job.state, told, not faults, faults, remarks)
+    proof_trailers = None if faults or proof is None else trailers(proof)
+    return ProofView(job.job_id, job.state, proof_trailers, not faults, faults, remarks)
 
 
 class Bundled(NamedTuple):
-    """All that is needed to check a job's proof elsewhere; with faults, there is no text."""
+    """Everything needed to verify a job's proof elsewhere; with faults, there is no text."""
 
     job_id: str
     text: str
     faults: list[str]
 
 
-async def bundled(mesh: MeshServices, reference: str) -> Bundled:
-    """The bundle of a job, if its proof holds."""
+async def bundle_proof(mesh: MeshServices, reference: str) -> Bundled:
+    """Return the bundle of a job, if its proof is valid."""
     job = await mesh.jobs.find(reference)
     verifier = _verifier(mesh)
     faults, _, proof = await verifier.check(job)
@@ -52,7 +52,7 @@ def _verifier(mesh: MeshServices) -> Verifier:
     return Verifier(mesh.oplog, mesh.artifacts)
 
 
-# --- the roster and the log ----------------------------------------------------------------------
+# --- jobs table and op log -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class RebuildView:
     repaired: bool
 
 
-async def rebuilt(mesh: MeshServices, *, repair: bool = False) -> RebuildView:
-    """The roster compared with the log that it follows from, or made as the log has it."""
+async def rebuild_roster(mesh: MeshServices, *, repair: bool = False) -> RebuildView:
+    """Compare the jobs table with the op log, or with `repair` rebuild it from the log."""
     rebuild = Rebuild(mesh.store)
     differences = await (rebuild.repair() if repair else rebuild.check())
     return RebuildView(

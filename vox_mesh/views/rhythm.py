@@ -1,4 +1,4 @@
-"""The rhythm, as others see it: the beat of now, promises, what was said of tasks, and when things were."""
+"""Views of the rhythm: the current beat, stamps, reports, promises and status claims."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BeatView:
 
     @classmethod
     def of(cls, frame: BeatFrame, leader: str | None) -> BeatView:
-        """A frame as it is shown."""
+        """Return the view of a frame."""
         window_ms = frame.epoch_ms - (frame.beat_index - 1) * frame.beat_ms
         return cls(
             **frame.document(),
@@ -54,7 +54,7 @@ class BeatView:
 
 
 async def beat_of(mesh: MeshServices) -> BeatView:
-    """The beat of now."""
+    """Return the current beat."""
     await mesh.rhythm.look()
     leader = await mesh.rhythm.leader()
     return BeatView.of(mesh.rhythm.frame(), None if leader is None else leader.node_id)
@@ -62,7 +62,7 @@ async def beat_of(mesh: MeshServices) -> BeatView:
 
 @dataclass(frozen=True)
 class AgreementView:
-    """Whether live nodes go by the policy that was announced; `differing` are those that do not."""
+    """Whether live nodes follow the announced policy; `differing` lists the nodes that do not."""
 
     tempo_bpm: float
     leader: str | None
@@ -70,15 +70,17 @@ class AgreementView:
 
 
 async def agreement_of(mesh: MeshServices) -> AgreementView:
-    """Whether they do. A node that has not said so by the second bar goes by another."""
+    """Return the agreement of live nodes. A node may follow an older policy for two bars."""
     rhythm, now_ms = mesh.rhythm, mesh.rhythm.times.now_ms
     entry, leader = (await rhythm.policies.look(fresh=True)).at(now_ms), await rhythm.leader()
     differing: list[str] = []
     if now_ms - entry.anchor_ms >= LEAD_BARS * entry.tempo.bar_ms:
         live = {node.node_id for node in await mesh.nodes.live_nodes_from_db()}
-        said = await rhythm.policies.said()
+        policies = await rhythm.policies.read_pulses()
         differing = sorted(
-            node_id for node_id in live & said.keys() if said[node_id].policy_hash != entry.policy_hash
+            node_id
+            for node_id in live & policies.keys()
+            if policies[node_id].policy_hash != entry.policy_hash
         )
     return AgreementView(entry.tempo.bpm, None if leader is None else leader.node_id, differing)
 
@@ -87,14 +89,14 @@ async def agreement_of(mesh: MeshServices) -> AgreementView:
 
 
 class Stamped(NamedTuple):
-    """In which bar and beat something was; nothing, if it does not say when that was."""
+    """The bar and beat of an event; empty if its time is unknown."""
 
     window: str | None
     beat_index: int | None
 
 
-def stamped(mesh: MeshServices, hlc: Any) -> Stamped:
-    """In which bar and beat a hybrid time lies. What somebody else wrote may be no time at all."""
+def stamp_of(mesh: MeshServices, hlc: Any) -> Stamped:
+    """Return the bar and beat of a hybrid timestamp; empty if it is malformed."""
     try:
         stamp = mesh.rhythm.stamp(hlc)
     except (BadValue, TypeError, AttributeError):
@@ -106,7 +108,7 @@ def stamped(mesh: MeshServices, hlc: Any) -> Stamped:
 
 
 def report_of(document: str | None) -> BarReport | None:
-    """A stored report; nothing, if there is none, or a newer version has written it."""
+    """Return a stored report; `None` if there is none, or a newer version wrote it."""
     if document is None:
         return None
     try:
@@ -140,7 +142,7 @@ class PromiseView:
 
     @classmethod
     def of(cls, thread: HelpThread) -> PromiseView:
-        """A thread by column."""
+        """Return the view of a help thread."""
         return cls(*thread)
 
 
@@ -161,10 +163,10 @@ class StatusView:
 
     @classmethod
     def of(cls, mesh: MeshServices, claim: StatusClaim) -> StatusView:
-        """A claim, in the beat of its time."""
+        """Return the view of a claim, in the beat of its timestamp."""
         stamp = mesh.rhythm.stamp(claim.hlc)
-        said = {**asdict(claim), "wait_for": list(claim.wait_for), "beat_index": stamp.beat_index}
-        return cls(**said, window=stamp.window)
+        columns = {**asdict(claim), "wait_for": list(claim.wait_for), "beat_index": stamp.beat_index}
+        return cls(**columns, window=stamp.window)
 
 
 # --- addresses -----------------------------------------------------------------------------------
@@ -186,19 +188,19 @@ class MomentView:
 
 
 async def moment_of(mesh: MeshServices, address: Address) -> MomentView:
-    """When an address means, seen from now."""
+    """Return the time an address refers to, relative to now."""
     rhythm = mesh.rhythm
     await rhythm.look()
     now_ms, plan = rhythm.times.now_ms, rhythm.ground.plan
-    found = resolve(address, plan, now_ms)
+    resolved = resolve(address, plan, now_ms)
     return MomentView(
         address=str(address),
-        at=iso_of(found.at_ms),
-        at_ms=found.at_ms,
-        delta_beats=plan.timeline.delta_beats(now_ms, found.at_ms),
-        beat_index=found.beat.index,
-        beat_epoch=iso_of(found.beat.epoch_ms),
-        phase=found.phase,
-        window=window_id(plan.at(found.at_ms).policy.cluster_id, found.beat.window_ms),
-        window_ms=found.beat.window_ms,
+        at=iso_of(resolved.at_ms),
+        at_ms=resolved.at_ms,
+        delta_beats=plan.timeline.delta_beats(now_ms, resolved.at_ms),
+        beat_index=resolved.beat.index,
+        beat_epoch=iso_of(resolved.beat.epoch_ms),
+        phase=resolved.phase,
+        window=window_id(plan.at(resolved.at_ms).policy.cluster_id, resolved.beat.window_ms),
+        window_ms=resolved.beat.window_ms,
     )

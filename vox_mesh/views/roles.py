@@ -1,4 +1,4 @@
-"""Roles and routes, as others see them."""
+"""Views of roles and routes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OwnerView:
 
     @classmethod
     def of(cls, owner: Owner) -> OwnerView:
-        """The owner by column."""
+        """Return the view of the owner."""
         return cls(*owner)
 
 
@@ -37,7 +37,7 @@ class CoordinatorView:
 
     @classmethod
     def of(cls, coordinator: Coordinator) -> CoordinatorView:
-        """The coordinator by column."""
+        """Return the view of the coordinator."""
         state = "unknown" if coordinator.node is None else coordinator.node.state.value
         return cls(coordinator.node_id, state, coordinator.is_drifting, coordinator.op_id, coordinator.hlc)
 
@@ -90,7 +90,7 @@ class KeyView:
 
 
 async def roles_of(mesh: MeshServices) -> RolesView:
-    """All roles."""
+    """Return all roles."""
     owner, coordinator = await mesh.roles.owner(), await mesh.roles.coordinator()
     return RolesView(
         None if owner is None else OwnerView.of(owner),
@@ -100,7 +100,7 @@ async def roles_of(mesh: MeshServices) -> RolesView:
 
 
 async def routes_of(mesh: MeshServices) -> list[RouteView]:
-    """All routes."""
+    """Return all routes."""
     states = {node.node_id: node.state.value for node in await mesh.nodes.all()}
     return [
         RouteView(kind, node_id, states.get(node_id, "unknown"))
@@ -109,28 +109,28 @@ async def routes_of(mesh: MeshServices) -> list[RouteView]:
 
 
 async def route(mesh: MeshServices, kind: str, node_id: str) -> RoutedView:
-    """Have jobs of a kind go to a node only."""
+    """Route jobs of a kind to one node."""
     if await mesh.nodes.find(node_id) is None:
         raise NotKnown(f"no node {node_id!r} was ever here", hint="see `vox-mesh nodes --all`")
-    return await _routed(mesh, kind, node_id)
+    return await _set_route(mesh, kind, node_id)
 
 
 async def clear_route(mesh: MeshServices, kind: str) -> RoutedView:
-    """Have jobs of a kind go anywhere again."""
+    """Remove the route of a kind."""
     if kind not in await mesh.roles.routes():
         raise NotKnown(f"there is no route for {kind}", hint="see `vox-mesh route list`")
-    return await _routed(mesh, kind, None)
+    return await _set_route(mesh, kind, None)
 
 
-async def _routed(mesh: MeshServices, kind: str, node_id: str | None) -> RoutedView:
-    async with explaining_refusals(mesh):
+async def _set_route(mesh: MeshServices, kind: str, node_id: str | None) -> RoutedView:
+    async with explain_refusals(mesh):
         op = await mesh.roles.route_kind(kind, node_id)
     return RoutedView(op.key, kind, node_id)
 
 
 async def rekey(mesh: MeshServices, node_id: str, key: str | None) -> KeyView:
-    """Accept a new key for a node; without one, the key that it came with."""
-    async with explaining_refusals(mesh):
+    """Accept a new key for a node; by default, the key that was rejected."""
+    async with explain_refusals(mesh):
         request = await mesh.roles.key_request(node_id)
         asked = None if request is None else request.public_key
         accepted, op = await mesh.roles.rekey(node_id, key or asked)
@@ -140,8 +140,8 @@ async def rekey(mesh: MeshServices, node_id: str, key: str | None) -> KeyView:
 
 
 @asynccontextmanager
-async def explaining_refusals(mesh: MeshServices) -> AsyncIterator[None]:
-    """Add what to do to a refusal of what only the owner may do."""
+async def explain_refusals(mesh: MeshServices) -> AsyncIterator[None]:
+    """Add a hint to refusals of actions that only the owner may take."""
     try:
         yield
     except Refused as refused:

@@ -1,4 +1,4 @@
-"""Tempo policies, as others see them."""
+"""Views of tempo policies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PolicyView:
 
     @classmethod
     def of(cls, entry: PlanEntry) -> PolicyView:
-        """An entry of the plan."""
+        """Return the view of a plan entry."""
         return cls(
             policy_hash=entry.policy_hash,
             tempo_bpm=entry.tempo.bpm,
@@ -52,7 +52,7 @@ class PoliciesView:
 
 
 async def policies_of(mesh: MeshServices) -> PoliciesView:
-    """The policies of a mesh, as the database has them."""
+    """Return the policies of a mesh, read from the primary."""
     plan, now_ms = await mesh.rhythm.policies.look(fresh=True), mesh.rhythm.times.now_ms
     coming = [PolicyView.of(entry) for entry in plan.entries if entry.anchor_ms > now_ms]
     return PoliciesView(PolicyView.of(plan.at(now_ms)), coming, now_ms)

@@ -1,4 +1,4 @@
-"""Workers, as others see them."""
+"""Views of workers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WorkerView:
 
     @classmethod
     def of(cls, node: Node, situation: Situation) -> WorkerView:
-        """A worker as things stand."""
+        """Return the view of a worker."""
         return cls(
             node_id=node.node_id,
             state=node.state.value,
@@ -40,7 +40,7 @@ class WorkerView:
 
 
 async def workers(mesh: MeshServices) -> list[WorkerView]:
-    """All workers; nodes that are gone, as long as they have jobs in hand or are not to take any."""
+    """Return all workers; dead nodes only if they have jobs or are drained."""
     situation = await mesh.jobs.roster.situation()
     return [
         WorkerView.of(node, situation)
@@ -51,8 +51,8 @@ async def workers(mesh: MeshServices) -> list[WorkerView]:
     ]
 
 
-async def worker_named(mesh: MeshServices, node_id: str) -> WorkerView:
-    """A node, as a worker."""
+async def find_worker(mesh: MeshServices, node_id: str) -> WorkerView:
+    """Return a node as a worker."""
     node = await mesh.nodes.find(node_id)
     if node is None:
         raise NotKnown(f"no node {node_id!r} was ever here", hint="see `vox-mesh nodes --all`")

@@ -21,7 +21,7 @@ from vox_mesh import Mesh, Settings
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.top.feed import Feed
 from vox_mesh.top.running import fed
-from vox_mesh.views.overview import MOST, Lookout, overview
+from vox_mesh.views.overview import MAX_ITEMS, OverviewReader, overview
 
 _BUILDER: Final = "builder-1"
 _HEARTBEATS: Final = "UPDATE mesh_heartbeats SET"
@@ -287,7 +287,7 @@ async def test_one_look_asks_a_server_one_question(tmp_path: Path, shared_server
         settings = MESH.settings(tmp_path, shared_server, db_url=gateway.url)
         async with Mesh.open(settings) as node, Mesh.open_command(settings) as mesh:
             await node.roles.designate_coordinator(node.identity.node_id)
-            lookout = Lookout(mesh)
+            lookout = OverviewReader(mesh)
             await lookout.look()
             before = gateway.messages
             seen = await lookout.look()
@@ -298,15 +298,15 @@ async def test_one_look_asks_a_server_one_question(tmp_path: Path, shared_server
 async def test_the_overview_counts_all_and_tells_of_some(tmp_path: Path) -> None:
     async with Mesh.open(MEMORY.settings(tmp_path, None)) as node:
         await node.jobs.schedule_all(
-            [Manifest.of(kind="many", payload=n) for n in range(MOST + 50)], new=True
+            [Manifest.of(kind="many", payload=n) for n in range(MAX_ITEMS + 50)], new=True
         )
         await node.job_kinds.pause("many")
         await node.job_kinds.drain(node.identity.node_id)
         await node.bus.send("b", "hello", sender="a")
         seen = await overview(node)
         (kind,) = seen.kinds
-        assert (kind.jobs, kind.is_paused) == ({"pending": MOST + 50}, True)
-        assert (len(seen.jobs), seen.jobs_in("pending")) == (MOST, MOST + 50)
+        assert (kind.jobs, kind.is_paused) == ({"pending": MAX_ITEMS + 50}, True)
+        assert (len(seen.jobs), seen.jobs_in("pending")) == (MAX_ITEMS, MAX_ITEMS + 50)
         assert (seen.mail.unread, seen.draining) == (1, (node.identity.node_id,))
         assert seen.last_op_id == await node.oplog.last_id()
         assert seen.database.home == "memory"

@@ -267,7 +267,7 @@ async def test_what_was_lost_with_a_worker_is_charged_once_until_the_end_of_its_
     lease = Statement(
         "UPDATE phrase_begins SET lease_until_ms = began_ms + 5000 WHERE scope_id = ?1", node.store.tenant[:1]
     )
-    await node.store.write(Script(*map(budgets.begun, begins), lease))
+    await node.store.write(Script(*map(budgets.record_begin, begins), lease))
     told = replace(ended(node, 7), phrase_id=begins[0].phrase_id, job_id="long-ago")
     for _ in range(2):
         await budgets.charge_lost("another", fresh=True)  # the other one may only be late
@@ -280,7 +280,7 @@ async def test_what_was_lost_with_a_worker_is_charged_once_until_the_end_of_its_
     (found,) = await budgets.report("agent:ann")
     assert found.phrases == 2
     assert found.bu == pytest.approx(2.0)
-    await node.store.write(Script(*map(budgets.begun, begins)))  # from the spool, after all of that
+    await node.store.write(Script(*map(budgets.record_begin, begins)))  # from the spool, after all of that
     await budgets.charge_lost("just-now", fresh=True)
     assert [each.bu for each in await budgets.report("agent:ann")] == [pytest.approx(2.0)]
 
@@ -330,14 +330,14 @@ async def test_how_budgets_stand_is_looked_at_once_a_beat(node: MeshNode) -> Non
     slow = Tempo(bpm=1 / 60, bar_len=8, anchor_ms=ground.times.now_ms)
     ground.plan = Plan(replace(ground.entry, tempo=slow))
     assert await budgets.standings() == {}
-    assert budgets.look_again_ms is None
+    assert budgets.next_check_ms is None
     await budgets.set("agent:ann", Budget(max_bu=1))
     assert await budgets.standings() == {}
-    assert budgets.look_again_ms == slow.anchor_ms + slow.beat_ms
+    assert budgets.next_check_ms == slow.anchor_ms + slow.beat_ms
     ground.plan = Plan(replace(ground.entry, tempo=Tempo(bpm=600, bar_len=8)))
     assert {*await budgets.standings()} == {"agent:ann"}
     await budgets.set("agent:bob", Budget(max_bu=1))
-    await ground.times.until(budgets.look_again_ms or 0)
+    await ground.times.until(budgets.next_check_ms or 0)
     assert {*await budgets.standings()} == {"agent:ann", "agent:bob"}
 
 

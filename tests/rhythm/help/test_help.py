@@ -59,7 +59,7 @@ class Two:
         """Let so many beats pass."""
         await self.town.clock.turn(f"{round(beats * BEAT_S * 1_000)}ms")
         for side in (self.asker, self.helper):
-            side._ground.times.turned()
+            side._context.times.notify_clock_set()
 
     async def inbox(self) -> list[Message]:
         """What was said to the asker."""
@@ -362,7 +362,7 @@ async def test_many_nodes_that_close_at_the_same_time_tell_each_asker_once(two: 
 async def test_all_whose_time_is_over_are_closed_however_many_they_are(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(helping, "_AT_ONCE", 2)
+    monkeypatch.setattr(helping, "_BATCH_SIZE", 2)
     for number in range(5):
         await two.asker.ask("helper", number, within_beats=1)
     await two.turn(1)
@@ -381,7 +381,7 @@ async def test_who_waits_closes_no_thread_but_its_own(two: Two) -> None:
 async def test_a_node_whose_clock_is_ahead_closes_nothing_before_its_time(two: Two) -> None:
     thread = await two.asker.ask("helper", "?", within_beats=2)
     later = Dependencies(wall_ms=lambda: two.town.clock.now_ms + 3 * BEAT_S * 1_000)
-    two.helper._ground.times = Times(MeshClock(later))
+    two.helper._context.times = Times(MeshClock(later))
     assert await two.helper.close_due() == 0
     assert await two.state(thread) == "asked"
     assert await two.inbox() == []

@@ -15,7 +15,7 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport, Names
 from vox_mesh.model.rhythm.tempo import window_id
 from vox_mesh.rhythm.reports import bar_reporter as reverb
-from vox_mesh.rhythm.reports.bar_reporter import CLAIMS_KEPT_MS, QUIET_BARS, REPORTS_KEPT_MS
+from vox_mesh.rhythm.reports.bar_reporter import CLAIM_RETENTION_MS, QUIET_BARS, REPORT_RETENTION_MS
 
 _DAY_BARS = 86_400_000 // BAR_MS
 
@@ -146,7 +146,7 @@ async def test_quiet_bars_that_were_watched_stay_quiet_when_a_gap_follows(
     hand.to(25, 2)  # the database was away
     first = 1 if is_told else 0
     assert bars(await one.reverb.roll_up_due()) == [(first, 20 - first, "quiet"), (20, 5, "missing")]
-    assert one.reverb.tally.missing_bars == 5
+    assert one.reverb.totals.missing_bars == 5
     for bar in range(26, 29):
         hand.to(bar, 2)
         assert await one.reverb.roll_up_due() == []
@@ -277,8 +277,8 @@ async def test_one_that_looks_at_an_old_copy_of_the_reports_loses_nothing(there:
         hand.to(0, 5)
         await two.say("b", "u", "executing")
         hand.to(1, 3)
-        seen = await one.reverb._due(hand.now_ms, fresh=True)
-        late = await one.reverb._late(seen, fresh=True)
+        seen = await one.reverb._read_due(hand.now_ms, fresh=True)
+        late = await one.reverb._draft_late(seen, fresh=True)
         hand.to(0, 6)
         await two.say("c", "v", "executing")
         hand.to(1, 4)
@@ -295,17 +295,17 @@ async def test_one_that_looks_at_an_old_copy_of_the_reports_loses_nothing(there:
 async def test_old_claims_and_reports_are_forgotten_and_serials_go_on(
     one: Player, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reverb, "_FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr(reverb, "_PRUNE_BATCH_SIZE", 2)
     for bar in range(5):
         hand.to(bar, 2)
         await one.say("a", "t", "done")
         await one.reverb.roll_up_due()
     count = "SELECT count(*), max(serial), (SELECT count(*) FROM bar_reports) FROM status_claims"
-    hand.now_ms += CLAIMS_KEPT_MS
+    hand.now_ms += CLAIM_RETENTION_MS
     await one.reverb.roll_up_due()
     assert tuple((await one.node.store.read(count))[0]) == (1, 5, 5)
     await one.say("b", "t", "done")
-    hand.now_ms += REPORTS_KEPT_MS
+    hand.now_ms += REPORT_RETENTION_MS
     await one.reverb.roll_up_due()
     claims, serial, reports = (await one.node.store.read(count))[0]
     assert (claims, serial) == (1, 6)

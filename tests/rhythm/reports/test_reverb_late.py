@@ -11,7 +11,7 @@ from tests.support.rhythm.grounds import Hand, Player, player
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import Names
 from vox_mesh.rhythm.reports import bar_reporter as reverb
-from vox_mesh.rhythm.reports.bar_reporter import ENDS_LATE_MS
+from vox_mesh.rhythm.reports.bar_reporter import LATE_END_PERIOD_MS
 
 
 async def test_claims_that_come_late_amend_the_report_of_their_bar(crowd: Crowd, hand: Hand) -> None:
@@ -82,7 +82,7 @@ async def test_phrases_of_a_bar_of_hours_come_late_too(there: Scene, hand: Hand)
         hand.now_ms = window.end_ms + one.reverb.grace_ms
         await one.reverb.roll_up_due()
         await phrase(one, "y", window.start_ms + 1)
-        hand.now_ms = window.end_ms + ENDS_LATE_MS - 1
+        hand.now_ms = window.end_ms + LATE_END_PERIOD_MS - 1
         (amended,) = await one.reverb.roll_up_due()
         assert (amended.start_ms, amended.revision, amended.phrases) == (window.start_ms, 2, {"done": 2})
         await phrase(one, "z", window.start_ms + 2)
@@ -102,14 +102,14 @@ async def test_threads_that_are_closed_after_their_bar_was_reported_amend_it_onc
     (amended,) = await one.reverb.roll_up_due()
     assert (amended.revision, amended.window_id, amended.tasks) == (2, first.window_id, {"done": 1})
     assert amended.promises == {"kept": 1, "broken": 0, "expired": 0, "unanswered": 2}
-    assert one.reverb.tally.promises == amended.promises, "each was counted once"
+    assert one.reverb.totals.promises == amended.promises, "each was counted once"
     assert await one.reverb.roll_up_due() == []
 
 
 async def test_quiet_and_missing_bars_come_apart_when_threads_of_theirs_are_closed(
     one: Player, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reverb, "_AT_ONCE", 2)
+    monkeypatch.setattr(reverb, "_BATCH_SIZE", 2)
     for bar in range(1, 6):
         hand.to(bar, 2)
         await one.reverb.roll_up_due()
@@ -129,7 +129,7 @@ async def test_quiet_and_missing_bars_come_apart_when_threads_of_theirs_are_clos
 async def test_a_bar_in_which_more_threads_end_than_are_looked_at_at_once_is_reported(
     one: Player, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reverb, "_AT_ONCE", 4)
+    monkeypatch.setattr(reverb, "_BATCH_SIZE", 4)
     for number in range(9):
         await thread(one, f"{number}", "unanswered", start(1) + number)
     await thread(one, "next", "kept", start(2))
@@ -144,7 +144,7 @@ async def test_a_bar_in_which_more_threads_end_than_are_looked_at_at_once_is_rep
 async def test_what_comes_late_for_many_bars_is_taken_in_whole(
     one: Player, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reverb, "_AT_ONCE", 4)
+    monkeypatch.setattr(reverb, "_BATCH_SIZE", 4)
     late = player(one.node, hand)
     for bar in range(10):
         hand.to(bar, 2)

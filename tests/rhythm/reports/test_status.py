@@ -179,12 +179,12 @@ async def test_the_loop_writes_at_the_end_of_a_beat_and_sleeps_when_all_is_over(
         assert writes(there) == 0
         for beat in (2, 3):
             hand.to(0, beat)
-            one.ground.times.turned()
+            one.ground.times.notify_clock_set()
             async with asyncio.timeout(_PATIENCE_S):
                 seen = await one.node.store.changed(seen)
         one.status.claim("a", "t", "done")
         hand.to(0, 4)
-        one.ground.times.turned()
+        one.ground.times.notify_clock_set()
         async with asyncio.timeout(_PATIENCE_S):
             await one.node.store.changed(seen)
         assert await claims(one, "beat_index, state") == [(1, "executing"), (2, "executing"), (3, "done")]
@@ -275,7 +275,7 @@ async def test_while_the_database_is_away_the_oldest_claims_give_way(
 async def test_long_notes_go_in_several_scripts(
     there: Scene, one: Player, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "_PART_BYTES", 3_000)
+    monkeypatch.setattr(status, "_MAX_SCRIPT_BYTES", 3_000)
     for number in range(6):
         one.status.claim("a", f"t{number}", "done", notes="x" * 900)
     await one.beat()
@@ -343,7 +343,7 @@ async def test_what_was_said_while_the_database_was_away_outlives_the_node(
 async def test_the_spool_gets_what_is_left_when_the_database_goes_away_as_the_node_closes(
     there: Scene, hand: Hand, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "_CLOSE_S", 0.1)
+    monkeypatch.setattr(status, "_CLOSE_TIMEOUT_S", 0.1)
     async with there.node(spool=spool) as node:
         await node.run_once()
         one = player(node, hand)

@@ -115,7 +115,7 @@ async def test_where_nobody_leads_and_policies_differ_the_one_in_the_middle_is_f
         assert town.leaders() == []
         frame = one.playing.rhythm.frame()
         assert (frame.source, frame.tempo_bpm) == (TempoSource.MEDIAN, 120)
-        assert "nobody leads and nodes go by 3 policies" in caplog.text
+        assert "policies differ without a leader, following the median: policies=3" in caplog.text
         for player in town.living:
             player.line.is_mute = False
         for _ in range(4 * 4):

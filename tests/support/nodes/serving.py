@@ -72,7 +72,7 @@ async def serving_api(town: Town, name: str = "ann", **more: Any) -> AsyncIterat
     """A node of this mesh, with its API and nothing else."""
     async with Mesh.open(town.settings(name, http=False, **more)) as node:
         api = Api(node, Access(TOKEN, READ_TOKEN))
-        service = Service(ListenAddress.chosen(None, None, has_token=True), [api.add_to])
+        service = Service(ListenAddress.from_settings(None, None, has_token=True), [api.add_to])
         try:
             url = await service.start()
             async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) as client:

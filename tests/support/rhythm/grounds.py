@@ -11,7 +11,7 @@ from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.reports.bar_reporter import BarReporter
-from vox_mesh.rhythm.reports.status import StatusDesk
+from vox_mesh.rhythm.reports.status import StatusClaimWriter
 from vox_mesh.rhythm.tempo.times import Times
 
 BEAT_MS: Final = 5_000
@@ -37,7 +37,7 @@ class Player:
 
     node: MeshNode
     ground: RhythmContext
-    status: StatusDesk
+    status: StatusClaimWriter
     reverb: BarReporter
 
     async def beat(self) -> None:
@@ -57,4 +57,4 @@ def player(node: MeshNode, hand: Hand, policy: TempoPolicy | None = None) -> Pla
     policy = TempoPolicy.built_in("default") if policy is None else policy
     plan = Plan(PlanEntry.of(policy))
     ground = RhythmContext(node.store, node._writer, clock, Times(clock), None, plan)
-    return Player(node, ground, StatusDesk(ground), BarReporter(ground))
+    return Player(node, ground, StatusClaimWriter(ground), BarReporter(ground))

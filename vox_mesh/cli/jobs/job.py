@@ -25,7 +25,7 @@ from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.jobs.records import Job, JobState
-from vox_mesh.views.jobs import CountView, JobView, job_counts, whole_job
+from vox_mesh.views.jobs import CountView, JobView, job_counts, show_whole_job
 
 _STATES: Final = [state.value for state in JobState]
 
@@ -213,7 +213,7 @@ def show(reference: str, as_json: bool) -> None:
     Example:
       vox-mesh job show 298aaf4c
     """
-    view = run_beside("job show", lambda mesh: whole_job(mesh, reference))
+    view = run_beside("job show", lambda mesh: show_whole_job(mesh, reference))
     if as_json:
         show_one(vars(view), as_json=True)
     else:

@@ -14,7 +14,7 @@ from vox_mesh.cli.support.session import run_beside
 from vox_mesh.errors import BadValue, ExportRefused
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.jobs.proof import check_bundle
-from vox_mesh.views.proofs import bundled, verified
+from vox_mesh.views.proofs import bundle_proof, verify_proof
 
 _FILE = click.Path(path_type=Path)
 
@@ -45,7 +45,7 @@ def verify(reference: str | None, file: Path | None, key: str | None, as_json: b
         faults, remarks = check_bundle(_read(file), worker_key=key)
         view = {"file": str(file), "valid": not faults, "faults": faults, "remarks": remarks}
     else:
-        view = vars(run_beside("job verify", lambda mesh: verified(mesh, str(reference))))
+        view = vars(run_beside("job verify", lambda mesh: verify_proof(mesh, str(reference))))
     is_valid, faults, remarks = view["valid"], view["faults"], view["remarks"]
     if as_json:
         show_one(view, as_json=True)
@@ -78,7 +78,7 @@ def bundle(reference: str, file: Path | None, as_json: bool) -> int:
     Example:
       vox-mesh job bundle 298aaf4c -o bundle.json
     """
-    job_id, text, faults = run_beside("job bundle", lambda mesh: bundled(mesh, reference))
+    job_id, text, faults = run_beside("job bundle", lambda mesh: bundle_proof(mesh, reference))
     if faults:
         for each in faults:
             click.echo(f"vox-mesh: {printable(each)}", err=True)

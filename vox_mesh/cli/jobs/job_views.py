@@ -27,9 +27,9 @@ from vox_mesh.jobs.batches import find_named, list_pages
 from vox_mesh.jobs.progress import Piece
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.records import Job, JobState
-from vox_mesh.views.job_graph import MOST, Graph, GraphView, around, of_open
+from vox_mesh.views.job_graph import MAX_JOBS, Graph, GraphView, graph_around, graph_of_open
 from vox_mesh.views.jobs import PieceView, ready_jobs
-from vox_mesh.views.proofs import rebuilt
+from vox_mesh.views.proofs import rebuild_roster
 
 _PIECES: Final = 100
 
@@ -104,8 +104,10 @@ def graph(references: tuple[str, ...], as_dot: bool, as_json: bool) -> None:
 
     async def look(mesh: Mesh) -> Graph:
         if references:
-            return await around(mesh.jobs, [job.job_id for job in await find_named(mesh.jobs, references)])
-        return await of_open(mesh.jobs)
+            return await graph_around(
+                mesh.jobs, [job.job_id for job in await find_named(mesh.jobs, references)]
+            )
+        return await graph_of_open(mesh.jobs)
 
     found = run_beside("job graph", look)
     if as_json:
@@ -113,7 +115,7 @@ def graph(references: tuple[str, ...], as_dot: bool, as_json: bool) -> None:
     else:
         show_lines(dot(found) if as_dot else tree(found))
     if found.is_cut:
-        click.echo(f"vox-mesh: there are more than {MOST} jobs, and the others are not shown", err=True)
+        click.echo(f"vox-mesh: there are more than {MAX_JOBS} jobs, and the others are not shown", err=True)
 
 
 # --- what is to be done, and what went wrong -----------------------------------------------------
@@ -171,7 +173,7 @@ def rebuild(checks: bool, repairs: bool, as_json: bool) -> int:
     if checks == repairs:
         raise click.UsageError("choose one of --check and --repair", click.get_current_context())
 
-    view = run_beside("job rebuild", lambda mesh: rebuilt(mesh, repair=repairs))
+    view = run_beside("job rebuild", lambda mesh: rebuild_roster(mesh, repair=repairs))
     if as_json:
         show_one(vars(view), as_json=True)
     else:

@@ -8,7 +8,7 @@ from vox_mesh.cli.jobs.worker_run import run
 from vox_mesh.cli.support.output import json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_beside
 from vox_mesh.mesh import Mesh
-from vox_mesh.views.workers import WorkerView, worker_named, workers
+from vox_mesh.views.workers import WorkerView, find_worker, workers
 
 
 @click.group(no_args_is_help=False)
@@ -34,9 +34,9 @@ def drain(node: str, undo: bool, as_json: bool) -> None:
 
 
 async def _drain(mesh: Mesh, node_id: str, undo: bool) -> WorkerView:
-    await worker_named(mesh, node_id)  # or say that there is none
+    await find_worker(mesh, node_id)  # or say that there is none
     await (mesh.job_kinds.undrain(node_id) if undo else mesh.job_kinds.drain(node_id))
-    return await worker_named(mesh, node_id)
+    return await find_worker(mesh, node_id)
 
 
 @worker.command(name="list")

@@ -26,7 +26,7 @@ from vox_mesh.errors import LockHeld
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.settings import Settings
-from vox_mesh.views.locks import HoldView, LockView, held_under, let_go, lock_desk
+from vox_mesh.views.locks import HoldView, LockView, choose_lock_service, find_held_lock, release_lock_under
 
 _KEY: Final = click.argument("key")
 _TOKEN: Final = click.option(
@@ -83,8 +83,8 @@ def acquire(
 
 async def _acquire(settings: Settings, wanted: dict[str, Any]) -> Lock:
     async with Mesh.open_command(settings) as mesh:
-        desk, asked = await lock_desk(mesh, **wanted)
-        return await desk.acquire(**asked)
+        service, asked = await choose_lock_service(mesh, **wanted)
+        return await service.acquire(**asked)
 
 
 @lock.command()
@@ -106,7 +106,7 @@ def renew(key: str, token: int, ttl: float | None, as_json: bool) -> None:
 
 async def _renew(settings: Settings, key: str, token: int, ttl: float | None) -> Lock:
     async with Mesh.open_command(settings) as mesh:
-        return await mesh.locks.renew(await held_under(mesh, key, token), ttl=ttl)
+        return await mesh.locks.renew(await find_held_lock(mesh, key, token), ttl=ttl)
 
 
 @lock.command()
@@ -125,7 +125,7 @@ def release(key: str, token: int, as_json: bool) -> None:
 
 async def _release(settings: Settings, key: str, token: int) -> Lock:
     async with Mesh.open_command(settings) as mesh:
-        return await let_go(mesh, key, token)
+        return await release_lock_under(mesh, key, token)
 
 
 def _show_lock(held: Lock, *, as_json: bool) -> None:

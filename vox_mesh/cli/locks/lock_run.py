@@ -19,7 +19,7 @@ from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.settings import Settings
-from vox_mesh.views.locks import lock_desk
+from vox_mesh.views.locks import choose_lock_service
 
 _log = logging.getLogger(__name__)
 
@@ -78,8 +78,8 @@ class _UnderLock:
                 loop.add_signal_handler(number, self._pass_on, number, task)
         try:
             async with Mesh.open_command(self._settings) as mesh:
-                desk, asked = await lock_desk(mesh, **self._wanted)
-                async with desk.hold(**asked) as lock:
+                service, asked = await choose_lock_service(mesh, **self._wanted)
+                async with service.hold(**asked) as lock:
                     self._code = await self._run(lock)
         except asyncio.CancelledError:
             if self._stopped_by is None:

@@ -13,7 +13,7 @@ from vox_mesh.cli.support.output import Record, json_option, show_several
 from vox_mesh.cli.support.session import Result, Work, run_beside
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message, MessageState
-from vox_mesh.views.messages import ThreadView, found, held
+from vox_mesh.views.messages import ThreadView, find_claimed_message, find_message
 
 _LIMIT: Final = 100
 _STATES: Final = [state.value for state in MessageState if state is not MessageState.SPOOLED]
@@ -106,7 +106,7 @@ def show(message_uuid: str, as_json: bool) -> None:
     Example:
       vox-mesh messages show 01K9
     """
-    _show_one("show", lambda mesh: found(mesh, message_uuid), as_json=as_json)
+    _show_one("show", lambda mesh: find_message(mesh, message_uuid), as_json=as_json)
 
 
 @messages.command()
@@ -171,10 +171,10 @@ def retry(ids: tuple[str, ...], as_json: bool) -> None:
 
 
 async def _retry(mesh: Mesh, ids: Sequence[str]) -> list[Message]:
-    dead = [await found(mesh, each) for each in ids]
+    dead = [await find_message(mesh, each) for each in ids]
     for message in dead:
         await mesh.bus.letters.retry(message.message_uuid)
-    return [await found(mesh, message.message_uuid) for message in dead]
+    return [await find_message(mesh, message.message_uuid) for message in dead]
 
 
 # --- what was claimed ----------------------------------------------------------------------------
@@ -197,9 +197,9 @@ def ack(ids: tuple[str, ...], claim_owner: str, as_json: bool) -> None:
 
 
 async def _ack(mesh: Mesh, ids: Sequence[str], claim_owner: str) -> list[Message]:
-    claimed = [await held(mesh, each, claim_owner) for each in ids]
+    claimed = [await find_claimed_message(mesh, each, claim_owner) for each in ids]
     await mesh.bus.ack(*claimed)
-    return [await found(mesh, message.message_uuid) for message in claimed]
+    return [await find_message(mesh, message.message_uuid) for message in claimed]
 
 
 @messages.command()
@@ -221,8 +221,8 @@ def nack(
     """
 
     async def give_back(mesh: Mesh) -> Message:
-        claimed = await held(mesh, message_uuid, claim_owner)
+        claimed = await find_claimed_message(mesh, message_uuid, claim_owner)
         await mesh.bus.nack(claimed, retry_in=retry_in, reason=reason)
-        return await found(mesh, claimed.message_uuid)
+        return await find_message(mesh, claimed.message_uuid)
 
     _show_one("nack", give_back, as_json=as_json)

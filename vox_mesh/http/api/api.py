@@ -1,4 +1,4 @@
-"""The API: all operations, served."""
+"""The API: serves all operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.api.openapi import document_of
 from vox_mesh.http.api.operations import JsonLines, Operation
 from vox_mesh.http.api.pages import Page
-from vox_mesh.http.api.streams import sent_as_it_comes
+from vox_mesh.http.api.streams import send_stream
 from vox_mesh.http.api.table import ALL
 from vox_mesh.http.body import body_of
 from vox_mesh.http.problems import Handler, Problem
@@ -36,11 +36,11 @@ class Api:
     def __init__(self, mesh: MeshServices, access: Access) -> None:
         self._mesh = mesh
         self._access = access
-        self._calls = RequestScope()
+        self._scope = RequestScope()
         self._document: bytes | None = None
 
     def add_to(self, app: web.Application) -> None:
-        """Serve this."""
+        """Register the routes."""
         handlers: dict[str, dict[str, Handler]] = {DOCUMENT: {"GET": self._describe}}
         for operation in ALL:
             handlers.setdefault(operation.path, {})[operation.method] = self._handler(operation)
@@ -48,25 +48,25 @@ class Api:
             resource = app.router.add_resource(path)
             for method, handler in by_method.items():
                 resource.add_route(method, handler)
-            resource.add_route("*", _refusing(by_method))
+            resource.add_route("*", _refuse_other_methods(by_method))
 
     def end_waiting(self) -> None:
-        """Have nobody wait any more for what may never happen."""
-        self._calls.end_waiting()
+        """Cancel all waiting requests."""
+        self._scope.end_waiting()
 
     def _handler(self, operation: Operation) -> Handler:
         adapters = {name: TypeAdapter[Any](kind) for name, kind in operation.names.items()}
 
         async def handle(request: web.Request) -> web.StreamResponse:
             self._access.check(request, operation.scope)
-            values = {name: _checked(adapters[name], request.match_info[name], name) for name in adapters}
-            values |= await _asked(operation, request)
+            values = {name: _check_name(adapters[name], request.match_info[name], name) for name in adapters}
+            values |= await _parse_request(operation, request)
             undo = None if operation.undo is None else partial(operation.undo, self._mesh)
             work = operation.work(self._mesh, **values)
-            answer = await self._calls.do(request, work, operation.takes_s, waits=operation.waits, undo=undo)
+            answer = await self._scope.do(request, work, operation.takes_s, waits=operation.waits, undo=undo)
             if isinstance(answer, JsonLines):
-                return await sent_as_it_comes(request, answer)
-            return _answered(request, answer, operation.status)
+                return await send_stream(request, answer)
+            return _respond_with(request, answer, operation.status)
 
         return handle
 
@@ -74,11 +74,11 @@ class Api:
         self._access.check(request, Scope.READ)
         if self._document is None:
             self._document = orjson.dumps(document_of(ALL))
-        return _sent(request, self._document, HTTPStatus.OK)
+        return _respond(request, self._document, HTTPStatus.OK)
 
 
-def _refusing(methods: Iterable[str]) -> Handler:
-    """Refuses all other methods: the name of something that is done is not the name of anything else."""
+def _refuse_other_methods(methods: Iterable[str]) -> Handler:
+    """Return a handler that refuses all other methods of a path."""
 
     async def refuse(request: web.Request) -> web.StreamResponse:
         raise web.HTTPMethodNotAllowed(request.method, methods)
@@ -86,54 +86,54 @@ def _refusing(methods: Iterable[str]) -> Handler:
     return refuse
 
 
-async def _asked(operation: Operation, request: web.Request) -> dict[str, BaseModel]:
-    """What the query and the body ask for."""
-    asked: dict[str, BaseModel] = {}
-    query = _once_each(request)
+async def _parse_request(operation: Operation, request: web.Request) -> dict[str, BaseModel]:
+    """Return the validated query and body."""
+    inputs: dict[str, BaseModel] = {}
+    query = _parse_query(request)
     if operation.query is not None:
-        asked["query"] = _validated(operation.query, query, "query")
+        inputs["query"] = _validate(operation.query, query, "query")
     elif query:
-        raise _bad("query", f"{next(iter(query))}: nothing is asked here")
+        raise _bad_request("query", f"{next(iter(query))}: nothing is asked here")
     if operation.body is not None:
         try:
-            said = orjson.loads(await body_of(request))
+            document = orjson.loads(await body_of(request))
         except orjson.JSONDecodeError as error:
             raise Problem(HTTPStatus.BAD_REQUEST, "not_json", f"the body is not JSON: {error}") from None
-        asked["body"] = _validated(operation.body, _with_whole_numbers(said), "body", strict=True)
-    return asked
+        inputs["body"] = _validate(operation.body, _convert_whole_numbers(document), "body", strict=True)
+    return inputs
 
 
-def _once_each(request: web.Request) -> dict[str, str]:
+def _parse_query(request: web.Request) -> dict[str, str]:
     query = dict(request.query)
     if len(query) < len(request.query):
-        raise _bad("query", "something is asked twice")
+        raise _bad_request("query", "something is asked twice")
     return query
 
 
-def _with_whole_numbers(said: Any) -> Any:
-    """The same, where 1.0 is 1: to JSON that makes no difference, and to our models it does."""
-    if not isinstance(said, dict):
-        return said
-    return {name: int(value) if _is_whole(value) else value for name, value in said.items()}
+def _convert_whole_numbers(document: Any) -> Any:
+    """Return the fields with 1.0 as 1: equal in JSON, but not to the models."""
+    if not isinstance(document, dict):
+        return document
+    return {name: int(value) if _is_whole(value) else value for name, value in document.items()}
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, float) and abs(value) <= _EXACT and value.is_integer()
 
 
-def _validated(model: type[BaseModel], value: Any, where: str, *, strict: bool = False) -> BaseModel:
-    """What is asked; in JSON, which has types, nothing is taken for something else."""
+def _validate(model: type[BaseModel], value: Any, where: str, *, strict: bool = False) -> BaseModel:
+    """Return the validated model; JSON has types, so with `strict` values are not converted."""
     try:
         return model.model_validate(value, strict=strict)
     except ValidationError as error:
-        raise _bad(where, _first_fault(error)) from None
+        raise _bad_request(where, _first_fault(error)) from None
 
 
-def _checked(adapter: TypeAdapter[Any], text: str, name: str) -> Any:
+def _check_name(adapter: TypeAdapter[Any], text: str, name: str) -> Any:
     try:
         return adapter.validate_python(text)
     except ValidationError as error:
-        raise _bad("path", f"{name}: {_first_fault(error)}") from None
+        raise _bad_request("path", f"{name}: {_first_fault(error)}") from None
 
 
 def _first_fault(error: ValidationError) -> str:
@@ -143,7 +143,7 @@ def _first_fault(error: ValidationError) -> str:
     return f"{where}: {fault}" if where else fault
 
 
-def _bad(where: str, fault: str) -> Problem:
+def _bad_request(where: str, fault: str) -> Problem:
     return Problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         f"bad_{where}",
@@ -152,23 +152,23 @@ def _bad(where: str, fault: str) -> Problem:
     )
 
 
-def _answered(request: web.Request, answer: Any, status: HTTPStatus) -> web.Response:
+def _respond_with(request: web.Request, answer: Any, status: HTTPStatus) -> web.Response:
     headers: dict[str, str] = {}
     if request.method == "GET" and isinstance(answer, Page) and answer.next is not None:
         query = urlencode({**request.query, "cursor": answer.next})
         headers["Link"] = f'<{request.path}?{query}>; rel="next"'
-    return _sent(request, orjson.dumps(answer), status, headers)
+    return _respond(request, orjson.dumps(answer), status, headers)
 
 
-def _sent(
+def _respond(
     request: web.Request, body: bytes, status: HTTPStatus, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """The answer; to one who has it already, only that it is still the same."""
-    more = {"Cache-Control": "no-store", **(headers or {})}
+    """Return the response; 304 if the client's copy is current."""
+    all_headers = {"Cache-Control": "no-store", **(headers or {})}
     if request.method == "GET":
         tag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
-        more |= {"ETag": tag, "Cache-Control": "no-cache, private"}
+        all_headers |= {"ETag": tag, "Cache-Control": "no-cache, private"}
         known = request.headers.get("If-None-Match", "")
         if tag in [each.strip().removeprefix("W/") for each in known.split(",")]:
-            return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=more)
-    return web.Response(status=status, body=body, content_type=_JSON, headers=more)
+            return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=all_headers)
+    return web.Response(status=status, body=body, content_type=_JSON, headers=all_headers)

@@ -1,4 +1,4 @@
-"""How scores and budgets of jobs are written in bodies, where their own rules are checked by code."""
+"""JSON schemas of scores and budgets in request bodies, whose rules are checked by code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _THREE_BEATS: Final = {
         "phases": {"properties": {phase: {"const": 1} for phase in PHASES}},
     },
 }
-"""That phases sum to the bar can't be said in a schema: this is one of which it is known."""
+"""A schema can't state that phases sum to the bar: this is a combination that does."""
 
 SCORE: Final = _map(
     {

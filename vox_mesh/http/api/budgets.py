@@ -1,4 +1,4 @@
-"""Budgets: how much agents and accounts may spend, in beats, and what they have spent."""
+"""Budgets of agents and accounts, and their spending, in beats."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Subject = Annotated[str, Field(pattern=r"^(agent|account):\S{1,200}$", examples=
 
 
 class BudgetsAsked(PageAsked):
-    """Whose budget is asked for; nobody's: all of them."""
+    """The subject, by default all."""
 
     subject: Subject | None = None
 
 
 class SpendingAsked(BudgetsAsked):
-    """Since when; without it, since the budgets count."""
+    """The start of the period; by default, since the budgets count."""
 
     since: Seconds | None = None
 

@@ -1,4 +1,4 @@
-"""Conflicts: writes that lost a race and wait for somebody to decide."""
+"""Conflicts: optimistic writes that wait for a resolution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFLICTS: Final = Operations("conflicts")
 
 
 class ConflictsAsked(PageAsked):
-    """Which conflicts are asked for."""
+    """The filter of a list of conflicts."""
 
     open: bool = False
     table: Text | None = None

@@ -1,4 +1,4 @@
-"""Crons: jobs that come again and again."""
+"""Crons: recurring jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database, and the whole mesh at one moment."""
+"""The database, and the overview of the mesh."""
 
 from __future__ import annotations
 

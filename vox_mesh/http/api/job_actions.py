@@ -1,4 +1,4 @@
-"""What is done to jobs: by name, or to all that fit, a page at a time."""
+"""Actions on jobs: by id, or on all that match, a page at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from vox_mesh.http.api.jobs import JobName
 from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
-from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageAsked, no_cursor
+from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageAsked, bad_cursor
 from vox_mesh.jobs import batches
 from vox_mesh.jobs.batches import OPEN, JobSelection
 from vox_mesh.model.jobs.records import Job, JobState
@@ -19,9 +19,9 @@ from vox_mesh.views.jobs import AbortedView, JobView, RetriedView
 ACTIONS: Final = Operations("jobs")
 
 Reason = Annotated[str, Field(min_length=1, max_length=1_024, pattern=r"^[^\x00]*$")]
-"""Why, for the log."""
+"""A reason for the log."""
 
-_MANY_S: Final = 120.0
+_BATCH_TIMEOUT_S: Final = 120.0
 _ABORTED: Final = "aborted by hand"
 _GIVEN_BACK: Final = "given back by hand"
 
@@ -69,7 +69,7 @@ async def yield_job(mesh: MeshServices, job: JobName, body: ToYield) -> JobView:
 
 
 class _Chosen(PageAsked):
-    """Jobs by name, or all that fit, a page of them; with `dry_run` nothing is changed."""
+    """A selection of jobs by id or filter, a page at a time; with `dry_run` nothing is changed."""
 
     jobs: Annotated[list[JobName], Field(min_length=1, max_length=MAX_LIMIT)] | None = None
     state: str | None = None
@@ -87,12 +87,12 @@ class _Chosen(PageAsked):
         return self
 
     def choice(self, default: tuple[JobState, ...]) -> JobSelection:
-        """Those that are meant; by default, in these states."""
+        """Return the selection; by default, of jobs in these states."""
         states = default if self.state is None else (JobState(self.state),)
         return JobSelection(self.jobs or (), states, self.kind)
 
     async def batch(self, mesh: MeshServices, choice: JobSelection) -> Page[Job]:
-        """The jobs of this page."""
+        """Return the jobs of this page."""
         if choice.is_by_name:
             return Page(await choice.all(mesh.jobs), None)
         found = await choice.some(mesh.jobs, self._after(choice), self.limit)
@@ -104,7 +104,7 @@ class _Chosen(PageAsked):
                 return None
             case [str(state), int(place)] if state in choice.states and 0 <= place < 2**63:
                 return JobState(state), place
-        raise no_cursor()
+        raise bad_cursor()
 
 
 class ToAbortMany(_Chosen):
@@ -114,7 +114,7 @@ class ToAbortMany(_Chosen):
     reason: Reason = _ABORTED
 
 
-@ACTIONS.post("/v1/jobs/abort", takes_s=_MANY_S)
+@ACTIONS.post("/v1/jobs/abort", takes_s=_BATCH_TIMEOUT_S)
 async def abort_jobs(mesh: MeshServices, body: ToAbortMany) -> Page[AbortedView] | Page[JobView]:
     """End jobs that have not ended, by name or all that fit; a dry run tells which it would be."""
     choice = body.choice(OPEN)
@@ -133,7 +133,7 @@ class ToRetryMany(_Chosen):
     state: Literal["failed", "aborted", "succeeded"] | None = None
 
 
-@ACTIONS.post("/v1/jobs/retry", takes_s=_MANY_S)
+@ACTIONS.post("/v1/jobs/retry", takes_s=_BATCH_TIMEOUT_S)
 async def retry_jobs(mesh: MeshServices, body: ToRetryMany) -> Page[RetriedView] | Page[JobView]:
     """Have jobs that have ended done again, each as a new one; a dry run tells which it would be."""
     page = await body.batch(mesh, body.choice((JobState.FAILED,)))

@@ -1,4 +1,4 @@
-"""Jobs: scheduled from anywhere, and looked at."""
+"""Jobs: scheduling and reading."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.job_graph import GraphView, around, of_open
+from vox_mesh.views.job_graph import GraphView, graph_around, graph_of_open
 from vox_mesh.views.jobs import (
     CountView,
     JobView,
@@ -25,21 +25,21 @@ from vox_mesh.views.jobs import (
     WholeJobView,
     job_counts,
     ready_jobs,
-    whole_job,
+    show_whole_job,
 )
-from vox_mesh.views.proofs import ProofView, RebuildView, bundled, rebuilt, verified
+from vox_mesh.views.proofs import ProofView, RebuildView, bundle_proof, rebuild_roster, verify_proof
 
 JOBS: Final = Operations("jobs")
 
 JobName = Annotated[str, Field(pattern="^([0-9a-f]{6,64}|[0-7][0-9A-Za-z]{25})$")]
-"""A job's id, at least the first 6 digits of it, or its ULID."""
+"""A job's id, at least its first 6 digits, or its ULID."""
 
-_WAITING_S: Final = MAX_WAIT_S + CALL_S
+_WAIT_TIMEOUT_S: Final = MAX_WAIT_S + CALL_S
 _PIECES: Final = 200
-"""So many pieces of a job's log are on a page: each may have 16 KiB."""
+"""The number of pieces of a job's log per page: each may have 16 KiB."""
 
-_ALL_S: Final = 120.0
-"""For what looks at all that there is."""
+_READ_ALL_TIMEOUT_S: Final = 120.0
+"""The timeout of operations that read everything."""
 
 State = Literal["pending", "claimed", "running", "succeeded", "failed", "aborted"]
 
@@ -60,11 +60,11 @@ async def schedule_jobs(mesh: MeshServices, body: ToSchedule) -> list[ScheduledV
     return [ScheduledView.of(each) for each in await mesh.jobs.schedule_all(body.manifests, new=body.new)]
 
 
-# --- many of them --------------------------------------------------------------------------------
+# --- many jobs -----------------------------------------------------------------------------------------
 
 
 class JobsAsked(PageAsked):
-    """Which jobs are asked for; `kind` may be a pattern such as `cortex.*`."""
+    """The filter of a list of jobs; `kind` may be a pattern such as `cortex.*`."""
 
     state: State | None = None
     kind: Text | None = None
@@ -82,14 +82,14 @@ async def list_jobs(mesh: MeshServices, query: JobsAsked) -> Page[JobView]:
     roster = mesh.jobs.roster
     found = await roster.listed(**wanted, before=query.number, limit=query.limit)
     goes_on = False
-    if 0 < len(found) < query.limit:  # where they are large, they are fewer than were asked for
+    if 0 < len(found) < query.limit:  # large jobs make a page shorter than its limit
         goes_on = bool(await roster.listed(**wanted, before=found[-1].id, limit=1))
     page = query.page(found, lambda job: job.id, goes_on=goes_on)
     return Page([JobView.of(job) for job in page.items], page.next)
 
 
 class CountsAsked(PageAsked):
-    """The kinds of which jobs are counted."""
+    """The filter of job counts."""
 
     kind: Text | None = None
 
@@ -101,7 +101,7 @@ async def count_jobs(mesh: MeshServices, query: CountsAsked) -> Page[CountView]:
 
 
 class ReadyAsked(Asked):
-    """How many are asked for, and of which kinds."""
+    """The limit, and the kinds."""
 
     kind: Text | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 100
@@ -113,31 +113,31 @@ async def list_ready_jobs(mesh: MeshServices, query: ReadyAsked) -> list[JobView
     return [JobView.of(job) for job in await ready_jobs(mesh, query.kind, query.limit)]
 
 
-@JOBS.get("/v1/jobs/graph", takes_s=_ALL_S)
+@JOBS.get("/v1/jobs/graph", takes_s=_READ_ALL_TIMEOUT_S)
 async def graph_open_jobs(mesh: MeshServices) -> GraphView:
     """Show what waits for what, of all jobs that are still to be done."""
-    return GraphView.of(await of_open(mesh.jobs))
+    return GraphView.of(await graph_of_open(mesh.jobs))
 
 
-@JOBS.get("/v1/jobs/rebuild", takes_s=_ALL_S)
+@JOBS.get("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S)
 async def check_roster(mesh: MeshServices) -> RebuildView:
     """Compare the roster with the log that it follows from."""
-    return await rebuilt(mesh)
+    return await rebuild_roster(mesh)
 
 
-@JOBS.post("/v1/jobs/rebuild", takes_s=_ALL_S)
+@JOBS.post("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S)
 async def repair_roster(mesh: MeshServices) -> RebuildView:
     """Make the roster as the log has it."""
-    return await rebuilt(mesh, repair=True)
+    return await rebuild_roster(mesh, repair=True)
 
 
-# --- one of them ---------------------------------------------------------------------------------
+# --- one job -------------------------------------------------------------------------------------------
 
 
 @JOBS.get("/v1/jobs/{job}")
 async def show_job(mesh: MeshServices, job: JobName) -> WholeJobView:
     """Show all of a job: state, manifest, attempts, progress, what it waits for, and what it left."""
-    return await whole_job(mesh, job)
+    return await show_whole_job(mesh, job)
 
 
 class WaitAsked(Asked):
@@ -146,7 +146,7 @@ class WaitAsked(Asked):
     timeout: Wait = 30.0
 
 
-@JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAITING_S, waits=True)
+@JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAIT_TIMEOUT_S, waits=True)
 async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitAsked) -> JobView:
     """Wait until a job has ended, or the time is over; the job as it is then."""
     found = await mesh.jobs.find(job)
@@ -156,12 +156,12 @@ async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitAsked) -> Jo
 
 
 class LogsAsked(PageAsked):
-    """Which part is asked for; `wait`: how long, if there is nothing yet and the job goes on."""
+    """The part of the log; `wait` is how long to wait if there is nothing yet and the job is not terminal."""
 
     wait: Wait = 0.0
 
 
-@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAITING_S, waits=True)
+@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAIT_TIMEOUT_S, waits=True)
 async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsAsked) -> Page[PieceView]:
     """Read what a job has printed and logged; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)
@@ -183,10 +183,10 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsAsked) -> P
 @JOBS.get("/v1/jobs/{job}/graph")
 async def graph_job(mesh: MeshServices, job: JobName) -> GraphView:
     """Show what a job waits for, and what waits for it, and so on."""
-    return GraphView.of(await around(mesh.jobs, [(await mesh.jobs.find(job)).job_id]))
+    return GraphView.of(await graph_around(mesh.jobs, [(await mesh.jobs.find(job)).job_id]))
 
 
-# --- what it can prove ---------------------------------------------------------------------------
+# --- proofs --------------------------------------------------------------------------------------------
 
 Bundle = Annotated[
     Any,
@@ -196,10 +196,10 @@ Bundle = Annotated[
 ]
 
 
-@JOBS.get("/v1/jobs/{job}/bundle", takes_s=_ALL_S)
+@JOBS.get("/v1/jobs/{job}/bundle", takes_s=_READ_ALL_TIMEOUT_S)
 async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     """Give all that is needed to check a job's proof elsewhere; it may not be changed by a byte."""
-    bundle = await bundled(mesh, job)
+    bundle = await bundle_proof(mesh, job)
     if bundle.faults:
         raise Problem(
             HTTPStatus.CONFLICT,
@@ -211,7 +211,7 @@ async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     return orjson.Fragment(bundle.text)
 
 
-@JOBS.get("/v1/jobs/{job}/verify", takes_s=_ALL_S)
+@JOBS.get("/v1/jobs/{job}/verify", takes_s=_READ_ALL_TIMEOUT_S)
 async def verify_job(mesh: MeshServices, job: JobName) -> ProofView:
     """Check the proof of a job: its signature, what it says, and what the job left."""
-    return await verified(mesh, job)
+    return await verify_proof(mesh, job)

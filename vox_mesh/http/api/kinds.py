@@ -1,4 +1,4 @@
-"""Kinds of job: what is decided of them, for the whole mesh."""
+"""Job kinds and their rules for the whole mesh."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ToLimit(Asked):
 
     @property
     def limits(self) -> dict[str, Any]:
-        """What is said of limits."""
+        """The given limits."""
         given = self.model_fields_set
         limits: dict[str, Any] = {
             name: getattr(self, name) for name in ("max_running", "rate") if name in given

@@ -1,4 +1,4 @@
-"""Locks: leases on keys, each with a token that fences whoever has lost one."""
+"""Locks: leases on keys with fencing tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, 
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.locks.path_guard import obstacles
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.locks import HoldView, LockView, held_under, let_go, lock_desk
+from vox_mesh.views.locks import HoldView, LockView, choose_lock_service, find_held_lock, release_lock_under
 
 LOCKS: Final = Operations("locks")
 
@@ -25,7 +25,7 @@ _Token = Annotated[int, Field(ge=1, lt=2**63)]
 
 
 class LocksAsked(PageAsked):
-    """Which holds are asked for."""
+    """The filter of a list of locks."""
 
     key: Text | None = None
 
@@ -100,29 +100,29 @@ async def list_locks(mesh: MeshServices, query: LocksAsked) -> Page[HoldView]:
 
 
 async def _let_go(mesh: MeshServices, held: LockView) -> None:
-    with suppress(MeshError):  # what can't be said is left to its time
-        await let_go(mesh, held.lock_keys[0], held.fence_token)
+    with suppress(MeshError):  # if the release fails, the lease expires by itself
+        await release_lock_under(mesh, held.lock_keys[0], held.fence_token)
 
 
 @LOCKS.post("/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S, waits=True, undo=_let_go)
 async def acquire_lock(mesh: MeshServices, body: Acquiring) -> LockView:
     """Acquire all of the keys under one token, or none of them."""
-    desk, asked = await lock_desk(mesh, **body.model_dump())
-    return LockView.of(await desk.acquire(**asked))
+    service, asked = await choose_lock_service(mesh, **body.model_dump())
+    return LockView.of(await service.acquire(**asked))
 
 
 @LOCKS.post("/v1/locks/renew")
 async def renew_lock(mesh: MeshServices, body: Renewing) -> LockView:
     """Hold a lock again, from now on, with all of its keys."""
     return LockView.of(
-        await mesh.locks.renew(await held_under(mesh, body.lock_key, body.fence_token), ttl=body.ttl)
+        await mesh.locks.renew(await find_held_lock(mesh, body.lock_key, body.fence_token), ttl=body.ttl)
     )
 
 
 @LOCKS.post("/v1/locks/release")
 async def release_lock(mesh: MeshServices, body: HoldBody) -> LockView:
     """Let go of a lock, with all of its keys."""
-    return LockView.of(await let_go(mesh, body.lock_key, body.fence_token))
+    return LockView.of(await release_lock_under(mesh, body.lock_key, body.fence_token))
 
 
 @LOCKS.post("/v1/locks/break")

@@ -1,4 +1,4 @@
-"""Manifests in bodies: read as those of files are, and described as they are written."""
+"""Manifests in bodies: validated like those in files, and described as they are written."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _WRITTEN: Final[dict[str, dict[str, Any]]] = {
     "budget": BUDGET,
     "nonce": {**_TEXT, "minLength": 1, "maxLength": 128},
 }
-"""What is written in fields that are kept in another form, or checked by code."""
+"""The schemas of fields that are stored in another form, or checked by code."""
 
 _RULES: Final = (
     {
@@ -97,7 +97,7 @@ _NOT_WRITTEN: Final = ("retry_of",)
 
 
 class _AsWritten:
-    """Describes manifests as they are written: nothing is null, and what is kept in other forms is a text."""
+    """Describes manifests as they are written: nothing is null, and converted fields are texts."""
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -132,7 +132,7 @@ def _read_one(value: Any, _: ValidatorFunctionWrapHandler) -> Manifest:
 GivenManifests = Annotated[
     list[_Described], Field(min_length=1, max_length=MAX_AT_ONCE), WrapValidator(_read_all)
 ]
-"""Manifests, all of whose faults are told together."""
+"""Manifests, all of whose faults are reported together."""
 
 GivenManifest = Annotated[_Described, WrapValidator(_read_one)]
 """One manifest."""

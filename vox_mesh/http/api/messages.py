@@ -1,4 +1,4 @@
-"""Messages: sending, looking, and saying what became of what was claimed."""
+"""Messages: sending, reading, and acknowledging or rejecting claimed ones."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
 from vox_mesh.model.messages.records import EVERYONE, MAX_ATTEMPTS, Message, MessageState, inbox_names
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.engines.thread import to_the_end
-from vox_mesh.views.messages import MessageView, ThreadView, found, held
+from vox_mesh.views.messages import MessageView, ThreadView, find_claimed_message, find_message
 
 MESSAGES: Final = Operations("messages")
 
 Read = Callable[[int | None, int], Awaitable[list[Message]]]
-"""Reads messages from a position on, so many at the most."""
+"""Reads messages from a position on, up to a limit."""
 
 _AT_A_TIME: Final = 16
 _PAGE_BYTES: Final = 4 * 2**20
 
 
 class MessagesAsked(PageAsked):
-    """Which messages are asked for, the newest first."""
+    """The filter of a list of messages, newest first."""
 
     state: MessageState | None = None
     sender: Text | None = None
@@ -40,13 +40,13 @@ class MessagesAsked(PageAsked):
 
 
 class Some(Asked):
-    """How many are asked for, at the most."""
+    """The limit of a list."""
 
     limit: Annotated[int, Field(ge=1, le=500)] = 100
 
 
 class InboxAsked(PageAsked):
-    """Which part of an inbox is looked at: of an agent, and of roles that it has, separated by commas."""
+    """The part of an inbox: of an agent, and of its roles, separated by commas."""
 
     roles: Text | None = None
 
@@ -106,11 +106,11 @@ async def list_messages(mesh: MeshServices, query: MessagesAsked) -> Page[Messag
 
 
 async def _page(mesh: MeshServices, query: PageAsked, read: Read) -> Page[MessageView]:
-    """A page of messages; of large ones it has fewer, and no more are read at a time than anyone can hold."""
-    found: list[Message] = []
+    """Return a page of messages; large ones are read in smaller batches and make it shorter."""
+    messages: list[Message] = []
     most, size, position = _AT_A_TIME, 0, query.number
-    while len(found) < query.limit and size < _PAGE_BYTES:
-        wanted = min(most, query.limit - len(found))
+    while len(messages) < query.limit and size < _PAGE_BYTES:
+        wanted = min(most, query.limit - len(messages))
         try:
             some = await read(position, wanted)
         except TooLarge:
@@ -118,12 +118,12 @@ async def _page(mesh: MeshServices, query: PageAsked, read: Read) -> Page[Messag
                 raise
             most //= 2
             continue
-        found += some
+        messages += some
         if len(some) < wanted:
-            return query.page([MessageView.of(mesh, each) for each in found], _position)
-        position = found[-1].position
+            return query.page([MessageView.of(mesh, each) for each in messages], _position)
+        position = messages[-1].position
         size += sum(len(each.payload) for each in some)
-    return query.page([MessageView.of(mesh, each) for each in found], _position, goes_on=True)
+    return query.page([MessageView.of(mesh, each) for each in messages], _position, goes_on=True)
 
 
 def _position(view: MessageView) -> int:
@@ -157,13 +157,13 @@ async def list_threads(mesh: MeshServices, query: Some) -> list[ThreadView]:
 @MESSAGES.get("/v1/messages/{message_uuid}")
 async def show_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
     """Show a message; its id, or enough of its beginning."""
-    return MessageView.of(mesh, await found(mesh, message_uuid))
+    return MessageView.of(mesh, await find_message(mesh, message_uuid))
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/retry")
 async def retry_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
     """Send a dead letter again, as if it had never been tried."""
-    dead = await found(mesh, message_uuid)
+    dead = await find_message(mesh, message_uuid)
     await mesh.bus.letters.retry(dead.message_uuid)
     return await _as_it_is(mesh, dead)
 
@@ -171,7 +171,7 @@ async def retry_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
 @MESSAGES.post("/v1/messages/{message_uuid}/ack")
 async def ack_message(mesh: MeshServices, message_uuid: Text, body: UnderClaim) -> MessageView:
     """Say that a message which was claimed is done with."""
-    claimed = await held(mesh, message_uuid, body.claim_owner)
+    claimed = await find_claimed_message(mesh, message_uuid, body.claim_owner)
     await mesh.bus.ack(claimed)
     return await _as_it_is(mesh, claimed)
 
@@ -179,13 +179,13 @@ async def ack_message(mesh: MeshServices, message_uuid: Text, body: UnderClaim) 
 @MESSAGES.post("/v1/messages/{message_uuid}/nack")
 async def nack_message(mesh: MeshServices, message_uuid: Text, body: GivingBack) -> MessageView:
     """Give back a message which was claimed: it is tried again."""
-    claimed = await held(mesh, message_uuid, body.claim_owner)
+    claimed = await find_claimed_message(mesh, message_uuid, body.claim_owner)
     await mesh.bus.nack(claimed, retry_in=body.retry_in, reason=body.reason)
     return await _as_it_is(mesh, claimed)
 
 
 async def _as_it_is(mesh: MeshServices, message: Message) -> MessageView:
-    return MessageView.of(mesh, await found(mesh, message.message_uuid))
+    return MessageView.of(mesh, await find_message(mesh, message.message_uuid))
 
 
 @MESSAGES.get("/v1/inbox/{agent}")
@@ -197,9 +197,9 @@ async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxAsked) ->
 
 
 async def _put_back(mesh: MeshServices, claimed: list[MessageView]) -> None:
-    with suppress(MeshError):  # what can't be said is left to its lease
+    with suppress(MeshError):  # if the release fails, the claim expires by itself
         await mesh.bus.put_back(
-            [await held(mesh, each.message_uuid, each.claim_owner or "") for each in claimed]
+            [await find_claimed_message(mesh, each.message_uuid, each.claim_owner or "") for each in claimed]
         )
 
 
@@ -209,5 +209,5 @@ async def claim_messages(mesh: MeshServices, agent: Text, body: ClaimBody) -> li
     claiming = mesh.bus.poll_inbox_from_db(agent, roles=body.roles, limit=body.limit, lease=body.lease)
     claimed = await to_the_end(asyncio.ensure_future(claiming))
     for message in claimed:
-        mesh.bus.hand_over(message)  # it is whoever asked that has them now
+        mesh.bus.hand_over(message)  # the client holds the claim now
     return [MessageView.of(mesh, message) for message in claimed]

@@ -1,4 +1,4 @@
-"""Nodes: who is here."""
+"""Nodes of the mesh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_MS: Final = 2**53
 
 
 class NodesAsked(PageAsked):
-    """Which nodes are asked for."""
+    """The filter of a list of nodes."""
 
     stale_ms: Annotated[int, Field(ge=0, le=_MAX_MS)] = STALE_MS
     all: bool = False

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the same models that check what is asked and shape what is answered."""
+"""The OpenAPI document, generated from the models that validate requests and shape responses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WITH_BODY: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.UNSUPPORTED_MEDIA_TYP
 
 
 def document_of(operations: Sequence[Operation]) -> dict[str, Any]:
-    """The document of these operations."""
+    """Return the OpenAPI document of these operations."""
     kinds = [(each, TypeAdapter[Any](each.answer)) for each in operations if each.is_json]
     bodies = [each.body for each in operations if each.body is not None]
     answers, schemas = TypeAdapter.json_schemas(
@@ -55,7 +55,7 @@ def document_of(operations: Sequence[Operation]) -> dict[str, Any]:
     for each in operations:
         body = None if each.body is None else taken[(each.body, "validation")]
         answer = answers.get((each.name, "serialization"))
-        paths.setdefault(each.path, {})[each.method.lower()] = _described(each, body, answer)
+        paths.setdefault(each.path, {})[each.method.lower()] = _describe(each, body, answer)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -73,7 +73,7 @@ def document_of(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def _described(operation: Operation, body: Any, answer: Any) -> dict[str, Any]:
+def _describe(operation: Operation, body: Any, answer: Any) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.name,
         "tags": [operation.noun],
@@ -104,7 +104,7 @@ def _query(model: type[BaseModel] | None) -> Iterable[dict[str, Any]]:
 
 
 def _plain(field: dict[str, Any], words: dict[str, Any]) -> dict[str, Any]:
-    """A field of a query: it has no parts, and nothing is said by leaving it out."""
+    """Return the schema of a query parameter: it is scalar, and never null."""
     if "$ref" in field:
         return _plain(words[field["$ref"].rpartition("/")[2]], words)
     if "anyOf" not in field:

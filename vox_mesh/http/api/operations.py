@@ -1,7 +1,7 @@
-"""Operations: what the service can be asked or told, declared once, for its routes and its document alike.
+"""Operations of the service, declared once for its routes and its OpenAPI document.
 
-An operation is a function. Its annotations say what it takes: `query` and `body` are models, all other
-names stand in the path; and what it answers. The first line of its docstring says what it is for.
+An operation is a function. Its annotations declare its inputs (`query` and `body` are models, all other names
+are path parameters) and its answer. The first line of its docstring is its summary.
 """
 
 from __future__ import annotations
@@ -75,21 +75,21 @@ Wait = Annotated[
         }
     ),
 ]
-"""How long to wait, a minute at the most."""
+"""How long to wait, at most a minute."""
 
 Text = Annotated[str, Field(min_length=1, max_length=1_024)]
 
 
 @dataclass(frozen=True)
 class JsonLines:
-    """An answer of JSON lines, of any length: they are sent as they come."""
+    """An answer of JSON lines of any length, sent as they are produced."""
 
     parts: AsyncGenerator[list[bytes], None]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that can be asked or told."""
+    """One operation."""
 
     method: str
     path: str
@@ -103,24 +103,24 @@ class Operation:
     status: HTTPStatus
     takes_s: float
     waits: bool = False
-    """Whether it may take long for no other reason than that nothing happens."""
+    """Whether it may take long only because it waits."""
 
     undo: Undo | None = None
-    """What is done with an answer that nobody is there to have."""
+    """Called with an answer that the client is no longer there to receive."""
 
     @property
     def name(self) -> str:
-        """What it is called in the document."""
+        """Its name in the document."""
         return self.work.__name__
 
     @property
     def summary(self) -> str:
-        """What it is for, in a line."""
+        """Its summary."""
         return (inspect.getdoc(self.work) or "").partition("\n")[0]
 
     @property
     def is_json(self) -> bool:
-        """Whether its answer is one document."""
+        """Whether its answer is one JSON document."""
         return self.answer is not JsonLines
 
 
@@ -134,7 +134,7 @@ class Operations:
     def get(
         self, path: str, *, takes_s: float = CALL_S, waits: bool = False
     ) -> Callable[[Function], Function]:
-        """Something that can be asked, and changes nothing."""
+        """Register an operation that reads."""
         return self._add("GET", path, Scope.READ, HTTPStatus.OK, takes_s, waits)
 
     def post(
@@ -147,19 +147,19 @@ class Operations:
         waits: bool = False,
         undo: Undo | None = None,
     ) -> Callable[[Function], Function]:
-        """Something that is done."""
+        """Register an operation that acts."""
         return self._add("POST", path, scope, status, takes_s, waits, undo)
 
     def put(self, path: str) -> Callable[[Function], Function]:
-        """Something that is so from now on, however often it is said."""
+        """Register an idempotent operation that sets a state."""
         return self._add("PUT", path, Scope.WRITE, HTTPStatus.OK, CALL_S)
 
     def patch(self, path: str) -> Callable[[Function], Function]:
-        """What is named changes, and the rest stays."""
+        """Register an operation that changes the named fields only."""
         return self._add("PATCH", path, Scope.WRITE, HTTPStatus.OK, CALL_S)
 
     def delete(self, path: str) -> Callable[[Function], Function]:
-        """Something that is no more."""
+        """Register an operation that removes something."""
         return self._add("DELETE", path, Scope.WRITE, HTTPStatus.OK, CALL_S)
 
     def _add(

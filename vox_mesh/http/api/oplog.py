@@ -1,4 +1,4 @@
-"""The op log: what was done, by whom, and the proof that the record was not changed."""
+"""The op log: reading, exporting and verifying it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vox_mesh.views.oplog import ChainView, EntryView, StandingView, standing_of
 
 OPLOG: Final = Operations("oplog")
 
-_VERIFY_S: Final = 600.0
+_VERIFY_TIMEOUT_S: Final = 600.0
 
 
 class EntriesAsked(PageAsked):
-    """Which entries are asked for: after an id, of a chain, of a kind; in the order of their commits."""
+    """The filter of a list of entries: after an id, of a chain, of a kind; in commit order."""
 
     after: Annotated[int, Field(ge=0, lt=2**63)] = 0
     node: Text | None = None
@@ -27,7 +27,7 @@ class EntriesAsked(PageAsked):
 
 
 class ChainAsked(Asked):
-    """Which chain is asked for; none: all of them."""
+    """The chain, by default all."""
 
     node: Text | None = None
 
@@ -47,7 +47,7 @@ async def list_waiting(mesh: MeshServices, query: PageAsked) -> Page[StandingVie
     return query.page_of(views, lambda view: view.op_id)
 
 
-@OPLOG.get("/v1/oplog/verify", takes_s=_VERIFY_S)
+@OPLOG.get("/v1/oplog/verify", takes_s=_VERIFY_TIMEOUT_S)
 async def verify_chains(mesh: MeshServices, query: ChainAsked) -> list[ChainView]:
     """Recompute every hash, number, link and signature; name the first broken entry of each chain."""
     reports = await mesh.oplog.verify(query.node)

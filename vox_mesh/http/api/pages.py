@@ -1,4 +1,4 @@
-"""Pages: long answers come in parts, each with the cursor of the next."""
+"""Pagination: long answers come in pages, each with the cursor of the next."""
 
 from __future__ import annotations
 
@@ -31,46 +31,46 @@ class Page(Generic[T]):
 
 
 class PageAsked(Asked):
-    """Which part of a long answer is asked for."""
+    """The limit and cursor of a page."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = _LIMIT
     cursor: Annotated[str, Field(max_length=_MAX_CURSOR)] | None = None
 
     @property
     def position(self) -> Any:
-        """Where it begins: what the page before said, or `None`."""
+        """The position the cursor stands for, or `None`."""
         if self.cursor is None:
             return None
         try:
             position = orjson.loads(base64.urlsafe_b64decode(self.cursor + "=" * (-len(self.cursor) % 4)))
         except (ValueError, binascii.Error):
-            raise no_cursor() from None
+            raise bad_cursor() from None
         return position
 
     @property
     def number(self) -> int | None:
-        """The same, where a position is a number of the database's."""
+        """The position as a row id. Raises a problem if it is none."""
         position = self.position
         if position is not None and not (type(position) is int and 0 <= position < 2**63):
-            raise no_cursor()
+            raise bad_cursor()
         return position
 
     @property
     def text(self) -> str | None:
-        """The same, where a position is a name."""
+        """The position as a name. Raises a problem if it is none."""
         position = self.position
         if position is not None and not isinstance(position, str):
-            raise no_cursor()
+            raise bad_cursor()
         return position
 
     def page(self, items: Sequence[T], position: Callable[[T], Any], *, goes_on: bool = False) -> Page[T]:
-        """A page of these; there is another if these are as many as were asked for, or if this says so."""
+        """Return a page of these items; another follows if the page is full, or with `goes_on`."""
         if len(items) < self.limit and not goes_on:
             return Page(list(items), None)
         return Page(list(items), _cursor(position(items[-1]) if items else self.position))
 
     def page_of(self, items: Sequence[T], position: Callable[[T], str]) -> Page[T]:
-        """The part that was asked for of all there are, in the order of their names."""
+        """Return the requested page of all items, ordered by name."""
         after = self.text
         ordered = sorted(items, key=position)
         rest = ordered if after is None else [each for each in ordered if position(each) > after]
@@ -82,8 +82,8 @@ def _cursor(position: Any) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(position)).decode().rstrip("=")
 
 
-def no_cursor() -> Problem:
-    """What whoever made up a cursor is told."""
+def bad_cursor() -> Problem:
+    """Return the problem for an invalid cursor."""
     return Problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         "bad_cursor",

@@ -1,4 +1,4 @@
-"""The rhythm: the beat of now, the policy, what became of bars and promises, and what is said of tasks."""
+"""The rhythm: the current beat, policies, bar reports, promises and status claims."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def set_policy(mesh: MeshServices, body: ToSet) -> PolicyView:
 
 
 class PromisesAsked(PageAsked):
-    """Which promises are asked for, the newest first."""
+    """The filter of a list of promises, newest first."""
 
     state: HelpState | None = None
 

@@ -1,4 +1,4 @@
-"""Roles and routes: who is in charge of what. Only the node that owns the mesh may change them."""
+"""Roles and routes. Only the node that owns the mesh may change them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vox_mesh.views.roles import (
     RolesView,
     RoutedView,
     RouteView,
-    explaining_refusals,
+    explain_refusals,
 )
 
 ROLES: Final = Operations("roles")
@@ -41,7 +41,7 @@ async def show_roles(mesh: MeshServices) -> RolesView:
 @ROLES.put("/v1/roles/coordinator")
 async def designate_coordinator(mesh: MeshServices, body: ToNode) -> DesignatedView:
     """Make a node the coordinator."""
-    async with explaining_refusals(mesh):
+    async with explain_refusals(mesh):
         op = await mesh.roles.designate_coordinator(body.node_id)
     return DesignatedView(op.key, body.node_id)
 

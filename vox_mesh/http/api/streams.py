@@ -1,4 +1,4 @@
-"""Answers that are sent as they come: of any length, and never all of it in memory."""
+"""Streamed answers of any length, never held in memory as a whole."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from aiohttp import web
 from vox_mesh.errors import MeshError
 from vox_mesh.http.api.openapi import JSON_LINES
 from vox_mesh.http.api.operations import JsonLines
-from vox_mesh.http.connections import touched
+from vox_mesh.http.connections import mark_active
 
 _log = logging.getLogger(__name__)
 
 _PIECE_BYTES: Final = 64 * 2**10
-_TAKE_S: Final = 10.0
-"""For a piece to be taken."""
+_WRITE_TIMEOUT_S: Final = 10.0
+"""The timeout for the client to read a piece."""
 
 
-async def sent_as_it_comes(request: web.Request, answer: JsonLines) -> web.StreamResponse:
-    """Send an answer; one that can't be sent to its end is broken off, so that nobody takes it for whole."""
+async def send_stream(request: web.Request, answer: JsonLines) -> web.StreamResponse:
+    """Send an answer piece by piece; abort the connection if it fails midway, so it can't seem complete."""
     headers = {"Content-Type": JSON_LINES, "Cache-Control": "no-store"}
     response = web.StreamResponse(headers=headers)
     async with aclosing(answer.parts) as parts:
-        first = await anext(parts)  # if there is none, that is a problem that can still be told
+        first = await anext(
+            parts
+        )  # an error before the first piece is still answered with a problem document
         await response.prepare(request)
         try:
             await _send(request, response, first, parts)
         except MeshError as error:
-            _log.warning("an answer was broken off: %s", error.line)
+            _log.warning("answer aborted: %s", error.line)
         except (ConnectionError, TimeoutError):
-            _log.info("%s did not take all of an answer", request.remote)
+            _log.info("client did not read the whole answer: remote=%s", request.remote)
         except Exception:
-            _log.exception("an answer was broken off: this is a bug")
+            _log.exception("answer aborted by a bug")
         else:
             return response
     if request.transport is not None:
@@ -53,9 +55,9 @@ async def _send(
     while True:
         part = memoryview(b"".join(lines))
         for at in range(0, len(part), _PIECE_BYTES):
-            async with asyncio.timeout(_TAKE_S):
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 await response.write(part[at : at + _PIECE_BYTES])
-            touched(request)
+            mark_active(request)
         lines = await anext(more, [])
         if not lines:
             return

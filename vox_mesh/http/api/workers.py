@@ -1,4 +1,4 @@
-"""Workers: who works on jobs, and who takes no more."""
+"""Workers: capacity, load and draining."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.workers import WorkerView, worker_named, workers
+from vox_mesh.views.workers import WorkerView, find_worker, workers
 
 WORKERS: Final = Operations("workers")
 
@@ -22,11 +22,11 @@ async def list_workers(mesh: MeshServices, query: PageAsked) -> Page[WorkerView]
 async def drain_worker(mesh: MeshServices, node_id: Text) -> WorkerView:
     """Have a node take no more jobs, until this is undone; what it has in hand goes on."""
     await mesh.job_kinds.drain(node_id)
-    return await worker_named(mesh, node_id)
+    return await find_worker(mesh, node_id)
 
 
 @WORKERS.delete("/v1/workers/{node_id}/drain")
 async def undrain_worker(mesh: MeshServices, node_id: Text) -> WorkerView:
     """Have a node take jobs again."""
     await mesh.job_kinds.undrain(node_id)
-    return await worker_named(mesh, node_id)
+    return await find_worker(mesh, node_id)

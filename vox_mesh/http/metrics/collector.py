@@ -1,4 +1,4 @@
-"""The metrics of a node: what its parts have counted, and what the census has found, in Prometheus' terms."""
+"""The metrics of a node in Prometheus' format: its own counters, and the results of the census."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prometheus_client.core import (
 
 from vox_mesh.errors import StaleFence
 from vox_mesh.http.metrics.instruments import as_label, counter, counters, gauge, histogram, states
-from vox_mesh.http.metrics.rhythm_collector import rhythm_families
+from vox_mesh.http.metrics.rhythm_collector import collect_rhythm
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.locks.locks import Locks
@@ -44,7 +44,7 @@ _REQUESTS: Final = ("write", "read", "ping", "hello", "frames", "snapshot", "syn
 
 
 class Measured(Protocol):
-    """A node, as far as it is measured. It may have a `supervisor` with the node's `parts`, too."""
+    """The parts of a node that are measured. It may also have a `supervisor` with the node's `parts`."""
 
     store: Store
     clock: MeshClock
@@ -58,32 +58,32 @@ class Measured(Protocol):
 
     @property
     def identity(self) -> Identity:
-        """Who it is in the mesh."""
+        """The node's identity."""
 
     @property
     def rhythm(self) -> Rhythm:
-        """Its beats, and what is measured in them."""
+        """The node's rhythm."""
 
     @property
     def rollbacks(self) -> int:
-        """How often it found that the database had gone back to an earlier state."""
+        """How often the node detected a rollback of the database."""
 
 
 class SupervisedPart(Protocol):
-    """A part of the node that is begun again when it fails."""
+    """A part of the node that is restarted when it fails."""
 
     restarts: int
 
 
-class Seen(NamedTuple):
-    """What had to be asked for; `None`: it was not to be had."""
+class ScrapeInputs(NamedTuple):
+    """The asynchronously read values; `None` if unavailable."""
 
     census: Census | None
     spool: SpoolStatus | None
 
 
-class HttpTally:
-    """What the service was asked, and how it answered."""
+class HttpStats:
+    """Counts requests and responses of the service."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, str]] = Counter()
@@ -92,16 +92,16 @@ class HttpTally:
 
 
 class MetricsCollector:
-    """Collects the metrics of one node, whenever they are asked for; what has to be awaited is in `seen`."""
+    """Collects the metrics of one node on each scrape; asynchronously read values are in `seen`."""
 
-    def __init__(self, node: Measured, http: HttpTally, is_ready: Callable[[], bool] | None) -> None:
+    def __init__(self, node: Measured, http: HttpStats, is_ready: Callable[[], bool] | None) -> None:
         self._node = node
         self._http = http
         self._is_ready = is_ready
-        self.seen = Seen(None, None)
+        self.seen = ScrapeInputs(None, None)
 
     def collect(self) -> Iterator[Metric]:
-        """All of them; one of which nothing is known has no values."""
+        """Yield all metrics; one without a known value has no samples."""
         yield from self._itself()
         yield from self._jobs()
         yield from self._locks()
@@ -110,7 +110,7 @@ class MetricsCollector:
         yield from self._writes()
         yield from self._database()
         yield from self._log()
-        yield from rhythm_families(self._node.rhythm, self.seen.census)
+        yield from collect_rhythm(self._node.rhythm, self.seen.census)
         yield from self._service()
 
     def _itself(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""`GET /metrics`: how a node stands, for Prometheus."""
+"""`GET /metrics`: the node's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Access, Scope
-from vox_mesh.http.metrics.collector import MAX_KINDS, HttpTally, Measured, MetricsCollector, Seen
+from vox_mesh.http.metrics.collector import MAX_KINDS, HttpStats, Measured, MetricsCollector, ScrapeInputs
 from vox_mesh.http.metrics.labels import Label
 from vox_mesh.http.metrics.rhythm_collector import MAX_SUBJECTS
 from vox_mesh.http.problems import Handler
@@ -24,27 +24,27 @@ from vox_mesh.store.spool.spool import SpoolStatus
 PATH: Final = "/metrics"
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
-_LOOK_S: Final = 1.0
-"""So long whatever has to be asked for may take; then it is left out."""
+_READ_TIMEOUT_S: Final = 1.0
+"""The timeout of asynchronously read values; later ones are omitted."""
 
 
 class Metrics:
-    """Tells the metrics of one node, and counts what its service is asked."""
+    """Serves the metrics of one node, and counts the requests of its service."""
 
     def __init__(self, node: Measured, access: Access, *, is_ready: Callable[[], bool] | None = None) -> None:
         self._access = access
         self._store = node.store
         self._clock = node.clock
-        self._http = HttpTally()
-        self._families = MetricsCollector(node, self._http, is_ready)
+        self._http = HttpStats()
+        self._collector = MetricsCollector(node, self._http, is_ready)
         self._registry = CollectorRegistry()
-        self._registry.register(self._families)
+        self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)
 
     def add_to(self, app: web.Application) -> None:
-        """Serve this, and count all that the application serves."""
+        """Register the route, and count all requests of the application."""
         app.router.add_get(PATH, self.answer)
-        app.middlewares.insert(0, self.counted)
+        app.middlewares.insert(0, self.count_request)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a scrape."""
@@ -52,28 +52,28 @@ class Metrics:
         return web.Response(body=await self.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
     async def exposition(self) -> bytes:
-        """All metrics as they are now. While the database is away, those that it would tell are left out."""
-        seen = Seen(*await asyncio.gather(self._census(), self._spooled()))
-        self._families.seen = seen  # from here on nothing is awaited: another scrape has its own
+        """Return all metrics now. While the database is away, its metrics are omitted."""
+        seen = ScrapeInputs(*await asyncio.gather(self._take_census(), self._read_spool()))
+        self._collector.seen = seen  # no await from here on: a concurrent scrape sets its own
         return generate_latest(self._registry)
 
-    async def _census(self) -> Census | None:
+    async def _take_census(self) -> Census | None:
         if self._store.is_prepared:
             with suppress(MeshError):
                 return await take_census(
-                    self._store, self._clock, kinds=MAX_KINDS, budgets=MAX_SUBJECTS, timeout=_LOOK_S
+                    self._store, self._clock, kinds=MAX_KINDS, budgets=MAX_SUBJECTS, timeout=_READ_TIMEOUT_S
                 )
         return None
 
-    async def _spooled(self) -> SpoolStatus | None:
+    async def _read_spool(self) -> SpoolStatus | None:
         with suppress(MeshError, TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
+            async with asyncio.timeout(_READ_TIMEOUT_S):
                 return await self._store.spooled()
         return None
 
     @web.middleware
-    async def counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Count a request, and how long its answer took; a stream lasts as long as its reader wants."""
+    async def count_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count a request and its duration. The duration of a stream is not recorded."""
         began = time.monotonic()
         try:
             response = await handler(request)

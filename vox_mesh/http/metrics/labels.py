@@ -1,4 +1,4 @@
-"""What a request is called where others read of it: never in the caller's own words, which have no bound."""
+"""Labels of requests in metrics and logs, of bounded cardinality: never the client's own texts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST"
 
 
 class Label(NamedTuple):
-    """A method, and the path of the route as it was declared."""
+    """A method, and the declared path of a route."""
 
     method: str
     route: str
 
     @classmethod
     def of(cls, request: web.Request) -> Label:
-        """The label of a request."""
+        """Return the label of a request."""
         resource = request.match_info.route.resource
         return cls(
             request.method if request.method in _METHODS else OTHER,

@@ -1,4 +1,4 @@
-"""The metrics of the rhythm: beats, and what became of the last bar."""
+"""The metrics of the rhythm: beats, and the last bar's report."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.views.rhythm import report_of
 
 MAX_SUBJECTS: Final = 50
-"""So many budgets are told, those of which most is spent."""
+"""The maximum number of budgets exported, most spent first."""
 
 ALARMS: Final = ("promise_miss_rate", "overrun_rate", "no_status_claims")
 
-_LAST_BARS: Final = 3
-"""So old may the last report be: nothing is written of bars in which nothing happens."""
+_MAX_AGE_BARS: Final = 3
+"""The maximum age of the last report in bars: quiet bars are not reported."""
 
 
-def rhythm_families(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
-    """All of them."""
-    frame, tally = rhythm.frame(), rhythm.reverb.tally
+def collect_rhythm(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
+    """Yield the metrics of the rhythm."""
+    frame, tally = rhythm.frame(), rhythm.reverb.totals
     yield histogram(
         "vox_beat_lateness_seconds",
         "How long after they had begun beats were told on this node.",
@@ -76,9 +76,9 @@ def rhythm_families(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
 
 
 def _last_bar(rhythm: Rhythm, census: Census) -> BarReport | None:
-    """The report on the last bar, unless it is of long ago."""
+    """Return the report on the last bar, unless it is too old."""
     report, now_ms = report_of(census.last_report), rhythm.times.now_ms
     if report is None:
         return None
     bars = rhythm.timeline.bars_between(report.end_ms, max(now_ms, report.end_ms))
-    return report if bars < _LAST_BARS else None
+    return report if bars < _MAX_AGE_BARS else None

@@ -1,4 +1,4 @@
-"""The courier: brings messages to other nodes over HTTP."""
+"""The relay client: delivers messages to other nodes over HTTP."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from vox_mesh.messages.directory import Peer
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.window_keys import MARK
 
-if TYPE_CHECKING:  # loaded with the first message that is brought: it is much, and many nodes bring none
+if TYPE_CHECKING:  # imported with the first delivery: it is large, and many nodes deliver nothing
     import httpx
 
 _TIMEOUT_S: Final = 3.0
 _CONNECT_S: Final = 1.0
-_KEPT_S: Final = 30.0
+_KEEPALIVE_S: Final = 30.0
 _MAX_CONNECTIONS: Final = 64
 _MAX_ANSWER_BYTES: Final = 2**16
-_MAX_TOLD: Final = 300
+_MAX_PEER_TEXT: Final = 300
 _KEY: Final = re.compile(rf"{re.escape(MARK)}[\w.-]*", re.ASCII)
-_OUT_OF_TIME: Final = ("token_stale", "token_early")
-_TOLD_STRANGER: Final = "VOX_MESH_TOKEN must be the same on both nodes"
-_AGAIN: Final = (
+_EXPIRED_KEY_CODES: Final = ("token_stale", "token_early")
+_UNAUTHORIZED_HINT: Final = "VOX_MESH_TOKEN must be the same on both nodes"
+_RETRY_STATUSES: Final = (
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.MISDIRECTED_REQUEST,
     HTTPStatus.TOO_MANY_REQUESTS,
@@ -38,7 +38,7 @@ _AGAIN: Final = (
 
 
 class HttpRelayClient:
-    """Posts to `/v1/a2a/deliver` of the node that messages are for."""
+    """Posts messages to `/v1/a2a/deliver` of the recipient's node."""
 
     def __init__(self, node_id: str, keys: RelayKeys | None) -> None:
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", FROM: node_id}
@@ -54,41 +54,41 @@ class HttpRelayClient:
     def _new_client(self, is_encrypted: bool) -> httpx.AsyncClient:
         import httpx
 
-        # To load all that the world trusts takes long; who has none of it trusts nobody.
+        # Loading the system's certificates is slow; without encryption an empty store suffices.
         trust = True if is_encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return httpx.AsyncClient(
             headers=self._headers,
             verify=trust,
             timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
-            limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEPT_S),
-            trust_env=False,  # a proxy for the wide world does not know our nodes
+            limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEEPALIVE_S),
+            trust_env=False,  # a proxy to the internet can't reach other nodes
             follow_redirects=False,
         )
 
     async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
-        """Bring messages to a node."""
+        """Deliver messages to a node. Raises `RelayFailed` or `RelayRefused`."""
         headers = {NODE: peer.node_id, STORED: "1" if stored else "0"}
         if len(messages) == 1 and messages[0].traceparent is not None:
             headers["traceparent"] = messages[0].traceparent
         body = orjson.dumps([wire(message) for message in messages])
         key = None if self._keys is None else self._keys.current()
-        status, document = await self._posted(peer, headers, body, key)
-        if self._keys is not None and key is not None and document.get("code") in _OUT_OF_TIME:
-            status, document = await self._posted(peer, headers, body, await self._keys.instead_of(key))
+        status, document = await self._post(peer, headers, body, key)
+        if self._keys is not None and key is not None and document.get("code") in _EXPIRED_KEY_CODES:
+            status, document = await self._post(peer, headers, body, await self._keys.replace(key))
         if status == HTTPStatus.OK:
             return
-        detail = f"{status} {self._told(document.get('detail')) or _phrase_of(status)}"
-        hint = self._told(document.get("hint"))
-        if document.get("code") in _OUT_OF_TIME:
+        detail = f"{status} {self._sanitize(document.get('detail')) or _phrase_of(status)}"
+        hint = self._sanitize(document.get("hint"))
+        if document.get("code") in _EXPIRED_KEY_CODES:
             raise RelayFailed(detail, hint=hint)
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _AGAIN:
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _RETRY_STATUSES:
             raise RelayFailed(detail)
-        raise RelayRefused(detail, hint=_TOLD_STRANGER if status == HTTPStatus.UNAUTHORIZED else hint)
+        raise RelayRefused(detail, hint=_UNAUTHORIZED_HINT if status == HTTPStatus.UNAUTHORIZED else hint)
 
-    async def _posted(
+    async def _post(
         self, peer: Peer, headers: dict[str, str], body: bytes, key: str | None
     ) -> tuple[int, dict[str, Any]]:
-        """The status, and the document if there is one."""
+        """Post the body; return the status, and the problem document if there is one."""
         import httpx
 
         if key is not None:
@@ -96,35 +96,37 @@ class HttpRelayClient:
         try:
             client = self._client(peer.url or "")
             request = client.build_request("POST", f"{peer.url}{PATH}", content=body, headers=headers)
-            async with asyncio.timeout(2 * _TIMEOUT_S):  # the others are for each step of it
-                status, answer = await _answer(client, request)
+            async with asyncio.timeout(2 * _TIMEOUT_S):  # httpx's timeouts apply to each step only
+                status, answer = await _send(client, request)
         except TimeoutError:
             raise RelayFailed(f"{peer.url}: the answer does not come to an end") from None
         except (httpx.InvalidURL, ValueError) as error:
-            raise RelayRefused(f"{peer.url} is no address: {self._told(str(error))}") from None
+            raise RelayRefused(f"{peer.url} is no address: {self._sanitize(str(error))}") from None
         except httpx.HTTPError as error:
-            raise RelayFailed(f"{peer.url}: {self._told(str(error)) or type(error).__name__}") from None
+            raise RelayFailed(f"{peer.url}: {self._sanitize(str(error)) or type(error).__name__}") from None
         except Exception as error:
             # Below httpx, anyio raises `AttributeError` on uvloop if a peer closes the connection early.
-            why = f"{type(error).__name__}: {self._told(str(error))}"
-            raise RelayFailed(f"{peer.url}: the connection failed: {why}") from error
+            reason = f"{type(error).__name__}: {self._sanitize(str(error))}"
+            raise RelayFailed(f"{peer.url}: the connection failed: {reason}") from error
         return status, {} if status == HTTPStatus.OK else _document(answer)
 
-    def _told(self, text: object) -> str:
-        """What another says, as it may stand in a log: on one line, short, and without our token and keys."""
-        said = text if isinstance(text, str) else ""
+    def _sanitize(self, text: object) -> str:
+        """Return a peer's text for a log: one line, shortened, and without our token and keys."""
+        shown = text if isinstance(text, str) else ""
         if self._keys is not None:
-            said = _KEY.sub("***", said.replace(self._keys.secret, "***"))
-        return "".join(each if each.isprintable() else "?" for each in " ".join(said.split())[:_MAX_TOLD])
+            shown = _KEY.sub("***", shown.replace(self._keys.secret, "***"))
+        return "".join(
+            each if each.isprintable() else "?" for each in " ".join(shown.split())[:_MAX_PEER_TEXT]
+        )
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         for client in self._clients.values():
             await client.aclose()
 
 
-async def _answer(client: httpx.AsyncClient, request: httpx.Request) -> tuple[int, bytes]:
-    """The status, and as much of the answer as a problem document can have."""
+async def _send(client: httpx.AsyncClient, request: httpx.Request) -> tuple[int, bytes]:
+    """Return the status, and the body up to the size limit of a problem document."""
     response = await client.send(request, stream=True)
     try:
         answer = b""
@@ -138,7 +140,7 @@ async def _answer(client: httpx.AsyncClient, request: httpx.Request) -> tuple[in
 
 
 def _phrase_of(status: int) -> str:
-    """What a status means, in words."""
+    """Return the reason phrase of a status."""
     return HTTPStatus(status).phrase if status in set(HTTPStatus) else "an unknown status"
 
 

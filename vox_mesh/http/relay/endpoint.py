@@ -1,4 +1,4 @@
-"""`POST /v1/a2a/deliver`: another node brings messages."""
+"""`POST /v1/a2a/deliver`: another node delivers messages."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from vox_mesh.model.messages.records import MAX_NAME, MAX_PAYLOAD_BYTES, WIRE_FI
 PATH: Final = "/v1/a2a/deliver"
 MAX_MESSAGES: Final = 64
 NODE: Final = "Vox-Mesh-Node"
-"""The node that a request is meant for."""
+"""The node a request is meant for."""
 
 FROM: Final = "Vox-Mesh-From"
-"""The node that it comes from."""
+"""The node a request comes from."""
 
 STORED: Final = "Vox-Mesh-Stored"
 """`1` if the sender knows that the messages are in the database."""
@@ -38,7 +38,7 @@ _Ms = Annotated[int, Field(ge=0, lt=_MAX_MS)]
 
 
 class WireMessage(BaseModel):
-    """A message as it travels: the columns that its sender wrote, and the one that it sent before."""
+    """A message in wire format: the columns its sender wrote, and the id of its previous message."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -62,18 +62,18 @@ class WireMessage(BaseModel):
     after: _Text | None = None
 
     def message(self) -> Message:
-        """The message."""
+        """Return the message."""
         return Message(**{name: getattr(self, name) for name in (*WIRE_FIELDS, "after")})
 
 
 def wire(message: Message) -> dict[str, Any]:
-    """A message as it travels."""
+    """Return a message in wire format."""
     return {**dict(zip(WIRE_FIELDS, message, strict=False)), "after": message.after}
 
 
 @dataclass(frozen=True, slots=True)
 class RelayLimits:
-    """How much is taken: requests a second of each peer, at the same time, and seconds for a body."""
+    """Requests per second of each peer, concurrent requests, and seconds to read a body."""
 
     per_second: float = 500.0
     at_once: int = 64
@@ -81,7 +81,7 @@ class RelayLimits:
 
 
 class Delivery:
-    """Takes what other nodes bring."""
+    """Receives messages from other nodes."""
 
     def __init__(
         self, node_id: str, reception: Reception, access: Access, limits: RelayLimits | None = None
@@ -94,7 +94,7 @@ class Delivery:
         self._at_once = 0
 
     def add_to(self, app: web.Application) -> None:
-        """Serve this."""
+        """Register the route."""
         app.router.add_post(PATH, self._deliver)
 
     async def _deliver(self, request: web.Request) -> web.Response:
@@ -105,23 +105,23 @@ class Delivery:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "too many requests at the same time")
         self._at_once += 1
         try:
-            messages = _messages(await body_of(request, self._limits.read_s))
+            messages = _parse_messages(await body_of(request, self._limits.read_s))
             stored = request.headers.get(STORED) == "1"
             await self._reception.take(messages, stored=stored)
         finally:
             self._at_once -= 1
-        taken = {"message_uuids": [message.message_uuid for message in messages]}
-        return web.Response(body=orjson.dumps(taken), content_type="application/json")
+        accepted = {"message_uuids": [message.message_uuid for message in messages]}
+        return web.Response(body=orjson.dumps(accepted), content_type="application/json")
 
     def _refuse_misdirected(self, request: web.Request) -> None:
-        meant = request.headers.get(NODE)
-        if meant is None:
+        target = request.headers.get(NODE)
+        if target is None:
             raise Problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "node_missing",
                 f"the header {NODE} does not say which node this is meant for",
             )
-        if meant != self._node_id:
+        if target != self._node_id:
             raise Problem(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "misdirected",
@@ -130,18 +130,18 @@ class Delivery:
             )
 
 
-def _messages(body: bytes) -> list[Message]:
-    """One message or several."""
+def _parse_messages(body: bytes) -> list[Message]:
+    """Return the messages of a body, one or several."""
     try:
-        said = orjson.loads(body)
+        document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise _unprocessable("not_json", f"the body is not JSON: {error}") from None
-    several = said if isinstance(said, list) else [said]
-    if not 1 <= len(several) <= MAX_MESSAGES:
-        raise _unprocessable("bad_count", f"a request has 1 to {MAX_MESSAGES} messages, not {len(several)}")
+    documents = document if isinstance(document, list) else [document]
+    if not 1 <= len(documents) <= MAX_MESSAGES:
+        raise _unprocessable("bad_count", f"a request has 1 to {MAX_MESSAGES} messages, not {len(documents)}")
     messages = []
-    for number, each in enumerate(several):
-        if not isinstance(each, dict) or not _FIELDS.issuperset(each):  # there may be very many others
+    for number, each in enumerate(documents):
+        if not isinstance(each, dict) or not _FIELDS.issuperset(each):  # there may be many others
             raise _unprocessable(
                 "bad_message", f"message {number} is no object, or has a field of no message"
             )

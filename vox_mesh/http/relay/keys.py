@@ -1,4 +1,4 @@
-"""The keys that nodes show each other at the relay: a new one with every bar."""
+"""The keys that nodes present at the relay: a new one with every bar."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from vox_mesh.errors import MeshError
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.model.rhythm.window_keys import RELAY, Project, WindowKeyFault, check, issue
 
-_LOOK_S: Final = 1.0
+_CLOCK_TIMEOUT_S: Final = 1.0
 
 
 class RelayKeys:
-    """Makes the key of the bar that it is, and checks those of others."""
+    """Issues the key of the current bar, and checks the keys of other nodes."""
 
     def __init__(
         self,
@@ -32,30 +32,29 @@ class RelayKeys:
         self._window_at = window_at
         self._revoke_after_bars = revoke_after_bars
         self._look_at_clock = look_at_clock
-        self._made: tuple[Window, str] | None = None
+        self._issued: tuple[Window, str] | None = None
 
     @property
     def secret(self) -> str:
-        """What they are derived from, to be kept out of all that is told."""
+        """The secret the keys are derived from; it must not be logged."""
         return self._secret
 
     def current(self) -> str:
-        """The key of this bar."""
+        """Return the key of the current bar."""
         window = self._window_at(self._now_ms())
-        if self._made is None or self._made[0] != window:
-            self._made = window, issue(self._secret, self._project, RELAY, window)
-        return self._made[1]
+        if self._issued is None or self._issued[0] != window:
+            self._issued = window, issue(self._secret, self._project, RELAY, window)
+        return self._issued[1]
 
-    async def instead_of(self, stale: str) -> str:
-        """The key of this bar, for one that was out of time; if it is the same, our clock is asked for."""
+    async def replace(self, stale: str) -> str:
+        """Return a key to replace a rejected one; if the current one is the same, read the clock first."""
         if self.current() == stale:
-            with suppress(
-                MeshError, TimeoutError
-            ):  # the database may be away, and then the relay is all there is
-                async with asyncio.timeout(_LOOK_S):
+            # The database may be away; then the relay is the only path left.
+            with suppress(MeshError, TimeoutError):
+                async with asyncio.timeout(_CLOCK_TIMEOUT_S):
                     await self._look_at_clock()
         return self.current()
 
     def fault(self, key: str) -> WindowKeyFault | None:
-        """Why a key that somebody shows is not accepted; `None`: it is."""
+        """Return why a key is rejected, or `None` if it is valid."""
         return check(self._secret, key, self._project, RELAY, self._now_ms(), self._revoke_after_bars())

@@ -65,7 +65,7 @@ class WorkerLimits:
             return ClaimBlock()
         accounts = tuple(await self.budgets.exhausted_accounts())
         is_all = await self.budgets.is_exhausted(self.agent)
-        return ClaimBlock(accounts, is_all, self.budgets.look_again_ms if accounts or is_all else None)
+        return ClaimBlock(accounts, is_all, self.budgets.next_check_ms if accounts or is_all else None)
 
     async def of(self, context: JobContext) -> AttemptLimits | None:
         """Return the limits of an attempt, or `None` if it has none."""
@@ -300,7 +300,7 @@ class AttemptLimits:
             attempt=self._number,
             began_ms=self._began_ms,
         )
-        script = Script(self._worker_limits.budgets.begun(begin), appendable=True)
+        script = Script(self._worker_limits.budgets.record_begin(begin), appendable=True)
         try:
             await self._rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S)
         except MeshError as error:

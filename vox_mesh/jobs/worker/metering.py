@@ -172,7 +172,7 @@ class Shares:
         if excess is None:
             return None
         self._reported[subject] = epoch_ms
-        return BeatExcess(excess, max(sharing, key=lambda each: excess.part_of(each.used)))
+        return BeatExcess(excess, max(sharing, key=lambda each: excess.amount_in(each.used)))
 
 
 def _highest(one: float | None, other: float | None) -> float | None:

@@ -1,1 +1,1 @@
-"""Documents that people write: YAML, JSON and their validation."""
+"""Documents written by people: YAML, JSON and their validation."""

@@ -1,4 +1,4 @@
-"""Documents that were read from a text, with the line of every field: a fault is told where it stands."""
+"""Parsed documents with the line of every field, so that faults have a position."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 MAX_BYTES: Final = 2**20
-"""No text is longer that is read."""
+"""The size limit of a text."""
 
 Path = tuple[str | int, ...]
-"""Where a value stands: the names and positions that lead to it."""
+"""The names and indexes that lead to a value."""
 
 _PLAIN_NAME: Final = re.compile(r"[^\s.:\[\]\"']{1,64}")
 
 
 class DocumentFault(NamedTuple):
-    """What is wrong, and where."""
+    """A fault and its position."""
 
     name: str
     line: int
@@ -32,7 +32,7 @@ class DocumentFault(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Where a value begins, and what is in it."""
+    """The line of a value, and the lines of its children."""
 
     line: int
     inner: Mapping[str | int, Lines] = MappingProxyType({})
@@ -40,7 +40,7 @@ class Lines(NamedTuple):
 
 @dataclass(frozen=True)
 class Document:
-    """One document of a text. With `faults`, its value is of use only to look for more of them."""
+    """One document of a text. With `faults`, its value serves only to find more of them."""
 
     name: str
     value: Any
@@ -48,7 +48,7 @@ class Document:
     lines: Lines
 
     def line_of(self, path: Path) -> int:
-        """The line of a field; where there is none, that of the nearest one around it."""
+        """Return the line of a field, or that of its nearest parent."""
         lines = self.lines
         for step in path:
             if step not in lines.inner:
@@ -57,12 +57,12 @@ class Document:
         return lines.line
 
     def fault(self, path: Path, wrong: str) -> DocumentFault:
-        """A fault of the value there."""
+        """Return a fault of the value at a path."""
         return DocumentFault(self.name, self.line_of(path), path, wrong)
 
 
 def field_text(path: Path) -> str:
-    """A path as people write it: `after[0].when`."""
+    """Return a path as people write it: `after[0].when`."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -74,7 +74,7 @@ def field_text(path: Path) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether all in it are characters: half a surrogate pair is none, and no text with one is stored."""
+    """Return whether a text has no lone surrogates; one that has can't be stored."""
     try:
         text.encode()
     except UnicodeEncodeError:

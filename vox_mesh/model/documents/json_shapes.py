@@ -1,4 +1,4 @@
-"""The shapes of JSON objects that others wrote: what each key may hold, and what is wrong, in words."""
+"""Checks of received JSON objects against the keys and values they may have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HASH: Final = "blake3: and 64 lowercase hexadecimal digits"
 TIME: Final = "a time such as 2027-01-15T08:00:00.000Z"
 
 Fields = Mapping[str, tuple[Callable[[Any], bool], str]]
-"""For each key, whether a value is right for it, and what is allowed in words."""
+"""For each key, a check of its value, and the rule in words."""
 
 _EXACT: Final = 2**53
 _CONTENT_ID: Final = re.compile(r"[0-9a-f]{64}")
@@ -24,7 +24,7 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 
 
 def shape_faults(what: str, value: Any, fields: Fields) -> list[str]:
-    """All that is wrong with an object that should have exactly these keys."""
+    """Return all faults of an object that must have exactly these keys."""
     if type(value) is not dict:
         return [f"{what} is {short(value)}, and not an object"]
     faults = []
@@ -38,38 +38,38 @@ def shape_faults(what: str, value: Any, fields: Fields) -> list[str]:
 
 
 def has_keys(value: Any, names: Collection[str]) -> bool:
-    """Whether it is an object with exactly these keys."""
+    """Return whether a value is an object with exactly these keys."""
     return type(value) is dict and value.keys() == set(names)
 
 
 def short(value: Any) -> str:
-    """A value as it is shown to a person, however long it is."""
-    # Half of a surrogate pair could not be printed.
+    """Return a value as text for people, shortened."""
+    # A lone surrogate can't be printed.
     return reprlib.repr(value).encode(errors="replace").decode()
 
 
 def is_word(value: Any) -> bool:
-    """Whether it is a short text without line breaks."""
+    """Return whether a value is a short text without line breaks."""
     return type(value) is str and 0 < len(value) <= MAX_WORD and value.isprintable()
 
 
 def is_content_id(value: Any) -> bool:
-    """Whether it is written as a job's id is."""
+    """Return whether a value has the form of a job's id."""
     return type(value) is str and _CONTENT_ID.fullmatch(value) is not None
 
 
 def is_hash(value: Any) -> bool:
-    """Whether it is written as the hash of an output is."""
+    """Return whether a value has the form of an output's hash."""
     return type(value) is str and _HASH.fullmatch(value) is not None
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number that is exact everywhere, and not negative."""
+    """Return whether a value is a non-negative integer that is exact in every JSON implementation."""
     return type(value) is int and 0 <= value < _EXACT
 
 
 def is_time(value: Any) -> bool:
-    """Whether it is a time in UTC, with milliseconds."""
+    """Return whether a value is a time in UTC with milliseconds."""
     if type(value) is not str or not _TIME.fullmatch(value):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What is wrong with a value: told with its place, and with what is allowed there."""
+"""Validation faults: their position, and the rule that was broken."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from vox_mesh.errors import BadDocument
 from vox_mesh.model.documents.documents import Document, DocumentFault, Path, field_text
 
 Flaw = tuple[Path, str]
-"""Where something is wrong, and what."""
+"""The path of a fault, and its text."""
 
 FLAW: Final = "flaw"
-"""The type of our own checks' errors: `wrong` in their context says what it is, `at` where in the field."""
+"""The type of our own checks' errors: `wrong` in their context is the text, `at` the path in the field."""
 
 MAX_FAULTS: Final = 1_000
-"""How many faults of one text are told."""
+"""The maximum number of faults reported for one text."""
 
 _MUST_BE: Final = {
     "string_type": "text",
@@ -36,12 +36,12 @@ AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 
 def flaw(wrong: str, *at: str | int) -> PydanticCustomError:
-    """What a check raises."""
+    """Return the error that a check raises."""
     return PydanticCustomError(FLAW, "{wrong}", {"wrong": wrong, "at": at})
 
 
 def shown(value: Any) -> str:
-    """A value in a line that tells of it, shortened."""
+    """Return a value as text for a message, shortened."""
     if isinstance(value, str):
         return repr(value if len(value) <= 50 else f"{value[:45]}...")
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e15:
@@ -50,7 +50,7 @@ def shown(value: Any) -> str:
 
 
 def named(value: Any) -> str:
-    """What sort of value it is."""
+    """Return the name of a value's type, for messages."""
     match value:
         case None:
             return "null"
@@ -68,24 +68,24 @@ def named(value: Any) -> str:
 
 
 def flaws_of(errors: Iterable[ErrorDetails], model: type[BaseModel], called: str) -> Iterator[Flaw]:
-    """What a model found wrong, each with what is allowed there: the description of the field."""
+    """Yield the faults a model found, each with the rule from the field's description."""
     for error in errors:
         path = tuple(step for step in error["loc"] if step != "[key]")
-        fields = [*_way(model, path)]
+        fields = [*_fields_along(model, path)]
         if error["type"] == "extra_forbidden":
             within = (_model_of(fields[-1]) if fields else None) or model
             what = field_text(path[:-1]) or called
             yield path, f"is no field of {what}; allowed: {', '.join(sorted(within.model_fields))}"
         elif error["type"] == FLAW and (not fields or _model_of(fields[-1])):
-            # A rule between the fields of a model, which says itself what is allowed.
+            # A rule between fields of a model states itself what is allowed.
             yield (*path, *error["ctx"]["at"]), error["ctx"]["wrong"]
         else:
             at = error["ctx"]["at"] if error["type"] == FLAW else ()
             allowed = [field.description for field in fields if field.description]
-            yield (*path, *at), "; allowed: ".join([_wrong(error), *allowed[-1:]])
+            yield (*path, *at), "; allowed: ".join([_describe_error(error), *allowed[-1:]])
 
 
-def _wrong(error: ErrorDetails) -> str:
+def _describe_error(error: ErrorDetails) -> str:
     kind, value = error["type"], error["input"]
     if kind == FLAW:
         return str(error["ctx"]["wrong"])
@@ -98,7 +98,7 @@ def _wrong(error: ErrorDetails) -> str:
 
 
 def nulls(fields: Mapping[str, Any], model: type[BaseModel]) -> Iterator[Flaw]:
-    """Fields that are there and say nothing."""
+    """Yield the fields that are present and null."""
     for name, value in fields.items():
         field = model.model_fields.get(name)
         if field is None:
@@ -110,8 +110,8 @@ def nulls(fields: Mapping[str, Any], model: type[BaseModel]) -> Iterator[Flaw]:
             yield from (((name, *path), wrong) for path, wrong in nulls(value, inner))
 
 
-def _way(model: type[BaseModel], path: Path) -> Iterator[FieldInfo]:
-    """The fields that lead to a place, as far as they are those of models."""
+def _fields_along(model: type[BaseModel], path: Path) -> Iterator[FieldInfo]:
+    """Yield the fields of models along a path."""
     for step in path:
         field = model.model_fields.get(str(step))
         if field is None:
@@ -128,30 +128,32 @@ def _model_of(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def faults_of(document: Document, flaws: Iterable[Flaw]) -> list[DocumentFault]:
-    """All faults of a document: of those at one place, the first that was found."""
+    """Return all faults of a document, at most one per path: the first found."""
     faults = list(document.faults)
-    told = {fault.path for fault in faults}
+    paths = {fault.path for fault in faults}
     for path, wrong in flaws:
-        if not any(path[:length] in told for length in range(len(path) + 1)):
-            told.add(path)
+        if not any(path[:length] in paths for length in range(len(path) + 1)):
+            paths.add(path)
             faults.append(document.fault(path, wrong))
     return faults
 
 
 def shortened(faults: Sequence[str], name: str) -> Sequence[str]:
-    """As many of them as anyone reads."""
+    """Return the faults, cut to the maximum number."""
     more = len(faults) - MAX_FAULTS
     return [*faults[:MAX_FAULTS], f"{name}: and {more} more faults"] if more > 0 else faults
 
 
-# --- a text with one model in it ---------------------------------------------------------------------
+# --- texts with one model ------------------------------------------------------------------------------
 
 
 def read_model(
     model: type[AnyModel], text: str | bytes, name: str, *, called: str, bad: type[BadDocument]
 ) -> AnyModel:
-    """What a text of YAML or JSON says, or `bad` with all that is wrong with it, each with its line."""
-    from vox_mesh.model.documents.yaml_reader import read_documents  # a parser is not for everyone to load
+    """Return the model of a YAML or JSON text, or raise `bad` with all faults, by line."""
+    from vox_mesh.model.documents.yaml_reader import (
+        read_documents,
+    )  # loaded on demand: most commands need no parser
 
     documents = read_documents(text, name)
     if not documents:
@@ -175,10 +177,10 @@ def read_model(
     return found
 
 
-def made(
+def build_model(
     model: type[AnyModel], fields: Mapping[str, Any], *, called: str, bad: type[BadDocument]
 ) -> AnyModel:
-    """What these fields are, or `bad` with all that is wrong with them, each with its place."""
+    """Return the model of these fields, or raise `bad` with all faults, by path."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -186,5 +188,5 @@ def made(
 
 
 def in_words(flaws: Iterable[Flaw]) -> list[str]:
-    """What is wrong with fields that stand in no text: each with its place."""
+    """Return the faults of fields outside of a text, each with its path."""
     return [f"{field_text(path)}: {wrong}" if path else wrong for path, wrong in flaws]

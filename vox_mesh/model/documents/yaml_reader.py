@@ -1,7 +1,7 @@
-"""YAML and JSON as plain values, with the line of every field, so that a fault can be told where it stands.
+"""YAML and JSON as plain values, with the line of every field.
 
-The words of YAML 1.2's core schema have a meaning (null, true, false, numbers); anything else is text: `yes`,
-`on`, `1:30` and dates too. What JSON has no equal for (tags, anchors, merged maps, NaN) is a fault.
+The words of YAML 1.2's core schema have a meaning (null, true, false, numbers); anything else is text: also
+`yes`, `on`, `1:30` and dates. What has no equivalent in JSON (tags, anchors, merged maps, NaN) is a fault.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _WORDS: Final[Mapping[str, Any]] = {
 }
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-# The last two are how careless writers of JSON spell them.
+# Careless JSON writers use the last two.
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)|-?Infinity|NaN")
 _MERGE: Final = "<<"
 
-# Characters that YAML has no place for, or takes for the end of a line where JSON and we do not.
+# Characters that YAML does not allow, or treats as line breaks where JSON does not.
 _FOREIGN: Final = "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _FOREIGN_IN_YAML: Final = re.compile(_FOREIGN)
 _FOREIGN_IN_JSON: Final = re.compile(
@@ -41,27 +41,27 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_documents(text: str | bytes, name: str) -> list[Document]:
-    """The documents of a text. Reading ends where it is no YAML and no JSON: that is the last one's fault."""
+    """Return the documents of a text. Reading stops at the first syntax error, a fault of the last one."""
     return list(_documents(text, name))
 
 
 def _documents(text: str | bytes, name: str) -> Iterator[Document]:
     last_line = 1
     try:
-        readable = _readable(text)
+        readable = _prepare(text)
         last_line = len(readable.rstrip().splitlines())
         events = yaml.parse(readable, Loader=_Loader)
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
-                yield _YamlReading(name, events).document(_line(event))
+                yield _YamlParser(name, events).document(_line(event))
     except _Unreadable as error:
-        yield _unread(name, error.line, str(error))
+        yield _unreadable_document(name, error.line, str(error))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         what = error.problem or error.context
-        yield _unread(name, min(line, last_line), f"this is no YAML and no JSON: {what}")
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as an escape for no character
-        yield _unread(name, 1, f"this is no YAML and no JSON: {error}")
+        yield _unreadable_document(name, min(line, last_line), f"this is no YAML and no JSON: {what}")
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as an escape of no character
+        yield _unreadable_document(name, 1, f"this is no YAML and no JSON: {error}")
 
 
 class _Unreadable(Exception):
@@ -70,17 +70,17 @@ class _Unreadable(Exception):
         self.line = line
 
 
-def _unread(name: str, line: int, wrong: str) -> Document:
+def _unreadable_document(name: str, line: int, wrong: str) -> Document:
     return Document(name, None, (DocumentFault(name, line, (), wrong),), Lines(line))
 
 
-def _readable(text: str | bytes) -> str:
-    """The text in a form that YAML reads as what it says."""
+def _prepare(text: str | bytes) -> str:
+    """Return the text in a form that YAML reads with the same meaning."""
     size = len(text) if isinstance(text, bytes) or text.isascii() else len(text.encode(errors="replace"))
     if size > MAX_BYTES:
         raise _Unreadable(1, f"it has {size} bytes; at most {MAX_BYTES} are read")
     if isinstance(text, bytes):
-        text = _decoded(text)
+        text = _decode(text)
     text = text.removeprefix("\ufeff")
     if text.lstrip()[:1] in ("{", "[") and _is_json(text):
         return _FOREIGN_IN_JSON.sub(_as_yaml, text)
@@ -91,7 +91,7 @@ def _readable(text: str | bytes) -> str:
     return text
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -107,7 +107,7 @@ def _is_json(text: str) -> bool:
 
 
 def _as_yaml(found: re.Match[str]) -> str:
-    """What means in YAML what this means in JSON, where tabs and odd characters have one place each."""
+    """Return the YAML equivalent of a match, where JSON allows tabs and special characters."""
     high, low = found.groups()
     if high:
         return chr(0x10000 + ((int(high, 16) & 0x3FF) << 10 | int(low, 16) & 0x3FF))
@@ -116,8 +116,8 @@ def _as_yaml(found: re.Match[str]) -> str:
     return found[0] if found[0][0] == "\\" else f"\\u{ord(found[0]):04x}"
 
 
-class _YamlReading:
-    """The reading of one document from the parser's events."""
+class _YamlParser:
+    """Builds one document from the parser's events."""
 
     def __init__(self, name: str, events: Iterator[Any]) -> None:
         self._name = name
@@ -128,7 +128,7 @@ class _YamlReading:
     def document(self, line: int) -> Document:
         value, lines = self._node(next(self._events))
         if value is None:
-            lines = Lines(line)  # an empty one begins where the next begins, or nowhere
+            lines = Lines(line)  # an empty value begins where the next token begins, if any
         return Document(self._name, value, tuple(self._faults), lines)
 
     def _fault(self, event: Any, wrong: str) -> None:
@@ -152,7 +152,7 @@ class _YamlReading:
 
     def _scalar(self, event: Any) -> Any:
         text: str = event.value
-        if not event.implicit[0]:  # it stands in quotes, or in a block of its own
+        if not event.implicit[0]:  # quoted, or a block scalar
             if not is_unicode(text):
                 self._fault(event, "has half a surrogate pair, which is no character")
             return text

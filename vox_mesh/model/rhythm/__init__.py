@@ -1,1 +1,1 @@
-"""The rules of the rhythm: beats and bars, scores, promises, reports, budgets. All pure."""
+"""The pure rules of the rhythm: beats and bars, scores, promises, reports, budgets."""

@@ -1,4 +1,4 @@
-"""Boundaries: where the phase or the bar ends that a moment is in."""
+"""Boundaries: the ends of phases and bars."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from vox_mesh.model.rhythm.tempo import Beat
 
 
 class Until(StrEnum):
-    """Up to which boundary something is held."""
+    """The boundary at which a lock ends."""
 
     PHASE = "phase"
     BAR = "bar"
 
 
 def end_of(until: Until, beat: Beat, phase_beats: Mapping[str, int]) -> int:
-    """When the phase or the bar of a beat ends; the phases share out the bar."""
+    """Return when the phase or bar that contains a beat ends."""
     if until is Until.BAR:
         return beat.window_ends_ms
     last = next(beats for beats in accumulate(phase_beats.values()) if beats >= beat.index)

@@ -1,4 +1,4 @@
-"""Budgets: how much work may use, and what follows when it does."""
+"""Budgets: limits on usage, and the verdicts on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 from pydantic import AfterValidator, BaseModel, Field, PlainValidator, StringConstraints, model_validator
 
 from vox_mesh.errors import BadBudget, BadValue
-from vox_mesh.model.documents.validation import flaw, made, read_model, shown
+from vox_mesh.model.documents.validation import build_model, flaw, read_model, shown
 from vox_mesh.model.rhythm.costs import CLASSED, PRIMITIVES, Amount, Resources
 from vox_mesh.model.rhythm.policy import PHASES, STRICT
 from vox_mesh.model.rhythm.tempo import Timeline
@@ -20,14 +20,14 @@ from vox_mesh.model.rhythm.tempo import Timeline
 BAR_DIGITS: Final = 4
 
 WAITS: Final = ("help", "io")
-"""What is waited for: the wait budgets that a score has."""
+"""The wait budgets of a score."""
 
 _BARS: Final = re.compile(rf"bar\+(\d{{1,{BAR_DIGITS}}})", re.ASCII)
 _SUBJECT: Final = re.compile(r"(agent|account):\S{1,200}")
 
 
 class Verdict(StrEnum):
-    """What follows from what was spent: nothing, a warning, no new claims, or the end of the work."""
+    """The consequence of spending: none, a warning, no new claims, or the end of the work."""
 
     OK = "ok"
     WARN = "warn"
@@ -36,32 +36,32 @@ class Verdict(StrEnum):
 
 
 def checked_subject(subject: str) -> str:
-    """Whose budget it is: `agent:NAME` or `account:NAME`."""
+    """Return the subject if it is `agent:NAME` or `account:NAME`, else raise `BadValue`."""
     if not _SUBJECT.fullmatch(subject) or not subject.isprintable():
         raise BadValue(f"{subject!r} has no budget", hint="say agent:NAME or account:NAME")
     return subject
 
 
 def account_of(charge_to: str) -> str:
-    """The subject of an account."""
+    """Return the subject of an account."""
     return f"account:{charge_to}"
 
 
 def agent_of(name: str) -> str:
-    """The subject of an agent."""
+    """Return the subject of an agent."""
     return f"agent:{name}"
 
 
 # --- fields ------------------------------------------------------------------------------------------
 
 
-def _hard_end(value: Any) -> str:
-    if isinstance(value, str) and (_BARS.fullmatch(value) or _moment_ms(value) is not None):
+def _check_hard_end(value: Any) -> str:
+    if isinstance(value, str) and (_BARS.fullmatch(value) or _parse_time_ms(value) is not None):
         return value
     raise flaw(f"{shown(value)} is no end")
 
 
-def _moment_ms(text: str) -> int | None:
+def _parse_time_ms(text: str) -> int | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -69,7 +69,7 @@ def _moment_ms(text: str) -> int | None:
     return None if moment.tzinfo is None else round(moment.timestamp() * 1_000)
 
 
-def _ceilings(value: dict[str, Any]) -> dict[str, Any]:
+def _check_ceilings(value: dict[str, Any]) -> dict[str, Any]:
     for name, ceiling in value.items():
         if name not in PRIMITIVES:
             raise flaw(f"is no resource; one of {', '.join(PRIMITIVES)}", name)
@@ -80,20 +80,22 @@ def _ceilings(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _known(caps: dict[str, float], what: str, names: tuple[str, ...]) -> dict[str, float]:
+def _check_names(caps: dict[str, float], what: str, names: tuple[str, ...]) -> dict[str, float]:
     for name in caps:
         if name not in names:
             raise flaw(f"is no {what}; one of {', '.join(names)}", name)
     return caps
 
 
-_PhaseCaps = Annotated[dict[str, Amount], AfterValidator(partial(_known, what="phase", names=PHASES))]
-_WaitCaps = Annotated[dict[str, Amount], AfterValidator(partial(_known, what="wait budget", names=WAITS))]
+_PhaseCaps = Annotated[dict[str, Amount], AfterValidator(partial(_check_names, what="phase", names=PHASES))]
+_WaitCaps = Annotated[
+    dict[str, Amount], AfterValidator(partial(_check_names, what="wait budget", names=WAITS))
+]
 _Account = Annotated[str, StringConstraints(pattern="^[!-~]{1,200}$")]
 
 
 class Thresholds(BaseModel):
-    """At which share of a budget something follows; of several, the hardest."""
+    """The shares of a budget at which a verdict applies; of several, the strictest."""
 
     model_config = STRICT
 
@@ -102,7 +104,7 @@ class Thresholds(BaseModel):
     work: Amount = Field(1.25, description="a share, such as 1.25")
 
     @model_validator(mode="after")
-    def _rise(self) -> Self:
+    def _check_order(self) -> Self:
         for lower, higher in (("warn", "claims"), ("claims", "work")):
             low, high = getattr(self, lower), getattr(self, higher)
             if low > high:
@@ -112,20 +114,20 @@ class Thresholds(BaseModel):
 
 
 class Budget(BaseModel):
-    """How much a job, an agent or an account may use. What is not given is not bounded."""
+    """The limits of a job, an agent or an account. An absent limit is unbounded."""
 
     model_config = STRICT
 
     max_bu: Amount | None = Field(None, description="beats in all, a number from 0 to 1e12")
     phase_caps: _PhaseCaps = Field(default={}, description="a map of phases to beats")
     wait_caps: _WaitCaps = Field(default={}, description="a map of what is waited for (help, io) to beats")
-    hard_end: Annotated[str, PlainValidator(_hard_end)] | None = Field(
+    hard_end: Annotated[str, PlainValidator(_check_hard_end)] | None = Field(
         None, description="bar+K, or a time with its offset, such as 2030-01-31T08:00:00Z"
     )
     charge_to: _Account | None = Field(
         None, description="the account, up to 200 signs of ASCII without spaces"
     )
-    per_beat: Annotated[dict[str, Any], AfterValidator(_ceilings)] = Field(
+    per_beat: Annotated[dict[str, Any], AfterValidator(_check_ceilings)] = Field(
         default={}, description="a map of resources to how much of each a beat may use"
     )
     thresholds: Thresholds = Field(
@@ -134,8 +136,8 @@ class Budget(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _says_what_it_bounds(cls, fields: Any) -> Any:
-        """A bound that is left empty is none, which nobody may have meant."""
+    def _reject_empty(cls, fields: Any) -> Any:
+        """Reject empty limits: they would not bound anything."""
         for name, value in fields.items() if isinstance(fields, Mapping) else ():
             if value is None:
                 raise flaw("must not be empty or null; leave it out", name)
@@ -143,25 +145,25 @@ class Budget(BaseModel):
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:
-        """The budget of a stored document, of a manifest, or of fields made in code."""
-        return made(cls, document, called="budget", bad=BadBudget)
+        """Return the budget of a stored document, a manifest or fields made in code."""
+        return build_model(cls, document, called="budget", bad=BadBudget)
 
     def document(self) -> dict[str, Any]:
-        """The budget as it was written."""
+        """Return the budget as it was written."""
         return self.model_dump(mode="json", exclude_unset=True)
 
-    # --- what follows from it ------------------------------------------------------------------------
+    # --- consequences --------------------------------------------------------------------------------------
 
     def hard_end_ms(self, timeline: Timeline, since_ms: int) -> int | None:
-        """When all has an end: `bar+0` is that of the bar in which it began."""
+        """Return when all work must end: `bar+0` is the end of the bar in which it began."""
         if self.hard_end is None:
             return None
         if (bars := _BARS.fullmatch(self.hard_end)) is None:
-            return _moment_ms(self.hard_end)
+            return _parse_time_ms(self.hard_end)
         return timeline.downbeat_after(since_ms, int(bars[1]) + 1)
 
     def over_in_beat(self, used: Resources, beats: float = 1.0) -> Excess | None:
-        """Which ceiling was exceeded by what a beat has used, or some beats on average."""
+        """Return the first ceiling exceeded in a beat, or on average over several, or `None`."""
         for name, device, amount in used.amounts():
             ceiling = self.per_beat.get(name)
             if name in CLASSED and ceiling is not None:
@@ -172,7 +174,7 @@ class Budget(BaseModel):
 
 
 class Excess(NamedTuple):
-    """More of a resource than a beat may use."""
+    """Usage of a resource above its ceiling per beat."""
 
     name: str
     device: str
@@ -183,28 +185,28 @@ class Excess(NamedTuple):
         what = f"{self.name}[{self.device}]" if self.device else self.name
         return f"{self.amount:.3g} {what} in a beat, where {self.ceiling:g} are allowed"
 
-    def part_of(self, used: Resources) -> float:
-        """How much of it somebody has used."""
+    def amount_in(self, used: Resources) -> float:
+        """Return the used amount of this resource."""
         parts = (amount for name, device, amount in used.amounts() if (name, device) == self[:2])
         return next(parts, 0.0)
 
 
 def capped(beats: Mapping[str, float], budgets: Iterable[Budget]) -> dict[str, float]:
-    """The beats of phases, none more than the lowest of its caps."""
-    return _lowest(beats, [each.phase_caps for each in budgets])
+    """Return the beats of phases, each limited to its lowest cap."""
+    return _lowest_caps(beats, [each.phase_caps for each in budgets])
 
 
 def capped_waits(beats: Mapping[str, float], budgets: Iterable[Budget]) -> dict[str, float]:
-    """The same of beats that may be waited."""
-    return _lowest(beats, [each.wait_caps for each in budgets])
+    """Return the beats of waits, each limited to its lowest cap."""
+    return _lowest_caps(beats, [each.wait_caps for each in budgets])
 
 
-def _lowest(beats: Mapping[str, float], caps: list[dict[str, float]]) -> dict[str, float]:
+def _lowest_caps(beats: Mapping[str, float], caps: list[dict[str, float]]) -> dict[str, float]:
     return {name: min([count, *(each.get(name, count) for each in caps)]) for name, count in beats.items()}
 
 
 def verdict(spent_bu: float, budget: Budget) -> Verdict:
-    """What follows from so many beats."""
+    """Return the verdict on an amount of spent beats."""
     if budget.max_bu is None:
         return Verdict.OK
     at = budget.thresholds
@@ -215,12 +217,12 @@ def verdict(spent_bu: float, budget: Budget) -> Verdict:
 
 
 def parse_budget(text: str | bytes, name: str = "budget") -> Budget:
-    """The budget in a text of YAML, under `budget:`; `BadBudget` has all that is wrong with it, by line."""
+    """Return the budget of a YAML text, under `budget:`. Raises `BadBudget` with all faults, by line."""
     return read_model(_BudgetFile, text, name, called="budget", bad=BadBudget).budget
 
 
 class _BudgetFile(BaseModel):
-    """A file with a budget in it."""
+    """A file that contains a budget."""
 
     model_config = STRICT
 

@@ -1,4 +1,4 @@
-"""Status claims: what an agent says of a task in a beat."""
+"""Status claims: the state of an agent's task in a beat."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vox_mesh.model.rhythm.tempo import LONGEST_BAR
 MAX_NOTES: Final = 1_000
 MAX_TASK: Final = 1_000
 MAX_WAITS: Final = 16
-"""A task waits for no more things at once."""
+"""The number of things a task may wait for at once."""
 
 
 class ClaimState(StrEnum):
-    """How a task stands."""
+    """The state of a task."""
 
     PLANNING = "planning"
     EXECUTING = "executing"
@@ -32,19 +32,19 @@ class ClaimState(StrEnum):
 
 
 OVER: Final = frozenset({ClaimState.DONE, ClaimState.FAILED})
-"""After these there is nothing more to say of a task."""
+"""The terminal states of a task."""
 
 USEFUL: Final = frozenset({ClaimState.PLANNING, ClaimState.EXECUTING, ClaimState.REVIEW, ClaimState.DONE})
-"""A beat in which a task stood so was not spent in vain."""
+"""The states in which a beat counts as useful."""
 
 PHASE_OF: Final[Mapping[str, str]] = {
     ClaimState.PLANNING: "plan",
     ClaimState.EXECUTING: "work",
     ClaimState.REVIEW: "review",
 }
-"""The phase that a task is in by its state, where that tells."""
+"""The phase of a task by its state, where the state determines it."""
 
-_FRUITFUL: Final = frozenset({ClaimState.REVIEW, ClaimState.DONE})
+_RESULT_STATES: Final = frozenset({ClaimState.REVIEW, ClaimState.DONE})
 
 
 def _is_address(value: Any) -> bool:
@@ -63,7 +63,7 @@ def _are_waits(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(value) <= MAX_WAITS and all(map(_is_address, value))
 
 
-def _is_part(value: Any) -> bool:
+def _is_fraction(value: Any) -> bool:
     return value is None or (type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 1)
 
 
@@ -85,7 +85,7 @@ _FIELDS: Final[Fields] = {
     "state": (_is_state, f"one of {', '.join(ClaimState)}"),
     "wait_for": (_are_waits, f"at most {MAX_WAITS} texts of 1 to {MAX_TASK} printable characters"),
     "beats_left": (lambda value: value is None or is_count(value), "an integer that is not negative"),
-    "progress": (_is_part, "a number from 0 to 1"),
+    "progress": (_is_fraction, "a number from 0 to 1"),
     "notes": (_are_notes, f"a text of at most {MAX_NOTES} characters"),
     "hlc": (_is_hlc, "a time such as 1800000000000-00000-NODE"),
 }
@@ -96,7 +96,7 @@ _OLD_BEAT: Final = "beat"
 
 @dataclass(frozen=True, slots=True)
 class StatusClaim:
-    """How an agent's task stood at a time; `BadValue` says all that is wrong with one."""
+    """The state of an agent's task at a time. Raises `BadValue` with all faults."""
 
     agent_id: str
     task_id: str
@@ -117,7 +117,7 @@ class StatusClaim:
 
     @classmethod
     def of_document(cls, document: Any) -> Self:
-        """The claim in a JSON object. The `beat` of the old form is its `beat_index`; `bar` is dropped."""
+        """Return the claim of a JSON object. The old form's `beat` is `beat_index`; its `bar` is dropped."""
         if not isinstance(document, Mapping):
             raise BadValue(f"a status claim is {short(document)}, and not an object")
         fields = {**_DEFAULTS, **document}
@@ -130,15 +130,15 @@ class StatusClaim:
         return cls(**fields)
 
     def document(self) -> dict[str, Any]:
-        """As it travels, in JSON."""
+        """Return the claim as a JSON object."""
         return {**asdict(self), "wait_for": list(self.wait_for)}
 
     @property
     def is_over(self) -> bool:
-        """Whether it is the last word on the task."""
+        """Whether this is the last claim of the task."""
         return self.state in OVER
 
     @property
     def shows_use(self) -> bool:
-        """Whether something has come of the task: it got on, or is being looked at, or is done."""
-        return self.state in _FRUITFUL or bool(self.progress)
+        """Whether the task has shown a result: progress, a review, or completion."""
+        return self.state in _RESULT_STATES or bool(self.progress)

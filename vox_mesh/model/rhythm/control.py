@@ -1,7 +1,7 @@
-"""The control of the tempo: a PI controller that is asked once for each bar, and can be asked again later.
+"""The tempo control: a PI controller evaluated once per bar; its decisions can be replayed.
 
-Work that waits for busy places makes it faster, as long as phases are kept; overruns and broken promises make
-it slower. It has no time and no memory of its own: both are given, and recorded with what it decided.
+Jobs waiting for busy workers make the tempo faster, as long as phases are kept; overruns and broken promises
+make it slower. It has no clock and no state of its own: both are inputs, recorded with each decision.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import MINUTE_MS, Tempo
 
 INTEGRAL_GAIN: Final = 0.05
-"""By how much a full error moves the tempo in a bar, as a part of it."""
+"""The share by which a full error moves the tempo in one bar."""
 
 PROPORTIONAL_SHARE: Final = 0.5
-"""How much of the hysteresis a full error is worth at once: not all, so that no single bar changes it."""
+"""The share of the hysteresis a full error is worth at once; below 1, so that no single bar changes it."""
 
 SMOOTHING: Final = 0.25
-"""How much a bar counts against all bars before it: a few tasks are overrun, or none, by chance."""
+"""The weight of one bar against all earlier ones: a few overruns may be chance."""
 
 CEILING_MS: Final = 60 * MINUTE_MS
-"""For so long a tempo that was too fast is not tried again."""
+"""How long a tempo that was too fast is not tried again."""
 
-# What each reading is worth rises between the two numbers, from nothing to all.
+# Each reading's weight rises from 0 to 1 between the two numbers.
 WAITING: Final = (0.5, 4.0)
-"""Jobs that wait, for each place."""
+"""Waiting jobs per unit of capacity."""
 
 BUSY: Final = (0.7, 0.9)
-"""The part of the places that is busy."""
+"""The busy share of the capacity."""
 
 UNEASE: Final = (0.05, 0.08)
-"""The part of phases overrun, or of promises broken, at which nothing makes it faster any more."""
+"""The rate of overruns or broken promises at which nothing makes the tempo faster."""
 
 STRAIN: Final = (0.12, 0.40)
-"""The same, at which it gets slower. Between the two it is left as it is."""
+"""The rate of overruns or broken promises at which the tempo gets slower. In between it stays."""
 
 OCCUPIED: Final = (0.1, 0.4)
-"""The busy part of the places below which a tempo that was raised comes down again."""
+"""The busy share of the capacity below which a raised tempo comes down again."""
 
 ENOUGH_OVERRUNS: Final = 3
-"""So many must there be before phases are to give each other beats."""
+"""The number of overruns needed before phases are rebalanced."""
 
 _NEUTRAL_TROUBLE: Final = 0.1
 _NEUTRAL_UTILISATION: Final = 0.55
-_DECISIVE: Final = {"cluster_id", "initial_bpm", "bar_len_beats", "phases", "limits", "adaptation"}
+_DECISIVE_FIELDS: Final = {"cluster_id", "initial_bpm", "bar_len_beats", "phases", "limits", "adaptation"}
 _WORK: Final = "work"
 _BPM_DIGITS: Final = 4
-"""Of a tempo, so many are told, wherever the point is."""
+"""The significant digits of a tempo."""
 
-_DIGITS: Final = 6
+_RATE_DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """How a bar went. `incident` says what freezes the tempo, if something does."""
+    """The measurements of a bar. `incident` names a reason to freeze the tempo, if there is one."""
 
     queue_depth: int
     places: int
@@ -70,54 +70,54 @@ class Readings:
 
     @property
     def trouble(self) -> float:
-        """The part of phases overrun, or of promises broken if that is more."""
+        """The rate of overruns or of broken promises, whichever is higher."""
         return max(self.overrun_rate, self.broken_rate)
 
     @property
     def pressure(self) -> float:
-        """How much speaks for going faster, from 0 to 1: work waits for busy places, and phases are kept."""
+        """The weight for going faster, from 0 to 1: jobs wait for busy workers, and phases are kept."""
         waiting = self.queue_depth / self.places if self.places else 0.0
         return _ramp(waiting, WAITING) * _ramp(self.utilisation, BUSY) * (1 - _ramp(self.trouble, UNEASE))
 
     @property
     def strain(self) -> float:
-        """How much speaks for going slower, from 0 to 1."""
+        """The weight for going slower, from 0 to 1."""
         return _ramp(self.trouble, STRAIN)
 
     @property
     def idleness(self) -> float:
-        """How little there is to do, from 0 to 1."""
+        """The idle share, from 0 to 1."""
         return 0.0 if self.queue_depth else 1 - _ramp(self.utilisation, OCCUPIED)
 
 
 @dataclass(frozen=True, slots=True)
 class ControlState:
-    """All that one decision leaves to the next."""
+    """The state passed from one decision to the next."""
 
     bpm: float
-    """The tempo that was decided last; it may have been announced only."""
+    """The tempo last decided; it may not be in force yet."""
     integral: float = 0.0
-    """How far from the policy's first tempo it is to be, as a part of that, by all readings so far."""
+    """The accumulated deviation from the policy's initial tempo, as a share of it."""
     utilisation: float = _NEUTRAL_UTILISATION
     overrun_rate: float = 0.0
     broken_rate: float = 0.0
-    """Smoothed, as the two before it."""
+    """Smoothed, like the two rates above."""
     changed_ms: int | None = None
-    """Since when this tempo holds, or from when on it will."""
+    """From when this tempo is in force."""
     ceiling_bpm: float | None = None
-    """What was too fast, and ..."""
+    """A tempo that was too fast."""
     ceiling_ms: int = 0
-    """... until when that is remembered."""
+    """Until when the ceiling applies."""
 
     @classmethod
     def beginning(cls, policy: TempoPolicy, bpm: float, changed_ms: int | None = None) -> Self:
-        """Go on from a tempo that somebody else has set: the first readings don't make it jump."""
-        return cls(bpm, round(bpm / policy.initial_bpm - 1, _DIGITS), changed_ms=changed_ms)
+        """Return the state that continues smoothly from a tempo set from outside."""
+        return cls(bpm, round(bpm / policy.initial_bpm - 1, _RATE_DIGITS), changed_ms=changed_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class TempoDecision:
-    """What was decided for the bars to come, and why."""
+    """The decision for the bars to come, and its reason."""
 
     bpm: float
     state: ControlState
@@ -125,15 +125,15 @@ class TempoDecision:
     is_change: bool
     inputs: Readings
     wanted_bpm: float
-    """What it would be without hysteresis, and without steps."""
+    """The tempo without hysteresis and step limits."""
 
 
 def decide(
     policy: TempoPolicy, state: ControlState, readings: Readings, now_ms: int, from_ms: int | None = None
 ) -> TempoDecision:
-    """The tempo that follows from the readings of the bar that has just ended.
+    """Return the tempo that follows from the readings of the bar that has just ended.
 
-    `from_ms` is the downbeat from which on a change would hold: now, if none is given.
+    `from_ms` is the downbeat from which a change would be in force, by default now.
     """
 
     def stay(why: str, after: ControlState = state, wanted_bpm: float = state.bpm) -> TempoDecision:
@@ -147,41 +147,41 @@ def decide(
     if state.changed_ms is not None and now_ms < state.changed_ms + bar_ms:
         return stay("settling: no bar has ended yet in this tempo")
 
-    heard = _smoothed(state, readings)
-    error = _error(policy, state, heard)
-    limits = _limits(policy, state, heard, now_ms)
+    smoothed = _smooth(state, readings)
+    error = _error(policy, state, smoothed)
+    limits = _limits(policy, state, smoothed, now_ms)
     after = replace(
         state,
-        integral=_integrated(policy, state, error, limits),
-        utilisation=heard.utilisation,
-        overrun_rate=heard.overrun_rate,
-        broken_rate=heard.broken_rate,
+        integral=_integrate(policy, state, error, limits),
+        utilisation=smoothed.utilisation,
+        overrun_rate=smoothed.overrun_rate,
+        broken_rate=smoothed.broken_rate,
     )
-    wanted = _within(_rounded(_level(policy, after.integral, error)), limits)
+    wanted = _clamp(_round_bpm(_level(policy, after.integral, error)), limits)
     if abs(wanted - state.bpm) < _hysteresis(policy) * state.bpm or wanted == state.bpm:
         return stay("steady: what is wanted is near enough", after, wanted)
     if state.changed_ms is not None and now_ms < state.changed_ms + MINUTE_MS:
         return stay("waiting: it changes at most once a minute", after, wanted)
     step = policy.adaptation.max_step_bpm
-    bpm = _within(wanted, (state.bpm - step, state.bpm + step))
+    bpm = _clamp(wanted, (state.bpm - step, state.bpm + step))
     after = replace(after, bpm=bpm, changed_ms=now_ms if from_ms is None else from_ms)
-    if bpm < state.bpm and heard.strain:
-        # What was heard was of the faster tempo: nothing follows from it for the one to come.
+    if bpm < state.bpm and smoothed.strain:
+        # The smoothed readings belong to the faster tempo: discard them.
         after = replace(
             after,
-            overrun_rate=min(heard.overrun_rate, _NEUTRAL_TROUBLE),
-            broken_rate=min(heard.broken_rate, _NEUTRAL_TROUBLE),
+            overrun_rate=min(smoothed.overrun_rate, _NEUTRAL_TROUBLE),
+            broken_rate=min(smoothed.broken_rate, _NEUTRAL_TROUBLE),
             ceiling_bpm=state.bpm,
             ceiling_ms=now_ms + CEILING_MS,
         )
-    return TempoDecision(bpm, after, _reason(bpm > state.bpm, heard), True, readings, wanted)
+    return TempoDecision(bpm, after, _reason(bpm > state.bpm, smoothed), True, readings, wanted)
 
 
-def _smoothed(state: ControlState, readings: Readings) -> Readings:
-    """The readings, as they are on the whole by now."""
+def _smooth(state: ControlState, readings: Readings) -> Readings:
+    """Return the smoothed readings."""
 
     def towards(before: float, now: float) -> float:
-        return round(before + SMOOTHING * (now - before), _DIGITS)
+        return round(before + SMOOTHING * (now - before), _RATE_DIGITS)
 
     return replace(
         readings,
@@ -191,26 +191,26 @@ def _smoothed(state: ControlState, readings: Readings) -> Readings:
     )
 
 
-def _error(policy: TempoPolicy, state: ControlState, heard: Readings) -> float:
-    """From -1, much slower, to 1, much faster."""
-    error = heard.pressure - heard.strain
+def _error(policy: TempoPolicy, state: ControlState, smoothed: Readings) -> float:
+    """Return the control error, from -1 (slower) to 1 (faster)."""
+    error = smoothed.pressure - smoothed.strain
     if error == 0 and state.bpm > policy.initial_bpm:
-        # Only downwards: where it was too fast for the work, the first tempo would be so again.
-        return -heard.idleness
+        # Only downwards: where the initial tempo was too fast, it would be so again.
+        return -smoothed.idleness
     return error
 
 
-def _reason(is_faster: bool, heard: Readings) -> str:
+def _reason(is_faster: bool, smoothed: Readings) -> str:
     if is_faster:
         return "faster: work waits, and places are busy"
-    if not heard.strain:
+    if not smoothed.strain:
         return "slower: there is little to do"
-    if heard.overrun_rate >= heard.broken_rate:
+    if smoothed.overrun_rate >= smoothed.broken_rate:
         return "slower: phases are overrun"
     return "slower: promises are broken"
 
 
-def _rounded(bpm: float) -> float:
+def _round_bpm(bpm: float) -> float:
     return float(f"{bpm:.{_BPM_DIGITS}g}")
 
 
@@ -218,49 +218,49 @@ def _level(policy: TempoPolicy, integral: float, error: float) -> float:
     return policy.initial_bpm * (1 + integral) * (1 + PROPORTIONAL_SHARE * _hysteresis(policy) * error)
 
 
-def _integrated(policy: TempoPolicy, state: ControlState, error: float, limits: tuple[float, float]) -> float:
-    """Move the integral, but never so far that the tempo would go on changing when the cause has gone."""
+def _integrate(policy: TempoPolicy, state: ControlState, error: float, limits: tuple[float, float]) -> float:
+    """Return the next integral, limited so that the tempo stops changing once the cause is gone."""
     now = state.integral
     if error == 0:
         return now
     reach = policy.adaptation.max_step_bpm + _hysteresis(policy) * state.bpm
-    farthest = _within(state.bpm + (reach if error > 0 else -reach), limits)
+    farthest = _clamp(state.bpm + (reach if error > 0 else -reach), limits)
     bound = farthest / _level(policy, 0.0, error) - 1
     after = now + INTEGRAL_GAIN * error * (1 + now)
     bounded = max(now, min(after, bound)) if error > 0 else min(now, max(after, bound))
-    return round(bounded, _DIGITS)
+    return round(bounded, _RATE_DIGITS)
 
 
 def _hysteresis(policy: TempoPolicy) -> float:
     return policy.adaptation.hysteresis_pct / 100
 
 
-def _limits(policy: TempoPolicy, state: ControlState, heard: Readings, now_ms: int) -> tuple[float, float]:
-    """Between which tempos it may be: none that was too fast, and none that is slower than it need be."""
+def _limits(policy: TempoPolicy, state: ControlState, smoothed: Readings, now_ms: int) -> tuple[float, float]:
+    """Return the bounds of the tempo: below any ceiling, and no slower than necessary."""
     low, high = policy.limits.min_bpm, policy.limits.max_bpm
-    if not heard.strain:
+    if not smoothed.strain:
         low = max(low, min(state.bpm, policy.initial_bpm))
     if state.ceiling_bpm is not None and now_ms < state.ceiling_ms:
-        # Never below what holds now: a ceiling only keeps it from rising.
+        # Never below the current tempo: a ceiling only prevents a rise.
         high = min(high, max(state.bpm, state.ceiling_bpm / (1 + _hysteresis(policy))))
     return low, max(low, high)
 
 
-def _within(value: float, limits: tuple[float, float]) -> float:
+def _clamp(value: float, limits: tuple[float, float]) -> float:
     return max(limits[0], min(value, limits[1]))
 
 
 def _ramp(value: float, ends: tuple[float, float]) -> float:
-    return _within((value - ends[0]) / (ends[1] - ends[0]), (0.0, 1.0))
+    return _clamp((value - ends[0]) / (ends[1] - ends[0]), (0.0, 1.0))
 
 
 # --- phases --------------------------------------------------------------------------------------------
 
 
 def suggest_phases(policy: TempoPolicy, overruns_by_phase: Mapping[str, int]) -> dict[str, int]:
-    """The beats of each phase, with one more for that in which more than half of the overruns were.
+    """Return the beats of each phase, with one more for the phase with most of the overruns.
 
-    Work gives it; what work needs comes from the longest of the others. No phase gives its last beat.
+    Work gives it up; a beat for work comes from the longest other phase. No phase gives up its last beat.
     """
     beats = dict(policy.phase_beats)
     counts = {phase: overruns_by_phase.get(phase, 0) for phase in beats}
@@ -276,18 +276,18 @@ def suggest_phases(policy: TempoPolicy, overruns_by_phase: Mapping[str, int]) ->
     return beats
 
 
-# --- what is recorded, and recomputed ------------------------------------------------------------------
+# --- recording and replay --------------------------------------------------------------------------
 
 
 def decisive(policy: TempoPolicy) -> dict[str, Any]:
-    """What decisions depend on in a policy."""
-    return policy.model_dump(mode="json", include=_DECISIVE)
+    """Return the parts of a policy that decisions depend on."""
+    return policy.model_dump(mode="json", include=_DECISIVE_FIELDS)
 
 
 def record(
     policy: TempoPolicy, before: ControlState, decision: TempoDecision, now_ms: int, from_ms: int
 ) -> dict[str, Any]:
-    """A decision with all that it was made of: the payload of its op."""
+    """Return a decision with all its inputs: the payload of its op."""
     return {
         "at_ms": now_ms,
         "from_ms": from_ms,
@@ -303,45 +303,45 @@ def record(
 
 
 def state_after(payload: JsonObject) -> ControlState:
-    """What a recorded decision left to the next."""
-    return _state(payload["after"])
+    """Return the state after a recorded decision."""
+    return _parse_state(payload["after"])
 
 
 def policy_of(payload: JsonObject) -> TempoPolicy:
-    """The policy by which a recorded decision was made."""
+    """Return the policy of a recorded decision."""
     return TempoPolicy.of_document(payload["policy"])
 
 
 def readings_of(payload: JsonObject) -> Readings:
-    """How the bar went on which a recorded decision was made."""
-    found = payload["readings"]
+    """Return the readings of a recorded decision."""
+    document = payload["readings"]
     return Readings(
-        int(found["queue_depth"]),
-        int(found["places"]),
-        float(found["utilisation"]),
-        float(found["overrun_rate"]),
-        float(found["broken_rate"]),
-        found["incident"],
+        int(document["queue_depth"]),
+        int(document["places"]),
+        float(document["utilisation"]),
+        float(document["overrun_rate"]),
+        float(document["broken_rate"]),
+        document["incident"],
     )
 
 
-def _state(found: JsonObject) -> ControlState:
+def _parse_state(document: JsonObject) -> ControlState:
     # Canonical JSON writes 12.0 as 12.
-    ceiling_bpm = found["ceiling_bpm"]
+    ceiling_bpm = document["ceiling_bpm"]
     return ControlState(
-        float(found["bpm"]),
-        float(found["integral"]),
-        float(found["utilisation"]),
-        float(found["overrun_rate"]),
-        float(found["broken_rate"]),
-        found["changed_ms"],
+        float(document["bpm"]),
+        float(document["integral"]),
+        float(document["utilisation"]),
+        float(document["overrun_rate"]),
+        float(document["broken_rate"]),
+        document["changed_ms"],
         None if ceiling_bpm is None else float(ceiling_bpm),
-        found["ceiling_ms"],
+        document["ceiling_ms"],
     )
 
 
 class Divergence(NamedTuple):
-    """A recorded decision that is not what its inputs lead to, or does not follow from the one before."""
+    """A recorded decision that differs from the recomputed one, or does not follow from the previous one."""
 
     op_id: str
     what: str
@@ -350,15 +350,15 @@ class Divergence(NamedTuple):
 
 
 def replay(entries: Iterable[LogEntry]) -> Iterator[Divergence]:
-    """Make recorded decisions again from their inputs, in their order, and tell where one differs.
+    """Recompute recorded decisions from their inputs, in order, and yield the divergences.
 
-    One that was refused changed nothing, so the next follows from the one before it.
+    A refused decision changed nothing, so the next follows from the one before it.
     """
     last: ControlState | None = None
     for entry in entries:
         try:
             payload = parse(entry.payload)
-            policy, before = policy_of(payload), _state(payload["before"])
+            policy, before = policy_of(payload), _parse_state(payload["before"])
             at_ms, from_ms = int(payload["at_ms"]), int(payload["from_ms"])
             again = decide(policy, before, readings_of(payload), at_ms, from_ms)
         except (MeshError, ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""What work costs: beats and measured resources, at rates. Tokens are not counted."""
+"""The cost of work: beats and measured resources, at rates. Tokens are not counted."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from vox_mesh.model.documents.validation import read_model
 from vox_mesh.model.rhythm.policy import STRICT
 
 MOST: Final = 1e12
-"""No amount is higher: what is, was not meant, and can neither be summed nor shown."""
+"""The largest amount accepted; a larger one is a mistake, and can be neither summed nor shown."""
 
 _RANGE: Final = "from 0 to 1e12"
 
 DEFAULT: Final = "default"
-"""In a map of rates: what all others cost."""
+"""The key for all other names in a map of rates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What was used. What the system did not tell is absent: `None`, or no class of its name."""
+    """Used resources. What the system did not report is absent: `None`, or no entry."""
 
     cpu_sec: float | None = None
     mem_gbs: float | None = None
-    """Gigabytes times seconds."""
+    """In gigabyte seconds."""
     disk_io_mb: float | None = None
     net_egress_mb: float | None = None
     storage_gbh: float | None = None
-    """Gigabytes times hours."""
+    """In gigabyte hours."""
     gpu_sec: Mapping[str, float] = field(default_factory=dict)
-    """By class of device, such as A100."""
+    """By device class, such as A100."""
     accel_sec: Mapping[str, float] = field(default_factory=dict)
 
     def __add__(self, other: Resources) -> Resources:
-        return self._with(other, _sum, _sums)
+        return self._combine(other, _sum, _sums)
 
     def __sub__(self, earlier: Resources) -> Resources:
-        """What was used since: what was not told earlier was nothing then."""
-        return self._with(earlier, _more, _since)
+        """Return the usage since an earlier measurement; what that lacks counts as 0."""
+        return self._combine(earlier, _difference, _differences)
 
-    def _with(
+    def _combine(
         self,
         other: Resources,
         plain: Callable[[float | None, float | None], float | None],
@@ -56,7 +56,7 @@ class Resources:
         return Resources(**amounts)
 
     def amounts(self) -> Iterator[tuple[str, str, float]]:
-        """All that was told: the primitive, the class of device if it has one, and how much."""
+        """Yield each reported resource, its device class if any, and the amount."""
         for name in PLAIN:
             if (amount := getattr(self, name)) is not None:
                 yield name, "", amount
@@ -65,19 +65,19 @@ class Resources:
                 yield name, device, amount
 
     def as_json(self) -> dict[str, Any]:
-        """What was told, as a JSON object."""
-        told: dict[str, Any] = {}
+        """Return the reported resources as a JSON object."""
+        document: dict[str, Any] = {}
         for name, device, amount in self.amounts():
             if device:
-                told.setdefault(name, {})[device] = amount
+                document.setdefault(name, {})[device] = amount
             else:
-                told[name] = amount
-        return told
+                document[name] = amount
+        return document
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Resources:
-        """What a JSON object tells; `BadValue` if it is not such a one."""
-        for name, amount in told.items():
+    def of(cls, document: Mapping[str, Any]) -> Resources:
+        """Return the resources of a JSON object. Raises `BadValue` if it is malformed."""
+        for name, amount in document.items():
             if name in CLASSED:
                 if not isinstance(amount, Mapping):
                     raise BadValue(
@@ -91,12 +91,12 @@ class Resources:
                 _check(name, amount)
             else:
                 raise BadValue(f"{name} is no resource", hint=f"one of {', '.join(PRIMITIVES)}")
-        return cls(**told)
+        return cls(**document)
 
 
 PRIMITIVES: Final = tuple(each.name for each in fields(Resources))
 CLASSED: Final = ("gpu_sec", "accel_sec")
-"""Those that are told by class of device."""
+"""The resources reported by device class."""
 
 PLAIN: Final = tuple(name for name in PRIMITIVES if name not in CLASSED)
 
@@ -116,31 +116,31 @@ def _sums(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, flo
     return {device: one.get(device, 0.0) + other.get(device, 0.0) for device in [*one, *other]}
 
 
-def _more(now: float | None, earlier: float | None) -> float | None:
+def _difference(now: float | None, earlier: float | None) -> float | None:
     return None if now is None else max(0.0, now - (earlier or 0.0))
 
 
-def _since(now: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, float]:
+def _differences(now: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, float]:
     return {device: max(0.0, amount - earlier.get(device, 0.0)) for device, amount in now.items()}
 
 
 # --- rates -------------------------------------------------------------------------------------------
 
 
-def _for_all(value: Any) -> Any:
-    """A single number is the rate of all."""
+def _expand_single_rate(value: Any) -> Any:
+    """Return a single number as the rate of all."""
     return value if isinstance(value, dict) else {DEFAULT: value}
 
 
 Amount = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 """A number that can be spent."""
 
-_RateMap = Annotated[dict[str, Amount], BeforeValidator(_for_all)]
+_RateMap = Annotated[dict[str, Amount], BeforeValidator(_expand_single_rate)]
 _CLASSES: Final = "a map of classes of devices, or default, to numbers from 0; or one number for all"
 
 
 class Rates(BaseModel):
-    """What a unit of each thing costs, in any currency. By default a beat costs 1, the rest nothing."""
+    """The price of each unit, in any currency. By default a beat costs 1 and everything else nothing."""
 
     model_config = STRICT
 
@@ -157,15 +157,15 @@ class Rates(BaseModel):
     accel_sec: _RateMap = Field(default={}, description=_CLASSES)
 
     def of_role(self, role: str) -> float:
-        """What a beat of a role costs; where nothing is said of it, 1."""
+        """Return the price of a beat of a role, 1 by default."""
         return self.role_rate_bu.get(role, self.role_rate_bu.get(DEFAULT, 1.0))
 
     def total(self, beats: Mapping[str, float], used: Resources) -> float:
-        """What a phrase costs: the beats of each role, and what was used. What was not told costs nothing."""
+        """Return the cost of beats by role and of used resources. Unreported resources cost nothing."""
         return (
             sum(count * self.of_role(role) for role, count in beats.items())
-            + _by_class(used.gpu_sec, self.gpu_sec)
-            + _by_class(used.accel_sec, self.accel_sec)
+            + _cost_by_class(used.gpu_sec, self.gpu_sec)
+            + _cost_by_class(used.accel_sec, self.accel_sec)
             + (used.cpu_sec or 0.0) * self.cpu_sec
             + (used.mem_gbs or 0.0) * self.mem_gbs
             + (used.disk_io_mb or 0.0) * self.io_mb
@@ -174,11 +174,11 @@ class Rates(BaseModel):
         )
 
 
-def _by_class(used: Mapping[str, float], rates: Mapping[str, float]) -> float:
+def _cost_by_class(used: Mapping[str, float], rates: Mapping[str, float]) -> float:
     others = rates.get(DEFAULT, 0.0)
     return sum(amount * rates.get(device, others) for device, amount in used.items())
 
 
 def parse_rates(text: str | bytes, name: str = "rates") -> Rates:
-    """The rates in a text of YAML; `BadBudget` has all that is wrong with it, each with its line."""
+    """Return the rates of a YAML text. Raises `BadBudget` with all faults, by line."""
     return read_model(Rates, text, name, called="file of rates", bad=BadBudget)

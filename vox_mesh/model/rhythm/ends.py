@@ -1,4 +1,4 @@
-"""How a phrase ended: what it used, what it waited, what came of it."""
+"""The end of a phrase: its usage, waits and outcome."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vox_mesh.model.rhythm.costs import Resources
 
 
 class PhraseOutcome(StrEnum):
-    """What came of a phrase."""
+    """The outcome of a phrase."""
 
     DONE = "done"
     DEGRADED = "degraded"
@@ -20,7 +20,7 @@ class PhraseOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PhraseBegin:
-    """The beginning of an attempt at a job, which is kept until its end is recorded."""
+    """The beginning of an attempt at a job, kept until its end is recorded."""
 
     phrase_id: str
     job_id: str
@@ -34,7 +34,7 @@ class PhraseBegin:
 
 @dataclass(frozen=True, slots=True)
 class PhraseEnd:
-    """The end of a phrase, as it is recorded. What it cost, and its bar, follow from it."""
+    """The recorded end of a phrase. Its cost and bar are derived from it."""
 
     phrase_id: str
     """A ULID."""
@@ -44,21 +44,21 @@ class PhraseEnd:
     began_ms: int
     ended_ms: int
     beats: Mapping[str, float] = field(default_factory=dict)
-    """How many were used, by phase."""
+    """Beats used, by phase."""
     waited: Mapping[str, float] = field(default_factory=dict)
-    """How many of them were waited, by wait budget."""
+    """Beats waited, by wait budget."""
     attempt: int = 1
     overruns: int = 0
     first_useful_ms: int | None = None
     resources: Resources = Resources()  # noqa: RUF009 - it is frozen
     account: str = ""
-    """Who is charged."""
+    """The account that is charged."""
     role: str = ""
-    """By whose rate beats are charged; empty for the default one."""
+    """The role whose rate is charged; empty for the default rate."""
     job_id: str | None = None
     note: str = ""
 
     @property
     def bu(self) -> float:
-        """How many beats it used in all: a beat is the unit of cost."""
+        """The total beats used: the unit of cost."""
         return sum(self.beats.values())

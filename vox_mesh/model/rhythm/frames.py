@@ -1,4 +1,4 @@
-"""Beat frames: what a node tells its subscribers at each beat; and stamps, which say when something was."""
+"""Beat frames, which a node sends to its subscribers at each beat, and stamps."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from vox_mesh.model.rhythm.tempo import Beat
 
 
 class TempoSource(StrEnum):
-    """Where the tempo of a frame is from."""
+    """The origin of a frame's tempo."""
 
     POLICY = "policy"
     MEDIAN = "median"
-    """Nodes go by different policies and nobody leads: the one in the middle."""
+    """The median policy: nodes follow different policies and there is no leader."""
 
 
 class Stamp(NamedTuple):
-    """When something was, in the rhythm: its bar, its beat, and its hybrid time."""
+    """The bar, beat and hybrid timestamp of an event."""
 
     window: str
     beat_index: int
@@ -32,7 +32,7 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BeatFrame:
-    """One beat. `deadline_at` is when it ends."""
+    """One beat. `deadline_at` is its end."""
 
     cluster_id: str
     tempo_bpm: float
@@ -49,7 +49,7 @@ class BeatFrame:
 
     @classmethod
     def of(cls, beat: Beat, entry: PlanEntry, hlc: str, source: TempoSource = TempoSource.POLICY) -> Self:
-        """The frame of a beat under a policy."""
+        """Return the frame of a beat under a policy."""
         return cls(
             cluster_id=entry.policy.cluster_id,
             tempo_bpm=entry.tempo.bpm,
@@ -67,7 +67,7 @@ class BeatFrame:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Self:
-        """A frame that another has written, also with the counters `bar` and `beat` of old."""
+        """Return the frame of a document; the old counters `bar` and `beat` are accepted."""
         values = dict(document)
         if "beat_index" not in values and "beat" in values:
             values["beat_index"] = values["beat"]
@@ -108,5 +108,5 @@ class BeatFrame:
         return milliseconds_at(self.beat_epoch)
 
     def document(self) -> dict[str, Any]:
-        """The frame as it is sent."""
+        """Return the frame as a JSON object."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""The plan: which policy holds when. All of it is announced ahead, so that every node has it in time."""
+"""The plan: which policy is in force when. Entries are announced ahead, so every node has them in time."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from vox_mesh.model.rhythm.policy import TempoPolicy, policy_hash
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline
 
 LEAD_BARS: Final = 2
-"""A tempo is announced at least so many bars ahead: each node looks for one in every bar."""
+"""How many bars ahead a tempo is announced at least: each node reads the plan once per bar."""
 
-LEAST_LEAD_MS: Final = 5_000
-"""And, however short bars are, so long ahead: copies of the database may be behind."""
+MIN_LEAD_MS: Final = 5_000
+"""The minimum lead, however short bars are: replicas may be behind."""
 
 
 @dataclass(frozen=True)
 class PlanEntry:
-    """A policy, the tempo that it has come to, and who said so when."""
+    """A policy with its current tempo, and the announcement's origin and time."""
 
     policy: TempoPolicy
     tempo: Tempo
     first_bar: int = 0
-    """How many bars there were before its anchor, counted from the first tempo's."""
+    """The number of bars before its anchor, counted from the first tempo's."""
     reason: str = ""
     op_id: str = ""
     hlc: str = ""
@@ -32,29 +32,29 @@ class PlanEntry:
 
     @classmethod
     def of(cls, policy: TempoPolicy) -> Self:
-        """A policy that nobody has announced: it holds from the beginning of time."""
+        """Return the entry of a policy that was not announced: it is in force from the beginning."""
         return cls(policy, Tempo(policy.initial_bpm, policy.bar_len_beats))
 
     @cached_property
     def policy_hash(self) -> str:
-        """The same for all who go by the same policy, at the same tempo."""
+        """Equal for all nodes that follow the same policy at the same tempo."""
         return policy_hash(self.policy, self.tempo)
 
     @property
     def anchor_ms(self) -> int:
-        """Since when it holds."""
+        """Since when the entry is in force."""
         return self.tempo.anchor_ms
 
     def leads_to(self, other: PlanEntry) -> bool:
-        """Whether the other begins on a downbeat of this one."""
+        """Return whether the other entry begins on a downbeat of this one."""
         return self.tempo.beat_at(other.anchor_ms).window_ms == other.anchor_ms
 
 
 class Plan:
-    """Entries in their order. Of two with one anchor the later by its hybrid time holds.
+    """Entries in order. Of two with one anchor, the one with the later hybrid timestamp is in force.
 
-    `first` is what held before all of them, unless the earliest does not follow from it: then nobody knows
-    any more what did. Of the others, one that is anchored on no downbeat of the one before is left out.
+    `first` was in force before all of them, unless the earliest does not follow from it: then its predecessor
+    is unknown. Of the others, an entry not anchored on a downbeat of its predecessor is dropped.
     """
 
     def __init__(self, first: PlanEntry, entries: Iterable[PlanEntry] = ()) -> None:
@@ -71,22 +71,22 @@ class Plan:
 
     @property
     def head(self) -> PlanEntry:
-        """The last that was announced: what comes next is anchored on it."""
+        """The last announced entry: the next one is anchored on it."""
         return self.entries[-1]
 
     def at(self, at_ms: int) -> PlanEntry:
-        """What holds at a moment."""
+        """Return the entry in force at a time."""
         for entry in reversed(self.entries):
             if entry.anchor_ms <= at_ms:
                 return entry
         return self.entries[0]
 
     def lead_ms(self, now_ms: int) -> int:
-        """How long before its anchor another tempo must be announced."""
-        return max(LEAST_LEAD_MS, LEAD_BARS * max(self.head.tempo.bar_ms, self.at(now_ms).tempo.bar_ms))
+        """Return how long before its anchor a tempo must be announced."""
+        return max(MIN_LEAD_MS, LEAD_BARS * max(self.head.tempo.bar_ms, self.at(now_ms).tempo.bar_ms))
 
     def next_anchor_ms(self, now_ms: int, margin_ms: int = 0, after_ms: int = 0) -> int:
-        """The first downbeat on which another tempo can begin, if it is announced within the margin."""
+        """Return the first downbeat on which a tempo announced within the margin can begin."""
         head = self.head
         earliest_ms = now_ms + margin_ms + self.lead_ms(now_ms)
         soonest_ms = max(earliest_ms, head.anchor_ms + head.tempo.bar_ms, after_ms)
@@ -94,13 +94,13 @@ class Plan:
         return beat.window_ms if beat.window_ms == soonest_ms else beat.window_ends_ms
 
     def followed_by(self, policy: TempoPolicy, bpm: float, anchor_ms: int, reason: str) -> PlanEntry:
-        """The entry of another policy, from that downbeat on."""
+        """Return the entry of another policy from that downbeat on."""
         tempo = Tempo(bpm, policy.bar_len_beats, anchor_ms)
         bars = self.head.first_bar + (anchor_ms - self.head.anchor_ms) // self.head.tempo.bar_ms
         return PlanEntry(policy, tempo, bars, reason)
 
 
 def median(entries: Sequence[PlanEntry]) -> PlanEntry:
-    """Of policies that differ, the one in the middle by its tempo: whoever sees the same takes the same."""
+    """Return the policy with the median tempo. All nodes with the same input choose the same one."""
     ordered = sorted(entries, key=lambda each: (each.tempo.bpm, each.policy_hash))
     return ordered[(len(ordered) - 1) // 2]

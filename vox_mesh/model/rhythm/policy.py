@@ -1,4 +1,4 @@
-"""Tempo policies: how fast a cluster goes, how its bars are shared out, and what may change of that."""
+"""Tempo policies: the tempo of a cluster, the phases of its bars, and how they may adapt."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from pydantic import (
 from vox_mesh.errors import BadPolicy
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.documents.documents import Path
-from vox_mesh.model.documents.validation import flaw, made, named, read_model, shown
+from vox_mesh.model.documents.validation import build_model, flaw, named, read_model, shown
 from vox_mesh.model.rhythm.tempo import FASTEST_BPM, LONGEST_BAR, SLOWEST_BPM, Tempo
 
 PHASES: Final = ("plan", "work", "review")
-"""How a phrase goes, if nobody says otherwise."""
+"""The default phases."""
 
 DEFAULT_BPM: Final = 12.0
 DEFAULT_BAR: Final = 8
 
-_CALLED: Final = "policy"
+_DOCUMENT_NAME: Final = "policy"
 _WORD: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _STEP: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)_beats?", re.ASCII)
 
 STRICT: Final = ConfigDict(frozen=True, strict=True, extra="forbid", defer_build=True)
-"""What people write is taken as it is, or refused."""
+"""Written documents are taken literally or rejected."""
 
 
-def shared_out(beats: int, shares: Mapping[str, int]) -> dict[str, int]:
-    """Beats by name, in proportion to the shares: whole ones, the largest remainders first."""
+def divide_beats(beats: int, shares: Mapping[str, int]) -> dict[str, int]:
+    """Return whole beats by name in proportion to the shares, by largest remainders."""
     total = sum(shares.values())
-    whole = {name: beats * share // total for name, share in shares.items()}
-    left = beats - sum(whole.values())
+    counts = {name: beats * share // total for name, share in shares.items()}
+    left = beats - sum(counts.values())
     remainders = sorted(shares, key=lambda name: -(beats * shares[name] % total))
-    return {name: count + (name in remainders[:left]) for name, count in whole.items()}
+    return {name: count + (name in remainders[:left]) for name, count in counts.items()}
 
 
-def _phases(value: Any) -> tuple[str, ...] | tuple[tuple[str, int], ...]:
-    """Names, or pairs of names and beats: in their order, which a map in canonical JSON would lose."""
+def _parse_phases(value: Any) -> tuple[str, ...] | tuple[tuple[str, int], ...]:
+    """Return names, or pairs of names and beats, in order; a map in canonical JSON would lose the order."""
     if not isinstance(value, Mapping | list | tuple):
         raise flaw(f"must be an array or a map, not {named(value)}")
     if not value:
@@ -60,7 +60,7 @@ def _phases(value: Any) -> tuple[str, ...] | tuple[tuple[str, int], ...]:
             _check_phase(name, name not in value[:place], place)
         return tuple(value)
     pairs: dict[str, int] = {}
-    for at, name, beats in _pairs(value):
+    for at, name, beats in _phase_items(value):
         _check_phase(name, name not in pairs, *at)
         if type(beats) is not int or beats < 1:
             raise flaw(f"must be a number of beats, 1 or more, not {shown(beats)}", *at)
@@ -68,8 +68,8 @@ def _phases(value: Any) -> tuple[str, ...] | tuple[tuple[str, int], ...]:
     return tuple(pairs.items())
 
 
-def _pairs(value: Mapping[str, Any] | Sequence[Any]) -> Iterator[tuple[Path, Any, Any]]:
-    """Where each phase stands, its name and its beats: in a map, or in an array of maps with one field."""
+def _phase_items(value: Mapping[str, Any] | Sequence[Any]) -> Iterator[tuple[Path, Any, Any]]:
+    """Yield the path, name and beats of each phase of a map, or of an array of one-field maps."""
     if isinstance(value, Mapping):
         yield from (((name,), name, beats) for name, beats in value.items())
         return
@@ -86,11 +86,11 @@ def _check_phase(name: Any, is_new: bool, *at: str | int) -> None:
         raise flaw(f"{name} is named twice", *at)
 
 
-def _written(phases: tuple[str, ...] | tuple[tuple[str, int], ...]) -> list[str | dict[str, int]]:
+def _phases_document(phases: tuple[str, ...] | tuple[tuple[str, int], ...]) -> list[str | dict[str, int]]:
     return [each if isinstance(each, str) else dict([each]) for each in phases]
 
 
-def _step(value: str) -> str:
+def _check_step(value: str) -> str:
     if not (found := _STEP.fullmatch(value)) or not float(found[1]):
         raise flaw(f"{shown(value)} is no number of beats")
     return value
@@ -101,7 +101,7 @@ _BPM_TEXT: Final = f"beats a minute, a number from 1/60 to {FASTEST_BPM:g}"
 
 
 class PolicyLimits(BaseModel):
-    """Between which the tempo stays, whatever it adapts to."""
+    """The bounds of an adapting tempo."""
 
     model_config = STRICT
 
@@ -109,18 +109,18 @@ class PolicyLimits(BaseModel):
     max_bpm: _Bpm = Field(description=_BPM_TEXT)
 
     @model_validator(mode="after")
-    def _are_in_order(self) -> Self:
+    def _check_order(self) -> Self:
         if self.min_bpm > self.max_bpm:
             raise flaw(f"{self.min_bpm:g} is more than max_bpm, {self.max_bpm:g}", "min_bpm")
         return self
 
 
-def _usual_limits(bpm: float) -> PolicyLimits:
+def _default_limits(bpm: float) -> PolicyLimits:
     return PolicyLimits.model_construct(min_bpm=max(SLOWEST_BPM, bpm / 2), max_bpm=min(FASTEST_BPM, bpm * 2))
 
 
 class Adaptation(BaseModel):
-    """Whether the tempo follows the load, and how far at a time."""
+    """Whether the tempo follows the load, and its step limits."""
 
     model_config = STRICT
 
@@ -128,18 +128,18 @@ class Adaptation(BaseModel):
     hysteresis_pct: Annotated[float, Field(ge=0, le=100)] = Field(
         10.0, description="a change smaller than so many percent is none, a number from 0 to 100"
     )
-    change_per_minute: Annotated[str, AfterValidator(_step)] = Field(
+    change_per_minute: Annotated[str, AfterValidator(_check_step)] = Field(
         "1_beat", description="by how much the tempo may change in a minute, such as 1_beat or 2.5_beats"
     )
 
     @property
     def max_step_bpm(self) -> float:
-        """By how much the tempo may change in a minute, in beats a minute."""
+        """The largest change of the tempo per minute, in beats per minute."""
         return float(self.change_per_minute.partition("_")[0])
 
 
 class Observability(BaseModel):
-    """What is told of each bar."""
+    """What is reported on each bar."""
 
     model_config = STRICT
 
@@ -147,7 +147,7 @@ class Observability(BaseModel):
 
 
 class Security(BaseModel):
-    """How long the keys of a bar are good."""
+    """The lifetime of window keys."""
 
     model_config = STRICT
 
@@ -169,7 +169,9 @@ class TempoPolicy(BaseModel):
         DEFAULT_BAR, description=f"an integer from 1 to {LONGEST_BAR}"
     )
     phases: Annotated[
-        tuple[str, ...] | tuple[tuple[str, int], ...], PlainValidator(_phases), PlainSerializer(_written)
+        tuple[str, ...] | tuple[tuple[str, int], ...],
+        PlainValidator(_parse_phases),
+        PlainSerializer(_phases_document),
     ] = Field(
         PHASES,
         description="names such as [plan, work, review], or a map of names to beats that sum to "
@@ -186,16 +188,16 @@ class TempoPolicy(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_limits(cls, fields: Any) -> Any:
+    def _add_default_limits(cls, fields: Any) -> Any:
         if not isinstance(fields, Mapping) or "limits" in fields:
             return fields
         bpm = fields.get("initial_bpm")
         if not isinstance(bpm, int | float) or not SLOWEST_BPM <= bpm <= FASTEST_BPM:
-            bpm = DEFAULT_BPM  # that it is none is told of it, and not of the limits
-        return {**fields, "limits": _usual_limits(bpm)}
+            bpm = DEFAULT_BPM  # the fault is reported for initial_bpm, not for the limits
+        return {**fields, "limits": _default_limits(bpm)}
 
     @model_validator(mode="after")
-    def _fields_fit_each_other(self) -> Self:
+    def _check_fields(self) -> Self:
         bpm, limits, bar = self.initial_bpm, self.limits, self.bar_len_beats
         if not limits.min_bpm <= bpm <= limits.max_bpm:
             raise flaw(
@@ -209,26 +211,26 @@ class TempoPolicy(BaseModel):
 
     @classmethod
     def built_in(cls, cluster_id: str) -> TempoPolicy:
-        """The policy of a cluster for which none was set.
+        """Return the policy of a cluster for which none was set.
 
-        It is right as it stands, and is not checked: every command has one, and few need the checks.
+        It is known to be valid and not validated: every command has one, and few need the checks.
         """
         return cls.model_construct(
-            cluster_id=cluster_id, initial_bpm=DEFAULT_BPM, limits=_usual_limits(DEFAULT_BPM)
+            cluster_id=cluster_id, initial_bpm=DEFAULT_BPM, limits=_default_limits(DEFAULT_BPM)
         )
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:
-        """The policy of a stored document, or of fields made in code."""
-        return made(cls, document, called=_CALLED, bad=BadPolicy)
+        """Return the policy of a stored document, or of fields made in code."""
+        return build_model(cls, document, called=_DOCUMENT_NAME, bad=BadPolicy)
 
     def document(self) -> dict[str, Any]:
-        """As it is stored and hashed; what is as usual is left out, so that a new field changes no hash."""
+        """Return the document to store and hash; defaults are omitted, so a new field changes no hash."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     @cached_property
     def phase_beats(self) -> dict[str, int]:
-        """How many beats of a bar each phase has, in their order: all beats, and each at least one."""
+        """The beats of a bar by phase, in order; each phase has at least one."""
         shares: dict[str, int] = {}
         for each in self.phases:
             name, beats = (each, 1) if isinstance(each, str) else each
@@ -237,28 +239,28 @@ class TempoPolicy(BaseModel):
             return shares
         if self.phases == PHASES:
             shares["work"] = 2
-        return shared_out(self.bar_len_beats, shares)
+        return divide_beats(self.bar_len_beats, shares)
 
     @cached_property
     def _phase_by_beat(self) -> tuple[str, ...]:
         return tuple(chain.from_iterable(repeat(name, beats) for name, beats in self.phase_beats.items()))
 
     def phase_at(self, index: int) -> str:
-        """The phase of a beat by its place in the bar, from 1."""
+        """Return the phase of a beat by its index in the bar, from 1."""
         return self._phase_by_beat[(index - 1) % self.bar_len_beats]
 
 
-def parse_policy(text: str | bytes, name: str = _CALLED) -> TempoPolicy:
-    """The policy in a text of YAML or JSON; `BadPolicy` has all that is wrong with it, each with its line."""
-    return read_model(TempoPolicy, text, name, called=_CALLED, bad=BadPolicy)
+def parse_policy(text: str | bytes, name: str = _DOCUMENT_NAME) -> TempoPolicy:
+    """Return the policy of a YAML or JSON text. Raises `BadPolicy` with all faults, by line."""
+    return read_model(TempoPolicy, text, name, called=_DOCUMENT_NAME, bad=BadPolicy)
 
 
 def policy_hash(policy: TempoPolicy, tempo: Tempo) -> str:
-    """By what nodes see whether they go by the same policy, at the same tempo."""
-    said = {
+    """Return the hash by which nodes compare the policy and tempo they follow."""
+    document = {
         "policy": policy.document(),
         "tempo_bpm": tempo.bpm,
         "bar_len_beats": tempo.bar_len,
         "anchor_ms": tempo.anchor_ms,
     }
-    return f"sha256:{sha256(canonical(said).encode()).hexdigest()}"
+    return f"sha256:{sha256(canonical(document).encode()).hexdigest()}"

@@ -1,4 +1,4 @@
-"""Bar reports: what became of a bar, and what follows from it for the next ones."""
+"""Bar reports: the figures of a bar, and the suggestions that follow from it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.tempo import Timeline, Window, window_id
 
 PROMISE_MISS_RATE: Final = 0.5
-"""More than this part of a bar's promises missed is an alarm."""
+"""The share of missed promises in a bar above which an alarm is raised."""
 
 OVERRUN_RATE: Final = 0.5
-"""More overruns than this for each task of a bar is an alarm.
+"""The number of overruns per task of a bar above which an alarm is raised.
 
-Both are above what makes the tempo slower: an alarm freezes it.
+Both are above the rates that slow the tempo: an alarm freezes it.
 """
 
 SILENT_REPORTERS: Final = 1
-"""So many who had something to do and said nothing, while nobody else spoke, are an alarm."""
+"""The number of silent reporters that raise an alarm if there were no claims at all."""
 
 MAX_NAMES: Final = 100
-"""So many are named; the others are counted."""
+"""The maximum number of names listed; the others are only counted."""
 
 PROMISES: Final = ("kept", "broken", "expired", "unanswered")
 
@@ -40,7 +40,7 @@ class Names:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
-        """These, in order."""
+        """Return these names, in order."""
         found = sorted(names)
         return cls(len(found), tuple(found[:MAX_NAMES]))
 
@@ -68,40 +68,40 @@ class MeshStanding:
     """How the mesh stood when a bar was reported; nothing is known of that for one that is reported late."""
 
     queue_depth: int | None = None
-    """Jobs that wait."""
+    """Jobs waiting."""
     places: int | None = None
-    """For how many jobs the live nodes have room in all."""
+    """The capacity of all live nodes, in jobs."""
     utilisation: float | None = None
-    """The part of those places in which a job runs."""
+    """The busy share of the capacity."""
     clock_distance_ms: int | None = None
-    """How far the clock of a live node is from the database's at the most."""
+    """The largest distance of a live node's clock from the database's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the claims, phrases and threads of a bar add up to."""
+    """The sums over the claims, phrases and threads of a bar."""
 
     tasks: Mapping[str, int] = field(default_factory=dict)
-    """By the state in which each was last."""
+    """By the last state of each."""
     beats: Mapping[str, int] = field(default_factory=dict)
-    """Beats used, by the state of the task in them."""
+    """Beats used, by the state of the task."""
     reporters: int = 0
     late: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     deliverables: int = 0
     overruns: Mapping[str, int] = field(default_factory=dict)
-    """By the state of the claim that told of it."""
+    """By the state of the claim that reported it."""
     phrases: Mapping[str, int] = field(default_factory=dict)
     """By outcome."""
     phrase_overruns: int = 0
     cost: float = 0.0
     firsts: Sequence[tuple[int, int]] = ()
-    """Of tasks that ended, when they began and when something first came of them."""
+    """For tasks that ended: when they began, and when they first showed a result."""
     promises: Mapping[str, int] = field(default_factory=dict)
 
 
 class ReportSource(NamedTuple):
-    """What a report is made by: the timeline, and what held in its bar."""
+    """The timeline, and the plan entry in force in the bar."""
 
     timeline: Timeline
     entry: PlanEntry
@@ -117,9 +117,9 @@ class BarReport:
     end_ms: int
     tempo_bpm: float
     tempo_drift_bpm: float
-    """How far the tempo is from the policy's first."""
+    """The deviation from the policy's initial tempo."""
     revision: int = 1
-    """Rises when something came in that belongs to the bar."""
+    """Increases with each amendment."""
     bars: int = 1
     is_missing: bool = False
     tasks: Mapping[str, int] = field(default_factory=dict)
@@ -132,9 +132,9 @@ class BarReport:
     promises: Mapping[str, int] = field(default_factory=dict)
     reporters: int = 0
     late: Names = Names()
-    """Whose claims came after the bar was first reported."""
+    """Agents whose claims arrived after the first report on the bar."""
     missing: Names = Names()
-    """Who had something to do in the bar before, and said nothing in this one."""
+    """Agents with a task in the previous bar and no claim in this one."""
     standing: MeshStanding = MeshStanding()
     suggestion: Suggestion = Suggestion()
     alarms: tuple[Alarm, ...] = ()
@@ -142,11 +142,11 @@ class BarReport:
     node_id: str = ""
     hlc: str = ""
 
-    # --- made ------------------------------------------------------------------------------------
+    # --- constructors ------------------------------------------------------------------------------
 
     @classmethod
     def of_bars(cls, source: ReportSource, window: Window, *, is_missing: bool) -> Self:
-        """Bars in which there was nothing, or of which nobody knows."""
+        """Return the report on quiet or missing bars."""
         policy, tempo = source.entry.policy, source.timeline.tempo_at(window.start_ms)
         return cls(
             window_id(policy.cluster_id, window.start_ms),
@@ -163,7 +163,7 @@ class BarReport:
     def of_window(
         cls, source: ReportSource, window: Window, figures: Figures, standing: MeshStanding
     ) -> Self:
-        """One bar of which there is something to tell."""
+        """Return the report on one bar with data."""
         bare = cls.of_bars(source, window, is_missing=False)
         by_phase: dict[str, int] = {}
         for state, count in figures.overruns.items():
@@ -174,7 +174,7 @@ class BarReport:
             tasks=dict(figures.tasks),
             beats=dict(figures.beats),
             deliverables=figures.deliverables,
-            # Agents tell of an overrun as it happens, phrases when they end: often it is the same one.
+            # Agents report an overrun when it happens, phrases at their end: often it is the same one.
             overruns=max(sum(figures.overruns.values()), figures.phrase_overruns),
             overruns_by_phase=by_phase,
             phrases=dict(figures.phrases),
@@ -187,31 +187,31 @@ class BarReport:
         )
         return replace(
             report,
-            kpis=_kpis(report, source.timeline, figures.firsts),
-            alarms=tuple(_alarms(report)),
-            suggestion=_suggestion(report, source.entry),
+            kpis=_compute_kpis(report, source.timeline, figures.firsts),
+            alarms=tuple(_find_alarms(report)),
+            suggestion=_suggest(report, source.entry),
         )
 
-    # --- asked -----------------------------------------------------------------------------------
+    # --- figures -----------------------------------------------------------------------------------
 
     @property
     def unfinished(self) -> int:
-        """How many tasks the next bar should hear of."""
+        """The number of tasks for which the next bar expects claims."""
         return sum(count for state, count in self.tasks.items() if state not in OVER)
 
     @property
     def overrun_rate(self) -> float | None:
-        """Overruns for each task."""
+        """The overruns per task."""
         return kpis.overrun_rate(self.overruns, sum(self.tasks.values()) or sum(self.phrases.values()))
 
     @property
     def promise_miss_rate(self) -> float | None:
-        """The part of the promises that was not kept."""
+        """The share of promises not kept."""
         kept, broken, expired = (self.promises.get(name, 0) for name in PROMISES[:3])
         return kpis.pmr(kept, broken, expired)
 
     def readings(self, incident: str | None = None) -> Readings:
-        """The same as the control of the tempo reads it; what is not known speaks for no change."""
+        """Return the readings for the tempo control; unknown values call for no change."""
         standing = self.standing
         return Readings(
             standing.queue_depth or 0,
@@ -222,19 +222,19 @@ class BarReport:
             incident,
         )
 
-    # --- stored ----------------------------------------------------------------------------------
+    # --- storage -----------------------------------------------------------------------------------
 
     def document(self) -> dict[str, Any]:
-        """As it is stored and shown, in JSON."""
+        """Return the report as stored and shown, in JSON."""
         return asdict(self)
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:
-        """A report of ours that was stored."""
+        """Return the report of a stored document."""
         made: dict[str, Any] = {
             **document,
-            "late": _names(document["late"]),
-            "missing": _names(document["missing"]),
+            "late": _parse_names(document["late"]),
+            "missing": _parse_names(document["missing"]),
             "standing": MeshStanding(**document["standing"]),
             "suggestion": Suggestion(**document["suggestion"]),
             "alarms": tuple(Alarm(**alarm) for alarm in document["alarms"]),
@@ -243,11 +243,11 @@ class BarReport:
         return cls(**made)
 
 
-def _names(document: Mapping[str, Any]) -> Names:
+def _parse_names(document: Mapping[str, Any]) -> Names:
     return Names(document["count"], tuple(document["names"]))
 
 
-def _kpis(report: BarReport, timeline: Timeline, firsts: Iterable[tuple[int, int]]) -> Kpis:
+def _compute_kpis(report: BarReport, timeline: Timeline, firsts: Iterable[tuple[int, int]]) -> Kpis:
     bar_beats = report.bars * timeline.tempo_at(report.start_ms).bar_len
     return Kpis(
         tnt=kpis.tnt(report.deliverables, bar_beats),
@@ -262,12 +262,12 @@ def _kpis(report: BarReport, timeline: Timeline, firsts: Iterable[tuple[int, int
 
 def _beats_between(timeline: Timeline, from_ms: int, until_ms: int) -> float:
     tempo = timeline.tempo_at(from_ms)
-    if timeline.tempo_at(until_ms) is tempo:  # as nearly always: there may be thousands of tasks
+    if timeline.tempo_at(until_ms) is tempo:  # the usual case, kept fast: there may be thousands of tasks
         return (until_ms - from_ms) / tempo.beat_ms
     return timeline.beats_between(from_ms, until_ms)
 
 
-def _alarms(report: BarReport) -> Iterable[Alarm]:
+def _find_alarms(report: BarReport) -> Iterable[Alarm]:
     for name, rate, threshold in (
         ("promise_miss_rate", report.promise_miss_rate, PROMISE_MISS_RATE),
         ("overrun_rate", report.overrun_rate, OVERRUN_RATE),
@@ -278,7 +278,7 @@ def _alarms(report: BarReport) -> Iterable[Alarm]:
         yield Alarm("no_status_claims", report.missing.count, SILENT_REPORTERS)
 
 
-def _suggestion(report: BarReport, entry: PlanEntry) -> Suggestion:
+def _suggest(report: BarReport, entry: PlanEntry) -> Suggestion:
     phases = suggest_phases(entry.policy, report.overruns_by_phase)
     readings = report.readings()
     if readings.strain > 0:
@@ -293,20 +293,20 @@ def _suggestion(report: BarReport, entry: PlanEntry) -> Suggestion:
     return Suggestion(tempo, phases, text)
 
 
-# --- which bars ----------------------------------------------------------------------------------------
+# --- stretches of bars -----------------------------------------------------------------------------
 
 
 class Stretch(NamedTuple):
-    """Bars in a row: one of which there is something to tell, or all between two such."""
+    """Consecutive bars: one with data, or all between two such."""
 
     window: Window
     has_data: bool
 
 
 def stretches(timeline: Timeline, from_ms: int, until_ms: int, data_ms: Iterable[int]) -> list[Stretch]:
-    """All bars between two downbeats, without a gap; those in which the given moments lie stand alone.
+    """Return all bars between two downbeats, without a gap; a bar that contains a given time stands alone.
 
-    However long the time is, there are at most two for each of those bars, and one.
+    The result has at most two entries for each of those bars, and one more.
     """
     found: list[Stretch] = []
     at_ms = from_ms

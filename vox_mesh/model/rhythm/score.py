@@ -1,4 +1,4 @@
-"""Scores: how a task's phrase is shared out among its phases, how long it may wait, and what comes then."""
+"""Scores: the phases of a task's phrase, its wait budgets, retries and escalation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from vox_mesh.errors import BadAddress, BadScore, BadValue
-from vox_mesh.model.documents.validation import flaw, flaws_of, made, read_model, shown
+from vox_mesh.model.documents.validation import build_model, flaw, flaws_of, read_model, shown
 from vox_mesh.model.jobs.manifest_fields import Texts
 from vox_mesh.model.rhythm import ucxl
 from vox_mesh.model.rhythm.budgets import Budget
-from vox_mesh.model.rhythm.policy import DEFAULT_BAR, PHASES, STRICT, shared_out
+from vox_mesh.model.rhythm.policy import DEFAULT_BAR, PHASES, STRICT, divide_beats
 from vox_mesh.model.rhythm.tempo import FASTEST_BPM, LONGEST_BAR, SLOWEST_BPM
 
 EMIT: Final = "emit"
@@ -24,45 +24,45 @@ DEFER: Final = "defer:next-phrase"
 MAX_PHRASES: Final = 16
 MAX_STEPS: Final = 8
 
-_CALLED: Final = "score"
+_DOCUMENT_NAME: Final = "score"
 _NAMED_STEP: Final = re.compile(rf"({EMIT}|{FALLBACK}):[A-Za-z0-9][A-Za-z0-9._-]{{0,63}}")
 
 
 class Span(NamedTuple):
-    """Where a phase lies in its phrase, in beats from its beginning."""
+    """The beginning and end of a phase, in beats from the beginning of the phrase."""
 
     phase: str
     begins: int
     ends: int
 
 
-def _each_once(steps: tuple[str, ...]) -> tuple[str, ...]:
+def _check_unique(steps: tuple[str, ...]) -> tuple[str, ...]:
     if len(steps) > MAX_STEPS:
         raise flaw(f"has {len(steps)}; at most {MAX_STEPS} fit")
-    for place, step in enumerate(steps):
-        if step in steps[:place]:
-            raise flaw(f"{shown(step)} is written twice", place)
+    for index, step in enumerate(steps):
+        if step in steps[:index]:
+            raise flaw(f"{shown(step)} is written twice", index)
     return steps
 
 
-def _when_exhausted(steps: tuple[str, ...]) -> tuple[str, ...]:
-    for place, step in enumerate(steps):
+def _check_exhausted_steps(steps: tuple[str, ...]) -> tuple[str, ...]:
+    for index, step in enumerate(steps):
         if not _NAMED_STEP.fullmatch(step):
-            raise flaw(f"{shown(step)} is no step", place)
-    fallbacks = [place for place, step in enumerate(steps) if step.startswith(FALLBACK)]
+            raise flaw(f"{shown(step)} is no step", index)
+    fallbacks = [index for index, step in enumerate(steps) if step.startswith(FALLBACK)]
     if len(fallbacks) > 1:
         raise flaw("there is a fallback before, and one is enough", fallbacks[1])
     return steps
 
 
-def _when_overrun(steps: tuple[str, ...]) -> tuple[str, ...]:
-    for place, step in enumerate(steps):
+def _check_overrun_steps(steps: tuple[str, ...]) -> tuple[str, ...]:
+    for index, step in enumerate(steps):
         if step not in (CHECKPOINT, DEFER):
-            raise flaw(f"{shown(step)} is no step", place)
+            raise flaw(f"{shown(step)} is no step", index)
     return steps
 
 
-_Steps = Annotated[Texts, AfterValidator(_each_once)]
+_Steps = Annotated[Texts, AfterValidator(_check_unique)]
 _Beats = Annotated[int, Field(ge=1, le=LONGEST_BAR)]
 _BEATS_TEXT: Final = f"beats, an integer from 1 to {LONGEST_BAR}"
 _Waiting = Annotated[int, Field(ge=0, le=LONGEST_BAR)]
@@ -80,7 +80,7 @@ class Phases(BaseModel):
 
 
 class WaitBudget(BaseModel):
-    """How many beats of a phrase may be spent waiting: hard ceilings."""
+    """The beats of a phrase that may be spent waiting: hard limits."""
 
     model_config = STRICT
 
@@ -89,7 +89,7 @@ class WaitBudget(BaseModel):
 
 
 class Retry(BaseModel):
-    """How often a phrase is played, the first time included, and whether it gets shorter."""
+    """The number of phrases, including the first, and whether they get shorter."""
 
     model_config = STRICT
 
@@ -100,36 +100,36 @@ class Retry(BaseModel):
 
 
 class Escalation(BaseModel):
-    """What is done when waiting or a phase has taken all its beats, step by step."""
+    """The steps taken when a wait budget is exhausted or a phase overruns."""
 
     model_config = STRICT
 
-    on_wait_exhausted: Annotated[_Steps, AfterValidator(_when_exhausted)] = Field(
+    on_wait_exhausted: Annotated[_Steps, AfterValidator(_check_exhausted_steps)] = Field(
         ("emit:needs-attention",),
         description=f"an array of {EMIT}:NAME and one {FALLBACK}:NAME; "
         "names are 1 to 64 letters, digits, dots, dashes and underscores",
     )
-    on_overrun: Annotated[_Steps, AfterValidator(_when_overrun)] = Field(
+    on_overrun: Annotated[_Steps, AfterValidator(_check_overrun_steps)] = Field(
         (CHECKPOINT, DEFER), description=f"an array of {CHECKPOINT} and {DEFER}"
     )
 
     @property
     def fallback(self) -> str | None:
-        """What is done instead when a wait is exhausted."""
-        return next(iter(self._named(FALLBACK)), None)
+        """The fallback for an exhausted wait."""
+        return next(iter(self._names_of(FALLBACK)), None)
 
     @property
     def emits(self) -> list[str]:
-        """What is told when a wait is exhausted."""
-        return self._named(EMIT)
+        """The events emitted for an exhausted wait."""
+        return self._names_of(EMIT)
 
-    def _named(self, kind: str) -> list[str]:
+    def _names_of(self, kind: str) -> list[str]:
         parts = (step.partition(":") for step in self.on_wait_exhausted)
         return [name for found, _, name in parts if found == kind]
 
 
 class Score(BaseModel):
-    """How a task is played. Without phases, the bar is shared out among them 1 : 2 : 1."""
+    """The score of a task. Without phases, the bar is divided among them 1 : 2 : 1."""
 
     model_config = STRICT
 
@@ -149,43 +149,43 @@ class Score(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_phases(cls, fields: Any) -> Any:
+    def _add_default_phases(cls, fields: Any) -> Any:
         if not isinstance(fields, Mapping) or "phases" in fields:
             return fields
         bar = fields.get("bar_len", DEFAULT_BAR)
         is_bar = type(bar) is int and len(PHASES) <= bar <= LONGEST_BAR
-        beats = shared_out(bar if is_bar else DEFAULT_BAR, {"plan": 1, "work": 2, "review": 1})
+        beats = divide_beats(bar if is_bar else DEFAULT_BAR, {"plan": 1, "work": 2, "review": 1})
         return {**fields, "phases": beats}
 
     @model_validator(mode="after")
-    def _phases_fill_the_bar(self) -> Self:
+    def _check_bar_length(self) -> Self:
         if (total := sum(self.attempt(1).values())) != self.bar_len:
             raise flaw(f"they sum to {total} beats, and bar_len is {self.bar_len}", "phases")
         return self
 
     @classmethod
     def built_in(cls) -> Self:
-        """The score of a task that has none."""
+        """Return the default score."""
         return cls.of_document({})
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:
-        """The score of a stored document, or of fields made in code."""
-        return made(cls, document, called=_CALLED, bad=BadScore)
+        """Return the score of a stored document, or of fields made in code."""
+        return build_model(cls, document, called=_DOCUMENT_NAME, bad=BadScore)
 
     def document(self) -> dict[str, Any]:
-        """As it is stored: what is as usual is left out."""
+        """Return the document to store; defaults are omitted."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def attempt(self, number: int) -> dict[str, int]:
-        """The beats of each phase when the phrase is played for the n-th time, from 1."""
+        """Return the beats of each phase in the n-th phrase, from 1."""
         if number < 1:
             raise BadValue(f"there is no attempt {number}", hint="the first one is 1")
         shrink = 2 ** min(number - 1, LONGEST_BAR) if self.retry.backoff == "geometric" else 1
         return {phase: max(1, getattr(self.phases, phase) // shrink) for phase in PHASES}
 
     def boundaries(self, attempt: int) -> list[Span]:
-        """Where each phase begins and ends in the phrase of an attempt."""
+        """Return the beginning and end of each phase in the n-th phrase."""
         spans: list[Span] = []
         for phase, beats in self.attempt(attempt).items():
             begins = spans[-1].ends if spans else 0
@@ -193,7 +193,7 @@ class Score(BaseModel):
         return spans
 
 
-def _as_address(text: str) -> str:
+def _check_address(text: str) -> str:
     try:
         ucxl.parse(text)
     except BadAddress as bad:
@@ -201,8 +201,8 @@ def _as_address(text: str) -> str:
     return text
 
 
-def _as_budget(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields as they are, once they are known to be those of a budget."""
+def _check_budget(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields unchanged if they are those of a budget."""
     try:
         Budget.model_validate(fields)
     except ValidationError as error:
@@ -212,17 +212,17 @@ def _as_budget(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class ScoreFile(BaseModel):
-    """A score as it is written in a file, with the deliverable that it is for and what that may cost."""
+    """A score file: the score, its deliverable and its budget."""
 
     model_config = STRICT
 
     score: Score = Field(description="a map of tempo, bar_len, phases, wait_budget, retry and escalation")
-    ucxl: Annotated[str, AfterValidator(_as_address)] | None = Field(
+    ucxl: Annotated[str, AfterValidator(_check_address)] | None = Field(
         None, description="the address of a deliverable, such as ucxl://proj:any/*/task/ingest"
     )
-    budget: Annotated[dict[str, Any], AfterValidator(_as_budget)] | None = None
+    budget: Annotated[dict[str, Any], AfterValidator(_check_budget)] | None = None
 
 
-def parse_score(text: str | bytes, name: str = _CALLED) -> ScoreFile:
-    """The score in a text of YAML or JSON; `BadScore` has all that is wrong with it, each with its line."""
-    return read_model(ScoreFile, text, name, called=_CALLED, bad=BadScore)
+def parse_score(text: str | bytes, name: str = _DOCUMENT_NAME) -> ScoreFile:
+    """Return the score of a YAML or JSON text. Raises `BadScore` with all faults, by line."""
+    return read_model(ScoreFile, text, name, called=_DOCUMENT_NAME, bad=BadScore)

@@ -1,7 +1,7 @@
-"""Tempo: where beats and bars lie in time. They are derived from the clock, and never counted.
+"""Tempo: the positions of beats and bars in time, derived from the clock and never counted.
 
 Times are milliseconds by the database's clock. A tempo has an anchor, its first downbeat; the next tempo's
-anchor is a downbeat of the one before, so that bars follow each other without a gap.
+anchor is a downbeat of the previous one, so bars follow each other without a gap.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from vox_mesh.model.base.canonical import content_id
 
 MINUTE_MS: Final = 60_000
 SLOWEST_BPM: Final = 1 / 60
-"""A beat of an hour."""
+"""One beat per hour."""
 
 FASTEST_BPM: Final = 600.0
-"""Ten beats a second: for tests and demonstrations. What is faster is no coarse tempo."""
+"""Ten beats per second, for tests and demonstrations."""
 
 LONGEST_BAR: Final = 64
 
@@ -31,7 +31,7 @@ _WINDOW_DIGITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One beat: its place in the bar from 1, when it begins, for how long it lasts, and its bar."""
+    """One beat: its index in the bar from 1, its beginning, its length and its bar."""
 
     index: int
     epoch_ms: int
@@ -47,12 +47,12 @@ class Beat:
 
     @property
     def ends_ms(self) -> int:
-        """When the next one begins."""
+        """When the next beat begins."""
         return self.epoch_ms + self.beat_ms
 
     @property
     def bar_ms(self) -> int:
-        """How long its bar is."""
+        """The length of its bar."""
         return self.bar_len * self.beat_ms
 
     @property
@@ -63,7 +63,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Tempo:
-    """How fast it goes, from its anchor on."""
+    """A tempo, in force from its anchor on."""
 
     bpm: float
     bar_len: int
@@ -77,16 +77,16 @@ class Tempo:
 
     @property
     def beat_ms(self) -> int:
-        """How long a beat is: whole milliseconds, so that every node has the same."""
+        """The length of a beat in whole milliseconds, equal on every node."""
         return round(MINUTE_MS / self.bpm)
 
     @property
     def bar_ms(self) -> int:
-        """How long a bar is."""
+        """The length of a bar."""
         return self.beat_ms * self.bar_len
 
     def beat_at(self, at_ms: int) -> Beat:
-        """The beat that a moment is in."""
+        """Return the beat that contains a time."""
         beats = (at_ms - self.anchor_ms) // self.beat_ms
         bars, before = divmod(beats, self.bar_len)
         epoch_ms = self.anchor_ms + beats * self.beat_ms
@@ -94,14 +94,14 @@ class Tempo:
 
 
 class Window(NamedTuple):
-    """One bar, as it is reported on."""
+    """One bar, from its start to its end."""
 
     start_ms: int
     end_ms: int
 
 
 class Timeline:
-    """All tempos, one after the other. The first holds for all time before its anchor, too."""
+    """All tempos in order. The first one also applies to all time before its anchor."""
 
     def __init__(self, tempos: Iterable[Tempo]) -> None:
         self.tempos: Final = tuple(sorted(tempos, key=lambda tempo: tempo.anchor_ms))
@@ -123,97 +123,97 @@ class Timeline:
 
     @property
     def last(self) -> Tempo:
-        """The tempo that holds in the end."""
+        """The last tempo."""
         return self.tempos[-1]
 
-    def _place(self, at_ms: int) -> int:
+    def _index_at(self, at_ms: int) -> int:
         return max(0, bisect_right(self._anchors, at_ms) - 1)
 
     def tempo_at(self, at_ms: int) -> Tempo:
-        """The tempo of a moment."""
-        return self.tempos[self._place(at_ms)]
+        """Return the tempo in force at a time."""
+        return self.tempos[self._index_at(at_ms)]
 
     def beat_at(self, at_ms: int) -> Beat:
-        """The beat that a moment is in."""
+        """Return the beat that contains a time."""
         return self.tempo_at(at_ms).beat_at(at_ms)
 
     def window_at(self, at_ms: int) -> Window:
-        """The bar that a moment is in."""
+        """Return the bar that contains a time."""
         beat = self.beat_at(at_ms)
         return Window(beat.window_ms, beat.window_ends_ms)
 
     def windows(self, from_ms: int, until_ms: int) -> Iterator[Window]:
-        """The bars that have ended by a moment, beginning with the one of another moment."""
+        """Yield the bars from the one that contains `from_ms` that have ended by `until_ms`."""
         window = self.window_at(from_ms)
         while window.end_ms <= until_ms:
             yield window
             window = self.window_at(window.end_ms)
 
     def bars_between(self, from_ms: int, until_ms: int) -> int:
-        """How many downbeats lie after one moment, up to another that is not before it."""
-        at_ms, place, bars = self.window_at(from_ms).start_ms, self._place(from_ms), 0
-        while place + 1 < len(self.tempos) and self._anchors[place + 1] <= until_ms:
-            bars += (self._anchors[place + 1] - at_ms) // self.tempos[place].bar_ms
-            at_ms, place = self._anchors[place + 1], place + 1
-        return bars + (until_ms - at_ms) // self.tempos[place].bar_ms
+        """Return the number of downbeats after `from_ms`, up to `until_ms`, which must not be earlier."""
+        at_ms, index, bars = self.window_at(from_ms).start_ms, self._index_at(from_ms), 0
+        while index + 1 < len(self.tempos) and self._anchors[index + 1] <= until_ms:
+            bars += (self._anchors[index + 1] - at_ms) // self.tempos[index].bar_ms
+            at_ms, index = self._anchors[index + 1], index + 1
+        return bars + (until_ms - at_ms) // self.tempos[index].bar_ms
 
     def downbeat_after(self, at_ms: int, bars: int = 1) -> int:
-        """When the bar begins that is so many bars after the one of a moment."""
-        at_ms, place, left = self.window_at(at_ms).start_ms, self._place(at_ms), bars
-        while place + 1 < len(self.tempos):
-            here = (self._anchors[place + 1] - at_ms) // self.tempos[place].bar_ms
-            if left < here:
+        """Return the beginning of the bar that is `bars` after the one that contains a time."""
+        at_ms, index, left = self.window_at(at_ms).start_ms, self._index_at(at_ms), bars
+        while index + 1 < len(self.tempos):
+            available = (self._anchors[index + 1] - at_ms) // self.tempos[index].bar_ms
+            if left < available:
                 break
-            at_ms, place, left = self._anchors[place + 1], place + 1, left - here
-        return at_ms + left * self.tempos[place].bar_ms
+            at_ms, index, left = self._anchors[index + 1], index + 1, left - available
+        return at_ms + left * self.tempos[index].bar_ms
 
-    # --- time in beats -------------------------------------------------------------------------------
+    # --- time in beats ---------------------------------------------------------------------------------
 
     def after(self, now_ms: int, beats: float | Fraction) -> int:
-        """The moment so many beats from now, or before now: across changes of tempo, too."""
+        """Return the time this many beats from now, or before now, across tempo changes."""
         left, at_ms = Fraction(beats), now_ms
-        place = self._place(now_ms)
+        index = self._index_at(now_ms)
         while left > 0:
-            tempo = self.tempos[place]
-            end_ms = self._anchors[place + 1] if place + 1 < len(self.tempos) else None
-            here = None if end_ms is None else Fraction(end_ms - at_ms, tempo.beat_ms)
-            if end_ms is None or here is None or left <= here:
+            tempo = self.tempos[index]
+            end_ms = self._anchors[index + 1] if index + 1 < len(self.tempos) else None
+            available = None if end_ms is None else Fraction(end_ms - at_ms, tempo.beat_ms)
+            if end_ms is None or available is None or left <= available:
                 return at_ms + round(left * tempo.beat_ms)
-            left, at_ms, place = left - here, end_ms, place + 1
+            left, at_ms, index = left - available, end_ms, index + 1
         while left < 0:
-            tempo = self.tempos[place]
-            here = Fraction(at_ms - tempo.anchor_ms, tempo.beat_ms)
-            if place == 0 or -left <= here:
+            tempo = self.tempos[index]
+            available = Fraction(at_ms - tempo.anchor_ms, tempo.beat_ms)
+            if index == 0 or -left <= available:
                 return at_ms + round(left * tempo.beat_ms)
-            left, at_ms, place = left + here, tempo.anchor_ms, place - 1
+            left, at_ms, index = left + available, tempo.anchor_ms, index - 1
         return at_ms
 
     def beats_between(self, from_ms: int, until_ms: int) -> float:
-        """How many beats lie between two moments; negative if the second is before the first."""
+        """Return the beats between two times; negative if the second is earlier."""
         if until_ms < from_ms:
             return -self.beats_between(until_ms, from_ms)
-        beats, at_ms, place = Fraction(0), from_ms, self._place(from_ms)
-        while place + 1 < len(self.tempos) and self._anchors[place + 1] < until_ms:
-            beats += Fraction(self._anchors[place + 1] - at_ms, self.tempos[place].beat_ms)
-            at_ms, place = self._anchors[place + 1], place + 1
-        return float(beats + Fraction(until_ms - at_ms, self.tempos[place].beat_ms))
+        beats, at_ms, index = Fraction(0), from_ms, self._index_at(from_ms)
+        while index + 1 < len(self.tempos) and self._anchors[index + 1] < until_ms:
+            beats += Fraction(self._anchors[index + 1] - at_ms, self.tempos[index].beat_ms)
+            at_ms, index = self._anchors[index + 1], index + 1
+        return float(beats + Fraction(until_ms - at_ms, self.tempos[index].beat_ms))
 
     def delta_beats(self, now_ms: int, target_ms: int) -> int:
-        """How many beats from now a moment is, to the nearest."""
+        """Return the beats from now to a time, rounded."""
         return round(self.beats_between(now_ms, target_ms))
 
 
 class Metronome:
-    """Tells each beat once, by a clock that is looked at now and then. One that steps back is waited for.
+    """Yields each beat once, by a clock read from time to time. It waits for a clock that steps back.
 
-    After a jump only the downbeats of the bars that were jumped over are told, and the beat of the moment.
+    After a jump it yields only the downbeats of the skipped bars, and the current beat.
     """
 
     def __init__(self, last_epoch_ms: int) -> None:
         self._told_ms = last_epoch_ms
 
     def beats(self, timeline: Timeline, now_ms: int) -> Iterator[Beat]:
-        """The beats that have begun since it was last asked."""
+        """Yield the beats that have begun since the last call."""
         current = timeline.beat_at(now_ms)
         if current.epoch_ms <= self._told_ms:
             return
@@ -233,5 +233,5 @@ class Metronome:
 
 
 def window_id(cluster_id: str, start_ms: int) -> str:
-    """A name of a bar: whoever knows when it began has the same."""
+    """Return the name of a bar, equal on every node that knows when it began."""
     return content_id({"cluster": cluster_id, "start_ms": start_ms})[:_WINDOW_DIGITS]

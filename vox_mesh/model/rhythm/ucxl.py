@@ -1,4 +1,4 @@
-"""UCXL addresses with a time: `ucxl://proj:any/*/task/ingest;beats=^^4;phase=work`.
+"""UCXL addresses with a time suffix: `ucxl://proj:any/*/task/ingest;beats=^^4;phase=work`.
 
 | suffix | when |
 | --- | --- |
@@ -7,7 +7,7 @@
 | `;phase=NAME` | in that phase: see `resolve` |
 | `;bar=B#beat=N` | beat N of bar B, where bar 1 begins at the anchor of the first tempo: deprecated |
 
-Each stands at most once, in any order, and not `beats` beside `bar`. An address without any means now.
+Each may occur once, in any order, but not both `beats` and `bar`. An address without any refers to now.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_LENGTH: Final = 2_048
 MAX_BEATS: Final = 1_000_000
 MAX_BAR: Final = 10**12
 END_MS: Final = 253_402_300_800_000
-"""The first moment that has no date any more."""
+"""The first time that can't be written as a date."""
 
 _FUTURE: Final = "^^"
 _PAST: Final = "~~"
@@ -37,7 +37,7 @@ _WORD: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 @dataclass(frozen=True, slots=True)
 class Beats:
-    """`;beats=`: so many from now, or before."""
+    """`;beats=`: a number of beats from now, or before now."""
 
     count: int
     is_past: bool = False
@@ -48,7 +48,7 @@ class Beats:
 
 @dataclass(frozen=True, slots=True)
 class PhaseFilter:
-    """`;phase=`: in this one."""
+    """`;phase=`: in this phase."""
 
     name: str
 
@@ -58,7 +58,7 @@ class PhaseFilter:
 
 @dataclass(frozen=True, slots=True)
 class BarBeat:
-    """`;bar=…#beat=…`: a bar by its number, and a beat of it. Deprecated: say how far from now instead."""
+    """`;bar=…#beat=…`: a bar by its number, and a beat of it. Deprecated: use `;beats=` instead."""
 
     bar: int
     beat: int
@@ -73,7 +73,7 @@ _Kind = TypeVar("_Kind", Beats, PhaseFilter, BarBeat)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address; as text it is what it was read from."""
+    """An address; its text is the one it was parsed from."""
 
     base: str
     suffixes: tuple[Suffix, ...] = ()
@@ -82,16 +82,16 @@ class Address:
         return self.base + "".join(map(str, self.suffixes))
 
     def suffix(self, kind: type[_Kind]) -> _Kind | None:
-        """The suffix of a kind, if there is one."""
+        """Return the suffix of a kind, if there is one."""
         return next((each for each in self.suffixes if isinstance(each, kind)), None)
 
     def offset_of(self, suffix: Suffix) -> int:
-        """Where a suffix begins."""
+        """Return the position of a suffix in the text."""
         return len(self.base) + sum(len(str(each)) for each in self.suffixes[: self.suffixes.index(suffix)])
 
 
 class Resolved(NamedTuple):
-    """When an address means, the beat of that moment, and its phase."""
+    """The time an address refers to, with its beat and phase."""
 
     at_ms: int
     beat: Beat
@@ -102,11 +102,11 @@ class Resolved(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """Read an address; `BadAddress` says where it is none, and what is allowed there."""
-    return _UcxlReading(text).address()
+    """Parse an address. Raises `BadAddress` with the position of the fault and the allowed forms."""
+    return _UcxlParser(text).address()
 
 
-class _UcxlReading:
+class _UcxlParser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -120,7 +120,7 @@ class _UcxlReading:
         while self._at < len(self._text):
             at = self._at
             suffix = self._suffix()
-            if any(_is_same_or_rival(suffix, each) for each in suffixes):
+            if any(_is_conflicting(suffix, each) for each in suffixes):
                 raise self._fault(f"{suffix} is one too many", "one of ;beats= and ;bar=, each once", at=at)
             suffixes.append(suffix)
         return Address(base, tuple(suffixes))
@@ -162,13 +162,13 @@ class _UcxlReading:
         self._expect("#beat=", "a bar is followed by #beat= and a number")
         return BarBeat(bar, self._number(1, MAX_BEATS))
 
-    def _number(self, least: int, most: int) -> int:
-        allowed = f"a number from {least} to {most}, without zeros before it"
+    def _number(self, minimum: int, maximum: int) -> int:
+        allowed = f"a number from {minimum} to {maximum}, without zeros before it"
         found = _NUMBER.match(self._text, self._at)
         if found is None:
             raise self._fault("there is no number", allowed)
         digits = found[0]
-        if (digits[0] == "0" and digits != "0") or not least <= int(digits) <= most:
+        if (digits[0] == "0" and digits != "0") or not minimum <= int(digits) <= maximum:
             raise self._fault("the number can't be used", allowed)
         self._at = found.end()
         return int(digits)
@@ -183,7 +183,7 @@ class _UcxlReading:
         return BadAddress(message, position=self._at if at is None else at, hint=hint)
 
 
-def _is_same_or_rival(suffix: Suffix, other: Suffix) -> bool:
+def _is_conflicting(suffix: Suffix, other: Suffix) -> bool:
     return isinstance(suffix, PhaseFilter) is isinstance(other, PhaseFilter)
 
 
@@ -191,16 +191,16 @@ def _is_same_or_rival(suffix: Suffix, other: Suffix) -> bool:
 
 
 def resolve(address: Address, plan: Plan, now_ms: int) -> Resolved:
-    """When an address means, by the tempos and phases of a plan.
+    """Return the time an address refers to, by the tempos and phases of a plan.
 
-    With a phase: that moment itself, if it is in the phase. Otherwise the beginning of the phase when it
-    comes next, or, with `~~`, of its last beat when it was there last. The phases of a moment are those of
-    the policy that holds then.
+    With a phase: the time itself, if it is in the phase. Otherwise the next beginning of the phase, or, with
+    `~~`, the last beat of its previous occurrence. The phases at a time are those of the policy in
+    force then.
     """
-    at_ms = _target(address, plan, now_ms)
+    at_ms = _resolve_offset(address, plan, now_ms)
     phase, beats = address.suffix(PhaseFilter), address.suffix(Beats)
     if phase is not None:
-        at_ms = _in_phase(address, phase, plan, at_ms, is_past=beats is not None and beats.is_past)
+        at_ms = _resolve_phase(address, phase, plan, at_ms, is_past=beats is not None and beats.is_past)
     if not 0 <= at_ms < END_MS:
         position = address.offset_of(address.suffixes[0]) if address.suffixes else len(address.base)
         raise BadAddress("that is a time without a date", position=position, hint="from 1970 to 9999")
@@ -208,16 +208,16 @@ def resolve(address: Address, plan: Plan, now_ms: int) -> Resolved:
     return Resolved(at_ms, beat, _phase_of(plan, beat))
 
 
-def _target(address: Address, plan: Plan, now_ms: int) -> int:
+def _resolve_offset(address: Address, plan: Plan, now_ms: int) -> int:
     bar_beat, beats = address.suffix(BarBeat), address.suffix(Beats)
     if bar_beat is not None:
-        return _beat_of_bar(address, bar_beat, plan)
+        return _resolve_bar(address, bar_beat, plan)
     if beats is not None:
         return plan.timeline.after(now_ms, -beats.count if beats.is_past else beats.count)
     return now_ms
 
 
-def _beat_of_bar(address: Address, wanted: BarBeat, plan: Plan) -> int:
+def _resolve_bar(address: Address, wanted: BarBeat, plan: Plan) -> int:
     first_bar = plan.entries[0].first_bar
     bars = wanted.bar - 1 - first_bar
     at = address.offset_of(wanted) + len(";bar=")
@@ -226,10 +226,10 @@ def _beat_of_bar(address: Address, wanted: BarBeat, plan: Plan) -> int:
         raise BadAddress(f"bar {wanted.bar} is not known any more", position=at, hint=hint)
     tempo, *others = plan.timeline.tempos
     for later in others:
-        here = (later.anchor_ms - tempo.anchor_ms) // tempo.bar_ms
-        if bars < here:
+        available = (later.anchor_ms - tempo.anchor_ms) // tempo.bar_ms
+        if bars < available:
             break
-        bars, tempo = bars - here, later
+        bars, tempo = bars - available, later
     if wanted.beat > tempo.bar_len:
         raise BadAddress(
             f"bar {wanted.bar} has no beat {wanted.beat}",
@@ -239,15 +239,15 @@ def _beat_of_bar(address: Address, wanted: BarBeat, plan: Plan) -> int:
     return tempo.anchor_ms + bars * tempo.bar_ms + (wanted.beat - 1) * tempo.beat_ms
 
 
-def _in_phase(address: Address, phase: PhaseFilter, plan: Plan, at_ms: int, *, is_past: bool) -> int:
-    """The moment, or the next one in the phase, or the last."""
+def _resolve_phase(address: Address, phase: PhaseFilter, plan: Plan, at_ms: int, *, is_past: bool) -> int:
+    """Return the time if it is in the phase, else the next or last time in the phase."""
     known = plan.at(at_ms).policy.phase_beats
     beat = plan.timeline.beat_at(at_ms)
     while _phase_of(plan, beat) != phase.name:
         if phase.name in plan.at(beat.epoch_ms).policy.phase_beats:
             next_ms: int | None = beat.epoch_ms - 1 if is_past else beat.ends_ms
         else:
-            next_ms = _beyond(plan, beat.epoch_ms, is_past=is_past)
+            next_ms = _next_policy_ms(plan, beat.epoch_ms, is_past=is_past)
         if next_ms is None:
             raise BadAddress(
                 f"there is no phase {phase.name}",
@@ -259,8 +259,8 @@ def _in_phase(address: Address, phase: PhaseFilter, plan: Plan, at_ms: int, *, i
     return at_ms
 
 
-def _beyond(plan: Plan, at_ms: int, *, is_past: bool) -> int | None:
-    """The first moment of the next policy, or the last one of the policy before."""
+def _next_policy_ms(plan: Plan, at_ms: int, *, is_past: bool) -> int | None:
+    """Return the first time of the next policy, or the last one of the previous policy."""
     place = plan.entries.index(plan.at(at_ms))
     if is_past:
         return plan.entries[place].anchor_ms - 1 if place else None

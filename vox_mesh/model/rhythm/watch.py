@@ -1,4 +1,4 @@
-"""The watch: which bars were looked at, so that what was quiet is told from what nobody saw."""
+"""The watch: which bars this node has seen, to tell quiet bars from missing ones."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from typing import Final, NamedTuple
 from vox_mesh.model.rhythm.tempo import Timeline, Window
 
 SOON_BARS: Final = 2
-"""Who has looked so many bars ago knows what was in between."""
+"""A node that looked at most this many bars ago knows what happened in between."""
 
-_MOST: Final = 64
+_MAX_STRETCHES: Final = 64
 
 
 class WatchedBars(NamedTuple):
-    """Bars in a row, all of which were watched, or none."""
+    """Consecutive bars, all of which were watched, or none."""
 
     window: Window
     is_watched: bool
 
 
 class BarWatch:
-    """Remembers the stretches of time in which somebody looked, bar for bar; the last one goes on."""
+    """Records the watched stretches of time, bar by bar; the last one is open."""
 
     def __init__(self) -> None:
-        self._ended: deque[Window] = deque(maxlen=_MOST)
+        self._ended: deque[Window] = deque(maxlen=_MAX_STRETCHES)
         self._since_ms: int | None = None
         self._looked_ms = 0
 
     @property
     def begins_ms(self) -> int | None:
-        """When the first bar began that was watched, if one was."""
+        """When the first watched bar began, or `None`."""
         return self._ended[0].start_ms if self._ended else self._since_ms
 
     def look(self, timeline: Timeline, now_ms: int) -> None:
-        """Somebody looks now. The bar in which it was last done before a gap was not seen to its end."""
+        """Record that this node looks now. The last bar before a gap was not seen to its end."""
         start_ms = timeline.window_at(now_ms).start_ms
         if self._since_ms is None:
             self._since_ms = start_ms
-        elif start_ms < self._since_ms:  # the clock was set back: what we knew was of another time
+        elif start_ms < self._since_ms:  # the clock was set back: earlier records no longer apply
             self._ended.clear()
             self._since_ms = start_ms
         elif now_ms > self._looked_ms and timeline.bars_between(self._looked_ms, now_ms) > SOON_BARS:
@@ -50,12 +50,12 @@ class BarWatch:
         self._looked_ms = now_ms
 
     def covers(self, at_ms: int) -> bool:
-        """Whether the bar of that moment was watched."""
+        """Return whether the bar at a time was watched."""
         is_now = self._since_ms is not None and at_ms >= self._since_ms
         return is_now or any(start_ms <= at_ms < end_ms for start_ms, end_ms in self._ended)
 
     def parts(self, window: Window) -> Iterator[WatchedBars]:
-        """These bars without a gap: those that were watched, and those that were not."""
+        """Yield these bars without a gap, divided into watched and unwatched ones."""
         at_ms, until_ms = window
         going_on = () if self._since_ms is None else (Window(self._since_ms, until_ms),)
         for start_ms, end_ms in (*self._ended, *going_on):
@@ -70,6 +70,6 @@ class BarWatch:
             yield WatchedBars(Window(at_ms, until_ms), is_watched=False)
 
     def forget(self, before_ms: int) -> None:
-        """What was before is told."""
+        """Drop everything before a time: it has been reported."""
         while self._ended and self._ended[0].end_ms <= before_ms:
             self._ended.popleft()

@@ -1,1 +1,1 @@
-"""Budgets: what may be spent in a bar, and what was."""
+"""Budgets: limits on spending, and recorded costs."""

@@ -1,4 +1,4 @@
-"""Budgets in the database: how much agents and accounts may spend, and what was spent."""
+"""Budgets in the database: limits of agents and accounts, and recorded spending."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("budgets")
 
-_LATE_MS: Final = 10_000  # who has not told of an end by then is gone
-_LOST_AT_ONCE: Final = 100
+_LOST_AFTER_MS: Final = 10_000  # an end that was not recorded by then is lost
+_MAX_LOST: Final = 100
 _WORK: Final = "work"
 
 
 def read_rates(path: Path | None) -> Rates:
-    """The rates of a file; without one, a beat costs 1 and all else nothing."""
+    """Read the rates of a file; without one, a beat costs 1 and everything else nothing."""
     if path is None:
         return Rates()
     try:
@@ -43,7 +43,7 @@ def read_rates(path: Path | None) -> Rates:
 
 @dataclass(frozen=True)
 class SetBudget:
-    """A budget, whose it is, and from when what is spent counts."""
+    """A budget, its subject, and the time from which spending counts."""
 
     subject: str
     budget: Budget
@@ -51,21 +51,21 @@ class SetBudget:
 
 
 class BudgetStanding(NamedTuple):
-    """How a budget stands."""
+    """A budget and the beats spent from it."""
 
     budget: Budget
     since_ms: int
     bu: float
 
     def verdict(self, timeline: Timeline, now_ms: int) -> Verdict:
-        """What follows from what was spent of it, and from the time."""
+        """Return the verdict on the spending and the time."""
         end_ms = self.budget.hard_end_ms(timeline, self.since_ms)
         return Verdict.STOP if end_ms is not None and now_ms >= end_ms else verdict(self.bu, self.budget)
 
 
 @dataclass(frozen=True)
 class Spending:
-    """What a subject has spent."""
+    """The spending of a subject."""
 
     subject: str
     phrases: int
@@ -78,8 +78,8 @@ class Spending:
 
 
 @dataclass(slots=True)
-class _Seen:
-    """How all budgets stood when that was last looked at."""
+class _Snapshot:
+    """All standings when last read."""
 
     standings: Mapping[str, BudgetStanding] = field(default_factory=dict)
     timeline: Timeline | None = None
@@ -87,72 +87,72 @@ class _Seen:
     until_ms: int = 0
     changes: int = -1
 
-    def is_of(self, timeline: Timeline, now_ms: int) -> bool:
-        """Whether that was within the beat which it is now, by the same timeline."""
+    def is_current(self, timeline: Timeline, now_ms: int) -> bool:
+        """Return whether the snapshot was taken in the current beat of the same timeline."""
         return timeline is self.timeline and self.from_ms <= now_ms < self.until_ms
 
 
 class Budgets:
-    """Sets budgets, records what was spent, and tells both."""
+    """Sets budgets, records spending, and reports both."""
 
-    def __init__(self, ground: RhythmContext, rates: Rates) -> None:
-        self._ground = ground
+    def __init__(self, context: RhythmContext, rates: Rates) -> None:
+        self._context = context
         self.rates = rates
-        self._seen = _Seen()
+        self._snapshot = _Snapshot()
 
     # --- setting ---------------------------------------------------------------------------------
 
     async def set(self, subject: str, budget: Budget, *, anew: bool = False) -> SetBudget:
-        """Have an agent or account spend no more than that; `anew`: what it has spent so far is forgotten."""
-        ground = self._ground
+        """Set the budget of an agent or account; `anew` resets its spending."""
+        context = self._context
         if budget.charge_to is not None:
             raise BadValue("charge_to is for the budgets of jobs and tasks", hint="leave it out")
-        said = (checked_subject(subject), canonical(budget.document()), str(ground.clock.tick()), anew)
-        values = (*ground.mesh, *said)
-        await ground.store.write(Script(Statement(_SQL["set"], values)))
+        row = (checked_subject(subject), canonical(budget.document()), str(context.clock.tick()), anew)
+        values = (*context.mesh, *row)
+        await context.store.write(Script(Statement(_SQL["set"], values)))
         return (await self.show(subject))[0]
 
     async def remove(self, subject: str) -> None:
-        """Have an agent or account spend what it likes."""
+        """Remove the budget of an agent or account."""
         await self.show(subject)
-        await self._ground.store.write(
-            Script(Statement(_SQL["remove"], (*self._ground.mesh, checked_subject(subject))))
+        await self._context.store.write(
+            Script(Statement(_SQL["remove"], (*self._context.mesh, checked_subject(subject))))
         )
 
     async def show(self, subject: str | None = None) -> list[SetBudget]:
-        """All budgets, or that of one; `NotKnown` if it has none."""
+        """Return all budgets, or that of one subject. Raises `NotKnown` if it has none."""
         if subject is not None:
             checked_subject(subject)
-        rows = await self._ground.store.read(_SQL["set_budgets"], (*self._ground.mesh, subject), fresh=True)
+        rows = await self._context.store.read(_SQL["set_budgets"], (*self._context.mesh, subject), fresh=True)
         if subject is not None and not rows:
             raise NotKnown(f"{subject} has no budget", hint="`vox-mesh budget show` lists those that are set")
-        return [SetBudget(row["subject"], _budget_of(row), row["since_ms"]) for row in rows]
+        return [SetBudget(row["subject"], _parse_budget(row), row["since_ms"]) for row in rows]
 
     # --- spending --------------------------------------------------------------------------------
 
     def record(self, end: PhraseEnd) -> Statement:
-        """The statement that records the end of a phrase, with what it cost. It may wait on disk."""
-        ground = self._ground
-        window_ms = ground.timeline.window_at(end.ended_ms).start_ms
+        """Return the statement that records the end of a phrase and its cost. It may be spooled."""
+        context = self._context
+        window_ms = context.timeline.window_at(end.ended_ms).start_ms
         values = (
-            *(*ground.mesh, end.phrase_id, end.agent_id, end.task_id, end.job_id, end.account, end.attempt),
+            *(*context.mesh, end.phrase_id, end.agent_id, end.task_id, end.job_id, end.account, end.attempt),
             *(end.outcome.value, canonical(dict(end.beats)), canonical(dict(end.waited)), end.overruns),
             *(end.first_useful_ms, canonical(end.resources.as_json()), float(end.bu), self.cost_of(end)),
-            *(end.note, window_ms, end.began_ms, end.ended_ms, ground.node_id, str(ground.clock.tick())),
+            *(end.note, window_ms, end.began_ms, end.ended_ms, context.node_id, str(context.clock.tick())),
         )
         return Statement(_SQL["record"], values)
 
     def cost_of(self, end: PhraseEnd) -> float:
-        """What a phrase cost, at the rates of this node."""
+        """Return the cost of a phrase at the rates of this node."""
         return self.rates.total({end.role: end.bu}, end.resources)
 
     async def report(self, subject: str | None = None, *, since_ms: int | None = None) -> list[Spending]:
-        """What was spent, by agent and account: since a time, or since their budgets count."""
-        read, mesh = self._ground.store.read, self._ground.mesh
+        """Return the spending by agent and account, since a time or since their budgets count."""
+        read, mesh = self._context.store.read, self._context.mesh
         if subject is not None:
             checked_subject(subject)
         values = (*mesh, subject, since_ms)
-        standings = await self._standings(fresh=True)
+        standings = await self._read_standings(fresh=True)
         spent = {row["subject"]: row for row in await read(_SQL["spent"], values, fresh=True)}
         used: dict[str, dict[str, Any]] = {}
         for row in await read(_SQL["used"], values, fresh=True):
@@ -162,50 +162,50 @@ class Budgets:
             else:
                 of_subject[row["name"]] = amount
         return [
-            self._spending(each, spent.get(each), used.get(each, {}), standings.get(each))
+            self._make_spending(each, spent.get(each), used.get(each, {}), standings.get(each))
             for each in sorted({*standings, *spent})
             if subject in (None, each)
         ]
 
-    def _spending(
+    def _make_spending(
         self, subject: str, spent: Row | None, used: dict[str, Any], standing: BudgetStanding | None
     ) -> Spending:
         phrases, bu, cost = (0, 0.0, 0.0) if spent is None else (spent["phrases"], spent["bu"], spent["cost"])
-        whole = (subject, phrases, bu, cost, Resources.of(used))
+        totals = (subject, phrases, bu, cost, Resources.of(used))
         if standing is None:
-            return Spending(*whole, None, None, Verdict.OK)
-        found = standing.verdict(self._ground.timeline, self._ground.times.now_ms)
-        return Spending(*whole, standing.budget, standing.since_ms, found)
+            return Spending(*totals, None, None, Verdict.OK)
+        current = standing.verdict(self._context.timeline, self._context.times.now_ms)
+        return Spending(*totals, standing.budget, standing.since_ms, current)
 
     async def spent_on_job(self, job_id: str) -> tuple[float, int | None]:
-        """How many beats earlier attempts at a job have used, and when the first of them began."""
-        rows = await self._ground.store.read(_SQL["spent_on_job"], (*self._ground.mesh, job_id), fresh=True)
+        """Return the beats used by earlier attempts at a job, and when the first of them began."""
+        rows = await self._context.store.read(_SQL["spent_on_job"], (*self._context.mesh, job_id), fresh=True)
         return rows[0]["bu"], rows[0]["began_ms"]
 
-    # --- what is lost with a worker --------------------------------------------------------------
+    # --- lost attempts ---------------------------------------------------------------------------
 
-    def begun(self, begin: PhraseBegin) -> Statement:
-        """The statement that records the beginning of an attempt. It is of use until the end is recorded."""
-        of_job = (begin.job_id, begin.phrase_id, begin.claim_token)
-        who = (begin.agent_id, begin.account, begin.role, begin.attempt, begin.began_ms)
-        return Statement(_SQL["begin"], (*self._ground.mesh, *of_job, *who))
+    def record_begin(self, begin: PhraseBegin) -> Statement:
+        """Return the statement that records the beginning of an attempt, kept until its end is recorded."""
+        attempt = (begin.job_id, begin.phrase_id, begin.claim_token)
+        subject = (begin.agent_id, begin.account, begin.role, begin.attempt, begin.began_ms)
+        return Statement(_SQL["begin"], (*self._context.mesh, *attempt, *subject))
 
     async def charge_lost(self, job_id: str, *, fresh: bool) -> None:
-        """Record the ends of attempts that nobody could tell of: earlier ones at this job, and at any other.
+        """Record the ends of lost attempts: earlier ones at this job, and any at other jobs.
 
-        Each is charged until the end of its lease, as it is not known when its worker was gone.
+        Each is charged until the end of its lease, as the time of its worker's death is unknown.
         """
-        ground, now_ms = self._ground, self._ground.times.now_ms
-        values = (*ground.mesh, job_id, now_ms - _LATE_MS, _LOST_AT_ONCE)
+        context, now_ms = self._context, self._context.times.now_ms
+        values = (*context.mesh, job_id, now_ms - _LOST_AFTER_MS, _MAX_LOST)
         try:
-            rows = await ground.store.read(_SQL["lost"], values, fresh=fresh)
+            rows = await context.store.read(_SQL["lost"], values, fresh=fresh)
             if rows:
-                lost = [self.record(self._lost(row, now_ms)) for row in rows]
-                await ground.store.write(Script(*lost, appendable=True))
+                lost = [self.record(self._make_lost_end(row, now_ms)) for row in rows]
+                await context.store.write(Script(*lost, appendable=True))
         except MeshError as error:
-            _log.warning("what was lost with its worker could not be charged: %s", error.line)
+            _log.warning("lost attempts not charged: %s", error.line)
 
-    def _lost(self, row: Row, now_ms: int) -> PhraseEnd:
+    def _make_lost_end(self, row: Row, now_ms: int) -> PhraseEnd:
         began_ms = row["began_ms"]
         ended_ms = max(began_ms, min(row["ended_ms"], now_ms))
         return PhraseEnd(
@@ -216,7 +216,7 @@ class Budgets:
             outcome=PhraseOutcome.DONE if row["is_done"] else PhraseOutcome.FAILED,
             began_ms=began_ms,
             ended_ms=ended_ms,
-            beats={_WORK: self._ground.timeline.beats_between(began_ms, ended_ms)},
+            beats={_WORK: self._context.timeline.beats_between(began_ms, ended_ms)},
             attempt=row["attempt"],
             account=row["account"],
             role=row["role"],
@@ -226,42 +226,46 @@ class Budgets:
     # --- for workers -----------------------------------------------------------------------------
 
     async def standings(self) -> Mapping[str, BudgetStanding]:
-        """How all budgets stand, by subject: looked at once a beat at the most, and only if anything changed.
+        """Return all standings by subject. They are read at most once per beat, and only after changes.
 
-        While the database is away, what was seen last holds.
+        While the database is away, the last snapshot is used.
         """
-        ground, seen = self._ground, self._seen
-        changes, now_ms = ground.store.change_count, ground.times.now_ms
-        if changes != seen.changes and not seen.is_of(ground.timeline, now_ms):
+        context, snapshot = self._context, self._snapshot
+        changes, now_ms = context.store.change_count, context.times.now_ms
+        if changes != snapshot.changes and not snapshot.is_current(context.timeline, now_ms):
             try:
-                standings = await self._standings()
+                standings = await self._read_standings()
             except MeshError as error:
-                _log.warning("how budgets stand could not be read: %s", error.line)
-                return seen.standings
-            beat = ground.beat(now_ms)
-            self._seen = seen = _Seen(standings, ground.timeline, beat.epoch_ms, beat.ends_ms, changes)
-        return seen.standings
+                _log.warning("budgets not readable: %s", error.line)
+                return snapshot.standings
+            beat = context.beat(now_ms)
+            self._snapshot = snapshot = _Snapshot(
+                standings, context.timeline, beat.epoch_ms, beat.ends_ms, changes
+            )
+        return snapshot.standings
 
-    async def _standings(self, *, fresh: bool = False) -> dict[str, BudgetStanding]:
-        rows = await self._ground.store.read(_SQL["standing"], self._ground.mesh, fresh=fresh)
-        return {row["subject"]: BudgetStanding(_budget_of(row), row["since_ms"], row["bu"]) for row in rows}
+    async def _read_standings(self, *, fresh: bool = False) -> dict[str, BudgetStanding]:
+        rows = await self._context.store.read(_SQL["standing"], self._context.mesh, fresh=fresh)
+        return {
+            row["subject"]: BudgetStanding(_parse_budget(row), row["since_ms"], row["bu"]) for row in rows
+        }
 
     @property
-    def look_again_ms(self) -> int | None:
-        """When to look again, if anything has changed since it was looked at; else there is no need to."""
-        return self._seen.until_ms if self._ground.store.change_count != self._seen.changes else None
+    def next_check_ms(self) -> int | None:
+        """When to read the standings again, or `None` if nothing has changed since."""
+        return self._snapshot.until_ms if self._context.store.change_count != self._snapshot.changes else None
 
     async def exhausted_accounts(self) -> list[str]:
-        """The accounts for which nothing new is begun."""
-        account, exhausted = account_of(""), await self._exhausted()
+        """Return the accounts that may start no new work."""
+        account, exhausted = account_of(""), await self._exhausted_subjects()
         return [each.removeprefix(account) for each in exhausted if each.startswith(account)]
 
     async def is_exhausted(self, agent: str) -> bool:
-        """Whether an agent is to begin nothing new."""
-        return agent_of(agent) in await self._exhausted()
+        """Return whether an agent may start no new work."""
+        return agent_of(agent) in await self._exhausted_subjects()
 
-    async def _exhausted(self) -> list[str]:
-        timeline, now_ms = self._ground.timeline, self._ground.times.now_ms
+    async def _exhausted_subjects(self) -> list[str]:
+        timeline, now_ms = self._context.timeline, self._context.times.now_ms
         return [
             subject
             for subject, standing in (await self.standings()).items()
@@ -269,9 +273,9 @@ class Budgets:
         ]
 
 
-def _budget_of(row: Row) -> Budget:
+def _parse_budget(row: Row) -> Budget:
     try:
         return Budget.of_document(orjson.loads(row["document"]))
     except BadValue as error:  # a newer version may know more
-        _log.warning("the budget of %s is not understood here: %s", row["subject"], error.line)
+        _log.warning("budget not readable by this version: subject=%s error=%s", row["subject"], error.line)
         return Budget()

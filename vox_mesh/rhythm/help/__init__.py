@@ -1,1 +1,1 @@
-"""Help: what nodes promise each other."""
+"""Help: requests and promises between agents."""

@@ -1,6 +1,6 @@
-"""Help: agents ask each other for it, promise it within so many beats, and know what a promise was worth.
+"""Help: agents ask each other for it and promise it within a number of beats; outcomes are counted.
 
-The row of a thread and the message that goes with it are written together, or neither is.
+A thread's row and the message that belongs to it are written atomically.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ WITHDRAWN: Final = "help.withdrawn"
 EXPIRED: Final = "help.expired"
 
 _SQL: Final = named("help")
-_NOT_NOW: Final = "help_not_now"
-_AT_ONCE: Final = 500
-_BATCHES: Final = 20
-_AGAIN_MS: Final = 100
+_REFUSED: Final = "help_not_now"
+_BATCH_SIZE: Final = 500
+_MAX_BATCHES: Final = 20
+_RETRY_DELAY_MS: Final = 100
 
 AnyThread = Message | HelpThread | str
-"""A thread of help: the request, or another message in it, or what is known of it, or its id or address."""
+"""A help thread: any message in it, its record, its id or its address."""
 
 
 class HelpCounts(NamedTuple):
-    """What came of threads."""
+    """Counts of ended threads by outcome."""
 
     kept: int
     broken: int
@@ -58,11 +58,11 @@ class HelpCounts(NamedTuple):
 
 
 class Help:
-    """Asks for help and gives it. Any number of nodes may close the threads whose time is over."""
+    """Asks for help and provides it. Any number of nodes may close overdue threads."""
 
-    def __init__(self, ground: RhythmContext, bus: Bus) -> None:
-        self._ground = ground
-        self._store = ground.store
+    def __init__(self, context: RhythmContext, bus: Bus) -> None:
+        self._context = context
+        self._store = context.store
         self._bus = bus
 
     # --- asking ----------------------------------------------------------------------------------
@@ -76,19 +76,19 @@ class Help:
         within_beats: int | None = None,
         task: str = "",
     ) -> HelpThread:
-        """Ask an agent, or whoever has a role, for help; by default a promise is waited for as long as a bar.
+        """Ask an agent or a role for help. `within_beats` bounds the wait for a promise, by default one bar.
 
-        If nobody has promised or answered by then, the thread closes: the request is not delivered any more.
+        Without a promise or an answer by then, the thread closes and the request is no longer delivered.
         """
         if within_beats is None:
-            within_beats = self._ground.policy.bar_len_beats
+            within_beats = self._context.policy.bar_len_beats
         checked_beats("within_beats", within_beats)
-        now_ms = self._ground.times.now_ms
-        ttl = (self._ground.timeline.after(now_ms, within_beats) - now_ms) / 1_000
+        now_ms = self._context.times.now_ms
+        ttl = (self._context.timeline.after(now_ms, within_beats) - now_ms) / 1_000
 
         def row(request: Message) -> Sequence[Statement]:
-            said = (request.message_uuid, request.sender_agent, task, now_ms, request.expires_ms)
-            return (Statement(_SQL["ask"], (*self._ground.mesh, *said)),)
+            sent = (request.message_uuid, request.sender_agent, task, now_ms, request.expires_ms)
+            return (Statement(_SQL["ask"], (*self._context.mesh, *sent)),)
 
         request = await self._bus.send(to, body, sender=sender, msg_type=REQUEST, ttl=ttl, beside=row)
         return HelpThread(
@@ -100,40 +100,40 @@ class Help:
         )
 
     async def wait(self, thread: AnyThread) -> Message:
-        """The answer, when it comes; `ThreadClosed` if there is none, with what to do instead.
+        """Wait for the answer. Raises `ThreadClosed`, which names the fallback, if there is none.
 
-        What was said in the thread is taken from the asker's inbox then, unless somebody works on it.
+        The thread's messages are then removed from the asker's inbox, unless they are claimed.
         """
-        now = await self._ended(thread)
+        now = await self._wait_for_end(thread)
         await self._store.write(
-            Script(Statement(_SQL["take"], (*self._ground.mesh, now.thread_id, now.asker)))
+            Script(Statement(_SQL["take"], (*self._context.mesh, now.thread_id, now.asker)))
         )
         answer = None if now.answer_id is None else await self._bus.letters.find(now.answer_id)
         if answer is None:
-            raise _closed(now)
+            raise _closed_error(now)
         return answer
 
-    async def _ended(self, thread: AnyThread) -> HelpThread:
-        """Wait for the end; close this thread, and no other, when its time is over, if nobody else does."""
+    async def _wait_for_end(self, thread: AnyThread) -> HelpThread:
+        """Wait for the thread's end; close this thread, and no other, when it is overdue."""
         is_late = False
         while True:
             seen = self._store.change_count
             now = await self.state(thread, fresh=is_late)
             if not now.is_open:
                 return now
-            now_ms = self._ground.times.now_ms
+            now_ms = self._context.times.now_ms
             is_late = now_ms >= now.closes_ms
             if is_late and await self._close(now):
                 continue
             with suppress(TimeoutError):
-                async with self._ground.times.limit(now_ms + _AGAIN_MS if is_late else now.closes_ms):
+                async with self._context.times.limit(now_ms + _RETRY_DELAY_MS if is_late else now.closes_ms):
                     await self._store.changed(seen)
 
     async def state(self, thread: AnyThread, *, fresh: bool = False) -> HelpThread:
-        """What is known of a thread by now; with `fresh`, by the database itself."""
+        """Return the state of a thread; with `fresh`, read from the primary."""
         thread_id = _id_of(thread)
-        for asked in (fresh, True):  # our copy may not have it yet
-            rows = await self._store.read(_SQL["thread"], (*self._ground.mesh, thread_id), fresh=asked)
+        for asked in (fresh, True):  # the local replica may not have it yet
+            rows = await self._store.read(_SQL["thread"], (*self._context.mesh, thread_id), fresh=asked)
             if rows:
                 return HelpThread(*rows[0])
         raise NotKnown(f"nobody asked for help in thread {thread_id}")
@@ -141,16 +141,16 @@ class Help:
     async def listed(
         self, *, state: HelpState | None = None, before: str | None = None, limit: int = 100
     ) -> list[HelpThread]:
-        """The threads, or those in a state; the newest first, from before the one with this id."""
-        values = (*self._ground.mesh, state, before, limit)
+        """Return threads, newest first, optionally in one state and from before the given id."""
+        values = (*self._context.mesh, state, before, limit)
         return [HelpThread(*row) for row in await self._store.read(_SQL["listed"], values)]
 
     async def counts(self, from_ms: int, until_ms: int) -> HelpCounts:
-        """What came of the threads that ended in a time."""
-        rows = await self._store.read(_SQL["counts"], (*self._ground.mesh, from_ms, until_ms))
+        """Return the counts of threads that ended in a period."""
+        rows = await self._store.read(_SQL["counts"], (*self._context.mesh, from_ms, until_ms))
         return HelpCounts(*rows[0])
 
-    # --- helping ---------------------------------------------------------------------------------
+    # --- helping --------------------------------------------------------------------------------------
 
     async def promise(
         self,
@@ -162,18 +162,18 @@ class Help:
         on_fail: str = "",
         sender: str | None = None,
     ) -> HelpPromise:
-        """Promise an answer within so many beats; the asker is told, and the request is taken over.
+        """Promise an answer within `promise_beats`; the asker is notified.
 
-        One promises, and is then the one who answers. A request that was received is acknowledged by it.
+        Only one agent may promise, and only that agent may answer then. A received request is acknowledged.
         """
-        ground, helper = self._ground, self._helper(message, sender)
+        context, helper = self._context, self._helper(message, sender)
         promised = HelpPromise(_id_of(message), promise_beats, confidence, fail_after_beats, on_fail)
-        now_ms = ground.times.now_ms
+        now_ms = context.times.now_ms
         due_ms, closes_ms = (
-            ground.timeline.after(now_ms, beats) for beats in (promise_beats, fail_after_beats)
+            context.timeline.after(now_ms, beats) for beats in (promise_beats, fail_after_beats)
         )
         values = (helper, promise_beats, float(confidence), fail_after_beats, on_fail, due_ms, closes_ms)
-        await self._say(
+        await self._reply(
             message,
             PROMISE,
             promised.document(),
@@ -185,9 +185,9 @@ class Help:
         return promised
 
     async def answer(self, thread: AnyThread, body: Any, *, sender: str | None = None) -> Message:
-        """Answer: the promise is kept if that is in time, broken if it is late; then it is `ThreadClosed`."""
+        """Answer the request; a promise is kept if on time, else broken. Raises `ThreadClosed` if closed."""
         helper = self._helper(thread, sender)
-        return await self._say(
+        return await self._reply(
             thread,
             ANSWER,
             body,
@@ -197,11 +197,11 @@ class Help:
         )
 
     async def withdraw(self, thread: AnyThread, *, reason: str = "", sender: str | None = None) -> Message:
-        """Take a promise back: it is broken, and the asker need not wait any longer."""
+        """Withdraw a promise: it counts as broken, and the asker stops waiting."""
         now = await self.state(thread)
         body = {"thread_id": now.address, "reason": reason, "on_fail": now.on_fail}
         helper = self._helper(thread, sender)
-        return await self._say(
+        return await self._reply(
             now, WITHDRAWN, body, helper, only=(HelpState.PROMISED,), change=lambda _: ("withdraw", ())
         )
 
@@ -210,7 +210,7 @@ class Help:
             sender = thread.receiver_agent
         return self._bus.agent_or_default(sender)
 
-    async def _say(
+    async def _reply(
         self,
         thread: AnyThread,
         msg_type: str,
@@ -221,21 +221,21 @@ class Help:
         change: Callable[[Message], tuple[str, Sequence[Value]]],
         ttl: float | None = None,
     ) -> Message:
-        """Tell the asker, and write down what that means for the thread."""
+        """Send a message to the asker and update the thread with it."""
         thread_id = _id_of(thread)
         asker = thread.sender_agent if isinstance(thread, Message) else (await self.state(thread)).asker
-        this = (*self._ground.mesh, thread_id)
+        this = (*self._context.mesh, thread_id)
 
-        def beside(message: Message) -> Sequence[Statement]:
+        def statements_for(message: Message) -> Sequence[Statement]:
             name, values = change(message)
             return (
-                Statement(_SQL["refuse_unless_open"], (*this, asker, helper, json(only)), refusal=_NOT_NOW),
+                Statement(_SQL["refuse_unless_open"], (*this, asker, helper, json(only)), refusal=_REFUSED),
                 Statement(_SQL[name], (*this, *values)),
-                *self._acknowledged(thread),
+                *self._ack_statements(thread),
             )
 
         try:
-            said = await self._bus.send(
+            sent = await self._bus.send(
                 *(asker, body),
                 sender=helper,
                 msg_type=msg_type,
@@ -243,46 +243,45 @@ class Help:
                 reply_to=thread_id,
                 ttl=ttl,
                 traceparent=thread.traceparent if isinstance(thread, Message) else None,
-                beside=beside,
+                beside=statements_for,
             )
         except Refused as refused:
-            if refused.reason != _NOT_NOW:
+            if refused.reason != _REFUSED:
                 raise
-            raise await self._why_not(thread_id, asker, helper, msg_type) from None
+            raise await self._refusal_error(thread_id, asker, helper, msg_type) from None
         if isinstance(thread, Message):
             self._bus.hand_over(thread)
-        return said
+        return sent
 
-    def _acknowledged(self, thread: AnyThread) -> Sequence[Statement]:
-        """The request is done with by what is said to it: whoever else got it could only be refused."""
+    def _ack_statements(self, thread: AnyThread) -> Sequence[Statement]:
+        """Return the statement that acknowledges the request: it needs no redelivery."""
         if not isinstance(thread, Message) or thread.claim_owner is None or is_relayed(thread):
             return ()
         held = {"message_uuid": thread.message_uuid, "claim_owner": thread.claim_owner}
-        return (Statement(of_messages("ack"), (json([held]), *self._ground.mesh)),)
+        return (Statement(of_messages("ack"), (json([held]), *self._context.mesh)),)
 
-    async def _why_not(self, thread_id: str, asker: str, helper: str, msg_type: str) -> MeshError:
+    async def _refusal_error(self, thread_id: str, asker: str, helper: str, msg_type: str) -> MeshError:
         now = await self.state(thread_id, fresh=True)
         if not now.is_open:
-            return _closed(now)
+            return _closed_error(now)
         if now.asker != asker:
             return BadValue(f"{asker} did not ask for help in thread {thread_id}", hint=f"{now.asker} did")
         if now.helper is not None and (now.helper != helper or msg_type == PROMISE):
             return NotHelper(f"{now.helper} has promised help in thread {thread_id}")
         if now.helper is None and msg_type == WITHDRAWN:
             return NotHelper(f"nobody has promised help in thread {thread_id}")
-        return _closed(now)
+        return _closed_error(now)
 
     # --- closing ---------------------------------------------------------------------------------
 
     async def close_due(self) -> int:
-        """Close the threads whose time is over, and tell those who asked; how many were closed here.
+        """Close the overdue threads and notify their askers; return how many were closed here.
 
-        Which they are our copy of the database shows, and the database decides: each is closed, and its
-        asker told, by one node.
+        The local replica shows which are due, and the database decides: each is closed by exactly one node.
         """
         closed = 0
-        for batch in range(_BATCHES):
-            values = (*self._ground.mesh, self._ground.times.now_ms, _AT_ONCE)
+        for batch in range(_MAX_BATCHES):
+            values = (*self._context.mesh, self._context.times.now_ms, _BATCH_SIZE)
             rows = await self._store.read(_SQL["due"], values, fresh=batch > 0)
             closings = await asyncio.gather(
                 *(self._close(HelpThread(*row)) for row in rows), return_exceptions=True
@@ -290,30 +289,30 @@ class Help:
             closed += closings.count(True)
             for failure in closings:
                 if isinstance(failure, BaseException):
-                    raise failure  # when all the others are closed
-            if len(rows) < _AT_ONCE or True not in closings:
+                    raise failure  # after all others are closed
+            if len(rows) < _BATCH_SIZE or True not in closings:
                 break
         if closed:
-            _log.info("%d requests for help came to nothing, and those who asked were told", closed)
+            _log.info("help requests closed without an answer: count=%d", closed)
         return closed
 
     async def _close(self, thread: HelpThread) -> bool:
-        came_to = verdict(thread.due_ms, thread.closes_ms)
-        told = {
+        outcome = verdict(thread.due_ms, thread.closes_ms)
+        body = {
             "thread_id": thread.address,
-            "state": came_to,
+            "state": outcome,
             "helper": thread.helper,
             "task_id": thread.task_id,
             "on_fail": thread.on_fail,
         }
-        this = (*self._ground.mesh, thread.thread_id)
+        this = (*self._context.mesh, thread.thread_id)
         closing = (
-            Statement(_SQL["refuse_unless_due"], (*this, thread.state), refusal=_NOT_NOW),
-            Statement(_SQL["close"], (*this, came_to)),
+            Statement(_SQL["refuse_unless_due"], (*this, thread.state), refusal=_REFUSED),
+            Statement(_SQL["close"], (*this, outcome)),
         )
         try:
             await self._bus.send(
-                *(thread.asker, told),
+                *(thread.asker, body),
                 sender=MESH_AGENT,
                 msg_type=EXPIRED,
                 thread=thread.thread_id,
@@ -321,9 +320,9 @@ class Help:
                 beside=lambda _: closing,
             )
         except Refused as refused:
-            if refused.reason != _NOT_NOW:
+            if refused.reason != _REFUSED:
                 raise
-            return False  # another node was quicker, or somebody has promised or answered meanwhile
+            return False  # another node closed it, or it was promised or answered meanwhile
         return True
 
 
@@ -333,17 +332,17 @@ def _id_of(thread: AnyThread) -> str:
     return thread.thread_id if isinstance(thread, HelpThread) else thread_of(thread)
 
 
-def _closed(thread: HelpThread) -> ThreadClosed:
+def _closed_error(thread: HelpThread) -> ThreadClosed:
     state = verdict(thread.due_ms, thread.closes_ms) if thread.is_open else HelpState(thread.state)
     return ThreadClosed(
-        f"thread {thread.thread_id} is closed: {_WORDS[state]}",
+        f"thread {thread.thread_id} is closed: {_STATE_TEXTS[state]}",
         state=state,
         on_fail=thread.on_fail,
         hint=f"do without: {thread.on_fail}" if thread.on_fail else "do without, or ask again",
     )
 
 
-_WORDS: Final = {
+_STATE_TEXTS: Final = {
     HelpState.KEPT: "it was answered",
     HelpState.BROKEN: "the promise was broken",
     HelpState.EXPIRED: "what was promised did not come",

@@ -1,1 +1,1 @@
-"""Phrases: work in bars, from its start to its recording."""
+"""Phrases: work measured in bars, from start to recorded end."""

@@ -1,4 +1,4 @@
-"""Cutting work off at a moment of the mesh's clock, also where one piece of it lies in another."""
+"""Deadlines on the mesh's clock that cancel a block of work; they may be nested."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, Final
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.tempo.times import Times
 
-_LAST_WORDS_MS: Final = 500
-"""What was cancelled has so long to put its things away, or half a beat; then it is left to itself."""
+_CANCEL_GRACE_MS: Final = 500
+"""How long cancelled work may take to clean up, or half a beat if that is shorter."""
 
 
 class Cutoff:
-    """Cuts off the block between `begin` and `end`.
+    """Cancels the block between `begin` and `end` at a deadline.
 
-    Whoever begins another one inside holds the outer one meanwhile: the inner one is never later, and of two
-    that ring at the same moment nobody could tell which it was.
+    To nest another one inside, hold the outer one meanwhile: the inner deadline is never later, and if both
+    fired at the same moment they would be indistinguishable.
     """
 
     def __init__(self, times: Times, at_ms: int) -> None:
@@ -31,7 +31,7 @@ class Cutoff:
         self._is_on = False
 
     async def begin(self) -> None:
-        """From here on."""
+        """Start the deadline."""
         await self._timeout.__aenter__()
         self._is_on = True
         self._arm()
@@ -39,7 +39,7 @@ class Cutoff:
     async def end(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        """The block has ended; whether it was cut off, and nothing else became of it."""
+        """Stop the deadline. Return whether the block was cut off and raised nothing else."""
         self._is_on = False
         self._disarm()
         try:
@@ -49,28 +49,28 @@ class Cutoff:
         return False
 
     @property
-    def has_rung(self) -> bool:
-        """Whether the moment came before the block's end."""
+    def has_fired(self) -> bool:
+        """Whether the deadline passed before the block ended."""
         return self._timeout.expired()
 
     def hold(self) -> None:
-        """Let it be silent, until it is released as often: that may be when the block has ended."""
+        """Suspend the deadline until `release` was called as often, which may be after the block's end."""
         self._holds += 1
         self._disarm()
-        if self._is_on and not self.has_rung:
+        if self._is_on and not self.has_fired:
             self._timeout.reschedule(None)
 
     def release(self) -> None:
-        """Let it ring again: at once, if its moment is over."""
+        """Resume the deadline; it fires at once if it has passed."""
         self._holds -= 1
         if not self._holds:
             self._arm()
 
     def _arm(self) -> None:
-        if not self._is_on or self.has_rung:
+        if not self._is_on or self.has_fired:
             return
         if self.at_ms <= self._times.now_ms:
-            self._ring()
+            self._fire()
         else:
             self._alarm = asyncio.create_task(self._wait(), name="vox-mesh-cutoff")
 
@@ -81,47 +81,47 @@ class Cutoff:
 
     async def _wait(self) -> None:
         await self._times.until(self.at_ms)
-        self._ring()
+        self._fire()
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self._timeout.reschedule(asyncio.get_running_loop().time())
 
 
-async def answer_of(function: Callable[[], Any], ground: RhythmContext, at_ms: int) -> Any:
-    """What a function of somebody else answers; `TimeoutError` if that is awaited beyond a moment."""
+async def call_until(function: Callable[[], Any], context: RhythmContext, at_ms: int) -> Any:
+    """Call a function and return its result, awaited until `at_ms` at most; then raise `TimeoutError`."""
     answer = function()
     if not inspect.isawaitable(answer):
         return answer
-    doing = asyncio.ensure_future(answer)
+    future = asyncio.ensure_future(answer)
     try:
-        is_there = await either(doing, ground.times, at_ms)
+        is_done = await is_done_by(future, context.times, at_ms)
     finally:
-        await put_away(doing, ground)
-    if not is_there or doing.cancelled():  # whatever has cancelled it, it was not us who were
+        await cancel_and_wait(future, context)
+    if not is_done or future.cancelled():  # something else cancelled it, not this task
         raise TimeoutError("it took too long, or was cancelled")
-    return doing.result()
+    return future.result()
 
 
-async def put_away(doing: asyncio.Future[Any], ground: RhythmContext) -> None:
-    """Cancel it if it is not done, and wait a little for its end."""
-    doing.add_done_callback(_forget)
-    if not doing.done():
-        doing.cancel()
-        last_words_ms = min(_LAST_WORDS_MS, ground.beat().beat_ms // 2)
-        await either(doing, ground.times, ground.times.now_ms + last_words_ms)
+async def cancel_and_wait(future: asyncio.Future[Any], context: RhythmContext) -> None:
+    """Cancel a future unless it is done, and wait briefly for its end."""
+    future.add_done_callback(_retrieve_exception)
+    if not future.done():
+        future.cancel()
+        grace_ms = min(_CANCEL_GRACE_MS, context.beat().beat_ms // 2)
+        await is_done_by(future, context.times, context.times.now_ms + grace_ms)
 
 
-async def either(doing: asyncio.Future[Any], times: Times, at_ms: int) -> bool:
-    """Wait for something until a moment, and let it go on then; whether it was done."""
+async def is_done_by(future: asyncio.Future[Any], times: Times, at_ms: int) -> bool:
+    """Wait for a future until a time, without cancelling it. Return whether it is done."""
     alarm = asyncio.create_task(times.until(at_ms), name="vox-mesh-cutoff")
     try:
-        await asyncio.wait((doing, alarm), return_when=asyncio.FIRST_COMPLETED)
-        return doing.done()
+        await asyncio.wait((future, alarm), return_when=asyncio.FIRST_COMPLETED)
+        return future.done()
     finally:
         alarm.cancel()
 
 
-def _forget(doing: asyncio.Future[Any]) -> None:
-    """Nobody is left who would want to know."""
-    if not doing.cancelled():
-        doing.exception()
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Retrieve the exception, so that asyncio does not log it."""
+    if not future.cancelled():
+        future.exception()

@@ -1,4 +1,4 @@
-"""A phase of a phrase: a block that has an end, whatever goes on in it."""
+"""A phase of a phrase: a block of work with a deadline."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 
 class Phase:
-    """`async with phrase.work() as phase`: it is cut off when its beats are over."""
+    """`async with phrase.work() as phase`: the block is cut off when its beats are used up."""
 
     def __init__(self, phrase: Phrase, name: str) -> None:
         self._phrase = phrase
         self.name = name
         self.ends_ms = 0
-        """When it is cut off."""
+        """The deadline."""
         self.overran = False
-        """Whether it had not ended by then."""
+        """Whether the block was still running at the deadline."""
 
     @property
     def beats_left(self) -> float:
-        """How many are left of it, and parts of them."""
+        """The beats left, as a fraction."""
         return self._phrase.beats_until(self.ends_ms)
 
     async def __aenter__(self) -> Self:
-        """Begin it. If it begins late it has only what is left of it."""
+        """Begin the phase. A phase that begins late has only the rest of its beats."""
         self._outer = self._phrase.begin_phase(self)
         self._cutoff = Cutoff(self._phrase.times, self.ends_ms)
         self._outer.hold()
@@ -39,9 +39,9 @@ class Phase:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        """End it, and do what the score says if it has overrun."""
+        """End the phase, and escalate as the score says if it has overrun."""
         was_cut_off = await self._cutoff.end(kind, error, traceback)
-        self.overran = self._cutoff.has_rung or self._phrase.times.now_ms > self.ends_ms
+        self.overran = self._cutoff.has_fired or self._phrase.times.now_ms > self.ends_ms
         try:
             await self._phrase.end_phase(self, None if was_cut_off else error, was_cut_off=was_cut_off)
         finally:

@@ -1,4 +1,4 @@
-"""A phrase: one round of plan, work and review on a task, which ends in time whatever goes on in it."""
+"""A phrase: one round of plan, work and review on a task, with a deadline."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.score import CHECKPOINT, DEFER
 from vox_mesh.rhythm.phrases.checkpoints import Checkpoints
-from vox_mesh.rhythm.phrases.cutoff import Cutoff, put_away
+from vox_mesh.rhythm.phrases.cutoff import Cutoff, cancel_and_wait
 from vox_mesh.rhythm.phrases.phase import Phase
-from vox_mesh.rhythm.phrases.recording import note_of, why, write_end
+from vox_mesh.rhythm.phrases.recording import describe_error, join_remarks, write_end
 from vox_mesh.rhythm.phrases.spec import PhraseParts, PhraseSpec, RetryPosition
 from vox_mesh.rhythm.phrases.status_reporter import PLAN, REVIEW, WORK, StatusReporter
 from vox_mesh.rhythm.phrases.timer import BETWEEN, PhraseTimer
@@ -31,82 +31,84 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_NO_LATER: Final = 0.1
-"""So many beats after its end a phrase has still ended in time: to be cut off takes a moment."""
+_LATENESS_TOLERANCE_BEATS: Final = 0.1
+"""A phrase that ends at most this many beats late still counts as on time: cancelling takes a moment."""
 
 
 class Phrase:
-    """`async with phrase`: what is done in it has an end, which is recorded with what it cost."""
+    """`async with phrase`: the block has a deadline, and its end is recorded with its cost."""
 
     def __init__(
         self,
         parts: PhraseParts,
-        sheet: PhraseSpec,
+        spec: PhraseSpec,
         checkpoints: Checkpoints,
         attempt: int = 1,
-        place: RetryPosition = RetryPosition.ALONE,
+        position: RetryPosition = RetryPosition.ALONE,
     ) -> None:
         self._parts = parts
-        self._sheet = sheet
-        self._place = place
-        self._course = PhraseTimer(parts.ground, sheet, attempt)
-        self._voice = StatusReporter(parts.status, sheet.agent, sheet.task)
+        self._spec = spec
+        self._position = position
+        self._timer = PhraseTimer(parts.context, spec, attempt)
+        self._reporter = StatusReporter(parts.status, spec.agent, spec.task)
         self._checkpoints = checkpoints
-        self._keeping: asyncio.Task[None] | None = None
+        self._checkpoint_task: asyncio.Task[None] | None = None
         self._phase: Phase | None = None
         self._is_cut_short = False
         self._first_useful_ms: int | None = None
-        self.times: Final[Times] = parts.ground.times
+        self.times: Final[Times] = parts.context.times
         self.phrase_id: Final = new_key()
-        self.task: Final = sheet.task
-        self.agent: Final = sheet.agent
+        self.task: Final = spec.task
+        self.agent: Final = spec.agent
         self.attempt: Final = attempt
-        """Which phrase it is for its task, from 1."""
-        self.beats: Final[dict[str, float]] = self._course.beats
-        """How many each phase has."""
+        """The number of this phrase among those of its task, from 1."""
+        self.beats: Final[dict[str, float]] = self._timer.beats
+        """The beats of each phase."""
         self.resources = Resources()
-        """What was used beside beats, as far as whoever measures it has said."""
+        """The resources used besides beats, as reported by the caller."""
         self.overruns = 0
         self.outcome: PhraseOutcome | None = None
-        """What came of it, when it is over."""
+        """The outcome, once the phrase has ended."""
         self.end: PhraseEnd | None = None
-        """The same in full, as it is recorded."""
+        """The recorded end, once the phrase has ended."""
         self.cost: float | None = None
         self.cutoff: Cutoff | None = None
-        """What cuts off what is done now; it is not for callers."""
-        self._waits = Waits(parts, sheet, self._course, self._voice, self.phrase_id, lambda: self._playing)
+        """The innermost active deadline; not for callers."""
+        self._waits = Waits(
+            parts, spec, self._timer, self._reporter, self.phrase_id, lambda: self._active_cutoff
+        )
 
-    # --- its beginning ---------------------------------------------------------------------------
+    # --- beginning -------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Begin to play."""
+        """Begin the phrase."""
         if self.cutoff is not None:
             raise BadValue("a phrase is played once", hint="ask for another one")
-        ground = self._parts.ground
-        _ = ground.author.identity  # known first: the clock ticks in its name
-        await self._look_back()
-        if self._sheet.start == "downbeat":
-            bar = ground.timeline.window_at(self.times.now_ms - 1)  # one that begins now will do
+        context = self._parts.context
+        _ = context.author.identity  # load the identity first: the clock's timestamps carry it
+        await self._read_history()
+        if self._spec.start == "downbeat":
+            bar = context.timeline.window_at(self.times.now_ms - 1)  # a bar that begins right now counts
             await self.times.until(bar.end_ms)
-        self.cutoff = self._cutoff = self._course.begin()
-        if self._sheet.allowance.is_exhausted(ground.timeline, self.began_ms):
-            self._course.stop()
-            error = self._course.over_budget()
-            await self._ended(error)
+        self.cutoff = self._cutoff = self._timer.begin()
+        if self._spec.allowance.is_exhausted(context.timeline, self.began_ms):
+            self._timer.stop()
+            error = self._timer.over_budget_error()
+            await self._record_end(error)
             raise error
         await self._cutoff.begin()
-        if self._sheet.state is not None:
-            run = partial(self._checkpoints.run, self._voice)
-            keeping = ground.store.faults.keep_running("checkpoints", run)
-            self._keeping = asyncio.create_task(keeping, name="vox-mesh-checkpoints")
+        if self._spec.state is not None:
+            run = partial(self._checkpoints.run, self._reporter)
+            checkpoint_loop = context.store.faults.keep_running("checkpoints", run)
+            self._checkpoint_task = asyncio.create_task(checkpoint_loop, name="vox-mesh-checkpoints")
         return self
 
-    async def _look_back(self) -> None:
-        for look in (self._checkpoints.look, partial(self._sheet.allowance.look, self._parts.budgets)):
+    async def _read_history(self) -> None:
+        for look in (self._checkpoints.look, partial(self._spec.allowance.look, self._parts.budgets)):
             try:
                 await look()
             except MeshError as error:
-                _log.warning("it could not be read what was done on %s before: %s", self.task, error.line)
+                _log.warning("earlier work not readable: task=%s error=%s", self.task, error.line)
 
     @property
     def resumed(self) -> Any:
@@ -115,73 +117,73 @@ class Phrase:
 
     @property
     def began_ms(self) -> int:
-        """When it began."""
-        return self._course.began_ms
+        """When the phrase began."""
+        return self._timer.began_ms
 
     @property
     def ends_ms(self) -> int:
-        """When it is over."""
-        return self._course.ends_ms
+        """When the phrase ends at the latest."""
+        return self._timer.ends_ms
 
     @property
     def beats_left(self) -> float:
-        """How many are left of it, and parts of them."""
+        """The beats left, as a fraction."""
         return self.beats_until(self.ends_ms)
 
     def beats_until(self, at_ms: int) -> float:
-        """How many there are until a moment; none, if it is over."""
-        return self._course.beats_until(at_ms)
+        """Return the beats until a time, 0 if it has passed."""
+        return self._timer.beats_until(at_ms)
 
-    # --- its phases ------------------------------------------------------------------------------
+    # --- phases ----------------------------------------------------------------------------------
 
     def plan(self) -> Phase:
-        """The phase in which it is planned what to do."""
+        """Return the planning phase."""
         return Phase(self, PLAN)
 
     def work(self) -> Phase:
-        """The phase in which it is done."""
+        """Return the work phase."""
         return Phase(self, WORK)
 
     def review(self) -> Phase:
-        """The phase in which it is looked at what was done."""
+        """Return the review phase."""
         return Phase(self, REVIEW)
 
     def begin_phase(self, phase: Phase) -> Cutoff:
-        """A phase begins: it is told when it ends; what is to be held meanwhile."""
-        outer = self._playing
+        """Begin a phase and set its deadline. Return the outer deadline, which the phase must hold."""
+        outer = self._active_cutoff
         if self._phase is not None:
             raise BadValue(f"{phase.name} can't begin in {self._phase.name}", hint="end that one before")
-        if self._course.is_over_budget:
-            raise self._course.over_budget()
-        phase.ends_ms = self._course.phase_ends_ms(phase.name)
-        self._voice.phase(phase.name, phase.beats_left)
+        if self._timer.is_over_budget:
+            raise self._timer.over_budget_error()
+        phase.ends_ms = self._timer.phase_ends_ms(phase.name)
+        self._reporter.begin_phase(phase.name, phase.beats_left)
         self._phase = phase
-        self._course.go_to(phase.name)
+        self._timer.count_as(phase.name)
         return outer
 
     async def end_phase(self, phase: Phase, error: BaseException | None, *, was_cut_off: bool) -> None:
-        """A phase has ended; do, or raise, what follows from that."""
-        self._course.go_to(BETWEEN)
+        """End a phase; escalate or raise if it has overrun."""
+        self._timer.count_as(BETWEEN)
         self._phase = None
         if not phase.overran:
             return
         self.overruns += 1
         if error is not None:
-            return  # that is what is told
-        if self._course.is_over_budget:
-            raise self._course.over_budget()
+            return  # the caller's error is the one to raise
+        if self._timer.is_over_budget:
+            raise self._timer.over_budget_error()
         await self._escalate(phase.name, was_cut_off=was_cut_off)
 
     async def _escalate(self, phase: str, *, was_cut_off: bool) -> None:
-        """Do what the score says of an overrun. What has ended, if late, need not be done again."""
-        self._voice.overran(phase)
-        steps = self._sheet.score.escalation.on_overrun
+        """Run the score's steps for an overrun. A block that ended by itself, if late, is not repeated."""
+        self._reporter.report_overrun(phase)
+        steps = self._spec.score.escalation.on_overrun
         if CHECKPOINT in steps:
-            await self._checkpoints.keep_state(self._voice)
+            await self._checkpoints.keep_state(self._reporter)
         if not was_cut_off:
             return
         self._is_cut_short = True
-        if DEFER in steps and self._place is not RetryPosition.LAST:
+        if DEFER in steps and self._position is not RetryPosition.LAST:
             raise PhraseDeferred(
                 f"{phase} of {self.task} took all its beats", phase=phase, hint="go on in another phrase"
             )
@@ -193,36 +195,36 @@ class Phrase:
             )
 
     @property
-    def _playing(self) -> Cutoff:
+    def _active_cutoff(self) -> Cutoff:
         if self.cutoff is None or self.outcome is not None:
             raise BadValue("this phrase is not being played", hint="use it within `async with phrase`")
         return self.cutoff
 
-    # --- waiting and telling ---------------------------------------------------------------------
+    # --- waiting and reporting -------------------------------------------------------------------
 
     async def wait_for(self, awaitable: Awaitable[T], budget: str = HELP, wait_for: Sequence[str] = ()) -> T:
-        """Wait, but for no more beats than are left: of that budget in the whole phrase, and of the phase.
+        """Wait for at most the beats left of that wait budget and of the phase.
 
-        What is not there by then is cancelled, the score's `on_wait_exhausted` is done, and `WaitExhausted`
-        raised. `wait_for` says for what, to those who read the status.
+        After that the awaitable is cancelled, the score's `on_wait_exhausted` steps run, and `WaitExhausted`
+        is raised. `wait_for` names the things waited for in the status claim.
         """
         return await self._waits.wait(awaitable, budget, wait_for)
 
     async def ask_help(self, to: str, body: Any) -> Message:
-        """Ask an agent, or whoever has a role, for help; the answer, or `WaitExhausted` as in `wait_for`.
+        """Ask an agent or a role for help and return the answer.
 
-        So it is if the promise is broken, or none is made by the end of the bar. What the promise itself
-        named to do then comes before what the score names.
+        Raises `WaitExhausted` as `wait_for` does, and also if the promise is broken or none is made by the
+        end of the bar. The fallback named in the promise takes precedence over the score's.
         """
         return await self._waits.ask_help(to, body)
 
     def progress(self, done: float, notes: str = "") -> None:
-        """Say how far it is, from 0 to 1."""
-        self._voice.progress(done, notes, self.beats_until(self._playing.at_ms))
+        """Report the progress, from 0 to 1."""
+        self._reporter.progress(done, notes, self.beats_until(self._active_cutoff.at_ms))
 
     @property
     def result(self) -> Any:
-        """What came of it, if anybody says so: a fallback does."""
+        """The result, if one was set; a fallback sets it."""
         return self._waits.result
 
     @result.setter
@@ -230,36 +232,36 @@ class Phrase:
         self._waits.result = result
 
     def useful(self) -> None:
-        """Say that there is something of use; the first time counts."""
+        """Mark the first useful result; later calls have no effect."""
         if self._first_useful_ms is None:
             self._first_useful_ms = self.times.now_ms
 
     async def checkpoint(self, value: Any) -> None:
-        """Keep what is JSON as the task's last checkpoint; the same in the same bar is not written again."""
+        """Save a JSON value as the task's checkpoint; an unchanged value is written once per bar."""
         await self._checkpoints.keep(value)
 
-    # --- its end ---------------------------------------------------------------------------------
+    # --- end -------------------------------------------------------------------------------------
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        """End it, and have that recorded. What a fallback or the next phrase makes up for is not raised."""
+        """End the phrase and record it. Errors covered by a fallback or the next phrase are not raised."""
         was_cut_off = await self._cutoff.end(kind, error, traceback)
-        self._course.stop()
-        late = await self._what_follows(was_cut_off) if was_cut_off or error is None else None
-        error = late if was_cut_off else late or error
+        self._timer.stop()
+        overrun = await self._overrun_error(was_cut_off) if was_cut_off or error is None else None
+        error = overrun if was_cut_off else overrun or error
         self._note_lateness()
-        await self._ended(error)
-        if error is None or self._is_made_up_for(error):
+        await self._record_end(error)
+        if error is None or self._is_covered(error):
             return True
-        if late is not None:
-            raise late
+        if overrun is not None:
+            raise overrun
         return False
 
-    async def _what_follows(self, was_cut_off: bool) -> BaseException | None:
-        """What is raised if it ends too late, or we are cancelled meanwhile: its end is recorded before."""
-        if self._course.is_over_budget:
-            return self._course.over_budget()
+    async def _overrun_error(self, was_cut_off: bool) -> BaseException | None:
+        """Return the error of an overrun, or of a cancellation during it; to raise after the recording."""
+        if self._timer.is_over_budget:
+            return self._timer.over_budget_error()
         if was_cut_off:
             self.overruns += 1
             try:
@@ -269,66 +271,68 @@ class Phrase:
         return None
 
     def _note_lateness(self) -> None:
-        """What would not be cut off, and has ended by itself, may be done, but not as it should."""
-        late = self._course.late_beats
-        if late > _NO_LATER:
-            self._voice.remark(f"ended {late:.2g} beats late")
+        """Count a block that ended by itself after the deadline as overrun."""
+        late = self._timer.late_beats
+        if late > _LATENESS_TOLERANCE_BEATS:
+            self._reporter.add_remark(f"ended {late:.2g} beats late")
             self._is_cut_short = True
             self.overruns = max(self.overruns, 1)
 
-    def _is_made_up_for(self, error: BaseException) -> bool:
+    def _is_covered(self, error: BaseException) -> bool:
         if isinstance(error, PhraseDeferred):
-            return self._place is RetryPosition.FOLLOWED
-        return self._waits.have_covered(error)
+            return self._position is RetryPosition.FOLLOWED
+        return self._waits.has_covered(error)
 
     def _outcome_of(self, error: BaseException | None) -> PhraseOutcome:
         if isinstance(error, PhraseDeferred):
             return PhraseOutcome.DEFERRED
-        if error is not None and not self._waits.have_covered(error):
+        if error is not None and not self._waits.has_covered(error):
             return PhraseOutcome.FAILED
-        is_degraded = self._is_cut_short or self._waits.were_in_vain
+        is_degraded = self._is_cut_short or self._waits.has_exhausted
         return PhraseOutcome.DEGRADED if is_degraded else PhraseOutcome.DONE
 
-    async def _ended(self, error: BaseException | None) -> None:
-        """Have it recorded, however often we are cancelled meanwhile."""
+    async def _record_end(self, error: BaseException | None) -> None:
+        """Record the end, even if cancelled meanwhile."""
         self.outcome = self._outcome_of(error)
-        await to_the_end(asyncio.create_task(self._record(self.outcome, error), name="vox-mesh-phrase-end"))
+        await to_the_end(
+            asyncio.create_task(self._write_record(self.outcome, error), name="vox-mesh-phrase-end")
+        )
 
-    async def _record(self, outcome: PhraseOutcome, error: BaseException | None) -> None:
-        await self._waits.told()
-        if self._keeping is not None:
-            await put_away(self._keeping, self._parts.ground)
-        if error is not None and not self._waits.have_covered(error):
-            self._voice.remark(why(error))
-        self.end = self._as_recorded(outcome)
-        self._sheet.allowance.spent += self.end.bu
+    async def _write_record(self, outcome: PhraseOutcome, error: BaseException | None) -> None:
+        await self._waits.wait_until_emitted()
+        if self._checkpoint_task is not None:
+            await cancel_and_wait(self._checkpoint_task, self._parts.context)
+        if error is not None and not self._waits.has_covered(error):
+            self._reporter.add_remark(describe_error(error))
+        self.end = self._make_end(outcome)
+        self._spec.allowance.spent += self.end.bu
         done = [self._checkpoints.forget()] if outcome is PhraseOutcome.DONE else []
         self.cost = await write_end(self._parts, self.end, *done)
-        self._voice.ends(self._last_state(), self.end.note)
+        self._reporter.finish(self._final_state(), self.end.note)
 
-    def _as_recorded(self, outcome: PhraseOutcome) -> PhraseEnd:
-        course, sheet = self._course, self._sheet
+    def _make_end(self, outcome: PhraseOutcome) -> PhraseEnd:
+        timer, spec = self._timer, self._spec
         return PhraseEnd(
             phrase_id=self.phrase_id,
             agent_id=self.agent,
             task_id=self.task,
             outcome=outcome,
-            began_ms=course.began_ms,
-            ended_ms=course.ended_ms,
-            beats=course.used,
-            waited=course.waited,
+            began_ms=timer.began_ms,
+            ended_ms=timer.ended_ms,
+            beats=timer.used,
+            waited=timer.waited,
             attempt=self.attempt,
             overruns=self.overruns,
             first_useful_ms=self._first_useful_ms,
             resources=self.resources,
-            account=sheet.allowance.account,
-            role=sheet.role,
-            job_id=sheet.job_id,
-            note=note_of(self._voice.remarks),
+            account=spec.allowance.account,
+            role=spec.role,
+            job_id=spec.job_id,
+            note=join_remarks(self._reporter.remarks),
         )
 
-    def _last_state(self) -> ClaimState:
-        if self.outcome is PhraseOutcome.DEFERRED and self._place is RetryPosition.FOLLOWED:
-            return ClaimState.WAITING  # for the next phrase
+    def _final_state(self) -> ClaimState:
+        if self.outcome is PhraseOutcome.DEFERRED and self._position is RetryPosition.FOLLOWED:
+            return ClaimState.WAITING  # a next phrase follows
         is_done = self.outcome in (PhraseOutcome.DONE, PhraseOutcome.DEGRADED)
         return ClaimState.DONE if is_done else ClaimState.FAILED

@@ -1,4 +1,4 @@
-"""Phrases: how agents play a task by its score, once or until it is done."""
+"""Phrases: how agents work on a task by its score, once or until it is done."""
 
 from __future__ import annotations
 
@@ -19,21 +19,26 @@ from vox_mesh.rhythm.help.help import Help
 from vox_mesh.rhythm.phrases.checkpoints import Checkpoints
 from vox_mesh.rhythm.phrases.phrase import Phrase
 from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, PhraseSpec, RetryPosition, Start, State
-from vox_mesh.rhythm.reports.status import StatusDesk
+from vox_mesh.rhythm.reports.status import StatusClaimWriter
 
 AnyScore = Score | ScoreFile | Path | str | None
-"""A score, or the file that it is in, or the text of one; `None` is the built-in one."""
+"""A score, the path or text of a score file, or `None` for the built-in score."""
 
 AnyBudget = Budget | Mapping[str, Any] | None
 
 
 class Phrases:
-    """Makes phrases; each is played by `async with`."""
+    """Creates phrases; each is run by `async with`."""
 
     def __init__(
-        self, ground: RhythmContext, status: StatusDesk, bus: Bus, budgets: Budgets, helping: Help
+        self,
+        context: RhythmContext,
+        status: StatusClaimWriter,
+        bus: Bus,
+        budgets: Budgets,
+        help_service: Help,
     ) -> None:
-        self._parts = PhraseParts(ground, status, bus, budgets, helping)
+        self._parts = PhraseParts(context, status, bus, budgets, help_service)
 
     def phrase(
         self,
@@ -48,13 +53,14 @@ class Phrases:
         job_id: str | None = None,
         role: str = "",
     ) -> Phrase:
-        """One phrase. A phase that takes too long may end it with `PhraseDeferred`.
+        """Create one phrase. A phase that overruns may end it with `PhraseDeferred`.
 
-        `fallbacks` are done when it was waited in vain, by their names in the score. `state` tells what to
-        keep as a checkpoint on each downbeat, within half a beat. `start`: now, or with the next bar.
+        `fallbacks` run when a wait budget is exhausted, by their names in the score. `state` returns the
+        value to save as a checkpoint on each downbeat, within half a beat. `start`: now, or with the next
+        bar.
         """
-        sheet = self._sheet(score, task, agent, fallbacks, budget, state, start, job_id, role)
-        return Phrase(self._parts, sheet, Checkpoints(self._parts.ground, sheet))
+        spec = self._make_spec(score, task, agent, fallbacks, budget, state, start, job_id, role)
+        return Phrase(self._parts, spec, Checkpoints(self._parts.context, spec))
 
     async def phrases(
         self,
@@ -69,20 +75,20 @@ class Phrases:
         job_id: str | None = None,
         role: str = "",
     ) -> AsyncIterator[Phrase]:
-        """Phrases until one is not deferred, each shorter than the one before, as many as the score allows.
+        """Yield phrases until one is not deferred, each shorter than the last, up to the score's maximum.
 
-        The last one raises `PhaseOverrun` instead. The budget is one for all of them.
+        The last one raises `PhaseOverrun` instead of being deferred. All share one budget.
         """
-        sheet = self._sheet(score, task, agent, fallbacks, budget, state, start, job_id, role)
-        checkpoints, most = Checkpoints(self._parts.ground, sheet), sheet.score.retry.max_phrases
-        for attempt in range(1, most + 1):
-            place = RetryPosition.FOLLOWED if attempt < most else RetryPosition.LAST
-            phrase = Phrase(self._parts, sheet, checkpoints, attempt, place)
+        spec = self._make_spec(score, task, agent, fallbacks, budget, state, start, job_id, role)
+        checkpoints, max_phrases = Checkpoints(self._parts.context, spec), spec.score.retry.max_phrases
+        for attempt in range(1, max_phrases + 1):
+            position = RetryPosition.FOLLOWED if attempt < max_phrases else RetryPosition.LAST
+            phrase = Phrase(self._parts, spec, checkpoints, attempt, position)
             yield phrase
             if phrase.outcome is not PhraseOutcome.DEFERRED:
                 return
 
-    def _sheet(
+    def _make_spec(
         self,
         score: AnyScore,
         task: str,
@@ -98,26 +104,26 @@ class Phrases:
             raise BadValue(f"{task!r} is no task", hint=f"1 to {MAX_TASK} printable characters")
         if start not in ("now", "downbeat"):
             raise BadValue(f"a phrase can't start {start!r}", hint="now, or downbeat")
-        known, written = _score_of(score)
+        known, written = _load_score(score)
         agent = self._parts.bus.agent_or_default(agent)
-        own = _budget_of(written if budget is None else budget)
+        own = _parse_budget(written if budget is None else budget)
         allowance = Allowance(own, agent)
         return PhraseSpec(known, task, agent, allowance, fallbacks or {}, state, start, job_id, role)
 
 
-def _score_of(score: AnyScore) -> tuple[Score, Mapping[str, Any] | None]:
-    """The score, and the budget that was written beside it."""
+def _load_score(score: AnyScore) -> tuple[Score, Mapping[str, Any] | None]:
+    """Return the score, and the budget given in its file."""
     if score is None:
         return Score.built_in(), None
     if isinstance(score, Score):
         return score, None
     if not isinstance(score, ScoreFile):
         is_text = isinstance(score, str) and (":" in score or "\n" in score)
-        score = parse_score(str(score)) if is_text else _read(Path(score))
+        score = parse_score(str(score)) if is_text else _read_score(Path(score))
     return score.score, score.budget
 
 
-def _read(path: Path) -> ScoreFile:
+def _read_score(path: Path) -> ScoreFile:
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -125,7 +131,7 @@ def _read(path: Path) -> ScoreFile:
     return parse_score(text, str(path))
 
 
-def _budget_of(budget: AnyBudget) -> Budget:
+def _parse_budget(budget: AnyBudget) -> Budget:
     if isinstance(budget, Budget):
         return budget
     return Budget.of_document(budget or {})

@@ -1,4 +1,4 @@
-"""The end of a phrase, as it is written down: in the log, and with what it cost."""
+"""Recording the end of a phrase, in the op log and with its cost."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from vox_mesh.store.script import Op, Script, Statement
 _log = logging.getLogger(__name__)
 
 
-async def write_end(parts: PhraseParts, end: PhraseEnd, *beside: Statement) -> float:
-    """Write it down, with what follows from it, in one script that may wait for the database; its cost.
+async def write_end(parts: PhraseParts, end: PhraseEnd, *statements: Statement) -> float:
+    """Write the end and the statements that follow from it in one spoolable script; return its cost.
 
-    That it can't be written hides nothing of what the phrase ended in.
+    A failure to write is logged and does not replace the phrase's own outcome.
     """
     cost = parts.budgets.cost_of(end)
-    told = {
+    payload = {
         "phrase": end.phrase_id,
         "agent": end.agent_id,
         "task": end.task_id,
@@ -38,22 +38,24 @@ async def write_end(parts: PhraseParts, end: PhraseEnd, *beside: Statement) -> f
         **({"account": end.account} if end.account else {}),
     }
     try:
-        op = Op(END_PHRASE, canonical(told))
-        script = Script(parts.budgets.record(end), *beside, op=op, key=end.phrase_id, appendable=True)
-        await parts.ground.store.write(script, timeout=WRITE_S)
-    except Exception as error:  # nor does anything else that is wrong with writing it
-        _log.error("the end of phrase %s (%s) was not recorded: %s", end.phrase_id, end.outcome, error)
+        op = Op(END_PHRASE, canonical(payload))
+        script = Script(parts.budgets.record(end), *statements, op=op, key=end.phrase_id, appendable=True)
+        await parts.context.store.write(script, timeout=WRITE_S)
+    except Exception as error:  # no failure to write may hide the phrase's outcome
+        _log.error(
+            "phrase end not recorded: phrase_id=%s outcome=%s error=%s", end.phrase_id, end.outcome, error
+        )
     return cost
 
 
-def why(error: BaseException) -> str:
-    """Why it failed, in few words."""
+def describe_error(error: BaseException) -> str:
+    """Return a one-line description of an error."""
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
         return "cancelled"
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def note_of(remarks: list[str]) -> str:
-    """All that is to be said of it, as far as it fits."""
+def join_remarks(remarks: list[str]) -> str:
+    """Join the remarks, truncated to the maximum length of notes."""
     text = "; ".join(remarks).encode(errors="replace").decode().replace("\0", "\ufffd")
     return text if len(text) <= MAX_NOTES else text[: MAX_NOTES - 1] + "…"

@@ -1,4 +1,4 @@
-"""What a phrase is played from, and who plays in it."""
+"""The specification of a phrase, and the services it uses."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from vox_mesh.rhythm.budgets.allowance import Allowance
 from vox_mesh.rhythm.budgets.budgets import Budgets
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.help.help import Help
-from vox_mesh.rhythm.reports.status import StatusDesk
+from vox_mesh.rhythm.reports.status import StatusClaimWriter
 
 WRITE_S: Final = 3.0
-"""Whatever a phrase writes, it waits no longer for it."""
+"""The timeout of every write of a phrase."""
 
 Start = Literal["now", "downbeat"]
 """When a phrase begins."""
 
 Fallbacks = Mapping[str, Callable[[], Any]]
-"""What is done instead, by its name in the score: plain functions, or such as are awaited."""
+"""Functions or coroutine functions that replace an exhausted wait, by their names in the score."""
 
 State = Callable[[], Any]
-"""Tells what a checkpoint should keep; it may be awaited."""
+"""Returns the value to save as a checkpoint; may be a coroutine function."""
 
 
 class RetryPosition(Enum):
-    """Where a phrase stands among the retries of its task."""
+    """The position of a phrase among the retries of its task."""
 
     ALONE = "alone"
     FOLLOWED = "followed"
@@ -38,10 +38,10 @@ class RetryPosition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PhraseParts:
-    """What plays together in a phrase."""
+    """The services a phrase uses."""
 
-    ground: RhythmContext
-    status: StatusDesk
+    context: RhythmContext
+    status: StatusClaimWriter
     bus: Bus
     budgets: Budgets
     help: Help
@@ -49,7 +49,7 @@ class PhraseParts:
 
 @dataclass(frozen=True, slots=True)
 class PhraseSpec:
-    """What is to be played."""
+    """The specification of a phrase."""
 
     score: Score
     task: str

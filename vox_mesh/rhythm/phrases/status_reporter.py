@@ -1,4 +1,4 @@
-"""What a phrase says of its task, while it is played."""
+"""The status claims of a phrase."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from vox_mesh.model.rhythm.claims import ClaimState
-from vox_mesh.rhythm.reports.status import StatusDesk
+from vox_mesh.rhythm.reports.status import StatusClaimWriter
 
 PLAN: Final = "plan"
 WORK: Final = "work"
@@ -17,57 +17,57 @@ _STATES: Final = {PLAN: ClaimState.PLANNING, WORK: ClaimState.EXECUTING, REVIEW:
 
 
 class StatusReporter:
-    """Claims how the task stands, and remembers what is to be told of it in the end."""
+    """Claims the status of the task, and collects remarks for the recorded end."""
 
-    def __init__(self, status: StatusDesk, agent: str, task: str) -> None:
+    def __init__(self, status: StatusClaimWriter, agent: str, task: str) -> None:
         self._status = status
-        self._who = (agent, task)
+        self._subject = (agent, task)
         self._state = ClaimState.PLANNING
         self._progress: float | None = None
         self._notes = ""
         self._has_ended = False
         self._remarks: dict[str, None] = {}
 
-    def remark(self, remark: str) -> None:
-        """Remember this for the end; once, however often it is so."""
+    def add_remark(self, remark: str) -> None:
+        """Add a remark for the recorded end; duplicates are dropped."""
         self._remarks[remark] = None
 
     @property
     def remarks(self) -> list[str]:
-        """What is to be told, in the order in which it came."""
+        """The remarks, in the order they were added."""
         return list(self._remarks)
 
-    def phase(self, name: str, beats_left: float) -> None:
-        """A phase has begun."""
+    def begin_phase(self, name: str, beats_left: float) -> None:
+        """Claim the state of a phase that has begun."""
         self._state = _STATES[name]
         self._claim(self._state, beats_left)
 
     def progress(self, done: float, notes: str, beats_left: float) -> None:
-        """The task got on."""
+        """Claim the progress of the task."""
         self._status.claim(
-            *self._who, self._state, beats_left=math.ceil(beats_left), progress=done, notes=notes
+            *self._subject, self._state, beats_left=math.ceil(beats_left), progress=done, notes=notes
         )
         self._progress, self._notes = done, notes
 
-    def waits(self, wait_for: Sequence[str], beats_left: float) -> None:
-        """It waits, for so many beats at the most."""
+    def begin_wait(self, wait_for: Sequence[str], beats_left: float) -> None:
+        """Claim that the task waits, for at most these beats."""
         self._claim(ClaimState.WAITING, beats_left, wait_for=wait_for)
 
-    def goes_on(self, beats_left: float) -> None:
-        """It waits no longer."""
+    def end_wait(self, beats_left: float) -> None:
+        """Claim that the wait is over."""
         self._claim(self._state, beats_left)
 
-    def overran(self, phase: str) -> None:
-        """A phase has taken all its beats."""
-        self.remark(f"{phase} overran")
+    def report_overrun(self, phase: str) -> None:
+        """Claim that a phase has used all its beats."""
+        self.add_remark(f"{phase} overran")
         self._claim(self._state, 0.0, overran=True)
 
-    def falls_back(self, name: str, beats_left: float) -> None:
-        """Something else is done instead."""
+    def begin_fallback(self, name: str, beats_left: float) -> None:
+        """Claim that a fallback runs."""
         self._claim(ClaimState.REVIEW, beats_left, notes=f"falls back on {name}")
 
-    def ends(self, state: ClaimState, note: str) -> None:
-        """The phrase is over. What still goes on of it says nothing any more."""
+    def finish(self, state: ClaimState, note: str) -> None:
+        """Claim the final state. Later claims of the phrase are ignored."""
         self._claim(state, notes=note or self._notes)
         self._has_ended = True
 
@@ -83,7 +83,7 @@ class StatusReporter:
         if self._has_ended:
             return
         self._status.claim(
-            *self._who,
+            *self._subject,
             state,
             wait_for=wait_for,
             beats_left=None if beats_left is None else math.ceil(beats_left),

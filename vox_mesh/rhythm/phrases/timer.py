@@ -1,4 +1,4 @@
-"""The course of a phrase: when it and its phases end, and how many beats were used and waited."""
+"""The timer of a phrase: the deadlines of it and its phases, and the beats used and waited."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from vox_mesh.rhythm.phrases.spec import PhraseSpec
 from vox_mesh.rhythm.phrases.stopwatch import Stopwatch
 
 BETWEEN: Final = "between"
-"""Where beats are counted that lie in no phase."""
+"""The name under which beats outside of any phase are counted."""
 
 FALLBACK: Final = "fallback"
-"""Where those are counted that a fallback took."""
+"""The name under which beats of a fallback are counted."""
 
 
 class PhraseTimer:
-    """Counted from the phrase's beginning, by the beats of the mesh."""
+    """Deadlines and counts of a phrase, from its beginning, in beats of the mesh."""
 
-    def __init__(self, ground: RhythmContext, sheet: PhraseSpec, attempt: int) -> None:
-        self._ground = ground
-        self._allowance = sheet.allowance
-        self._task = sheet.task
-        self.beats: Final[dict[str, float]] = {**sheet.score.attempt(attempt)}
-        self._caps: dict[str, float] = sheet.score.wait_budget.model_dump()
-        self._keep_to_caps()
-        self._used = {name: Stopwatch(ground) for name in (*self.beats, BETWEEN, FALLBACK)}
-        self._waited = {name: Stopwatch(ground) for name in self._caps}
-        self._place = BETWEEN
+    def __init__(self, context: RhythmContext, spec: PhraseSpec, attempt: int) -> None:
+        self._context = context
+        self._allowance = spec.allowance
+        self._task = spec.task
+        self.beats: Final[dict[str, float]] = {**spec.score.attempt(attempt)}
+        self._caps: dict[str, float] = spec.score.wait_budget.model_dump()
+        self._apply_caps()
+        self._used = {name: Stopwatch(context) for name in (*self.beats, BETWEEN, FALLBACK)}
+        self._waited = {name: Stopwatch(context) for name in self._caps}
+        self._position = BETWEEN
         self._is_falling_back = False
         self._counting: Stopwatch | None = None
         self.began_ms = 0
@@ -41,70 +41,70 @@ class PhraseTimer:
         self.is_over = False
 
     def begin(self) -> Cutoff:
-        """From now on; the cutoff of all of it."""
-        ground = self._ground
-        self._keep_to_caps()  # of the agent's and the account's budgets, which are known only now
-        self.began_ms = ground.times.now_ms
-        spent_ms = self._allowance.ends_ms(ground.timeline, self.began_ms)
-        if spent_ms is not None and spent_ms < self.ends_ms:  # one that lasts until the end is no limit
+        """Start the timer and return the deadline of the whole phrase."""
+        context = self._context
+        self._apply_caps()  # the budgets of agent and account are known only now
+        self.began_ms = context.times.now_ms
+        spent_ms = self._allowance.ends_ms(context.timeline, self.began_ms)
+        if spent_ms is not None and spent_ms < self.ends_ms:  # a budget that lasts until the end is no limit
             self._spent_ms = spent_ms
         self._count()
-        return Cutoff(ground.times, self.ends_ms)
+        return Cutoff(context.times, self.ends_ms)
 
-    def _keep_to_caps(self) -> None:
+    def _apply_caps(self) -> None:
         self.beats.update(self._allowance.capped(self.beats))
         self._caps.update(self._allowance.capped_waits(self._caps))
         self._ends = dict(zip(self.beats, accumulate(self.beats.values()), strict=True))
 
-    # --- its ends --------------------------------------------------------------------------------
+    # --- deadlines -------------------------------------------------------------------------------
 
     @property
     def ends_ms(self) -> int:
-        """When it is over."""
+        """When the phrase ends at the latest."""
         ends_ms = self._after(sum(self.beats.values()))
         return ends_ms if self._spent_ms is None else min(ends_ms, self._spent_ms)
 
     def phase_ends_ms(self, phase: str) -> int:
-        """When a phase that begins now is over. One that begins early does not have more beats for that."""
+        """Return the deadline of a phase that begins now. Beginning early does not add beats."""
         left = max(0.0, self.beats[phase] - self._used[phase].beats)
-        own_ms = self._ground.timeline.after(self._ground.times.now_ms, left)
+        own_ms = self._context.timeline.after(self._context.times.now_ms, left)
         return min(self._after(self._ends[phase]), own_ms, self.ends_ms)
 
     def wait_ends_ms(self, budget: str, cutoff: Cutoff) -> int:
-        """When waiting that begins now has an end, within a block that is cut off."""
+        """Return the deadline of a wait that begins now within a cutoff."""
         if budget not in self._caps:
             raise BadValue(f"there is no wait budget {budget!r}", hint=f"one of {', '.join(self._caps)}")
         left = max(0.0, self._caps[budget] - self._waited[budget].beats)
-        return min(self._ground.timeline.after(self._ground.times.now_ms, left), cutoff.at_ms)
+        return min(self._context.timeline.after(self._context.times.now_ms, left), cutoff.at_ms)
 
     def beats_until(self, at_ms: int) -> float:
-        """How many there are until a moment; none, if it is over."""
-        return max(0.0, self._ground.timeline.beats_between(self._ground.times.now_ms, at_ms))
+        """Return the beats until a time, 0 if it has passed."""
+        return max(0.0, self._context.timeline.beats_between(self._context.times.now_ms, at_ms))
 
     @property
     def is_over_budget(self) -> bool:
-        """Whether the budget is spent before the phrase is over."""
-        return self._spent_ms is not None and self._spent_ms <= self._ground.times.now_ms
+        """Whether the budget was used up before the phrase ended."""
+        return self._spent_ms is not None and self._spent_ms <= self._context.times.now_ms
 
-    def over_budget(self) -> OverBudget:
-        """The error that tells so."""
+    def over_budget_error(self) -> OverBudget:
+        """Return the error for an exhausted budget."""
         return OverBudget(
             f"{self._task} has used all that its budget allows", hint="see `vox-mesh budget report`"
         )
 
     def _after(self, beats: float) -> int:
-        return self._ground.timeline.after(self.began_ms, beats)
+        return self._context.timeline.after(self.began_ms, beats)
 
-    # --- what is used ----------------------------------------------------------------------------
+    # --- usage -----------------------------------------------------------------------------------
 
-    def go_to(self, name: str) -> None:
-        """Count beats there from now on."""
-        self._place = name
+    def count_as(self, name: str) -> None:
+        """Count beats under this name from now on."""
+        self._position = name
         self._count()
 
     @contextmanager
-    def falling_back(self) -> Iterator[None]:
-        """Count them as those of the fallback, whatever phases begin or end meanwhile."""
+    def count_fallback(self) -> Iterator[None]:
+        """Count beats as the fallback's, even if phases begin or end meanwhile."""
         self._is_falling_back = True
         self._count()
         try:
@@ -114,8 +114,8 @@ class PhraseTimer:
             self._count()
 
     def stop(self) -> None:
-        """Count no more: it is over."""
-        self.ended_ms, self.is_over = self._ground.times.now_ms, True
+        """Stop counting: the phrase has ended."""
+        self.ended_ms, self.is_over = self._context.times.now_ms, True
         self._count()
 
     def _count(self) -> None:
@@ -123,17 +123,17 @@ class PhraseTimer:
             self._counting.stop()
         self._counting = None
         if not self.is_over:
-            self._counting = self._used[FALLBACK if self._is_falling_back else self._place]
+            self._counting = self._used[FALLBACK if self._is_falling_back else self._position]
             self._counting.start()
 
     @property
     def late_beats(self) -> float:
-        """How many passed between its end as it should have been, and as it was."""
-        return max(0.0, self._ground.timeline.beats_between(self.ends_ms, self.ended_ms))
+        """The beats between the deadline and the actual end."""
+        return max(0.0, self._context.timeline.beats_between(self.ends_ms, self.ended_ms))
 
     @contextmanager
-    def waiting(self, budget: str) -> Iterator[None]:
-        """Count what is waited, beside."""
+    def count_wait(self, budget: str) -> Iterator[None]:
+        """Count beats waited, in addition to beats used."""
         self._waited[budget].start()
         try:
             yield
@@ -142,11 +142,11 @@ class PhraseTimer:
 
     @property
     def used(self) -> dict[str, float]:
-        """The beats of the phases, and of what lay between them, if anything did."""
-        beats = {name: watch.beats for name, watch in self._used.items()}
+        """The beats used by phase, and outside of phases if there were any."""
+        beats = {name: stopwatch.beats for name, stopwatch in self._used.items()}
         return {name: count for name, count in beats.items() if count or name in self.beats}
 
     @property
     def waited(self) -> dict[str, float]:
-        """The beats that were waited. That a wait's end was noticed late is not waiting."""
-        return {name: min(watch.beats, self._caps[name]) for name, watch in self._waited.items()}
+        """The beats waited, without the delay in noticing the end of a wait."""
+        return {name: min(stopwatch.beats, self._caps[name]) for name, stopwatch in self._waited.items()}

@@ -1,4 +1,4 @@
-"""Waiting in a phrase: for no longer than its score allows, and what is done if it was in vain."""
+"""Bounded waits in a phrase, and the escalation when their budget is exhausted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from vox_mesh.errors import BadValue, MeshError, ThreadClosed, WaitExhausted
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.promises import HelpState, HelpThread
-from vox_mesh.rhythm.phrases.cutoff import Cutoff, answer_of, either, put_away
+from vox_mesh.rhythm.phrases.cutoff import Cutoff, call_until, cancel_and_wait, is_done_by
 from vox_mesh.rhythm.phrases.spec import WRITE_S, PhraseParts, PhraseSpec
 from vox_mesh.rhythm.phrases.status_reporter import StatusReporter
 from vox_mesh.rhythm.phrases.timer import PhraseTimer
@@ -27,83 +27,83 @@ HELP: Final = "help"
 _EMITTED_TTL_S: Final = 86_400.0
 
 _falling_back: ContextVar[str] = ContextVar("vox_mesh_falling_back", default="")
-"""The phrase in whose fallback we are: what is waited for in it has no fallback of its own."""
+"""The phrase whose fallback is running: waits inside it have no fallback of their own."""
 
 
 class Waits:
-    """The waiting of one phrase."""
+    """The waits of one phrase."""
 
     def __init__(
         self,
         parts: PhraseParts,
-        sheet: PhraseSpec,
-        course: PhraseTimer,
-        voice: StatusReporter,
+        spec: PhraseSpec,
+        timer: PhraseTimer,
+        reporter: StatusReporter,
         phrase_id: str,
-        playing: Callable[[], Cutoff],
+        get_cutoff: Callable[[], Cutoff],
     ) -> None:
         self._parts = parts
-        self._sheet = sheet
-        self._course = course
-        self._voice = voice
+        self._spec = spec
+        self._timer = timer
+        self._reporter = reporter
         self._phrase_id = phrase_id
-        self._playing = playing
-        self._times = parts.ground.times
-        self._telling: list[asyncio.Task[None]] = []
+        self._get_cutoff = get_cutoff
+        self._times = parts.context.times
+        self._emit_tasks: list[asyncio.Task[None]] = []
         self._escalated: set[str] = set()
         self._fallback: asyncio.Future[bool] | None = None
         self._covered: list[WaitExhausted] = []
-        self.were_in_vain = False
+        self.has_exhausted = False
         self.result: Any = None
-        """What came of the phrase: of its fallback, if nobody says anything else."""
+        """The result of the phrase: its fallback's, unless the caller sets another."""
 
     async def wait(self, awaitable: Awaitable[T], budget: str, wait_for: Sequence[str] = ()) -> T:
-        """Wait, within what is played; `WaitExhausted` if it was in vain."""
-        course, doing = self._course, asyncio.ensure_future(awaitable)
+        """Wait within the active block; raise `WaitExhausted` when the wait budget is used up."""
+        timer, future = self._timer, asyncio.ensure_future(awaitable)
         try:
-            cutoff = self._playing()
-            ends_ms = course.wait_ends_ms(budget, cutoff)
-            self._voice.waits(wait_for, course.beats_until(ends_ms))
+            cutoff = self._get_cutoff()
+            ends_ms = timer.wait_ends_ms(budget, cutoff)
+            self._reporter.begin_wait(wait_for, timer.beats_until(ends_ms))
         except BadValue:
-            doing.cancel()
+            future.cancel()
             raise
         cutoff.hold()
         try:
-            is_there = await self._done_by(doing, budget, ends_ms)
-            self._voice.goes_on(course.beats_until(cutoff.at_ms))
-            if is_there:
-                return doing.result()
-            raise await self._exhausted(budget)
+            is_done = await self._is_done_by(future, budget, ends_ms)
+            self._reporter.end_wait(timer.beats_until(cutoff.at_ms))
+            if is_done:
+                return future.result()
+            raise await self._escalate(budget)
         finally:
             cutoff.release()
 
-    async def _done_by(self, doing: asyncio.Future[Any], budget: str, ends_ms: int) -> bool:
-        """Whether it is done by then; what it takes to be cancelled is not counted as waiting."""
+    async def _is_done_by(self, future: asyncio.Future[Any], budget: str, ends_ms: int) -> bool:
+        """Return whether the future is done by then. The time to cancel it is not counted as waiting."""
         try:
-            with self._course.waiting(budget):
-                return await either(doing, self._times, ends_ms)
+            with self._timer.count_wait(budget):
+                return await is_done_by(future, self._times, ends_ms)
         finally:
-            await put_away(doing, self._parts.ground)
+            await cancel_and_wait(future, self._parts.context)
 
     async def ask_help(self, to: str, body: Any) -> Message:
-        """Ask for help, and wait for the answer. A promise that is not made in this bar is a broken one."""
-        cutoff, ground, now_ms = self._playing(), self._parts.ground, self._times.now_ms
-        promised_ms = max(ground.timeline.window_at(now_ms).end_ms, ground.timeline.after(now_ms, 1))
+        """Ask for help and wait for the answer. The wait fails without a promise by the end of the bar."""
+        cutoff, context, now_ms = self._get_cutoff(), self._parts.context, self._times.now_ms
+        promised_ms = max(context.timeline.window_at(now_ms).end_ms, context.timeline.after(now_ms, 1))
         thread = await self._parts.help.ask(
             *(to, body),
-            sender=self._sheet.agent,
-            within_beats=ceil(self._course.beats_until(promised_ms)),
-            task=self._sheet.task,
+            sender=self._spec.agent,
+            within_beats=ceil(self._timer.beats_until(promised_ms)),
+            task=self._spec.task,
         )
         cutoff.hold()
         try:
-            return await self.wait(self._answer(thread, promised_ms), HELP, [thread.address])
+            return await self.wait(self._wait_for_answer(thread, promised_ms), HELP, [thread.address])
         except ThreadClosed as closed:
-            raise await self._exhausted(HELP, closed.on_fail) from closed
+            raise await self._escalate(HELP, closed.on_fail) from closed
         finally:
             cutoff.release()
 
-    async def _answer(self, thread: HelpThread, promised_ms: int) -> Message:
+    async def _wait_for_answer(self, thread: HelpThread, promised_ms: int) -> Message:
         with suppress(TimeoutError):
             async with self._times.limit(promised_ms):
                 return await self._parts.help.wait(thread)
@@ -111,64 +111,64 @@ class Waits:
             raise ThreadClosed("nobody promised help by the end of the bar", state=HelpState.UNANSWERED)
         return await self._parts.help.wait(thread)
 
-    async def _exhausted(self, budget: str, on_fail: str = "") -> MeshError:
-        """Do what the score says when it was waited in vain; the error that tells of it."""
-        if self._course.is_over_budget:
-            return self._course.over_budget()
-        escalation = self._sheet.score.escalation
+    async def _escalate(self, budget: str, on_fail: str = "") -> MeshError:
+        """Run the score's steps for an exhausted wait, and return the error to raise."""
+        if self._timer.is_over_budget:
+            return self._timer.over_budget_error()
+        escalation = self._spec.score.escalation
         fallbacks = [name for name in (on_fail, escalation.fallback) if name]
-        given = [name for name in fallbacks if name in self._sheet.fallbacks]
+        given = [name for name in fallbacks if name in self._spec.fallbacks]
         fallback = next(iter(given or fallbacks), None)
         error = WaitExhausted(
-            f"{self._sheet.task} has waited {self._course.waited[budget]:.3g} beats for {budget}, in vain",
+            f"{self._spec.task} has waited {self._timer.waited[budget]:.3g} beats for {budget}, in vain",
             budget=budget,
             fallback=fallback,
             hint=f"fall back on {fallback}" if fallback else "give it more beats, or a fallback",
         )
-        if self._course.is_over or _falling_back.get() == self._phrase_id:
+        if self._timer.is_over or _falling_back.get() == self._phrase_id:
             return error
-        self.were_in_vain = True
+        self.has_exhausted = True
         if budget not in self._escalated:
             self._escalated.add(budget)
-            self._voice.remark(f"{budget} exhausted")
+            self._reporter.add_remark(f"{budget} exhausted")
             for name in escalation.emits:
                 await self._emit(name, budget)
-        if given and await self._is_made_up_for(given[0]):
+        if given and await self._fall_back_once(given[0]):
             self._covered.append(error)
         return error
 
-    def have_covered(self, error: BaseException) -> bool:
-        """Whether a fallback has made up for an error, or for all of a group of them."""
+    def has_covered(self, error: BaseException) -> bool:
+        """Return whether a fallback has covered an error, or all errors of a group."""
         if isinstance(error, BaseExceptionGroup):
-            return all(self.have_covered(each) for each in error.exceptions)
+            return all(self.has_covered(each) for each in error.exceptions)
         return any(error is each for each in self._covered)
 
-    async def told(self) -> None:
-        """Wait until all is told that is to be; each does not take long, and hides no error."""
-        if self._telling:
-            await asyncio.wait(self._telling)
+    async def wait_until_emitted(self) -> None:
+        """Wait until all emitted events are sent. Each has a timeout, and raises no error."""
+        if self._emit_tasks:
+            await asyncio.wait(self._emit_tasks)
 
     async def _emit(self, name: str, budget: str) -> None:
-        """Tell it; should that take longer than the phrase, this is no reason for it to go on."""
-        telling = asyncio.create_task(self._tell(name, budget), name="vox-mesh-phrase-emit")
-        self._telling.append(telling)
-        await either(telling, self._times, self._course.ends_ms)
+        """Send an event, without prolonging the phrase for it."""
+        emit_task = asyncio.create_task(self._send_event(name, budget), name="vox-mesh-phrase-emit")
+        self._emit_tasks.append(emit_task)
+        await is_done_by(emit_task, self._times, self._timer.ends_ms)
 
-    async def _tell(self, name: str, budget: str) -> None:
-        agent = self._sheet.agent
-        body = {"agent": agent, "task": self._sheet.task, "phrase": self._phrase_id, "budget": budget}
+    async def _send_event(self, name: str, budget: str) -> None:
+        agent = self._spec.agent
+        body = {"agent": agent, "task": self._spec.task, "phrase": self._phrase_id, "budget": budget}
         try:
             await self._parts.bus.send(
                 name, body, sender=agent, msg_type=name, ttl=_EMITTED_TTL_S, timeout=WRITE_S
             )
         except MeshError as error:
-            _log.warning("%s could not be told of %s: %s", name, self._sheet.task, error.line)
-            self._voice.remark(f"{name} not told")
+            _log.warning("event not sent: event=%s task=%s error=%s", name, self._spec.task, error.line)
+            self._reporter.add_remark(f"{name} not told")
         else:
-            self._voice.remark(f"{name} told")
+            self._reporter.add_remark(f"{name} told")
 
-    async def _is_made_up_for(self, name: str) -> bool:
-        """Fall back, once in a phrase: whoever has waited in vain beside, or later, has the same of it."""
+    async def _fall_back_once(self, name: str) -> bool:
+        """Run the fallback once per phrase and return whether it succeeded. Other waits share its outcome."""
         while (under_way := self._fallback) is not None:
             await asyncio.wait([under_way])
             if not under_way.cancelled():
@@ -178,24 +178,24 @@ class Waits:
         try:
             done.set_result(await self._fall_back(name))
         finally:
-            if not done.done():  # whoever did it was cancelled, and others may still do it
+            if not done.done():  # it was cancelled; another wait may run it again
                 self._fallback = None
                 done.cancel()
         return done.result()
 
     async def _fall_back(self, name: str) -> bool:
-        """Do what was given for that, until the end of the phrase at the most; whether it was done."""
-        ends_ms = self._course.ends_ms
-        self._voice.falls_back(name, self._course.beats_until(ends_ms))
+        """Run the fallback until the end of the phrase at the latest. Return whether it succeeded."""
+        ends_ms = self._timer.ends_ms
+        self._reporter.begin_fallback(name, self._timer.beats_until(ends_ms))
         within = _falling_back.set(self._phrase_id)
         try:
-            with self._course.falling_back():
-                self.result = await answer_of(self._sheet.fallbacks[name], self._parts.ground, ends_ms)
-        except Exception as error:  # whatever it is: what is told is why we fell back
-            _log.warning("the fallback %s of %s failed: %r", name, self._sheet.task, error)
-            self._voice.remark(f"fallback {name} failed")
+            with self._timer.count_fallback():
+                self.result = await call_until(self._spec.fallbacks[name], self._parts.context, ends_ms)
+        except Exception as error:  # the error to raise is the exhausted wait, not this one
+            _log.warning("fallback failed: fallback=%s task=%s error=%r", name, self._spec.task, error)
+            self._reporter.add_remark(f"fallback {name} failed")
             return False
         finally:
             _falling_back.reset(within)
-        self._voice.remark(f"fallback {name}")
+        self._reporter.add_remark(f"fallback {name}")
         return True

@@ -1,4 +1,4 @@
-"""Reverb: rolls each bar up into a report, once, whoever does it, and amends it when more comes in."""
+"""Bar reports: each bar is rolled up into one report, by any node, and amended when more data arrives."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from vox_mesh.model.rhythm.reports import BarReport, Figures, MeshStanding, Repo
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.model.rhythm.watch import BarWatch
 from vox_mesh.rhythm.context import RhythmContext
-from vox_mesh.rhythm.reports.totals import Tally
-from vox_mesh.rhythm.tempo.policies import nothing_else
+from vox_mesh.rhythm.reports.totals import ReportTotals
+from vox_mesh.rhythm.tempo.policies import refuse_if_announced
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement
@@ -27,31 +27,31 @@ from vox_mesh.store.script import Answer, Script, Statement
 _log = logging.getLogger(__name__)
 
 _DAY_MS: Final = 86_400_000
-CLAIMS_KEPT_MS: Final = 7 * _DAY_MS
-REPORTS_KEPT_MS: Final = 90 * _DAY_MS
+CLAIM_RETENTION_MS: Final = 7 * _DAY_MS
+REPORT_RETENTION_MS: Final = 90 * _DAY_MS
 
-AMENDED_FOR_MS: Final = CLAIMS_KEPT_MS - _DAY_MS
-"""A report is amended for so long: after that the claims that it was made of may be gone."""
+AMENDMENT_PERIOD_MS: Final = CLAIM_RETENTION_MS - _DAY_MS
+"""How long a report is amended; after that its claims may be pruned."""
 
-ENDS_LATE_MS: Final = 2 * 3_600_000
-"""Phrases and threads that have ended are looked for so long after the end of their bar."""
+LATE_END_PERIOD_MS: Final = 2 * 3_600_000
+"""How long after the end of a bar its phrases and threads may still arrive."""
 
 GRACE_BEATS: Final = 0.25
 MAX_GRACE_MS: Final = 1_000
-"""A bar is reported so long after its end, or a part of a beat: what was said last is still on its way."""
+"""The longest delay of a report after its bar, for claims still in transit."""
 
 QUIET_BARS: Final = 90
-"""So many bars in which nothing happened are told of; fewer, only with what comes after them."""
+"""This many quiet bars are reported on their own; fewer, only with the next bar that has data."""
 
-_CLOSE_S: Final = 2.0
-_AT_ONCE: Final = 64
-_PASSES: Final = 8
-_TRIES: Final = 4
-_FORGOTTEN_AT_ONCE: Final = 2_000
-_PARTS: Final = 10
+_CLOSE_TIMEOUT_S: Final = 2.0
+_BATCH_SIZE: Final = 64
+_MAX_PASSES: Final = 8
+_MAX_TRIES: Final = 4
+_PRUNE_BATCH_SIZE: Final = 2_000
+_MAX_PRUNE_BATCHES: Final = 10
 _OVERTAKEN: Final = "overtaken"
 _SQL: Final = named("rhythm_reports")
-_FORGET: Final = {"claims": named("rhythm_status")["forget"], "reports": _SQL["forget"]}
+_PRUNE_SQL: Final = {"claims": named("rhythm_status")["forget"], "reports": _SQL["forget"]}
 
 
 class _LastReport(NamedTuple):
@@ -64,7 +64,7 @@ class _LastReport(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """What there is to report, as the database tells it."""
+    """The data to report on, as read from the database."""
 
     last: _LastReport | None
     serial: int
@@ -82,20 +82,20 @@ class _Due(NamedTuple):
 
     @property
     def standing(self) -> MeshStanding:
-        """How the mesh stands now."""
+        """The current load of the mesh."""
         utilisation = self.load / self.places if self.places else None
         return MeshStanding(self.queue_depth, self.places, utilisation, self.clock_distance_ms)
 
     @property
-    def is_all(self) -> bool:
-        """Whether there is no more than can be written at once."""
+    def is_complete(self) -> bool:
+        """Whether everything fits into one batch."""
         parts = (self.unreported, self.late, self.late_phrases, self.late_threads)
-        return max(len(part) for part in parts) <= _AT_ONCE
+        return max(len(part) for part in parts) <= _BATCH_SIZE
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A report that is to be written. Without data it stands for bars that were quiet, or are missing."""
+    """A report to write. Without data it covers quiet or missing bars."""
 
     window: Window
     has_data: bool
@@ -103,114 +103,114 @@ class _Draft:
     revision: int = 1
     standing: MeshStanding = MeshStanding()  # noqa: RUF009 - it is frozen
     first_serial: int | None = None
-    """Claims after this one came late."""
+    """Claims with a later serial arrived late."""
     before: BarReport | None = None
-    """What was reported of it so far."""
+    """The previous revision."""
 
 
 class BarReporter:
-    """Makes and gives out the reports on bars. Any number of nodes may make them at the same time."""
+    """Writes and reads bar reports. Any number of nodes may write them concurrently."""
 
-    def __init__(self, ground: RhythmContext) -> None:
-        self._ground = ground
-        self.tally = Tally()
+    def __init__(self, context: RhythmContext) -> None:
+        self._context = context
+        self.totals = ReportTotals()
         self._watch = BarWatch()
 
     @property
     def grace_ms(self) -> int:
-        """How long after a downbeat the bar before it is due."""
-        return min(MAX_GRACE_MS, round(GRACE_BEATS * self._ground.beat().beat_ms))
+        """How long after a downbeat the previous bar is due."""
+        return min(MAX_GRACE_MS, round(GRACE_BEATS * self._context.beat().beat_ms))
 
-    # --- asked -----------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     async def reports(
         self, last: int = 1, *, before_ms: int | None = None, fresh: bool = False
     ) -> list[BarReport]:
-        """The last reports, or those on bars before a time; each in its last revision, the newest first."""
-        ground = self._ground
-        values = (*ground.mesh, last, before_ms)
-        rows = await ground.store.read(_SQL["newest"], values, fresh=fresh)
+        """Return the latest reports, or those before a time; newest first, each in its last revision."""
+        context = self._context
+        values = (*context.mesh, last, before_ms)
+        rows = await context.store.read(_SQL["newest"], values, fresh=fresh)
         return [BarReport.of_document(orjson.loads(row["document"])) for row in rows]
 
     async def report(self, window_id: str, *, fresh: bool = False) -> BarReport | None:
-        """The report on the bar of this name, in its last revision."""
-        ground = self._ground
-        rows = await ground.store.read(_SQL["one"], (*ground.mesh, window_id), fresh=fresh)
+        """Return the last revision of the report on a bar."""
+        context = self._context
+        rows = await context.store.read(_SQL["one"], (*context.mesh, window_id), fresh=fresh)
         return BarReport.of_document(orjson.loads(rows[0]["document"])) if rows else None
 
-    # --- made ------------------------------------------------------------------------------------
+    # --- rolling up ------------------------------------------------------------------------------
 
     async def roll_up_due(self, now_ms: int | None = None, *, may_miss: bool = True) -> list[BarReport]:
-        """Report on the bars that have ended, and amend what more has come in for; what was written.
+        """Report on ended bars, and amend earlier reports; return the reports written.
 
-        Nothing is written of bars in which nothing happened, until something does. Whoever has looked in
-        every bar knows that these are not missing, so all should look, after the one who leads. Without
-        `may_miss` nothing is said of bars that only we may have missed, unless something came after them.
+        Quiet bars are not written until data follows. A node that has watched every bar knows that they are
+        not missing, so every node should call this, after the leader. Without `may_miss`, bars that only this
+        node may have missed are not reported, unless data follows.
         """
-        now_ms = self._ground.times.now_ms if now_ms is None else now_ms
-        if not self._ground.policy.observability.emit_bar_reports:
-            self._watch.look(self._ground.timeline, now_ms)
+        now_ms = self._context.times.now_ms if now_ms is None else now_ms
+        if not self._context.policy.observability.emit_bar_reports:
+            self._watch.look(self._context.timeline, now_ms)
             return []
         written: list[BarReport] = []
-        for _ in range(_PASSES):
-            part, is_all = await self._roll_up(now_ms, may_miss=may_miss)
+        for _ in range(_MAX_PASSES):
+            part, is_complete = await self._roll_up(now_ms, may_miss=may_miss)
             written += part
-            if is_all:
+            if is_complete:
                 break
         return written
 
     async def close(self) -> None:
-        """Vouch for the quiet bars that we have seen: whoever comes next has not."""
-        if self._watch.begins_ms is None or not self._ground.policy.observability.emit_bar_reports:
+        """Report the quiet bars this node has watched: its successor has not seen them."""
+        if self._watch.begins_ms is None or not self._context.policy.observability.emit_bar_reports:
             return
         try:
-            async with asyncio.timeout(_CLOSE_S):
-                await self._roll_up(self._ground.times.now_ms, least_quiet=1, may_miss=False)
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._roll_up(self._context.times.now_ms, min_quiet_bars=1, may_miss=False)
         except (MeshError, TimeoutError) as error:
-            _log.info("the last bars are not reported: %s", error)
+            _log.info("last bars not reported: %s", error)
 
     async def _roll_up(
-        self, now_ms: int, *, least_quiet: int = QUIET_BARS, may_miss: bool
+        self, now_ms: int, *, min_quiet_bars: int = QUIET_BARS, may_miss: bool
     ) -> tuple[list[BarReport], bool]:
-        """One pass; whether that was all of it."""
+        """Run one pass; return the reports written, and whether nothing is left."""
         fresh = False
-        for _ in range(_TRIES):
-            due = await self._due(now_ms, fresh=fresh)
-            self._watch.look(self._ground.timeline, now_ms)
+        for _ in range(_MAX_TRIES):
+            due = await self._read_due(now_ms, fresh=fresh)
+            self._watch.look(self._context.timeline, now_ms)
             if due.last is not None:
                 self._watch.forget(due.last.until_ms)
-            late = await self._late(due, fresh=fresh)
-            new = [] if len(due.late) > _AT_ONCE else await self._new(due, now_ms, fresh=fresh)
+            late = await self._draft_late(due, fresh=fresh)
+            new = [] if len(due.late) > _BATCH_SIZE else await self._draft_new(due, now_ms, fresh=fresh)
             if not any(draft.has_data for draft in new):
-                new = self._worth_telling(new, least_quiet, may_miss=may_miss)
+                new = self._select_quiet(new, min_quiet_bars, may_miss=may_miss)
             if not late and not new:
                 break
             if not fresh and not due.is_fresh:
-                fresh = True  # our copy may not have all of it
+                fresh = True  # the local replica may be behind
                 continue
             try:
                 written = await self._write(due, late, new)
-            except Refused:  # somebody else was quicker, and we see now what is left
+            except Refused:  # another node was faster; read again what is left
                 fresh = True
             else:
-                await self._forget(due, now_ms)
-                return written, due.is_all
+                await self._prune(due, now_ms)
+                return written, due.is_complete
         return [], True
 
-    async def _due(self, now_ms: int, *, fresh: bool) -> _Due:
-        ground = self._ground
+    async def _read_due(self, now_ms: int, *, fresh: bool) -> _Due:
+        context = self._context
         values = (
-            *(*ground.mesh, now_ms - AMENDED_FOR_MS, self._due_until(now_ms), _AT_ONCE + 1),
-            *(DEAD_AFTER_TICKS, ground.timeline.window_at(now_ms - ENDS_LATE_MS).start_ms),
+            *(*context.mesh, now_ms - AMENDMENT_PERIOD_MS, self._due_until(now_ms), _BATCH_SIZE + 1),
+            *(DEAD_AFTER_TICKS, context.timeline.window_at(now_ms - LATE_END_PERIOD_MS).start_ms),
         )
-        rows = await ground.store.read(_SQL["due"], values, fresh=fresh)
-        return self._due_of(rows[0], is_fresh=not rows.age_s)
+        rows = await context.store.read(_SQL["due"], values, fresh=fresh)
+        return self._parse_due(rows[0], is_fresh=not rows.age_s)
 
-    def _due_of(self, row: Row, *, is_fresh: bool) -> _Due:
+    def _parse_due(self, row: Row, *, is_fresh: bool) -> _Due:
         last = None if row["last"] is None else _LastReport(*orjson.loads(row["last"]))
-        # Threads end at any moment: one in each bar tells of them all.
+        # Threads end at any time: one per bar represents them all.
         ends = sorted((each for ends in orjson.loads(row["late_threads"]) for each in ends), reverse=True)
-        late_threads = {self._ground.timeline.window_at(each).start_ms: each for each in ends}
+        late_threads = {self._context.timeline.window_at(each).start_ms: each for each in ends}
         return _Due(
             *(last, row["serial"], orjson.loads(row["unreported"])),
             [(window_ms, first) for window_ms, first in orjson.loads(row["late"])],
@@ -222,19 +222,19 @@ class BarReporter:
         )
 
     def _due_until(self, now_ms: int) -> int:
-        return self._ground.timeline.window_at(now_ms - self.grace_ms).start_ms
+        return self._context.timeline.window_at(now_ms - self.grace_ms).start_ms
 
-    # --- bars that have ended --------------------------------------------------------------------
+    # --- new bars --------------------------------------------------------------------------------
 
-    async def _new(self, due: _Due, now_ms: int, *, fresh: bool) -> list[_Draft]:
-        """What could be written of the bars after the last report."""
-        timeline, watch, until_ms = self._ground.timeline, self._watch, self._due_until(now_ms)
+    async def _draft_new(self, due: _Due, now_ms: int, *, fresh: bool) -> list[_Draft]:
+        """Draft the reports on bars after the last report."""
+        timeline, watch, until_ms = self._context.timeline, self._watch, self._due_until(now_ms)
         data = list(due.unreported)
-        if len(data) > _AT_ONCE:  # the rest with the next pass; they may all be of one bar
+        if len(data) > _BATCH_SIZE:  # the rest follows in the next pass; they may all be of one bar
             until_ms = max(timeline.window_at(data.pop()).start_ms, timeline.window_at(data[0]).end_ms)
         if due.last is not None:
             from_ms = due.last.until_ms
-        else:  # nobody was there before, or has left anything but this
+        else:  # no earlier report exists
             begins_ms = until_ms if watch.begins_ms is None else watch.begins_ms
             from_ms = min([begins_ms, *(timeline.window_at(each).start_ms for each in data)])
         if from_ms >= until_ms:
@@ -243,8 +243,8 @@ class BarReporter:
         if watch.covers(current.start_ms) and self._is_busy(due):
             data.append(current.start_ms)
         if due.last is not None and due.last.unfinished and watch.covers(from_ms):
-            data.append(from_ms)  # some should have said something
-        data += await self._silent(data, until_ms, fresh=fresh)
+            data.append(from_ms)  # claims were expected in it
+        data += await self._find_silent(data, until_ms, fresh=fresh)
         drafts: list[_Draft] = []
         for window, has_data in stretches(timeline, from_ms, until_ms, data):
             if has_data:
@@ -252,77 +252,78 @@ class BarReporter:
                 standing = due.standing if is_now else MeshStanding()
                 drafts.append(_Draft(window, True, standing=standing))
             else:
-                drafts += self._untold(window)
+                drafts += self._draft_quiet(window)
         return drafts
 
-    def _untold(self, window: Window) -> list[_Draft]:
-        """Bars of which there is nothing to tell: quiet, or missing where we have not looked."""
+    def _draft_quiet(self, window: Window) -> list[_Draft]:
+        """Draft reports on bars without data: quiet, or missing where this node has not watched."""
         parts = self._watch.parts(window)
         return [_Draft(part, False, is_missing=not is_watched) for part, is_watched in parts]
 
-    def _worth_telling(self, drafts: list[_Draft], least_quiet: int, *, may_miss: bool) -> list[_Draft]:
-        """Of bars of which there is nothing to tell: those that are missing, or many."""
+    def _select_quiet(self, drafts: list[_Draft], min_quiet_bars: int, *, may_miss: bool) -> list[_Draft]:
+        """Keep drafts of bars without data only if some are missing, or if there are many."""
         if not may_miss:
             drafts = list(takewhile(lambda draft: not draft.is_missing, drafts))
         if not drafts or any(draft.is_missing for draft in drafts):
             return drafts
         from_ms, until_ms = drafts[0].window.start_ms, drafts[-1].window.end_ms
-        return drafts if self._ground.timeline.bars_between(from_ms, until_ms) >= least_quiet else []
+        return drafts if self._context.timeline.bars_between(from_ms, until_ms) >= min_quiet_bars else []
 
-    async def _silent(self, data: Iterable[int], until_ms: int, *, fresh: bool) -> list[int]:
-        """The bars after these in which nobody said anything, though some should have."""
-        ground = self._ground
-        windows = {ground.timeline.window_at(each) for each in data}
-        told = {window.start_ms for window in windows}
+    async def _find_silent(self, data: Iterable[int], until_ms: int, *, fresh: bool) -> list[int]:
+        """Return the bars after these without claims, although some were expected."""
+        context = self._context
+        windows = {context.timeline.window_at(each) for each in data}
+        starts = {window.start_ms for window in windows}
         last = [
             tuple(window)
             for window in windows
-            if window.end_ms < until_ms and window.end_ms not in told and self._watch.covers(window.end_ms)
+            if window.end_ms < until_ms and window.end_ms not in starts and self._watch.covers(window.end_ms)
         ]
-        if not last:  # as nearly always: then no more than the bar that has just ended is due
+        if not last:  # the usual case: only the bar that has just ended is due
             return []
-        values = (*ground.mesh, orjson.dumps(last).decode())
-        return [row["end_ms"] for row in await ground.store.read(_SQL["unfinished"], values, fresh=fresh)]
+        values = (*context.mesh, orjson.dumps(last).decode())
+        return [row["end_ms"] for row in await context.store.read(_SQL["unfinished"], values, fresh=fresh)]
 
     def _is_busy(self, due: _Due) -> bool:
-        """Whether the mesh does something of which a bar's report should tell, though no agent spoke."""
-        entry = self._ground.entry
+        """Return whether the mesh has load to report, although no agent made a claim."""
+        entry = self._context.entry
         is_driven = due.queue_depth > 0 or entry.tempo.bpm != entry.policy.initial_bpm
         return due.load > 0 or (entry.policy.adaptation.enable and is_driven)
 
-    # --- bars of which more has come in ----------------------------------------------------------
+    # --- late data -------------------------------------------------------------------------------
 
-    async def _late(self, due: _Due, *, fresh: bool) -> list[_Draft]:
-        """What is to be written of bars that were reported before."""
-        claimed = (window_ms for window_ms, _ in due.late[:_AT_ONCE])
-        moments = sorted({*claimed, *due.late_phrases, *due.late_threads[:_AT_ONCE]})
+    async def _draft_late(self, due: _Due, *, fresh: bool) -> list[_Draft]:
+        """Draft the reports on bars that were reported before."""
+        claimed = (window_ms for window_ms, _ in due.late[:_BATCH_SIZE])
+        moments = sorted({*claimed, *due.late_phrases, *due.late_threads[:_BATCH_SIZE]})
         if not moments:
             return []
-        ground, timeline = self._ground, self._ground.timeline
-        values = (*ground.mesh, orjson.dumps(moments).decode())
-        rows = await ground.store.read(_SQL["holding"], values, fresh=fresh)
+        context, timeline = self._context, self._context.timeline
+        values = (*context.mesh, orjson.dumps(moments).decode())
+        rows = await context.store.read(_SQL["holding"], values, fresh=fresh)
         drafts: list[_Draft] = []
         for row in rows:
             held = [each for each in moments if row["window_ms"] <= each < row["until_ms"]]
             moments = [each for each in moments if each not in held]
-            drafts += self._amended(row, held)
-        while moments:  # from before the first report of all: no bar between is left out
+            drafts += self._draft_amendments(row, held)
+        while moments:  # before the first report: leave no gap up to it
             from_ms = timeline.window_at(moments[0]).start_ms
-            after = (*ground.mesh, moments[0])
-            until_ms = (await ground.store.read(_SQL["next"], after, fresh=fresh)).value
-            if until_ms is None:  # the reports after it were lost with the database's last commits
+            after = (*context.mesh, moments[0])
+            until_ms = (await context.store.read(_SQL["next"], after, fresh=fresh)).value
+            if until_ms is None:  # the reports after it were lost in a rollback of the database
                 break
             here = [each for each in moments if each < until_ms]
             for window, has_data in stretches(timeline, from_ms, until_ms, here):
-                told = window._replace(end_ms=min(window.end_ms, until_ms))  # that was by another timeline
-                drafts += [_Draft(told, True)] if has_data else self._untold(window)
+                # The next report may follow another timeline.
+                clipped = window._replace(end_ms=min(window.end_ms, until_ms))
+                drafts += [_Draft(clipped, True)] if has_data else self._draft_quiet(window)
             moments = moments[len(here) :]
         return drafts
 
-    def _amended(self, row: Row, moments: Iterable[int]) -> Iterator[_Draft]:
-        """A report with what came late; one that stands for many bars comes apart."""
+    def _draft_amendments(self, row: Row, moments: Iterable[int]) -> Iterator[_Draft]:
+        """Draft the amended report; one that covers many bars is split."""
         before = BarReport.of_document(orjson.loads(row["document"]))
-        timeline = self._ground.timeline
+        timeline = self._context.timeline
         for window, has_data in stretches(timeline, row["window_ms"], row["until_ms"], moments):
             yield _Draft(
                 window,
@@ -337,34 +338,34 @@ class BarReporter:
     # --- writing ---------------------------------------------------------------------------------
 
     async def _write(self, due: _Due, late: Sequence[_Draft], new: Sequence[_Draft]) -> list[BarReport]:
-        """Write all of them, or none if somebody else has written one."""
-        ground, drafts = self._ground, [*late, *new]
-        hlc = str(ground.clock.tick())
-        reports = await self._reports_of(drafts, hlc)
-        through = due.late[_AT_ONCE][1] - 1 if len(due.late) > _AT_ONCE else due.serial
-        rows = orjson.dumps([_values(report) for report in reports]).decode()
+        """Write all drafts, or none if another node has written one of them."""
+        context, drafts = self._context, [*late, *new]
+        hlc = str(context.clock.tick())
+        reports = await self._make_reports(drafts, hlc)
+        through = due.late[_BATCH_SIZE][1] - 1 if len(due.late) > _BATCH_SIZE else due.serial
+        rows = orjson.dumps([_report_values(report) for report in reports]).decode()
         until_ms = 0 if due.last is None else due.last.until_ms
         starts = orjson.dumps([report.start_ms for report in reports]).decode()
         script = Script(
-            nothing_else(ground),  # where the bars lie is known
-            Statement(_SQL["refuse_unless_follows"], (*ground.mesh, 0, until_ms), refusal=_OVERTAKEN),
-            Statement(_SQL["write"], (*ground.mesh, ground.node_id, hlc, through, rows)),
+            refuse_if_announced(context),  # the plan of bars is current
+            Statement(_SQL["refuse_unless_follows"], (*context.mesh, 0, until_ms), refusal=_OVERTAKEN),
+            Statement(_SQL["write"], (*context.mesh, context.node_id, hlc, through, rows)),
             Statement(
                 _SQL["refuse_unless_all_are_there"],
-                (*ground.mesh, hlc, len(reports), starts),
+                (*context.mesh, hlc, len(reports), starts),
                 refusal=_OVERTAKEN,
             ),
         )
-        await ground.store.write(script)
+        await context.store.write(script)
         for draft, report in zip(drafts, reports, strict=True):
-            self.tally.add(report, draft.before)
+            self.totals.add(report, draft.before)
             if report.is_missing:
-                _log.info("nobody has seen %d bars, the first of them %s", report.bars, report.window_id)
+                _log.info("bars missing: count=%d first=%s", report.bars, report.window_id)
         return reports
 
-    async def _reports_of(self, drafts: Sequence[_Draft], hlc: str) -> list[BarReport]:
-        ground, plan = self._ground, self._ground.plan
-        figures = await self._figures([draft for draft in drafts if draft.has_data])
+    async def _make_reports(self, drafts: Sequence[_Draft], hlc: str) -> list[BarReport]:
+        context, plan = self._context, self._context.plan
+        figures = await self._read_figures([draft for draft in drafts if draft.has_data])
         reports: list[BarReport] = []
         for draft in drafts:
             window = draft.window
@@ -373,40 +374,44 @@ class BarReporter:
                 report = BarReport.of_window(source, window, figures[window.start_ms], draft.standing)
             else:
                 report = BarReport.of_bars(source, window, is_missing=draft.is_missing)
-            reports.append(replace(report, revision=draft.revision, node_id=ground.node_id, hlc=hlc))
+            reports.append(replace(report, revision=draft.revision, node_id=context.node_id, hlc=hlc))
         return reports
 
-    async def _figures(self, drafts: Sequence[_Draft]) -> dict[int, Figures]:
-        ground = self._ground
+    async def _read_figures(self, drafts: Sequence[_Draft]) -> dict[int, Figures]:
+        context = self._context
         windows = [
-            (*draft.window, ground.timeline.window_at(draft.window.start_ms - 1).start_ms, draft.first_serial)
+            (
+                *draft.window,
+                context.timeline.window_at(draft.window.start_ms - 1).start_ms,
+                draft.first_serial,
+            )
             for draft in drafts
         ]
         if not windows:
             return {}
-        values = (*ground.mesh, orjson.dumps(windows).decode())
-        rows = await ground.store.read(_SQL["figures"], values, fresh=True)
-        return {row["start_ms"]: _figures_of(row) for row in rows}
+        values = (*context.mesh, orjson.dumps(windows).decode())
+        rows = await context.store.read(_SQL["figures"], values, fresh=True)
+        return {row["start_ms"]: _parse_figures(row) for row in rows}
 
-    async def _forget(self, due: _Due, now_ms: int) -> None:
-        """Remove what is old, a part at a time: nobody else is to wait for long."""
-        ground = self._ground
+    async def _prune(self, due: _Due, now_ms: int) -> None:
+        """Prune old claims and reports in batches, so that no other write waits for long."""
+        context = self._context
         for what, oldest_ms, before_ms in (
-            ("claims", due.oldest_claim_ms, now_ms - CLAIMS_KEPT_MS),
-            ("reports", due.oldest_report_ms, now_ms - REPORTS_KEPT_MS),
+            ("claims", due.oldest_claim_ms, now_ms - CLAIM_RETENTION_MS),
+            ("reports", due.oldest_report_ms, now_ms - REPORT_RETENTION_MS),
         ):
             if oldest_ms is None or oldest_ms >= before_ms:
                 continue
-            values = (*ground.mesh, before_ms, _FORGOTTEN_AT_ONCE)
-            script = (Statement(_FORGET[what], values), Answer(_SQL["changed"], columns=("changed",)))
-            for _ in range(_PARTS):
-                outcome = await ground.store.write(Script(script[0], answer=script[1]))
-                if outcome.rows.value < _FORGOTTEN_AT_ONCE:
+            values = (*context.mesh, before_ms, _PRUNE_BATCH_SIZE)
+            script = (Statement(_PRUNE_SQL[what], values), Answer(_SQL["changed"], columns=("changed",)))
+            for _ in range(_MAX_PRUNE_BATCHES):
+                outcome = await context.store.write(Script(script[0], answer=script[1]))
+                if outcome.rows.value < _PRUNE_BATCH_SIZE:
                     break
 
 
-def _values(report: BarReport) -> tuple[Any, ...]:
-    """A report as the statement knows it, by its places."""
+def _report_values(report: BarReport) -> tuple[Any, ...]:
+    """Return the report's values in the order of the statement."""
     return (
         *(report.start_ms, report.revision, report.window_id, report.end_ms, int(report.is_missing)),
         *(sum(report.phrases.values()), sum(report.promises.values())),
@@ -414,7 +419,7 @@ def _values(report: BarReport) -> tuple[Any, ...]:
     )
 
 
-def _figures_of(row: Row) -> Figures:
+def _parse_figures(row: Row) -> Figures:
     reporters, tasks, beats, overruns, firsts = orjson.loads(row["tasks"])
     phrases, phrase_overruns, cost, finished, more_firsts = orjson.loads(row["phrases"])
     return Figures(

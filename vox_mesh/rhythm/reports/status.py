@@ -1,4 +1,4 @@
-"""The status desk: takes down what agents say of their tasks, and tells it once for each beat."""
+"""Status claims: collects the claims of local agents and writes the last one of each beat."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from vox_mesh.store.script import Script, Shape
 _log = logging.getLogger(__name__)
 
 MAX_LIVE: Final = 4_000
-"""Of so many tasks a node tells; of more, only the ones last spoken of."""
+"""The number of unfinished tasks whose claims are repeated; beyond it the oldest are dropped."""
 
 MAX_WAITING: Final = 20_000
-"""So many claims are kept while the database is away: in the spool, where there is one, and as many here."""
+"""How many claims are kept while the database is away: this many in the spool, and as many in memory."""
 
-_PART_BYTES: Final = 1_500_000
-"""So much goes in one script: with the notes that agents write, all of it."""
+_MAX_SCRIPT_BYTES: Final = 1_500_000
+"""The size limit of one script, including the agents' notes."""
 
-_CLOSE_S: Final = 2.0
-_LEAST_S: Final = 1.0
+_CLOSE_TIMEOUT_S: Final = 2.0
+_MIN_FLUSH_S: Final = 1.0
 _PUT: Final = Shape(
     "rhythm.claims",
     (named("rhythm_status")["put"],),
-    subject=lambda item: item["node_id"],  # serials are given out one script after the other
-    repeatable=True,  # what is there already is not newer than itself
+    subject=lambda item: item["node_id"],  # serials are assigned one script at a time
+    repeatable=True,  # a claim is not newer than itself, so repeating has no effect
 )
 
-_Task = tuple[str, str]
+_TaskKey = tuple[str, str]
 
 
 @dataclass(slots=True)
-class _Said:
-    """A claim as it is to be written: the last of its beat."""
+class _PendingClaim:
+    """The last claim of a beat, to be written."""
 
     claim: StatusClaim
     beat: Beat
@@ -58,12 +58,12 @@ class _Said:
     useful_ms: int | None
     hlc: str
 
-    def again(self, beat: Beat, hlc: str) -> _Said:
-        """The same in another beat."""
-        return _Said(self.claim, beat, False, self.began_ms, self.useful_ms, hlc)
+    def repeat(self, beat: Beat, hlc: str) -> _PendingClaim:
+        """Return the claim repeated in another beat."""
+        return _PendingClaim(self.claim, beat, False, self.began_ms, self.useful_ms, hlc)
 
     def values(self) -> tuple[Any, ...]:
-        """As the statement knows them, by their places."""
+        """Return the values in the order of the statement."""
         claim, beat = self.claim, self.beat
         return (
             *(beat.window_ms, claim.agent_id, claim.task_id, beat.epoch_ms, beat.index, claim.state),
@@ -72,37 +72,37 @@ class _Said:
         )
 
 
-_Part = dict[tuple[str, str, int], tuple[_Said, bytes]]
+_Batch = dict[tuple[str, str, int], tuple[_PendingClaim, bytes]]
 
 
-class StatusDesk:
-    """Where the agents of a node say how their tasks stand.
+class StatusClaimWriter:
+    """Collects the status claims of a node's agents and writes them at the end of each beat.
 
-    A task that goes on is claimed again in each beat, until it is done or failed.
+    The claim of an unfinished task is repeated in each beat.
     """
 
-    def __init__(self, ground: RhythmContext) -> None:
-        self._ground = ground
-        self._live: dict[_Task, _Said] = {}
-        self._unsaid: dict[tuple[str, str, int], _Said] = {}
-        self._spoken = asyncio.Event()
-        self._writing = asyncio.Lock()
-        self._is_away = False
-        self._spooled = 0  # claims, since the database was last there: the spool has more to keep than these
+    def __init__(self, context: RhythmContext) -> None:
+        self._context = context
+        self._live: dict[_TaskKey, _PendingClaim] = {}
+        self._pending: dict[tuple[str, str, int], _PendingClaim] = {}
+        self._has_claims = asyncio.Event()
+        self._write_lock = asyncio.Lock()
+        self._is_offline = False
+        self._spooled = 0  # since the database was last reachable
         self.dropped = 0
-        """Claims that were lost: there were too many."""
+        """Claims dropped because there were too many."""
 
     @property
     def live(self) -> int:
-        """How many tasks are told of in each beat."""
+        """The number of unfinished tasks whose claims are repeated."""
         return len(self._live)
 
     @property
     def waiting(self) -> int:
-        """How many claims are neither written yet nor in the spool."""
-        return len(self._unsaid)
+        """The number of claims neither written nor spooled."""
+        return len(self._pending)
 
-    # --- what is said ----------------------------------------------------------------------------
+    # --- claims ----------------------------------------------------------------------------------
 
     def claim(
         self,
@@ -116,35 +116,37 @@ class StatusDesk:
         notes: str = "",
         overran: bool = False,
     ) -> StatusClaim:
-        """Say how a task stands now. It is written at the end of the beat, if nothing else is said before."""
-        ground = self._ground
-        now_ms = ground.times.now_ms
-        beat, hlc = ground.beat(now_ms), str(ground.clock.tick())
+        """Claim the state of a task now. The last claim of a beat is written when the beat ends."""
+        context = self._context
+        now_ms = context.times.now_ms
+        beat, hlc = context.beat(now_ms), str(context.clock.tick())
         if isinstance(wait_for, str):
             raise BadValue(f"{wait_for!r} is one thing to wait for, and not several", hint="put it in a list")
-        what = (agent, task, beat.index, state, tuple(wait_for), beats_left, progress, notes, hlc)
-        claim = StatusClaim(*what)  # type: ignore[arg-type]  # which makes a state of the text, or refuses it
+        values = (agent, task, beat.index, state, tuple(wait_for), beats_left, progress, notes, hlc)
+        claim = StatusClaim(*values)  # type: ignore[arg-type]  # which makes a state of the text, or refuses it
         known = self._live.pop((agent, task), None)
-        said = self._note(claim, beat, overran, now_ms, known)
+        pending = self._add(claim, beat, overran, now_ms, known)
         if not claim.is_over:
-            self._live[agent, task] = said
+            self._live[agent, task] = pending
             if len(self._live) > MAX_LIVE:
                 self._live.pop(next(iter(self._live)))
                 self._drop(1, "tasks go on at once")
-        self._spoken.set()
+        self._has_claims.set()
         return claim
 
     def accept(self, claim: StatusClaim) -> None:
-        """Take down what an agent said elsewhere, at the time in it. What comes after, it says itself."""
-        if not self._ground.clock.receive(claim.hlc):
+        """Accept a claim made on another node, at its own time. It is not repeated here."""
+        if not self._context.clock.receive(claim.hlc):
             raise BadValue(f"the claim's time {claim.hlc} is ahead of the database's")
         at_ms = Hlc.parse(claim.hlc).wall_ms
-        self._note(claim, self._ground.beat(at_ms), False, at_ms, None)
-        self._spoken.set()
+        self._add(claim, self._context.beat(at_ms), False, at_ms, None)
+        self._has_claims.set()
 
-    def _note(self, claim: StatusClaim, beat: Beat, overran: bool, now_ms: int, known: _Said | None) -> _Said:
+    def _add(
+        self, claim: StatusClaim, beat: Beat, overran: bool, now_ms: int, known: _PendingClaim | None
+    ) -> _PendingClaim:
         key = (claim.agent_id, claim.task_id, beat.epoch_ms)
-        before = self._unsaid.get(key)
+        before = self._pending.get(key)
         began_ms = now_ms if known is None else known.began_ms
         useful_ms = None if known is None else known.useful_ms
         if useful_ms is None and claim.shows_use:
@@ -153,90 +155,90 @@ class StatusDesk:
             if before.hlc > claim.hlc:
                 return before
             overran = overran or before.overran
-        said = self._unsaid[key] = _Said(claim, beat, overran, began_ms, useful_ms, claim.hlc)
-        return said
+        pending = self._pending[key] = _PendingClaim(claim, beat, overran, began_ms, useful_ms, claim.hlc)
+        return pending
 
     def _drop(self, count: int, why: str) -> None:
         if not self.dropped:
-            _log.warning("too many %s: some status claims are lost", why)
+            _log.warning("status claims dropped: too many %s", why)
         self.dropped += count
 
     # --- writing ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """At the end of each beat, write what was said in it. With nothing to say, nothing happens."""
+        """Write the claims at the end of each beat; sleep while there are none."""
         while True:
-            await self._spoken.wait()
-            beat = self._ground.beat()
-            await self._ground.times.until(beat.ends_ms)
+            await self._has_claims.wait()
+            beat = self._context.beat()
+            await self._context.times.until(beat.ends_ms)
             await self.run_once(beat)
 
     async def run_once(self, beat: Beat) -> None:
-        """A beat has ended: write what was said in it, and say again what goes on."""
-        self._say_again(beat)
+        """Repeat the claims of unfinished tasks for a beat that has ended, and write all claims."""
+        self._repeat_live(beat)
         try:
-            await self.flush(max(_LEAST_S, beat.beat_ms / 1_000))  # the next beat has its own claims
+            await self.flush(max(_MIN_FLUSH_S, beat.beat_ms / 1_000))  # the next beat has its own claims
         except (StaleIncarnation, StoreClosed):
             raise
-        except MeshError as error:  # also of a full disk, or a token that was revoked: both are mended
-            if not self._is_away:
-                _log.warning("status claims wait for the database: %s", error.line)
-            self._is_away = True
+        except MeshError as error:  # includes a full disk and a revoked token: both can be repaired
+            if not self._is_offline:
+                _log.warning("status claims waiting for the database: %s", error.line)
+            self._is_offline = True
         else:
-            self._is_away = False
-        if not self._live and not self._unsaid:
-            self._spoken.clear()
+            self._is_offline = False
+        if not self._live and not self._pending:
+            self._has_claims.clear()
 
     async def catch_up(self) -> None:
-        """The clock was turned: write what was said in beats that have ended."""
-        if self._spoken.is_set():
-            await self.run_once(self._ground.beat(self._ground.beat().epoch_ms - 1))
+        """Write the claims of ended beats, after the clock was set."""
+        if self._has_claims.is_set():
+            await self.run_once(self._context.beat(self._context.beat().epoch_ms - 1))
 
-    def _say_again(self, beat: Beat) -> None:
-        hlc = str(self._ground.clock.tick())
-        for (agent, task), said in self._live.items():
-            if said.beat.epoch_ms < beat.epoch_ms:
-                again = said.again(beat, hlc)
-                self._live[agent, task] = again
-                self._unsaid[agent, task, beat.epoch_ms] = again
+    def _repeat_live(self, beat: Beat) -> None:
+        hlc = str(self._context.clock.tick())
+        for (agent, task), pending in self._live.items():
+            if pending.beat.epoch_ms < beat.epoch_ms:
+                repeat = pending.repeat(beat, hlc)
+                self._live[agent, task] = repeat
+                self._pending[agent, task, beat.epoch_ms] = repeat
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Write now all that was said, or have the spool keep it. What neither takes goes with the next."""
-        async with self._writing:
-            excess = len(self._unsaid) - MAX_WAITING
+        """Write or spool all claims now. Claims that fail remain for the next call."""
+        async with self._write_lock:
+            excess = len(self._pending) - MAX_WAITING
             if excess > 0:
-                for key in list(islice(self._unsaid, excess)):
-                    del self._unsaid[key]
+                for key in list(islice(self._pending, excess)):
+                    del self._pending[key]
                 self._drop(excess, "claims wait for the database")
-            for part in list(self._parts()):
-                outcome = await self._ground.store.write(self._script(part), timeout=timeout)
-                self._spooled = self._spooled + len(part) if outcome.spooled else 0
-                for key, (said, _) in part.items():
-                    if self._unsaid.get(key) is said:
-                        del self._unsaid[key]
+            for batch in list(self._batches()):
+                outcome = await self._context.store.write(self._script(batch), timeout=timeout)
+                self._spooled = self._spooled + len(batch) if outcome.spooled else 0
+                for key, (pending, _) in batch.items():
+                    if self._pending.get(key) is pending:
+                        del self._pending[key]
 
-    def _parts(self) -> Iterator[_Part]:
-        part: _Part = {}
+    def _batches(self) -> Iterator[_Batch]:
+        batch: _Batch = {}
         size = 0
-        for key, said in self._unsaid.items():
-            row = orjson.dumps(said.values())
-            if size + len(row) > _PART_BYTES:
-                yield part
-                part, size = {}, 0
-            part[key] = said, row
+        for key, pending in self._pending.items():
+            row = orjson.dumps(pending.values())
+            if size + len(row) > _MAX_SCRIPT_BYTES:
+                yield batch
+                batch, size = {}, 0
+            batch[key] = pending, row
             size += len(row)
-        if part:
-            yield part
+        if batch:
+            yield batch
 
-    def _script(self, part: _Part) -> Script:
-        claims = b"[%s]" % b",".join(row for _, row in part.values())
-        item = {"node_id": self._ground.node_id, "claims": claims.decode()}
+    def _script(self, batch: _Batch) -> Script:
+        claims = b"[%s]" % b",".join(row for _, row in batch.values())
+        item = {"node_id": self._context.node_id, "claims": claims.decode()}
         return Script.of(_PUT, item, appendable=self._spooled < MAX_WAITING)
 
     async def close(self) -> None:
-        """Write what is left, if that can be done soon; the spool gets it in time if it can't."""
+        """Write or spool the remaining claims, within a short timeout."""
         try:
-            async with asyncio.timeout(_CLOSE_S):
-                await self.flush(_CLOSE_S / 2)
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self.flush(_CLOSE_TIMEOUT_S / 2)
         except (MeshError, TimeoutError) as error:
-            _log.warning("%d status claims are lost: %s", len(self._unsaid), error)
+            _log.warning("status claims lost: count=%d error=%s", len(self._pending), error)

@@ -1,12 +1,12 @@
-"""What the reports made here have told, added up: each thing once, however often one was amended."""
+"""Totals over the bar reports made by this process; amendments are not counted twice."""
 
 from __future__ import annotations
 
 from vox_mesh.model.rhythm.reports import PROMISES, BarReport
 
 
-class Tally:
-    """Counts from when the process began. What all nodes have counted is what happened in the mesh."""
+class ReportTotals:
+    """Counters since the process started. The sum over all nodes is the mesh's total."""
 
     def __init__(self) -> None:
         self.missing_bars = 0
@@ -14,10 +14,10 @@ class Tally:
         self.promises = dict.fromkeys(PROMISES, 0)
 
     def add(self, report: BarReport, before: BarReport | None) -> None:
-        """Count what a report tells that the one before it on the same bars did not, if there was one."""
+        """Count what a report adds to its previous revision, if any."""
         if before is None and report.is_missing:
             self.missing_bars += report.bars
         self.overruns += max(0, report.overruns - (before.overruns if before else 0))
         for name in PROMISES:
-            known = before.promises.get(name, 0) if before else 0
-            self.promises[name] += max(0, report.promises.get(name, 0) - known)
+            counted = before.promises.get(name, 0) if before else 0
+            self.promises[name] += max(0, report.promises.get(name, 0) - counted)

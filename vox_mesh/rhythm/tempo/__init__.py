@@ -1,1 +1,1 @@
-"""The tempo: pulse, conductor and controller."""
+"""The tempo: pulse, conductor, controller and policies."""

@@ -1,7 +1,7 @@
-"""The conductor: what a node does for the rhythm of the whole mesh, on every downbeat.
+"""The conductor: a node's duties for the rhythm of the whole mesh, run on every downbeat.
 
-One node leads: it owns the tempo, and reports on each bar. The others look whether it does, and stand in for
-it where they may: a report is anybody's, the tempo is not.
+One node leads: it controls the tempo and reports on each bar. The others check that it does, and report in
+its place if it is late; only the leader changes the tempo.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vox_mesh.model.rhythm.frames import TempoSource
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry, median
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.nodes.nodes import Nodes
-from vox_mesh.rhythm.cleanup import Tidying
+from vox_mesh.rhythm.cleanup import RhythmPruner
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.help.help import Help
 from vox_mesh.rhythm.reports.bar_reporter import BarReporter
@@ -28,100 +28,100 @@ from vox_mesh.rhythm.tempo.pulse import Pulse
 _log = logging.getLogger(__name__)
 
 _LEAD_BARS: Final = 2.5
-_LEAST_LEAD_S: Final = 5.0
-_MOST_LEAD_S: Final = 120.0
-_DIFFER_BARS: Final = 2
-"""For so long nodes may differ: each hears of a new policy in its own time."""
+_MIN_LEAD_S: Final = 5.0
+_MAX_LEAD_S: Final = 120.0
+_DISAGREEMENT_BARS: Final = 2
+"""How many bars nodes may follow different policies: each learns of a new one in its own time."""
 
-_NOT_LED: Final = "the rhythm could not be led"
+_LEAD_FAILURE: Final = "leadership not renewed"
 
 Duty = Callable[[], Awaitable[object]]
 
 
 class Conductor:
-    """Does a node's duties. One that has just begun has none in its first bars: it did not see them whole."""
+    """Runs a node's duties. A node that has just started skips the bars it did not see completely."""
 
     def __init__(
         self,
-        ground: RhythmContext,
+        context: RhythmContext,
         policies: Policies,
         pulse: Pulse,
         leadership: Leadership,
-        reverb: BarReporter,
+        bar_reporter: BarReporter,
         controller: TempoController,
-        helping: Help,
+        help_service: Help,
         nodes: Nodes,
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._policies = policies
         self._pulse = pulse
         self._leadership = leadership
-        self._reverb = reverb
+        self._bar_reporter = bar_reporter
         self._controller = controller
-        self._help = helping
+        self._help = help_service
         self._nodes = nodes
-        self._tidying = Tidying(ground)
-        self._came_ms: int | None = None
-        self._begun_ms = self._reported_ms = 0  # the last bars whose beginning, and whose report, we did
-        self._said = ""
-        self._differing_since_ms: int | None = None
-        self._turn = asyncio.Lock()
+        self._pruner = RhythmPruner(context)
+        self._joined_ms: int | None = None
+        self._begun_ms = self._reported_ms = 0  # the last bar begun here, and the last one reported on
+        self._announced_hash = ""
+        self._disagreeing_since_ms: int | None = None
+        self._lock = asyncio.Lock()
 
     async def run(self) -> None:
-        """Do the duties, until cancelled."""
+        """Run the duties until cancelled."""
         while True:
             await self.catch_up()
-            await self._ground.times.until(self._next_ms(), or_set_back=True)
+            await self._context.times.until(self._next_ms(), or_set_back=True)
 
     def _next_ms(self) -> int:
-        """When there is something to do again."""
-        now_ms = self._ground.times.now_ms
-        window = self._ground.timeline.window_at(now_ms)
-        report_ms = window.start_ms + self._patience_ms
+        """Return when the next duty is due."""
+        now_ms = self._context.times.now_ms
+        window = self._context.timeline.window_at(now_ms)
+        report_ms = window.start_ms + self._report_delay_ms
         lead_ms = now_ms + round(self._lead_s * 1_000 / 4)
         return min(window.end_ms, lead_ms, report_ms if report_ms > now_ms else window.end_ms)
 
     def announce_again(self) -> None:
-        """Have the others told again by which tempo this node goes: the database may have forgotten it."""
-        self._said = ""
+        """Announce this node's policy again: the database may have lost it."""
+        self._announced_hash = ""
 
     async def catch_up(self) -> None:
-        """Do what has come due."""
-        async with self._turn:
-            now_ms = self._ground.times.now_ms
-            window = self._ground.timeline.window_at(now_ms)
+        """Run the duties that are due."""
+        async with self._lock:
+            now_ms = self._context.times.now_ms
+            window = self._context.timeline.window_at(now_ms)
             if self._begun_ms > window.end_ms:
-                _log.warning("the clock was set back: the rhythm goes on from there")
+                _log.warning("clock set back: rhythm restarts from the current bar")
                 self._begun_ms = self._reported_ms = 0
             is_first, is_new_bar = self._begun_ms == 0, self._begun_ms < window.start_ms
             self._begun_ms = window.start_ms
-            if not self._has_seen_a_bar_before(window):
-                if is_new_bar and not is_first:  # a node that begins has just looked
-                    await self._told(self._policies.look, "the tempo could not be read")
+            if not self._has_seen_bar_before(window):
+                if is_new_bar and not is_first:  # a starting node has just read it
+                    await self._run_duty(self._policies.look, "tempo not readable")
                 return
-            await (self._begin_bar() if is_new_bar else self._told(self._lead, _NOT_LED))
-            if self._reported_ms < window.start_ms <= now_ms - self._patience_ms:
+            await (self._begin_bar() if is_new_bar else self._run_duty(self._lead, _LEAD_FAILURE))
+            if self._reported_ms < window.start_ms <= now_ms - self._report_delay_ms:
                 self._reported_ms = window.start_ms
-                await self._told(self._report, "the last bar could not be reported on")
+                await self._run_duty(self._report, "last bar not reported")
 
-    def _has_seen_a_bar_before(self, window: Window) -> bool:
-        """Whether this node has seen a whole bar, by the database's clock and not by its own."""
-        if self._came_ms is None and self._ground.clock.is_set:
-            self._came_ms = self._ground.times.now_ms
-        before = self._ground.timeline.window_at(window.start_ms - 1)
-        return self._came_ms is not None and self._came_ms <= before.start_ms
+    def _has_seen_bar_before(self, window: Window) -> bool:
+        """Return whether this node has seen a complete bar, by the database's clock."""
+        if self._joined_ms is None and self._context.clock.is_set:
+            self._joined_ms = self._context.times.now_ms
+        before = self._context.timeline.window_at(window.start_ms - 1)
+        return self._joined_ms is not None and self._joined_ms <= before.start_ms
 
     async def _begin_bar(self) -> None:
         for duty, failure in (
-            (self._policies.look, "the tempo could not be read"),
-            (self._lead, _NOT_LED),
-            (self._say, "nobody could be told by which tempo this node goes"),
-            (self._agree, "the tempos of other nodes could not be read"),
-            (self._help.close_due, "promises that are over could not be ended"),
+            (self._policies.look, "tempo not readable"),
+            (self._lead, _LEAD_FAILURE),
+            (self._announce_policy, "policy not announced"),
+            (self._agree, "policies of other nodes not readable"),
+            (self._help.close_due, "overdue promises not closed"),
         ):
-            await self._told(duty, failure)
+            await self._run_duty(duty, failure)
 
-    async def _told(self, duty: Duty, failure: str) -> None:
+    async def _run_duty(self, duty: Duty, failure: str) -> None:
         try:
             await duty()
         except (StaleIncarnation, StoreClosed):
@@ -131,71 +131,72 @@ class Conductor:
 
     @property
     def _lead_s(self) -> float:
-        """For how long this node leads unless it goes on: some bars, if those are of a middle length."""
-        bar_s = self._ground.entry.tempo.bar_ms / 1_000
-        return min(max(_LEAD_BARS * bar_s, _LEAST_LEAD_S), _MOST_LEAD_S)
+        """The lease of the leadership in seconds: some bars, within fixed bounds."""
+        bar_s = self._context.entry.tempo.bar_ms / 1_000
+        return min(max(_LEAD_BARS * bar_s, _MIN_LEAD_S), _MAX_LEAD_S)
 
     async def _lead(self) -> None:
         if await self._leadership.keep(self._lead_s):
             await self._policies.settle()
-            await self._tidying.run_once()
+            await self._pruner.run_once()
 
     # --- reports ---------------------------------------------------------------------------------
 
     @property
-    def _patience_ms(self) -> int:
-        """How long after a downbeat we report on the bar before: first the leader, then whoever is left."""
-        beat = self._ground.beat()
-        grace_ms = self._reverb.grace_ms
+    def _report_delay_ms(self) -> int:
+        """The delay of a report after its bar: the leader reports first, then the others."""
+        beat = self._context.beat()
+        grace_ms = self._bar_reporter.grace_ms
         return grace_ms if self._leadership.is_ours else min(grace_ms + beat.beat_ms, beat.bar_ms - grace_ms)
 
     async def _report(self) -> None:
-        await self._policies.look()  # a node that was cut off may not know where the bars lie
+        await self._policies.look()  # a node that was disconnected may not know the current bars
         may_miss = self._leadership.is_ours or await self._leadership.leader() is None
-        for report in await self._reverb.roll_up_due(may_miss=may_miss):
+        for report in await self._bar_reporter.roll_up_due(may_miss=may_miss):
             await self._controller.decide(report)
 
-    # --- agreeing --------------------------------------------------------------------------------
+    # --- agreement -------------------------------------------------------------------------------
 
-    async def _say(self) -> None:
-        entry = self._policies.announced.at(self._ground.times.now_ms)
-        if entry.policy_hash != self._said:
-            await self._policies.say(entry)
-            self._said = entry.policy_hash
+    async def _announce_policy(self) -> None:
+        entry = self._policies.announced.at(self._context.times.now_ms)
+        if entry.policy_hash != self._announced_hash:
+            await self._policies.write_pulse(entry)
+            self._announced_hash = entry.policy_hash
 
     async def _agree(self) -> None:
-        """Where nobody leads and nodes go by different policies, go by the one in the middle, and say so."""
-        ground = self._ground
-        now_ms = ground.times.now_ms
+        """Follow the median policy if there is no leader and the nodes follow different policies."""
+        context = self._context
+        now_ms = context.times.now_ms
         own = self._policies.announced.at(now_ms)
-        seen = {own.policy_hash: own, **await self._said_by_others()}
-        if len(seen) == 1 or await self._leadership.leader() is not None:
-            self._differing_since_ms = None
+        by_hash = {own.policy_hash: own, **await self._policies_of_others()}
+        if len(by_hash) == 1 or await self._leadership.leader() is not None:
+            self._disagreeing_since_ms = None
             if self._pulse.source is TempoSource.MEDIAN:
-                _log.info("nodes go by the same policy again, or one leads")
-                self._pulse.source, ground.plan = TempoSource.POLICY, self._policies.announced
+                _log.info("policies agree again, or a leader is present")
+                self._pulse.source, context.plan = TempoSource.POLICY, self._policies.announced
             return
-        if self._differing_since_ms is None:
-            self._differing_since_ms = now_ms
-        middle = median(list(seen.values()))
-        is_old = now_ms - self._differing_since_ms >= _DIFFER_BARS * own.tempo.bar_ms
-        if is_old and middle.policy_hash != ground.entry.policy_hash:
+        if self._disagreeing_since_ms is None:
+            self._disagreeing_since_ms = now_ms
+        middle = median(list(by_hash.values()))
+        is_old = now_ms - self._disagreeing_since_ms >= _DISAGREEMENT_BARS * own.tempo.bar_ms
+        if is_old and middle.policy_hash != context.entry.policy_hash:
             _log.warning(
-                "nobody leads and nodes go by %d policies: the middle one is followed, %g beats a minute",
-                *(len(seen), middle.tempo.bpm),
+                "policies differ without a leader, following the median: policies=%d bpm=%g",
+                len(by_hash),
+                middle.tempo.bpm,
             )
-            self._pulse.source, ground.plan = TempoSource.MEDIAN, Plan(middle)
+            self._pulse.source, context.plan = TempoSource.MEDIAN, Plan(middle)
 
-    async def _said_by_others(self) -> dict[str, PlanEntry]:
-        said = await self._policies.said()
-        said.pop(self._ground.node_id, None)
-        if not said:
+    async def _policies_of_others(self) -> dict[str, PlanEntry]:
+        policies = await self._policies.read_pulses()
+        policies.pop(self._context.node_id, None)
+        if not policies:
             return {}
         live = {node.node_id for node in await self._nodes.live_nodes_from_db()}
-        # Who goes by what held before has not heard of it yet, and does not disagree.
-        known = {entry.policy_hash for entry in self._policies.announced.entries}
+        # A node on an earlier announced policy is only behind; it does not disagree.
+        announced_hashes = {entry.policy_hash for entry in self._policies.announced.entries}
         return {
             entry.policy_hash: entry
-            for node_id, entry in said.items()
-            if node_id in live and entry.policy_hash not in known
+            for node_id, entry in policies.items()
+            if node_id in live and entry.policy_hash not in announced_hashes
         }

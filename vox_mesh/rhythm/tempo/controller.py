@@ -1,4 +1,4 @@
-"""The controller: has the tempo follow the load, if the policy wants that, and the log tell why."""
+"""The tempo controller: adapts the tempo to the load if the policy enables it, and logs each decision."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from vox_mesh.store.script import Op, Script
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("tempo_control")
-_IN_TOUCH: Final = ("closed", "off")
+_CONNECTED_CIRCUITS: Final = ("closed", "off")
 _BREAKER_OPEN: Final = "breaker open"
-_MOST: Final = 1_000
+_MAX_REPLAYED: Final = 1_000
 
 
 class _LastDecision(NamedTuple):
-    """The last decision, as whoever makes the next one must know it."""
+    """The last decision, with all that the next one depends on."""
 
     policy: JsonObject
     state: ControlState
@@ -38,50 +38,50 @@ class _LastDecision(NamedTuple):
 
 
 class TempoController:
-    """Decides once for each bar, on the node that leads. Its memory is the log: any leader goes on there."""
+    """Decides once per bar, on the leader. Its state is in the op log, where a new leader continues."""
 
-    def __init__(self, ground: RhythmContext, policies: Policies, leadership: Leadership) -> None:
-        self._ground = ground
+    def __init__(self, context: RhythmContext, policies: Policies, leadership: Leadership) -> None:
+        self._context = context
         self._policies = policies
         self._leadership = leadership
         self._last: _LastDecision | None = None
-        self._token: int | None = None  # under which that was known
+        self._token: int | None = None  # the fencing token under which `_last` was read
 
     async def decide(self, report: BarReport) -> TempoDecision | None:
-        """Decide by the report of the bar that has just ended; `None` if there is nothing to decide.
+        """Decide from the report of the bar that has just ended; return `None` if there is nothing to decide.
 
-        A bar that is as the one before, and moves nothing, repeats its decision: that is not written again.
+        A decision that changes nothing and equals the previous one is not written again.
         """
-        ground, head = self._ground, self._policies.announced.head
-        now_ms = ground.times.now_ms
-        is_of_last_bar = report.end_ms == ground.timeline.window_at(now_ms).start_ms
+        context, head = self._context, self._policies.announced.head
+        now_ms = context.times.now_ms
+        is_of_last_bar = report.end_ms == context.timeline.window_at(now_ms).start_ms
         is_first = report.revision == 1 and not report.is_missing
         if not (head.policy.adaptation.enable and self._leadership.is_ours and is_of_last_bar and is_first):
             return None
-        if ground.store.circuit not in _IN_TOUCH:  # nothing can be written, and nothing changes
+        if context.store.circuit not in _CONNECTED_CIRCUITS:  # offline: nothing can be written or changed
             return control.decide(head.policy, self._state(head), report.readings(_BREAKER_OPEN), now_ms)
-        ground.clock.refuse_if_off()
+        context.clock.refuse_if_off()
         await self._recall()
         head = self._policies.announced.head
         before, readings = self._state(head), report.readings(_incident(report))
         entry = self._policies.next(head.policy, head.tempo.bpm, "")
         decision = control.decide(head.policy, before, readings, now_ms, entry.anchor_ms)
-        now = _LastDecision(control.decisive(head.policy), decision.state, readings, decision.reason)
-        if now == self._last:
+        decided = _LastDecision(control.decisive(head.policy), decision.state, readings, decision.reason)
+        if decided == self._last:
             return decision
         entry = replace(entry, tempo=replace(entry.tempo, bpm=decision.bpm), reason=decision.reason)
-        said = control.record(head.policy, before, decision, now_ms, entry.anchor_ms)
-        self._last = None  # until it is known what became of this one
+        payload = control.record(head.policy, before, decision, now_ms, entry.anchor_ms)
+        self._last = None  # unknown until the write is confirmed
         try:
-            await ground.store.write(self._script(entry, canonical(said), is_change=decision.is_change))
+            await context.store.write(self._script(entry, canonical(payload), is_change=decision.is_change))
         except Refused as refused:
             if refused.reason not in OVERTAKEN:
                 raise
-            _log.info("the tempo is not changed to %g: another one was announced", decision.bpm)
+            _log.info("tempo change dropped, another was announced: bpm=%g", decision.bpm)
             return None
-        self._last = now
+        self._last = decided
         if decision.is_change:
-            _log.info("the tempo goes from %g to %g: %s", before.bpm, decision.bpm, decision.reason)
+            _log.info("tempo changed: from=%g to=%g reason=%s", before.bpm, decision.bpm, decision.reason)
             await self._policies.look()
         return decision
 
@@ -90,40 +90,40 @@ class TempoController:
         op = Op(TEMPO_DECISION, payload)
         return Script(self._leadership.guard(), *announcement, key=entry.op_id, op=op)
 
-    # --- what was decided before -----------------------------------------------------------------
+    # --- earlier decisions -----------------------------------------------------------------------
 
     async def _recall(self) -> None:
-        """Learn where the last leader stopped; this one knows as long as nobody else has led."""
+        """Read the last leader's decision, unless this node has led without interruption."""
         token = self._leadership.fence_token
         if self._last is not None and token == self._token:
             return
         self._last, self._token = None, token
         await self._policies.look(fresh=True)
-        for entry in await self._recorded(1, fresh=True):
+        for entry in await self._read_decisions(1, fresh=True):
             payload = parse(entry.payload)
             try:
                 state, readings = control.state_after(payload), control.readings_of(payload)
                 self._last = _LastDecision(payload["policy"], state, readings, payload["reason"])
             except (KeyError, TypeError, ValueError) as error:
-                _log.warning("the last decision on the tempo is not understood here: %s", error)
+                _log.warning("last tempo decision not readable by this version: %s", error)
 
     def _state(self, head: PlanEntry) -> ControlState:
-        """Where to go on: from the last decision, unless somebody has set a tempo or a policy since."""
+        """Return the state to continue from: the last decision's, unless a tempo or policy was set since."""
         last = self._last
         begun = ControlState.beginning(head.policy, head.tempo.bpm, head.anchor_ms)
         if last is None or last.policy != control.decisive(head.policy) or last.state.bpm != head.tempo.bpm:
             return begun
         return last.state
 
-    async def _recorded(self, last: int, *, fresh: bool = False) -> list[LogEntry]:
-        rows = await self._ground.store.read(_SQL["decisions"], (*self._ground.mesh, last), fresh=fresh)
+    async def _read_decisions(self, last: int, *, fresh: bool = False) -> list[LogEntry]:
+        rows = await self._context.store.read(_SQL["decisions"], (*self._context.mesh, last), fresh=fresh)
         return [LogEntry._make(row) for row in rows]
 
-    async def replayed(self, last: int = _MOST) -> list[Divergence]:
-        """Make the last decisions again from what the log says of them; where one differs."""
-        return list(control.replay(reversed(await self._recorded(last))))
+    async def replayed(self, last: int = _MAX_REPLAYED) -> list[Divergence]:
+        """Recompute the last decisions from the log and return the divergences."""
+        return list(control.replay(reversed(await self._read_decisions(last))))
 
 
 def _incident(report: BarReport) -> str | None:
-    """What freezes the tempo. That nobody leads does too: then nobody is here to ask."""
+    """Return the incident that freezes the tempo, if any. A missing leader freezes it too."""
     return "alarm:" + ",".join(alarm.name for alarm in report.alarms) if report.alarms else None

@@ -1,4 +1,4 @@
-"""Policies: which tempo holds when, read from the database and announced there."""
+"""Tempo policies: which tempo is in force when, as read from and announced in the database."""
 
 from __future__ import annotations
 
@@ -23,72 +23,74 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("tempo")
 _MARGIN_MS: Final = 1_000
-"""For the way to the database, and for clocks."""
+"""Allowance for the round trip to the database and for clock differences."""
 
-_TRIES: Final = 8
+_MAX_TRIES: Final = 8
 
 
 class Policies:
     """Reads and announces policies."""
 
-    def __init__(self, ground: RhythmContext, built_in: TempoPolicy) -> None:
-        self._ground = ground
+    def __init__(self, context: RhythmContext, built_in: TempoPolicy) -> None:
+        self._context = context
         self._first = PlanEntry.of(built_in)
-        self._seen: Row | None = None
+        self._extent: Row | None = None
         self._rows: dict[str, PlanEntry] = {}
-        self.announced = ground.plan
-        """What was announced, as far as it is known here; the ground has it, unless nodes disagree."""
+        self.announced = context.plan
+        """The announced plan as known to this node; the context follows it, unless nodes disagree."""
         self.lost: list[PlanEntry] = []
-        """What was in force, and is not in the database any more."""
+        """Entries that were in force and are missing from the database."""
 
     async def look(self, *, fresh: bool = False) -> Plan:
-        """Learn what was announced, if that has changed. What was known stays so, also if its row is gone."""
-        store, mesh = self._ground.store, self._ground.mesh
-        (seen,) = await store.read(_SQL["extent"], mesh, fresh=fresh)
-        if seen != self._seen:
+        """Read the announced entries if they have changed. Known entries stay even if their rows are gone."""
+        store, mesh = self._context.store, self._context.mesh
+        (extent,) = await store.read(_SQL["extent"], mesh, fresh=fresh)
+        if extent != self._extent:
             rows = await store.read(_SQL["entries"], mesh, fresh=fresh)
-            self._learn([entry for row in rows if (entry := _entry_of(row)) is not None])
-            self._seen = seen
+            self._learn([entry for row in rows if (entry := _parse_row(row)) is not None])
+            self._extent = extent
         return self.announced
 
     def _learn(self, entries: Sequence[PlanEntry]) -> None:
-        there = {entry.op_id: entry for entry in entries}
-        oldest_ms = min((entry.anchor_ms for entry in entries), default=-1)  # what was before is forgotten
+        by_op_id = {entry.op_id: entry for entry in entries}
+        oldest_ms = min((entry.anchor_ms for entry in entries), default=-1)  # older ones were pruned
         self.lost = [
-            entry for op_id, entry in self._rows.items() if op_id not in there and entry.anchor_ms > oldest_ms
+            entry
+            for op_id, entry in self._rows.items()
+            if op_id not in by_op_id and entry.anchor_ms > oldest_ms
         ]
         plan = Plan(self._first, (*entries, *self.lost)) if entries or self.lost else self.announced
         fitting = [entry for entry in Plan(self._first, entries).entries if entry.op_id]
         if self.lost and not all(entry in plan.entries for entry in fitting):
-            _log.warning("tempos that got lost do not fit what was announced since, and are given up")
+            _log.warning("lost tempos dropped: they do not fit later announcements")
             self.lost, plan = [], Plan(self._first, entries)
         if left_out := len(entries) + len(self.lost) - sum(bool(entry.op_id) for entry in plan.entries):
-            _log.warning("%d tempos that were announced begin on no downbeat, and are left out", left_out)
-        self._rows = there | {entry.op_id: entry for entry in self.lost}
-        self._ground.newest_ms = max((entry.anchor_ms for entry in self._rows.values()), default=-1)
+            _log.warning("tempos ignored, not anchored on a downbeat: count=%d", left_out)
+        self._rows = by_op_id | {entry.op_id: entry for entry in self.lost}
+        self._context.newest_ms = max((entry.anchor_ms for entry in self._rows.values()), default=-1)
         self._follow(plan)
 
     def _follow(self, plan: Plan) -> None:
         before, self.announced = self.announced, plan
-        if self._ground.plan is before:
-            self._ground.plan = plan
+        if self._context.plan is before:
+            self._context.plan = plan
 
     # --- announcing ------------------------------------------------------------------------------
 
     async def set(self, policy: TempoPolicy, reason: str = "set by hand") -> PlanEntry:
-        """Have a policy in force from a downbeat on that is two bars ahead, on every node; its entry.
+        """Announce a policy that takes effect on every node at a downbeat two bars ahead; return its entry.
 
-        Where no node lives there is nobody who must hear of it first: then it is in force at once.
+        If no node is alive, it takes effect at once.
         """
-        self._ground.clock.refuse_if_off()
-        for _ in range(_TRIES):
+        self._context.clock.refuse_if_off()
+        for _ in range(_MAX_TRIES):
             await self.look(fresh=True)
             is_alone = not (
-                await self._ground.store.read(_SQL["is_inhabited"], self._living, fresh=True)
+                await self._context.store.read(_SQL["is_inhabited"], self._liveness_values, fresh=True)
             ).value
             entry = self.next(policy, policy.initial_bpm, reason, is_alone=is_alone)
             try:
-                await self._ground.store.write(self._script(entry, self.announcement(entry)))
+                await self._context.store.write(self._script(entry, self.announcement(entry)))
             except Refused as refused:
                 if refused.reason not in OVERTAKEN:
                     raise
@@ -98,26 +100,30 @@ class Policies:
         raise Contended("others announce tempos all the time", hint="try again")
 
     @property
-    def _living(self) -> tuple[str, str, float]:
-        return (*self._ground.mesh, DEAD_AFTER_TICKS)
+    def _liveness_values(self) -> tuple[str, str, float]:
+        return (*self._context.mesh, DEAD_AFTER_TICKS)
 
     def next(self, policy: TempoPolicy, bpm: float, reason: str, *, is_alone: bool = False) -> PlanEntry:
-        """The entry with which a policy would follow what is known here, if it is announced at once."""
-        plan, ground = self.announced, self._ground
-        anchor_ms = plan.head.tempo.beat_at(ground.times.now_ms).window_ms
+        """Return the entry with which a policy would follow the known plan if announced now."""
+        plan, context = self.announced, self._context
+        anchor_ms = plan.head.tempo.beat_at(context.times.now_ms).window_ms
         if not is_alone or anchor_ms <= plan.head.anchor_ms:
-            anchor_ms = plan.next_anchor_ms(ground.times.now_ms, _MARGIN_MS, ground.newest_ms + 1)
+            anchor_ms = plan.next_anchor_ms(context.times.now_ms, _MARGIN_MS, context.newest_ms + 1)
         entry = plan.followed_by(policy, bpm, anchor_ms, reason)
-        return replace(entry, op_id=new_key(), hlc=str(ground.clock.tick()), announced_ms=ground.times.now_ms)
+        return replace(
+            entry, op_id=new_key(), hlc=str(context.clock.tick()), announced_ms=context.times.now_ms
+        )
 
     def announcement(self, entry: PlanEntry) -> Sequence[Statement]:
-        """The statements that announce it; refused if somebody was quicker, or it is too late for that."""
-        ground = self._ground
-        lead_ms = self.announced.lead_ms(ground.times.now_ms)
+        """Return the statements that announce an entry; refused if another came first or it is too late."""
+        context = self._context
+        lead_ms = self.announced.lead_ms(context.times.now_ms)
         return (
-            nothing_else(ground),
+            refuse_if_announced(context),
             Statement(
-                _SQL["refuse_if_late"], (*self._living, entry.anchor_ms, lead_ms), refusal="tempo_late"
+                _SQL["refuse_if_late"],
+                (*self._liveness_values, entry.anchor_ms, lead_ms),
+                refusal="tempo_late",
             ),
             self._row(entry),
         )
@@ -125,78 +131,80 @@ class Policies:
     def _row(self, entry: PlanEntry) -> Statement:
         tempo = entry.tempo
         values = (
-            *(*self._ground.mesh, entry.anchor_ms, entry.policy_hash, entry.policy.cluster_id),
+            *(*self._context.mesh, entry.anchor_ms, entry.policy_hash, entry.policy.cluster_id),
             *(tempo.bpm, tempo.bar_len, entry.first_bar, canonical(entry.policy.document())),
             *(entry.reason, entry.op_id, entry.hlc, entry.announced_ms),
         )
         return Statement(_SQL["announce"], values)
 
     async def settle(self) -> None:
-        """As the leader, write what others can't know: a policy of our own settings, and what got lost.
+        """As the leader, write the policy of the local settings and entries that the database lost.
 
-        Tempos get lost when an older copy of the database is restored; they were in force all the same.
+        Entries are lost when an older copy of the database is restored; they were in force nevertheless.
         """
         first = self.announced.entries[0]
         if not self._rows and first.policy != self._first.policy:
-            said = replace(
-                first, reason="of the leader's settings", op_id=new_key(), hlc=str(self._ground.clock.tick())
+            entry = replace(
+                first, reason="of the leader's settings", op_id=new_key(), hlc=str(self._context.clock.tick())
             )
-            await self._ground.store.write(self._script(said, (nothing_else(self._ground), self._row(said))))
-            self._learn([said])
+            await self._context.store.write(
+                self._script(entry, (refuse_if_announced(self._context), self._row(entry)))
+            )
+            self._learn([entry])
         if self.lost:
-            await self.look(fresh=True)  # our copy of the database may only be behind
+            await self.look(fresh=True)  # the local replica may only be behind
         if self.lost:
-            _log.warning("%d tempos that were announced have got lost, and are written again", len(self.lost))
-            await self._ground.store.write(Script(*(self._row(entry) for entry in self.lost)))
-            self._seen = None
+            _log.warning("lost tempos written again: count=%d", len(self.lost))
+            await self._context.store.write(Script(*(self._row(entry) for entry in self.lost)))
+            self._extent = None
 
     def _script(self, entry: PlanEntry, statements: Sequence[Statement]) -> Script:
-        said = {
+        payload = {
             "anchor_ms": entry.anchor_ms,
             "policy": entry.policy.document(),
             "policy_hash": entry.policy_hash,
             "reason": entry.reason,
             "tempo_bpm": entry.tempo.bpm,
         }
-        return Script(*statements, key=entry.op_id, op=Op(SET_TEMPO, canonical(said), signed=True))
+        return Script(*statements, key=entry.op_id, op=Op(SET_TEMPO, canonical(payload), signed=True))
 
-    # --- who goes by what ------------------------------------------------------------------------
+    # --- policies of nodes -----------------------------------------------------------------------
 
-    async def say(self, entry: PlanEntry) -> None:
-        """Have all know by which policy this node goes."""
-        ground, tempo = self._ground, entry.tempo
-        said = (canonical(entry.policy.document()), tempo.bpm, tempo.bar_len, tempo.anchor_ms)
-        values = (*ground.mesh, ground.node_id, *said, str(ground.clock.tick()))
-        await ground.store.write(Script(Statement(_SQL["say_pulse"], values)))
+    async def write_pulse(self, entry: PlanEntry) -> None:
+        """Write which policy this node follows."""
+        context, tempo = self._context, entry.tempo
+        policy = (canonical(entry.policy.document()), tempo.bpm, tempo.bar_len, tempo.anchor_ms)
+        values = (*context.mesh, context.node_id, *policy, str(context.clock.tick()))
+        await context.store.write(Script(Statement(_SQL["say_pulse"], values)))
 
-    async def said(self) -> dict[str, PlanEntry]:
-        """By which policy each node goes, as far as our copy of the database shows."""
-        rows = await self._ground.store.read(_SQL["pulses"], self._ground.mesh)
-        return {row["node_id"]: entry for row in rows if (entry := _goes_by(row)) is not None}
+    async def read_pulses(self) -> dict[str, PlanEntry]:
+        """Return the policy each node follows, as the local replica shows it."""
+        rows = await self._context.store.read(_SQL["pulses"], self._context.mesh)
+        return {row["node_id"]: entry for row in rows if (entry := _parse_entry(row)) is not None}
 
 
 OVERTAKEN: Final = ("tempo_overtaken", "tempo_late")
 
 
-def nothing_else(ground: RhythmContext) -> Statement:
-    """Lets a script go on only if nothing was announced that is not known here."""
+def refuse_if_announced(context: RhythmContext) -> Statement:
+    """Return a guard that refuses the script if an announcement unknown to this node exists."""
     return Statement(
-        _SQL["refuse_if_announced_after"], (*ground.mesh, ground.newest_ms), refusal="tempo_overtaken"
+        _SQL["refuse_if_announced_after"], (*context.mesh, context.newest_ms), refusal="tempo_overtaken"
     )
 
 
-def _goes_by(row: Row) -> PlanEntry | None:
-    """The policy and the tempo of a row; `None`, and a warning, if they are not understood here."""
+def _parse_entry(row: Row) -> PlanEntry | None:
+    """Return the policy and tempo of a row; log a warning and return `None` if they are not readable."""
     try:
         policy = TempoPolicy.of_document(parse(row["document"]))
         return PlanEntry(policy, Tempo(row["tempo_bpm"], row["bar_len_beats"], row["anchor_ms"]))
     except BadValue as error:
-        _log.warning("a tempo is not understood here: %s", error.line)
+        _log.warning("tempo not readable by this version: %s", error.line)
         return None
 
 
-def _entry_of(row: Row) -> PlanEntry | None:
-    entry = _goes_by(row)
+def _parse_row(row: Row) -> PlanEntry | None:
+    entry = _parse_entry(row)
     if entry is None:
         return None
     rest = {name: row[name] for name in ("first_bar", "reason", "op_id", "hlc", "announced_ms")}

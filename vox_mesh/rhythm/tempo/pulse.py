@@ -1,4 +1,4 @@
-"""The pulse: tells each beat, when it begins, to whoever listens here. Nobody else is asked for it."""
+"""The pulse: yields each beat when it begins to local listeners, derived from the clock alone."""
 
 from __future__ import annotations
 
@@ -16,68 +16,70 @@ from vox_mesh.rhythm.context import RhythmContext
 
 _log = logging.getLogger(__name__)
 
-_MOST_BARS: Final = 1_000
-"""A clock that jumps further than this begins anew: nobody wants the downbeats of a month at once."""
+_MAX_JUMP_BARS: Final = 1_000
+"""After a larger clock jump the pulse restarts instead of yielding all missed downbeats."""
 
-_KEPT: Final = _MOST_BARS + 256
-"""The frames kept for a slow listener, which misses the oldest beyond that. The downbeats of one jump fit."""
+_MAX_QUEUED_FRAMES: Final = _MAX_JUMP_BARS + 256
+"""How many frames are queued for a slow listener before it misses the oldest. One jump's downbeats fit."""
 
-_LATE_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
+_LATENESS_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
 class _Listener:
-    """One who listens."""
+    """A queue of frames for one consumer."""
 
     def __init__(self) -> None:
-        self._frames: deque[BeatFrame] = deque(maxlen=_KEPT)
-        self._came = asyncio.Event()
-        self._is_over = False
+        self._frames: deque[BeatFrame] = deque(maxlen=_MAX_QUEUED_FRAMES)
+        self._changed = asyncio.Event()
+        self._is_closed = False
 
-    def tell(self, frame: BeatFrame) -> None:
+    def put(self, frame: BeatFrame) -> None:
         self._frames.append(frame)
-        self._came.set()
+        self._changed.set()
 
-    def end(self) -> None:
-        self._is_over = True
-        self._came.set()
+    def close(self) -> None:
+        self._is_closed = True
+        self._changed.set()
 
     async def next(self) -> BeatFrame | None:
-        """The next frame; `None`: there are no more."""
+        """Return the next frame, or `None` at the end."""
         while not self._frames:
-            if self._is_over:
+            if self._is_closed:
                 return None
-            self._came.clear()
-            await self._came.wait()
+            self._changed.clear()
+            await self._changed.wait()
         return self._frames.popleft()
 
 
 class Pulse:
-    """Derives beats from the clock, for as long as anybody listens."""
+    """Derives beats from the clock while there are listeners."""
 
-    def __init__(self, ground: RhythmContext) -> None:
-        self._ground = ground
+    def __init__(self, context: RhythmContext) -> None:
+        self._context = context
         self._listeners: set[_Listener] = set()
-        self._beating: asyncio.Task[None] | None = None
+        self._beat_task: asyncio.Task[None] | None = None
         self.source = TempoSource.POLICY
-        """Where the tempo is from."""
-        self.lateness = Histogram(_LATE_S)
-        """How long after they had begun beats were told."""
+        """Which plan the tempo comes from."""
+        self.lateness = Histogram(_LATENESS_BUCKETS_S)
+        """How long after their beginning beats were yielded, in seconds."""
 
     def frame(self, at_ms: int | None = None) -> BeatFrame:
-        """The beat of a moment, or of now."""
-        return self._frame(self._ground.beat(at_ms))
+        """Return the frame of the beat at a time, by default now."""
+        return self._frame(self._context.beat(at_ms))
 
     def _frame(self, beat: Beat) -> BeatFrame:
-        ground = self._ground
-        return BeatFrame.of(beat, ground.plan.at(beat.epoch_ms), str(ground.clock.tick()), self.source)
+        context = self._context
+        return BeatFrame.of(beat, context.plan.at(beat.epoch_ms), str(context.clock.tick()), self.source)
 
     async def beats(self) -> AsyncGenerator[BeatFrame, None]:
-        """Each beat from now on, when it begins; of what a jump of the clock left out, only the downbeats."""
+        """Yield each beat when it begins; of beats skipped by a clock jump, only the downbeats."""
         listener = _Listener()
         self._listeners.add(listener)
-        if self._beating is None:
-            beating = self._ground.store.faults.keep_running("pulse", self._beat)
-            self._beating = asyncio.create_task(beating, name="vox-mesh-pulse", context=detached_context())
+        if self._beat_task is None:
+            beat_loop = self._context.store.faults.keep_running("pulse", self._beat)
+            self._beat_task = asyncio.create_task(
+                beat_loop, name="vox-mesh-pulse", context=detached_context()
+            )
         try:
             while (frame := await listener.next()) is not None:
                 yield frame
@@ -87,36 +89,34 @@ class Pulse:
                 self._stop()
 
     def _stop(self) -> None:
-        beating, self._beating = self._beating, None
-        if beating is not None:
-            beating.cancel()
+        beat_task, self._beat_task = self._beat_task, None
+        if beat_task is not None:
+            beat_task.cancel()
 
     async def close(self) -> None:
-        """Tell nothing more: whoever listens has heard the last beat."""
+        """Stop the pulse and end all listeners."""
         self._stop()
         for listener in self._listeners:
-            listener.end()
+            listener.close()
 
     async def _beat(self) -> None:
-        ground = self._ground
-        metronome = Metronome(told_ms := ground.beat().epoch_ms)
+        context = self._context
+        metronome = Metronome(last_ms := context.beat().epoch_ms)
         while True:
-            await ground.times.until(ground.timeline.beat_at(told_ms).ends_ms, or_set_back=True)
-            now_ms = ground.times.now_ms
-            if told_ms - now_ms > ground.beat(now_ms).bar_ms:
+            await context.times.until(context.timeline.beat_at(last_ms).ends_ms, or_set_back=True)
+            now_ms = context.times.now_ms
+            if last_ms - now_ms > context.beat(now_ms).bar_ms:
+                _log.warning("clock set back, pulse restarts: seconds=%d", (last_ms - now_ms) / 1_000)
+                metronome = Metronome(last_ms := context.beat(now_ms).epoch_ms)
+            if context.timeline.bars_between(last_ms, now_ms) > _MAX_JUMP_BARS:
                 _log.warning(
-                    "the clock was set back by %d s: beats are told anew", (told_ms - now_ms) / 1_000
+                    "clock jumped ahead, beats skipped: seconds=%d",
+                    (now_ms - last_ms) / 1_000,
                 )
-                metronome = Metronome(told_ms := ground.beat(now_ms).epoch_ms)
-            if ground.timeline.bars_between(told_ms, now_ms) > _MOST_BARS:
-                _log.warning(
-                    "the clock has jumped by %d s: the beats in between are left out",
-                    (now_ms - told_ms) / 1_000,
-                )
-                metronome = Metronome(ground.beat(now_ms).window_ms - 1)
-            for beat in metronome.beats(ground.timeline, now_ms):
-                told_ms = beat.epoch_ms
+                metronome = Metronome(context.beat(now_ms).window_ms - 1)
+            for beat in metronome.beats(context.timeline, now_ms):
+                last_ms = beat.epoch_ms
                 frame = self._frame(beat)
-                self.lateness.observe((now_ms - told_ms) / 1_000)
+                self.lateness.observe((now_ms - last_ms) / 1_000)
                 for listener in self._listeners:
-                    listener.tell(frame)
+                    listener.put(frame)

@@ -1,4 +1,4 @@
-"""Waiting by the mesh's clock: for a moment, or no longer than until one."""
+"""Waiting by the mesh's clock."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Final
 
 from vox_mesh.nodes.clock import MeshClock
 
-_LONGEST_S: Final = 60.0
-"""After so long the clock is looked at again: the database's may have been set."""
+_MAX_SLEEP_S: Final = 60.0
+"""The longest sleep before the clock is read again: the database's clock may have been set."""
 
 
 class Times:
-    """What time it is, and how to wait for another. Where a clock is turned by hand, `turned` wakes all."""
+    """The current time and timers on it. After a clock is set by hand, call `notify_clock_set`."""
 
     def __init__(self, clock: MeshClock) -> None:
         self._clock = clock
-        self._turned = asyncio.Event()
+        self._clock_set = asyncio.Event()
 
     @property
     def now_ms(self) -> int:
-        """The database's time, as far as it is known here."""
+        """The database's time, as known to this node."""
         return self._clock.now_ms
 
-    def turned(self) -> None:
-        """The clock was turned, and timers know nothing of it."""
-        self._turned.set()
-        self._turned = asyncio.Event()
+    def notify_clock_set(self) -> None:
+        """Wake all timers: the clock was set."""
+        self._clock_set.set()
+        self._clock_set = asyncio.Event()
 
     async def until(self, at_ms: int, *, or_set_back: bool = False) -> None:
-        """Wait for a moment; or no longer than until the clock was set back."""
+        """Wait until a time; with `or_set_back`, at most until the clock is set back."""
         left_ms = at_ms - self._clock.now_ms
         while left_ms > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left_ms / 1_000, _LONGEST_S)):
-                    await self._turned.wait()
+                async with asyncio.timeout(min(left_ms / 1_000, _MAX_SLEEP_S)):
+                    await self._clock_set.wait()
             before_ms, left_ms = left_ms, at_ms - self._clock.now_ms
             if or_set_back and left_ms > before_ms:
                 return
 
     @asynccontextmanager
     async def limit(self, at_ms: int) -> AsyncIterator[asyncio.Timeout]:
-        """Cut the block off at a moment, with `TimeoutError`; `expired()` tells whether that was it."""
+        """Cancel the block at a time, with `TimeoutError`; `expired()` is true if this limit did it."""
         async with asyncio.timeout(None) as timeout:
             alarm = asyncio.create_task(self._cut_off(at_ms, timeout), name="vox-mesh-beat-limit")
             try:
