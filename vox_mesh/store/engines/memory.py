@@ -75,6 +75,8 @@ class SharedMemory(MemoryEngine):
     With the `image` of another database, it starts with the content of that one.
     """
 
+    is_remote: bool = False
+
     def __init__(self, now_ms: Callable[[], int], image: bytes | None = None) -> None:
         from vox_mesh.store.engines.sqlite_clock import SqliteClock
 
@@ -82,7 +84,6 @@ class SharedMemory(MemoryEngine):
         super().__init__()
         if image is not None:
             self._connection.deserialize(image)
-        self.is_remote = False
         self.changes = Changes()
         self.keys: dict[str, SigningKey] = {}
         self.memories: dict[str, StoreMemory] = {}
