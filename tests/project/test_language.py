@@ -22,11 +22,11 @@ _AVOIDED: Final = (
 _WORDS: Final = re.compile(rf"(?<!\w)({'|'.join(_AVOIDED)})(?!\w)", re.IGNORECASE)
 
 _LIMITS: Final = {
-    "vox_mesh": 1_205,
+    "vox_mesh": 327,
     "sql": 135,
-    "docs": 335,
-    "tests": 1_400,
-    "proof": 330,
+    "docs": 325,
+    "tests": 1_365,
+    "proof": 322,
     "bench": 95,
     "tools": 71,
     "deploy": 18,

@@ -96,9 +96,9 @@ class DialogPage(Dialog[str]):
         Binding("escape,enter,q,question_mark", "dismiss_it", show=False),
     ]
     DEFAULT_CSS = """
-    Page > Vertical { width: 92%; height: 90%; border: round ansi_cyan; }
-    Page VerticalScroll { height: 1fr; max-height: 100%; width: 1fr; scrollbar-size: 1 1; }
-    Page Static { width: 1fr; }
+    DialogPage > Vertical { width: 92%; height: 90%; border: round ansi_cyan; }
+    DialogPage VerticalScroll { height: 1fr; max-height: 100%; width: 1fr; scrollbar-size: 1 1; }
+    DialogPage Static { width: 1fr; }
     """
 
     def __init__(self, title: str, told: Sequence[str]) -> None:

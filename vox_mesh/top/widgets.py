@@ -54,7 +54,7 @@ class TextLine(Widget):
 class TableWidget(Widget, can_focus=True):
     """A panel: its title with a summary, and below it the rows, of which one is selected."""
 
-    DEFAULT_CSS = "Table { height: 1fr; width: 1fr; }"
+    DEFAULT_CSS = "TableWidget { height: 1fr; width: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
         Binding("down,j", "move(1)", show=False),
