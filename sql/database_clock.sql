@@ -7,15 +7,17 @@ FROM database_clock
 -- name: first_look
 -- The same for a node that starts, and what tells it that the clock was set. `step_ms`: a step that another node has
 -- just noticed, and that is not decided yet. A witness says when by its own count, so what it says is new if that is
--- about the time that it expects. `newest_ms`: the newest heartbeat, if it lies ahead of the clock by more than ?1.
+-- about the time that it expects. `newest_ms`: the newest heartbeat, if most of those that are not too old (?2 ticks)
+-- lie ahead of the clock by more than ?1. A single one may have been written while the clock was ahead.
 SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch, (
         SELECT w.low_ms FROM clock_witnesses AS w
         WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
           AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND 5000
         ORDER BY w.seen_ms DESC LIMIT 1
     ) AS step_ms, (
-        SELECT max(h.last_seen_ms) FROM mesh_heartbeats AS h
-        WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS + ?1
+        SELECT iif(2 * sum(h.last_seen_ms > NOW_MS + ?1) > count(*), max(h.last_seen_ms), NULL)
+        FROM mesh_heartbeats AS h
+        WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - ?2 * h.tick_ms
     ) AS newest_ms
 FROM database_clock
 

@@ -251,7 +251,7 @@ def _walk(opened: Open, examples: int, steps: int) -> None:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two steps a machine under load may do nothing for a while: nobody is taken for dead."""
     for module in (queue, request):
-        monkeypatch.setattr(module, "ALIVE", _LONG)
+        monkeypatch.setattr(module, "WAITER_LEASE", _LONG)
 
 
 class _InMemory:

@@ -141,14 +141,14 @@ async def test_each_sign_of_life_moves_alone(node: MeshNode, clock: Clock) -> No
     assert (own.is_consuming, own.is_progressing) == (False, False)
 
     consumed_at = node.clock.now_ms
-    node.presence.record_consuming()
+    node.presence.consumed()
     await node.run_once()
     own = await _own(node)
     assert (own.consuming_ms, own.progressing_ms) == (consumed_at, None)
     assert (own.is_consuming, own.is_progressing) == (True, False)
 
     _move_to(clock, node, consumed_at + 1_000)
-    node.presence.record_progress()
+    node.presence.progressed()
     await node.run_once()
     own = await _own(node)
     assert (own.consuming_ms, own.progressing_ms) == (consumed_at, consumed_at + 1_000)

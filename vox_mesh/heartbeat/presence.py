@@ -80,11 +80,11 @@ class Presence:
         self.vitals: Callable[[], Vitals] = Vitals
         """Returns the health of this node; set by the health checks."""
 
-    def record_consuming(self) -> None:
+    def consumed(self) -> None:
         """Record that this node still takes work."""
         self.activity.consuming_ms = self._clock.now_ms
 
-    def record_progress(self) -> None:
+    def progressed(self) -> None:
         """Record that this node's work progresses."""
         self.activity.progressing_ms = self._clock.now_ms
 

@@ -42,7 +42,7 @@ _WITNESS_COLUMNS: Final = (
     *("scope_id", "repository_id", "node_id", "incarnation", "beats", "knows", "low_ms", "high_ms"),
 )
 
-FIRST_LOOK: Final = Statement(_SQL["first_look"], (MAX_STEP_MS,))
+FIRST_LOOK: Final = Statement(_SQL["first_look"], (MAX_STEP_MS, DEAD_AFTER_TICKS))
 """Reads the time, and the signs by which a starting process detects that the database's clock was set."""
 
 NodeKey = tuple[str, str, str]

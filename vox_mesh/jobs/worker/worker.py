@@ -321,7 +321,7 @@ class Worker:
             return None
         if not self._jobs.clock.can_author:
             return _RETRY_DELAY_S
-        self._presence.record_consuming()
+        self._presence.consumed()
         kinds = [kind for kind in await self._chooser.look() if self._has_capacity(kind)]
         if not kinds:
             await self._chooser.look_around()  # now rather than when there are jobs to claim
@@ -449,7 +449,7 @@ class Worker:
             self.stats.failed += 1
         else:
             self.stats.given_back += 1
-        self._presence.record_progress()
+        self._presence.progressed()
 
     async def _attempt(self, job: Job, handler: Handler | None) -> Ended:
         resumed = None
