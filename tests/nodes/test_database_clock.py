@@ -315,6 +315,21 @@ async def test_nodes_that_all_start_after_a_step_back_go_on_from_the_last_heartb
             assert abs(holder.left_s - TTL_S) < 10
 
 
+async def test_one_heartbeat_ahead_does_not_show_that_the_clock_was_set_back(tmp_path: Path) -> None:
+    """A node that registers while the clock is ahead writes such a heartbeat."""
+    async with mesh_of(in_memory, tmp_path) as mesh:
+        mesh.database.set_ahead(STEP_S)
+        async with mesh.there.node("d") as d:
+            await _ticks(d)
+            await mesh.settle()
+            ahead = "SELECT count(*) FROM mesh_heartbeats WHERE node_id = 'd' AND last_seen_ms > ?"
+            now_ms = mesh.nodes[0].clock.now_ms + 5_000
+            assert (await mesh.nodes[0].store.read(ahead, (now_ms,), fresh=True)).value == 1
+            async with mesh.there.node("e") as e:
+                assert await _ticks(e)
+                assert abs(e.clock.correction_ms + STEP_S * 1_000) < 1_000
+
+
 async def test_the_registration_of_a_node_does_not_show_that_it_goes_by_the_database(tmp_path: Path) -> None:
     async with mesh_of(in_memory, tmp_path, "ab") as mesh:
         a, _ = mesh.nodes
