@@ -7,7 +7,7 @@ FROM database_clock
 -- name: first_look
 -- The same for a node that starts, and what tells it that the clock was set. `step_ms`: a step that another node has
 -- just noticed, and that is not decided yet. A witness says when by its own count, so what it says is new if that is
--- about the time that it expects. `newest_ms`: the newest heartbeat, if most of those that are not too old (?2 ticks)
+-- about the time that it expects. `newest_ms`: the newest heartbeat, if most that are not too old (?2 ticks)
 -- lie ahead of the clock by more than ?1. A single one may have been written while the clock was ahead.
 SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch, (
         SELECT w.low_ms FROM clock_witnesses AS w
