@@ -37,6 +37,11 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("vox-mesh")
 
 
+def pytest_configure() -> None:
+    """Draw the seed before the workers start, so that they inherit it."""
+    seed_of_run()
+
+
 def pytest_report_header() -> str:
     """Print the seed of the run first, with the variable that repeats it."""
     return f"{VARIABLE}={seed_of_run()}"
@@ -45,7 +50,7 @@ def pytest_report_header() -> str:
 @pytest.fixture
 def seed(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> int:
     """Return the seed of a test that draws something; its report says that it did."""
-    drawn = seed_of_test(request.node.nodeid)
+    drawn = seed_of_test(request.node.nodeid, seed_of_run())
     print(f"seed {drawn}, from {VARIABLE}={seed_of_run()}")
     record_property(PROPERTY, drawn)
     return drawn
@@ -57,7 +62,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import os
 
     for name in os.environ:
-        if name.startswith(("VOX_MESH", "VOX_DB", "VOX_AGENT", "VOX_LOG", "VOX_SPOOL", "TURSO_")):
+        if name.startswith(("VOX_MESH", "VOX_DB", "VOX_AGENT", "VOX_LOG", "VOX_SPOOL", "TURSO_", VARIABLE)):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.support.running.seeds import seed_of_test
+from tests.support.running.seeds import VARIABLE, seed_of_test
 from tools.gate import MAX_RETRIED, Outcome, faults_of, passed_on_retry, read_report
 
 _REPORT = """<testsuites><testsuite>
@@ -47,9 +48,10 @@ def test_a_test_that_draws_says_so_in_its_report(request: pytest.FixtureRequest,
     assert request.node.user_properties == [("seed", seed)]
 
 
-def test_the_seed_of_a_test_is_its_own_and_the_same_in_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VOX_TEST_SEED", "5")
-    assert seed_of_test("a") == seed_of_test("a") != seed_of_test("b")
-    drawn = seed_of_test("a")
-    monkeypatch.setenv("VOX_TEST_SEED", "6")
-    assert seed_of_test("a") != drawn
+def test_the_seed_of_a_test_is_its_own_and_the_same_in_a_retry() -> None:
+    assert seed_of_test("a", 5) == seed_of_test("a", 5) != seed_of_test("b", 5)
+    assert seed_of_test("a", 6) != seed_of_test("a", 5)
+
+
+def test_commands_of_a_test_do_not_see_the_seed(seed: int) -> None:
+    assert VARIABLE not in os.environ

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from functools import cache
 from random import Random
 from typing import Final
 
@@ -14,14 +15,15 @@ PROPERTY: Final = "seed"
 _SEEDS: Final = 10**6
 
 
+@cache
 def seed_of_run() -> int:
     """Return the seed of this run, and draw it if the environment has none.
 
-    Worker processes inherit it.
+    Worker processes inherit it. Tests do not: a command would warn of a variable that it does not know.
     """
     return int(os.environ.setdefault(VARIABLE, str(secrets.randbelow(_SEEDS))))
 
 
-def seed_of_test(node_id: str) -> int:
-    """Return the seed of one test, which does not depend on the tests that run before it."""
-    return Random(f"{seed_of_run()} {node_id}").randrange(_SEEDS)
+def seed_of_test(node_id: str, seed: int) -> int:
+    """Return the seed of one test in a run, which does not depend on the tests that run before it."""
+    return Random(f"{seed} {node_id}").randrange(_SEEDS)
