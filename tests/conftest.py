@@ -11,9 +11,9 @@ import hypothesis
 import pytest
 
 from tests.support.running.lengths import SOAK
-from tests.support.running.seeds import PROPERTY, VARIABLE, seed_of_run, seed_of_test
 from tools.forked import load_first
 from tools.homes import ALL_HOMES, HomeCase
+from tools.seeds import PROPERTY, VARIABLE, seed_of_run, seed_of_test
 from tools.sqld import Server
 from vox_mesh import Settings, Store, open_store
 

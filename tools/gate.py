@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
-from tests.support.running.seeds import PROPERTY, VARIABLE, seed_of_run
+from tools.seeds import PROPERTY, VARIABLE, seed_of_run
 
 MAX_RETRIED: Final = 3
 _MAX_FAILED_AGAIN: Final = 3

@@ -77,7 +77,7 @@ class ClockSteps:
 
 
 async def _wait_until(is_so: Callable[[], Awaitable[bool]], seconds: float) -> None:
-    """Ask again and again, for so many seconds at most."""
+    """Ask until the answer is yes, or this time is over."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:

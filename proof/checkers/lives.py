@@ -47,7 +47,7 @@ def lives_of(history: History) -> list[Life]:
 
 
 def pace_of(history: History, what: str = "pace") -> Pace | None:
-    """How quick everything was, by the notes of one workload; `None` if nobody has begun."""
+    """How quick everything was, by the notes of one workload; `None` if there is no such note."""
     notes = history.notes(what)
     if not notes:
         return None

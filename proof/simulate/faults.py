@@ -69,7 +69,7 @@ DEFAULT_FAULTS: Final = frozenset(Kind) - {Kind.UNSEEN_ROLLBACK, Kind.UNREACHABL
 """What befalls worlds unless others are asked for."""
 
 _APART: Final = (Kind.ROLLBACK, Kind.DATABASE_CLOCK)
-"""A world has one of these or the other: which of both explains what is seen, nobody could tell."""
+"""A world has one of these or the other: no check could tell which of the two explains what it sees."""
 
 
 _OF_PLAYERS: Final = {Kind.KILL: 5, Kind.LEAVE: 1, Kind.PAUSE: 3, Kind.REPLACE: 1, Kind.CLOCK: 1}

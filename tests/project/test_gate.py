@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running.seeds import VARIABLE, seed_of_test
 from tools.gate import MAX_RETRIED, Outcome, faults_of, passed_on_retry, read_report
+from tools.seeds import VARIABLE, seed_of_test
 
 _REPORT = """<testsuites><testsuite>
 <testcase classname="tests.a" name="test_good" />

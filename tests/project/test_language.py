@@ -1,4 +1,4 @@
-"""Names and prose: no class name twice, no riddles for function names, fewer and fewer words to avoid."""
+"""Names and prose: class names are unique, and the words to avoid become fewer."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _LAYERS: Final = (
 """From the bottom to the top, by the first part of a module's name; the empty name is the package itself. A
 module may import from its own layer and from those below it."""
 
-_BESIDE: Final = {
+_MAY_USE: Final = {
     "model": {"errors"},
     "store": {"errors", "model"},
     "contrib": {"errors", "model", "store"},
@@ -98,7 +98,7 @@ _IMPURE: Final = frozenset(
         "time",
     )
 )
-_PURE_PARTS: Final = {"datetime": {"now", "today", "utcnow"}}
+_CLOCK_CALLS: Final = {"datetime": {"now", "today", "utcnow"}}
 
 _SQL = re.compile(
     r"\b(SELECT\s.*\S|INSERT\s+INTO|DELETE\s+FROM|UPDATE\s+\w+\s+SET|(CREATE|DROP|ALTER)\s+TABLE|PRAGMA\s)\b",
@@ -145,7 +145,7 @@ def may_import(layer: str, other: str) -> bool:
     if layer == other or (layer, other) in _UPWARDS:
         return True
     below = _LAYERS[: _LAYERS.index(layer)]
-    return other in below and other in _BESIDE.get(layer, set(below))
+    return other in below and other in _MAY_USE.get(layer, set(below))
 
 
 def test_every_module_is_in_a_layer() -> None:
@@ -205,7 +205,7 @@ def test_the_model_asks_no_clock() -> None:
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
-        and node.attr in _PURE_PARTS.get(node.value.id, ())
+        and node.attr in _CLOCK_CALLS.get(node.value.id, ())
     ]
     assert asked == []
 

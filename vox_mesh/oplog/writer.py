@@ -220,9 +220,8 @@ class OpLogWriter:
         """Return the wrapper of a request without ops; it is reused until something new is acknowledged."""
         self._started = now = self._clock.started()
         seen = self.witness.seen
-        is_fresh = 0 <= now - self._guarded_at <= _GUARD_REUSE_S and self._guard_for is seen
-        is_fresh = is_fresh and self._clock.step is None
-        if self._guard is None or not is_fresh:
+        is_reusable = 0 <= now - self._guarded_at <= _GUARD_REUSE_S and self._clock.step is None
+        if self._guard is None or self._guard_for is not seen or not is_reusable:
             self._guard, self._guard_for, self._guarded_at = self._new_guard(), seen, now
         return self._guard
 
