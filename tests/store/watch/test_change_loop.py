@@ -102,6 +102,16 @@ async def test_it_is_woken_before_and_while_it_waits(source: _Source) -> None:
     assert await _waits(loop)
 
 
+async def test_a_pause_ends_by_time_alone(source: _Source) -> None:
+    loop = ChangeLoop(source)
+    began = asyncio.get_running_loop().time()
+    source.commits.bump()
+    await (await _turn(loop)).pause(0.02)
+    await _turn(loop)
+    assert asyncio.get_running_loop().time() - began > 0.015
+    assert await _waits(loop)
+
+
 async def test_the_debounce_collects_commits(source: _Source) -> None:
     loop = ChangeLoop(source, debounce_s=0.02)
     await _turn(loop)
@@ -118,7 +128,7 @@ async def test_a_cancelled_turn_loses_no_commit(source: _Source) -> None:
     await _turn(loop)
     source.commits.bump()
     assert await _waits(loop)  # cancelled during the debounce
-    loop.wake()
+    loop.debounce_s = 0.0
     await _turn(loop)
     undelayed = ChangeLoop(source)
     await _turn(undelayed)

@@ -87,22 +87,26 @@ class ChangeLoop:
         debounce_s: float = 0.0,
     ) -> None:
         self._source = source
-        self._seen = source.change_count if since is None else since
         self._interval_s = interval_s
-        self._debounce_s = debounce_s
+        self.debounce_s = debounce_s
+        """The time from the commit, or whatever else starts a turn but the first, to the turn."""
+        self._seen = source.change_count if since is None else since
+        self._is_first = since is None
+        self._is_woken = False
         self._limit_s: float | None = None
-        self._is_woken = since is None
         self._timeout: asyncio.Timeout | None = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Self:
-        if not self._is_woken:
-            await self._wait()
-            if self._debounce_s:
-                await asyncio.sleep(self._debounce_s)
-        self._is_woken, self._limit_s = False, None
+        if not self._is_first:
+            if not self._is_woken:
+                await self._wait()
+            if self.debounce_s:
+                await asyncio.sleep(self.debounce_s)
+        self._is_first = self._is_woken = False
+        self._limit_s = None
         self._seen = self._source.change_count  # before the body reads
         return self
 
@@ -117,16 +121,21 @@ class ChangeLoop:
         finally:
             self._timeout = None
 
-    def wait_at_most(self, seconds: float) -> None:
-        """Start the next turn, and no later one, after this time even without a commit."""
-        self._limit_s = seconds
-
     def wake(self) -> None:
-        """Start the next turn without waiting."""
+        """Start the next turn without waiting for a commit."""
         if self._timeout is None:
             self._is_woken = True
         elif not self._timeout.expired():
             self._timeout.reschedule(0.0)
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, and start the next turn without waiting for a commit."""
+        await asyncio.sleep(seconds)
+        self.wake()
+
+    def wait_at_most(self, seconds: float) -> None:
+        """Start the next turn after this time even without a commit."""
+        self._limit_s = seconds
 
     @contextmanager
     def retry_if_unavailable(self) -> Iterator[None]:
