@@ -38,9 +38,8 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.op_kinds import BREAK
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement
+from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement, Verdict
 from vox_mesh.store.store import Store
-from vox_mesh.store.write.request import Verdict
 
 _log = logging.getLogger(__name__)
 

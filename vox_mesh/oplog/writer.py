@@ -34,10 +34,10 @@ from vox_mesh.oplog.rollback import Rollback
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.rows import Row, Value
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Outcome, Script, Statement
-from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_WRAPPER, RequestWrapper
-from vox_mesh.store.write.journal import DirectDatabase
-from vox_mesh.store.write.request import Tenant, Verdict, answered_rows, by_key
+from vox_mesh.store.script import Op, Outcome, Script, Statement, Tenant, Verdict
+from vox_mesh.store.write.interceptor import DirectDatabase
+from vox_mesh.store.write.script_batch import CONDITION_VALUES, NO_WRAPPER, RequestWrapper
+from vox_mesh.store.write.script_statements import answered_rows, by_key
 
 _log = logging.getLogger(__name__)
 

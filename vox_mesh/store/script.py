@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from vox_mesh.errors import BadValue
+from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.ulid import UlidSource, is_ulid
 from vox_mesh.store.rows import NO_ROWS, Rows, Value, check_values
 
@@ -35,6 +35,14 @@ def new_key() -> str:
 def keys_from(source: Keys) -> None:
     """Take new keys from this source, in this context and in all tasks started in it."""
     _keys.set(source)
+
+
+class Tenant(NamedTuple):
+    """The mesh that scripts belong to, and the writer that sends them."""
+
+    scope_id: str
+    repository_id: str
+    writer: str
 
 
 class Statement:
@@ -175,11 +183,6 @@ class Script:
         return cls(shape=shape, item=item, key=key, appendable=appendable, op=op)
 
     @property
-    def is_single_statement(self) -> bool:
-        """Return whether the script can be sent as a single statement, without a transaction around it."""
-        return self.shape is not None and self.shape.lone is not None
-
-    @property
     def columns(self) -> tuple[str, ...]:
         """Return the names of the answer's columns."""
         if self.shape is not None:
@@ -261,6 +264,10 @@ class Outcome(NamedTuple):
     rows: Rows = NO_ROWS
     spooled: bool = False
     repeated: bool = False
+
+
+Verdict = Outcome | MeshError
+"""The result of a script. An error other than `ScriptFailed` means that it was not tried."""
 
 
 def _check_item(item: Item) -> int:

@@ -15,8 +15,7 @@ from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, Engine, EngineFacts
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Statement
-from vox_mesh.store.write.request import Verdict
+from vox_mesh.store.script import Statement, Verdict
 
 PING: Final = Statement(named("probe")["ping"])
 """The cheapest query."""

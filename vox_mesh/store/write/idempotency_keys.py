@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from vox_mesh.store.write.request import NOTHING_TO_PRUNE, Pruning
+from vox_mesh.store.write.script_batch import NOTHING_TO_PRUNE, Pruning
 
 _RETENTION_S: Final = 60.0
 _MAX_KEYS: Final = 16_384

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown
-from vox_mesh.store.script import Outcome, Script
-from vox_mesh.store.write.request import Verdict
+from vox_mesh.store.script import Outcome, Script, Verdict
 
 
 class PendingWrite:
@@ -73,8 +72,8 @@ class PendingWrite:
 class InFlightRequest:
     """The request that is being sent."""
 
-    def __init__(self, entries: Sequence[PendingWrite]) -> None:
-        self.entries = entries
+    def __init__(self, writes: Sequence[PendingWrite]) -> None:
+        self.writes = writes
         self.is_out = False
         self.is_outcome_unknown = False
         """Whether an answer got lost, so that it may have been applied. Set by `mark_outcome_unknown`."""
@@ -85,14 +84,14 @@ class InFlightRequest:
     def mark_outcome_unknown(self) -> None:
         """Record that an answer got lost: copies of these scripts may reach the database at any time."""
         self.is_outcome_unknown = True
-        for entry in self.entries:
-            for script in entry.scripts:
+        for write in self.writes:
+            for script in write.scripts:
                 script.may_come_again = True
 
     @property
     def is_wanted(self) -> bool:
         """Return whether any caller still waits for it."""
-        return any(entry.is_waiting for entry in self.entries)
+        return any(write.is_waiting for write in self.writes)
 
     @property
     def may_take_effect(self) -> bool:
@@ -106,4 +105,4 @@ class InFlightRequest:
 
     def outlives(self, now: float) -> bool:
         """Return whether it continues, and may be retried, for callers whose deadline is after `now`."""
-        return any(entry.is_waiting and entry.deadline > now for entry in self.entries)
+        return any(write.is_waiting and write.deadline > now for write in self.writes)

@@ -8,9 +8,8 @@ from typing import Protocol
 
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.rows import Rows, Value
-from vox_mesh.store.script import Outcome, Script, Statement
-from vox_mesh.store.write.envelope import RequestWrapper
-from vox_mesh.store.write.request import Tenant, Verdict, apply_alone
+from vox_mesh.store.script import Outcome, Script, Statement, Tenant, Verdict
+from vox_mesh.store.write.script_batch import RequestWrapper, apply_alone
 
 
 @dataclass(frozen=True, slots=True)
