@@ -17,7 +17,7 @@ from vox_mesh.store.engines.thread import to_the_end
 _RETRY_DELAY_S = 1.0
 
 InBackground = Callable[[Coroutine[None, None, None]], None]
-"""Runs something that is finished before the bus closes."""
+"""Runs something that is finished before `Messages` is closed."""
 
 
 class Handling:

@@ -17,8 +17,8 @@ from vox_mesh.errors import (
     SenderRefused,
     StaleIncarnation,
 )
-from vox_mesh.messages.bus import Bus
 from vox_mesh.messages.log_throttle import ThrottledLogger
+from vox_mesh.messages.messages import Messages
 from vox_mesh.messages.scripts import id_taken, json, sql
 from vox_mesh.model.base.canonical import is_canonical
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS, Hlc
@@ -63,14 +63,14 @@ class Reception:
     def __init__(
         self,
         store: Store,
-        bus: Bus,
+        messages: Messages,
         clock: MeshClock,
         window_ms: int = WINDOW_MS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
-        self._bus = bus
+        self._messages = messages
         self._clock = clock
         self._window_ms = window_ms
         self._monotonic = monotonic
@@ -105,13 +105,15 @@ class Reception:
             for message in messages:
                 if message.message_uuid not in known:
                     await self._store_relayed(message)
-        self._bus.relay_buffer.add([each for each in messages if not known.get(each.message_uuid, False)])
+        self._messages.relay_buffer.add(
+            [each for each in messages if not known.get(each.message_uuid, False)]
+        )
         for message in messages:
             self._taken[message.message_uuid] = hash(_content(message))
 
     async def _store_relayed(self, message: Message) -> None:
         try:
-            await self._bus.store_relayed(message)
+            await self._messages.store_relayed(message)
         except StaleIncarnation as error:  # this process is stale, not the sender
             raise DatabaseUnavailable(f"this process can't store it: {error}", hint=error.hint) from None
 
@@ -132,7 +134,7 @@ class Reception:
             )
 
     async def _refuse_unless_genuine(self, node: str, messages: Sequence[Message]) -> None:
-        senders = self._bus.senders
+        senders = self._messages.senders
         may_ask = self._doubted.get(node, 0.0) <= self._monotonic()
         try:
             async with asyncio.timeout(_VERIFY_TIMEOUT_S):

@@ -9,7 +9,7 @@ from typing import Final
 from vox_mesh.errors import BadSettings
 from vox_mesh.locks.leadership import Leader, Leadership
 from vox_mesh.locks.locks import Locks
-from vox_mesh.messages.bus import Bus
+from vox_mesh.messages.messages import Messages
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.frames import BeatFrame, Stamp
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
@@ -46,7 +46,7 @@ class Rhythm(Phrases):
         dependencies: Dependencies,
         agent: str | None,
         locks: Locks,
-        bus: Bus,
+        messages: Messages,
         files: RhythmFiles,
     ) -> None:
         self.times = Times(clock)
@@ -60,9 +60,9 @@ class Rhythm(Phrases):
         self.leadership = Leadership(OFFICE, store, locks, clock, dependencies.monotonic)
         self.status = StatusClaimWriter(self.ground)
         self.reverb = BarReporter(self.ground)
-        self.help = Help(self.ground, bus)
+        self.help = Help(self.ground, messages)
         self.controller = TempoController(self.ground, self.policies, self.leadership)
-        super().__init__(self.ground, self.status, bus, self.budgets, self.help)
+        super().__init__(self.ground, self.status, messages, self.budgets, self.help)
 
     async def look(self) -> None:
         """Read the announced tempos. A node does so in every bar."""

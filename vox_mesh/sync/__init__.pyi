@@ -31,9 +31,9 @@ from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.worker.stats import WorkerStats
 from vox_mesh.locks.leadership import Leader
 from vox_mesh.locks.renewal import Renew
-from vox_mesh.messages.bus import Beside
 from vox_mesh.messages.claims import ClaimStats
 from vox_mesh.messages.directory import Peer
+from vox_mesh.messages.messages import Beside
 from vox_mesh.messages.queries import Thread
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Outbox, Route
@@ -192,13 +192,15 @@ class MeshServices:
     conflicts: Conflicts
     occ: Occ
     locks: Locks
-    bus: Bus
+    messages: Messages
     jobs: Jobs
     crons: Crons
     job_kinds: JobKinds
     artifacts: Artifacts
     @property
     def rhythm(self) -> Rhythm: ...
+    @property
+    def bus(self) -> Messages: ...
     @property
     def identity(self) -> Identity: ...
     @property
@@ -428,11 +430,11 @@ class Locks:
     def catch_up(self) -> None: ...
     def close(self) -> None: ...
 
-class Bus:
+class Messages:
     senders: Senders
     relay_buffer: RelayBuffer
     directory: AgentDirectory
-    letters: MessageQueries
+    queries: MessageQueries
     stats: ClaimStats
     def relay_by(self, outbox: Outbox) -> None: ...
     def send(
@@ -474,6 +476,9 @@ class Bus:
     def renew(self, message: Message, *, lease: float = ...) -> None: ...
     def put_back(self, messages: Sequence[Message]) -> None: ...
     def hand_over(self, message: Message) -> None: ...
+    def wait_for_ack(self, message: Message, timeout: float) -> bool: ...
+    @property
+    def letters(self) -> MessageQueries: ...
     def acked(self, message: Message, timeout: float) -> bool: ...
     def announce(self, names: Sequence[str] | None = ...) -> None: ...
     def lease_inboxes(self) -> None: ...

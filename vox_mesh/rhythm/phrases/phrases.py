@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vox_mesh.errors import BadValue
-from vox_mesh.messages.bus import Bus
+from vox_mesh.messages.messages import Messages
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import MAX_TASK
 from vox_mesh.model.rhythm.ends import PhraseOutcome
@@ -34,11 +34,11 @@ class Phrases:
         self,
         context: RhythmContext,
         status: StatusClaimWriter,
-        bus: Bus,
+        messages: Messages,
         budgets: Budgets,
         help_service: Help,
     ) -> None:
-        self._parts = PhraseParts(context, status, bus, budgets, help_service)
+        self._parts = PhraseParts(context, status, messages, budgets, help_service)
 
     def phrase(
         self,
@@ -105,7 +105,7 @@ class Phrases:
         if start not in ("now", "downbeat"):
             raise BadValue(f"a phrase can't start {start!r}", hint="now, or downbeat")
         known, written = _load_score(score)
-        agent = self._parts.bus.agent_or_default(agent)
+        agent = self._parts.messages.agent_or_default(agent)
         own = _parse_budget(written if budget is None else budget)
         allowance = Allowance(own, agent)
         return PhraseSpec(known, task, agent, allowance, fallbacks or {}, state, start, job_id, role)

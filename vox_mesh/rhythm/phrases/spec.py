@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Literal
 
-from vox_mesh.messages.bus import Bus
+from vox_mesh.messages.messages import Messages
 from vox_mesh.model.rhythm.score import Score
 from vox_mesh.rhythm.budgets.allowance import Allowance
 from vox_mesh.rhythm.budgets.budgets import Budgets
@@ -42,7 +42,7 @@ class PhraseParts:
 
     context: RhythmContext
     status: StatusClaimWriter
-    bus: Bus
+    messages: Messages
     budgets: Budgets
     help: Help
 

@@ -158,7 +158,7 @@ class Waits:
         agent = self._spec.agent
         body = {"agent": agent, "task": self._spec.task, "phrase": self._phrase_id, "budget": budget}
         try:
-            await self._parts.bus.send(
+            await self._parts.messages.send(
                 name, body, sender=agent, msg_type=name, ttl=_EMITTED_TTL_S, timeout=WRITE_S
             )
         except MeshError as error:
