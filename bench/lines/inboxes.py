@@ -80,7 +80,7 @@ async def _large(ground: Ground, home: HomeCase, name: str) -> list[Figure]:
 
         async def verify(batch: list[Message]) -> None:
             before = perf_counter()
-            await crowded.messages.senders.genuine(batch)
+            await crowded.messages.verifier.verify(batch)
             checked.append((perf_counter() - before) * 1e3)
 
         sides = {

@@ -61,7 +61,7 @@ async def test_the_sender_of_an_overdue_message_is_told(node: MeshNode) -> None:
     assert said.pop("late_ms") >= 1
     assert said == {"message_uuid": sent.message_uuid, "receiver_agent": "z", "state": "stored"}
     assert ids(await node.messages.queries.overdue()) == [sent.message_uuid]  # it still is
-    assert await node.messages.queries.overdue(untold=True) == []
+    assert await node.messages.queries.overdue(unnotified=True) == []
 
 
 async def test_several_keepers_at_once_tell_of_each_message_once(crowd: Crowd) -> None:

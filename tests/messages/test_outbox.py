@@ -109,7 +109,7 @@ class Post:
         """Wait until nothing is under way that does not wait for the courier."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                lanes = () if self.courier.is_held else self.outbox._lanes.values()
+                lanes = () if self.courier.is_held else self.outbox._queues.values()
                 tasks = (self.outbox._resolving, *(lane.task for lane in lanes))
                 under_way = [task for task in tasks if task and not task.done()]
                 if not under_way:

@@ -75,7 +75,7 @@ async def test_a_message_is_found_by_the_beginning_of_its_id(node: MeshNode) -> 
         assert one.body == 0
     other = await queries.find(second[:-1]) if first[:-1] != second[:-1] else await queries.find(second)
     assert other is not None
-    with pytest.raises(BadValue, match="several"):
+    with pytest.raises(BadValue, match="ambiguous"):
         await queries.find(first[:4])
     assert await queries.find("7ZZZZZZZZZZZZZZZZZZZZZZZZZ") is None
 

@@ -90,7 +90,7 @@ async def test_a_changed_message_is_not_delivered_and_is_among_the_dead_letters(
     assert bodies(await local.messages.inbox("z")) == ["next"]
     dead = await found(local, sent)
     assert (dead.state, dead.ended_reason) == (MessageState.DEAD, "forged")
-    assert sum(local.messages.senders.forged.values()) == 1
+    assert sum(local.messages.verifier.forged.values()) == 1
 
 
 async def test_messages_that_are_sent_together_have_one_signature_and_each_is_checked(tmp_path: Path) -> None:

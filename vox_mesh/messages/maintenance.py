@@ -73,7 +73,7 @@ class MessageMaintenance:
 
     async def _notify_overdue(self, now_ms: int) -> None:
         """Notify each sender once: all nodes use the same message id."""
-        late = await self._messages.queries.overdue(untold=True, limit=_BATCH_SIZE)
+        late = await self._messages.queries.overdue(unnotified=True, limit=_BATCH_SIZE)
         for message in late:
             if message.sender_agent != MESH_AGENT:
                 with suppress(MessageTaken):  # another node notified it

@@ -1,14 +1,27 @@
-"""Messages: agents send each other messages, which are redelivered until acknowledged."""
+"""Messages: agents send each other messages, which are redelivered until acknowledged.
+
+The way of a message, a module for each step:
+
+- Send: `sending` signs it, stores it in the database, and offers it to the relay.
+- Receive: `consumer` waits for messages, claims some and hands them out; `polling` claims what is ready now.
+  Both claim through `claims`. `wakeups` wakes consumers after a commit.
+- Settle: `settlement` acknowledges, rejects and renews what was handed out.
+- Redeliver: the database decides. A message that was rejected, or whose lease is over, can be claimed again
+  (`claim` in `sql/messages.sql`). `maintenance` expires messages and notifies senders of overdue ones.
+- Relay, a shortcut: `relay_outbound` delivers to the node of the receiver, which `directory` knows;
+  `relay_inbound` verifies there, and `relay_buffer` keeps messages for the time when the database is
+  unreachable. Whatever is not relayed is found in the database.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from vox_mesh.errors import BadValue, MeshError, MessageTaken, Refused
+from vox_mesh.errors import BadValue
 from vox_mesh.messages.claims import (
     LEASE_S,
     MAX_CLAIMED,
@@ -19,17 +32,17 @@ from vox_mesh.messages.claims import (
 )
 from vox_mesh.messages.consumer import POLL_S, Consumer
 from vox_mesh.messages.directory import AgentDirectory
-from vox_mesh.messages.handling import Handling
-from vox_mesh.messages.inbox_leases import InboxLeases
+from vox_mesh.messages.inboxes import LocalInboxes
+from vox_mesh.messages.polling import InboxPoller
 from vox_mesh.messages.queries import MessageQueries
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Auto, Outbox, Route
-from vox_mesh.messages.scripts import announce_script, id_taken, send_guarded, send_script, send_with, sql
-from vox_mesh.messages.signing import Signing
-from vox_mesh.messages.verification import Senders
+from vox_mesh.messages.scripts import sql
+from vox_mesh.messages.sending import MakeStatements, MessageSender
+from vox_mesh.messages.settlement import Settlement
+from vox_mesh.messages.verification import SenderVerifier
 from vox_mesh.messages.wakeups import Wakeups
 from vox_mesh.model.base.deprecation import warn_renamed
-from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import (
     EVERYONE,
     MAX_ATTEMPTS,
@@ -48,23 +61,17 @@ from vox_mesh.model.messages.records import (
 )
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.nodes.identity import key_refused
 from vox_mesh.observability import tracing
 from vox_mesh.observability.log_context import message_scope
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.store.script import Outcome, Script, Statement, new_key
+from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
 
 DEFAULT_TYPE: Final = "message"
 DEFAULT_PRIORITY: Final = 1
 MAX_TTL_S: Final = 366 * 86_400.0
-_MAX_ANNOUNCED: Final = 1_024
-_ANNOUNCE_INTERVAL_S: Final = 30.0
+_MAX_MAX_ATTEMPTS: Final = 1_000
 _BROADCAST_WINDOW_MS: Final = 7 * 86_400_000
-_KEY_REFUSED: Final = "key_refused"
-
-Beside = Callable[[Message], Sequence[Statement]]
-"""Returns the statements that take effect together with a message."""
 
 
 class Messages:
@@ -78,35 +85,30 @@ class Messages:
         dependencies: Dependencies,
         agent: str | None,
     ) -> None:
+        monotonic = dependencies.monotonic
         self._store = store
-        self._mesh = store.tenant[:2]
         self._writer = writer
         self._clock = clock
         self._agent = agent
-        self._monotonic = dependencies.monotonic
-        self._signing = Signing(self._mesh)
-        self.senders = Senders(store, dependencies.monotonic)
-        self.relay_buffer = RelayBuffer(dependencies.monotonic)
-        self._leases = InboxLeases(store, clock, self._receiver, dependencies.monotonic)
-        self.directory = AgentDirectory(store, clock, lambda: writer.identity.node_id, dependencies.monotonic)
-        self.queries = MessageQueries(store, clock)
-        self._claims = Claims(store, writer, clock, self.senders, dependencies.monotonic)
-        self.stats = self._claims.stats
-        self._outbox: Outbox | None = None
-        self._is_key_recorded = False
-        self._announced = Recent[str, float](_MAX_ANNOUNCED)  # names, and when they were announced
-        self._unannounced: set[str] = set()
-        self._consumers: list[Consumer] = []
-        self._wakeups = Wakeups(store, self._claims, clock, self.relay_buffer.kept_names)
+        self._monotonic = monotonic
         self._background_tasks: set[asyncio.Task[None]] = set()
-        self._handling = Handling(
-            *(self._claims, self.relay_buffer, self._leases, self._consumers),
-            *(self._run_in_background, dependencies.monotonic),
+        self._consumers: list[Consumer] = []
+        self.queries = MessageQueries(store, clock)
+        self.verifier = SenderVerifier(store, monotonic)
+        self.directory = AgentDirectory(store, clock, lambda: writer.identity.node_id, monotonic)
+        self.relay_buffer = RelayBuffer(monotonic)
+        self._sender = MessageSender(store, writer, self.relay_buffer)
+        self._claims = Claims(store, writer, clock, self.verifier, monotonic)
+        self.stats = self._claims.stats
+        self._inboxes = LocalInboxes(
+            store, writer, clock, self.relay_buffer, self._run_in_background, monotonic
         )
-
-    def relay_by(self, outbox: Outbox) -> None:
-        """Relay messages to other nodes through this outbox from now on."""
-        self._outbox = outbox
+        self._leases = self._inboxes.leases
+        self._wakeups = Wakeups(store, self._claims, clock, self.relay_buffer.kept_names)
+        self._poller = InboxPoller(self._claims, self.relay_buffer, self._run_in_background, monotonic)
+        self._settlement = Settlement(
+            self._claims, self.relay_buffer, self._leases, self._consumers, monotonic
+        )
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -128,125 +130,50 @@ class Messages:
         key: str | None = None,
         route: Route = Auto,
         timeout: float | None = None,
-        beside: Beside | None = None,
+        statements: MakeStatements | None = None,
     ) -> Message:
         """Send a message to an agent, or to a role (`role:reviewer`). On return it is stored.
 
         `body` is any JSON value. `priority`: from 0 (can wait) to 3 (urgent). It is not delivered later than
         `ttl` seconds from now. If it is not acknowledged within `ack_within` seconds, its sender is notified.
-        Messages sent with the same `key` (a ULID) and content are one message. The statements of `beside`
-        take effect with it, or neither does; such a message is not spooled while the database is unreachable.
+        Messages sent with the same `key` (a ULID) and content are one message. The `statements` take effect
+        with it, or neither does; such a message is not spooled while the database is unreachable.
         """
         self._clock.refuse_if_off()
         if to == EVERYONE:
-            raise BadValue("a message to everyone is several messages", hint="use broadcast")
+            raise BadValue(f"recipient must be an agent or a role, got {to!r}", hint="use broadcast")
         sender = self.agent_or_default(sender)
-        if type(max_attempts) is not int or not 1 <= max_attempts <= 1_000:
-            raise BadValue(f"a message can't be tried {max_attempts} times", hint="from 1 to 1000 times")
+        if type(max_attempts) is not int or not 1 <= max_attempts <= _MAX_MAX_ATTEMPTS:
+            raise BadValue(f"max_attempts must be between 1 and {_MAX_MAX_ATTEMPTS}, got {max_attempts!r}")
         await self.queries.learn_time()
         now_ms = self._clock.now_ms
         own = self._writer.identity  # loaded first: the clock ticks in its name
         if traceparent is not None:
             checked_trace(traceparent)
-        with self._signing.sending(), tracing.sending(traceparent, to) as carried:
+        with self._sender.signing.sending(), tracing.sending(traceparent, to) as carried:
             unsigned = Message(
                 message_uuid=new_key() if key is None else checked_id(key),
                 sender_agent=sender,
                 receiver_agent=checked_receiver(to),
-                msg_type=checked_word("type of message", msg_type),
+                msg_type=checked_word("message type", msg_type),
                 payload=payload_of(body, MAX_PAYLOAD_BYTES),
                 priority=checked_priority(priority),
                 thread_id=None if thread is None else checked_word("thread", thread),
                 correlation_id=None if correlation is None else checked_word("correlation", correlation),
                 reply_to=None if reply_to is None else checked_id(reply_to),
-                expires_ms=_time_after(now_ms, ttl),
-                ack_by_ms=_time_after(now_ms, ack_within),
+                expires_ms=_time_after("ttl", ttl, now_ms),
+                ack_by_ms=_time_after("ack_within", ack_within, now_ms),
                 max_attempts=max_attempts,
                 hlc=str(self._clock.tick(now_ms)),
                 sender_node=own.node_id,
                 sender_incarnation=self._writer.incarnation,
                 traceparent=traceparent or carried,
             )
-            message = await self._signing.sign(unsigned, own.key)
-            return await self._send_signed(message, route, timeout, () if beside is None else beside(message))
+            return await self._sender.send(unsigned, route=route, timeout=timeout, statements=statements)
 
-    async def _send_signed(
-        self, message: Message, route: Route, timeout: float | None, beside: Sequence[Statement]
-    ) -> Message:
-        """Store a signed message, and relay it to the node of its receiver."""
-        if self._writer.identity.is_command:
-            await self._store_for_command(message, timeout, beside)
-            return message
-        if not self._is_key_recorded:
-            await self._record_key(timeout)
-        if beside:
-            outcome = await self._store_with(message, beside, timeout)
-        else:
-            outcome = await self._store_message(message, timeout)
-        if self._outbox is not None:
-            self._outbox.offer(message, stored=not outcome.spooled, route=route)
-        else:
-            self.relay_buffer.nudge(message.receiver_agent, message.message_uuid)
-        return message._replace(state=MessageState.SPOOLED) if outcome.spooled else message
-
-    async def _record_key(self, timeout: float | None) -> None:
-        """Record the key of this node before its first message, so that its messages can be verified."""
-        own = self._writer.identity
-        values = (*self._mesh, own.node_id, own.key.public)
-        await self._store.write(
-            Script(Statement(sql("record_key"), values), appendable=True), timeout=timeout
-        )
-        self._is_key_recorded = True
-
-    async def store_relayed(self, message: Message) -> None:
-        """Store a relayed message that the sender's node could not store itself."""
-        await self._store_message(message, None)
-
-    async def _store_message(self, message: Message, timeout: float | None) -> Outcome:
-        outcome = await self._store.write(send_script(message), timeout=timeout)
-        if not outcome.rows and not outcome.spooled:
-            # Another message has its id, or this process was superseded: this raises which.
-            await self._store_guarded(message, (), timeout)
-        return outcome
-
-    async def _store_with(
-        self, message: Message, beside: Sequence[Statement], timeout: float | None
-    ) -> Outcome:
-        try:
-            return await self._store.write(send_with(self._mesh, message, beside), timeout=timeout)
-        except Refused as refused:
-            if refused.reason != MessageTaken.code:
-                raise
-            raise id_taken(message) from None
-
-    async def _store_for_command(
-        self, message: Message, timeout: float | None, beside: Sequence[Statement]
-    ) -> None:
-        """Store a command's message, if it has the key known for its node or none is known yet."""
-        own = self._writer.identity
-        values = (*self._mesh, own.node_id, own.chain, own.key.public)
-        guard = Statement(sql("refuse_other_key"), values, refusal=_KEY_REFUSED)
-        record = Statement(sql("record_key"), (*self._mesh, own.chain, own.key.public))
-        try:
-            if beside:
-                await self._store_with(message, (guard, record, *beside), timeout)
-            else:
-                await self._store_guarded(message, (guard, record), timeout)
-        except Refused as refused:
-            if refused.reason != _KEY_REFUSED:
-                raise
-            raise key_refused(own.node_id, own.key.public) from None
-
-    async def _store_guarded(
-        self, message: Message, before: Sequence[Statement], timeout: float | None
-    ) -> None:
-        outcome = await self._store.write(send_guarded(self._mesh, message, *before), timeout=timeout)
-        if not outcome.rows:
-            raise id_taken(message)
-
-    async def send_routed(self, receiver: str, body: Any, *, route: Route = Auto, **options: Any) -> Message:
+    async def send_routed(self, to: str, body: Any, *, route: Route = Auto, **options: Any) -> Message:
         """Send over a route: `Auto`, `Local` (the database alone), or `Remote(node_url)`."""
-        return await self.send(receiver, body, route=route, **options)
+        return await self.send(to, body, route=route, **options)
 
     async def broadcast(self, body: Any, **options: Any) -> list[Message]:
         """Send to all agents that received within a week or are live, except the sender.
@@ -254,13 +181,16 @@ class Messages:
         Each gets a message of its own; they share one correlation.
         """
         if "key" in options:
-            raise BadValue("a message to everyone is several messages, and can't have one key for all")
+            raise BadValue(
+                "a broadcast can't have a key: each recipient gets a message of its own",
+                hint="send to each agent under a key of its own",
+            )
         sender = self.agent_or_default(options.pop("sender", None))
         now_ms = self._clock.now_ms
-        values = (*self._mesh, now_ms - _BROADCAST_WINDOW_MS, now_ms, DEAD_AFTER_TICKS)
-        known = [row[0] for row in await self._store.read(sql("everyone"), values)]
+        values = (*self._store.tenant[:2], now_ms - _BROADCAST_WINDOW_MS, now_ms, DEAD_AFTER_TICKS)
+        agents = [row[0] for row in await self._store.read(sql("everyone"), values)]
         options.setdefault("correlation", new_key())
-        sending = [self.send(each, body, sender=sender, **options) for each in known if each != sender]
+        sending = [self.send(agent, body, sender=sender, **options) for agent in agents if agent != sender]
         return list(await asyncio.gather(*sending))
 
     async def reply(self, message: Message, body: Any, **options: Any) -> Message:
@@ -276,6 +206,18 @@ class Messages:
     def agent_or_default(self, agent: str | None) -> str:
         """Return the given agent, or the default agent of this process."""
         return checked_agent(agent or self._agent or self._writer.identity.node_id)
+
+    async def wait_for_ack(self, message: Message, timeout: float) -> bool:
+        """Wait until a message is acknowledged. Return `False` if it is not in time, or never will be."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while True:
+                    seen = self._store.change_count
+                    found = await self.queries.find(message.message_uuid)
+                    if found is not None and found.state not in (MessageState.STORED, MessageState.DELIVERED):
+                        return found.state == MessageState.ACKED
+                    await self._store.changed(seen)
+        return False
 
     # --- receiving -------------------------------------------------------------------------------
 
@@ -294,15 +236,19 @@ class Messages:
         together: a slow handler should leave the rest to other receivers.
         """
         consumer = Consumer(
-            *(self._store, self._claims, self.relay_buffer, self._leases, self._clock),
-            *(self._names(agent, roles), checked_lease(lease), self._monotonic, checked_count(at_once)),
+            store=self._store,
+            claims=self._claims,
+            relay_buffer=self.relay_buffer,
+            leases=self._leases,
+            clock=self._clock,
+            monotonic=self._monotonic,
+            names=self._names(agent, roles),
+            lease_s=checked_lease(lease),
+            at_once=checked_count("at_once", at_once),
             rest_s=self._wakeups.spread(POLL_S),
             is_nudged=not self._wakeups.is_crowded,
         )
-        self._consumers.append(consumer)
-        self.relay_buffer.join(consumer.names, consumer)
-        self._wakeups.join()
-        self._announce_soon(consumer.names)
+        self._join(consumer)
         handler: asyncio.Task[Any] | None = None
         try:
             while True:
@@ -315,35 +261,33 @@ class Messages:
                 with message_scope(message):
                     yield message
         finally:
-            self._consumers.remove(consumer)
-            self._wakeups.leave()
-            self.relay_buffer.leave(consumer.names, consumer)
             is_cancelled = handler is not None and (handler.cancelling() > 0 or handler.cancelled())
-            self._run_in_background(self._leave(consumer, is_cancelled=is_cancelled))
+            self._leave(consumer, is_cancelled=is_cancelled)
+
+    def _join(self, consumer: Consumer) -> None:
+        self._consumers.append(consumer)
+        self.relay_buffer.join(consumer.names, consumer)
+        self._wakeups.join()
+        self._inboxes.announce_soon(consumer.names)
+
+    def _leave(self, consumer: Consumer, *, is_cancelled: bool) -> None:
+        self._consumers.remove(consumer)
+        self._wakeups.leave()
+        self.relay_buffer.leave(consumer.names, consumer)
+        self._run_in_background(self._release(consumer, is_cancelled=is_cancelled))
 
     def _handler_ended(self, consumer: Consumer, handler: asyncio.Task[Any]) -> None:
         """Release the messages of a cancelled handler, since it will not settle them."""
         if handler.cancelled() and not handler.get_loop().is_closed():
             self._run_in_background(consumer.give_up())
 
-    async def _leave(self, consumer: Consumer, *, is_cancelled: bool) -> None:
+    async def _release(self, consumer: Consumer, *, is_cancelled: bool) -> None:
         """Release the messages of a consumer, and the leases of inboxes without a consumer here."""
         if is_cancelled:
             await consumer.give_up()
         await consumer.close()
-        if self._leases.is_held:
-            names = self.relay_buffer.names
-            await self._leave_inboxes([each for each in consumer.names if each not in names])
-
-    async def _leave_inboxes(self, names: Sequence[str]) -> None:
-        """Stop receiving from these. The lease of an inbox with unsettled messages is left to expire."""
-        in_use = self._in_use(names)
-        if free := [name for name in names if name not in in_use]:
-            await self._leases.leave(free)
-
-    def _in_use(self, names: Sequence[str]) -> Collection[str]:
-        """Return the inboxes of messages that were handed out under a lease and are not settled yet."""
-        return names if self._store.is_spooling else self.relay_buffer.holds.receivers()
+        names = self.relay_buffer.names
+        await self._inboxes.leave([each for each in consumer.names if each not in names])
 
     async def inbox(
         self,
@@ -357,10 +301,10 @@ class Messages:
 
         Rejecting one rejects all later ones of its sender.
         """
-        checked_count(limit)
+        checked_count("limit", limit)
         checked_lease(lease)
         names = self._names(agent, roles)
-        self._announce_once(names)
+        self._inboxes.announce_if_due(names)
         if not (await self._claims.look(names)).is_free:
             return []
         return await self.poll_inbox_from_db(agent, roles=roles, limit=limit, lease=lease)
@@ -375,12 +319,16 @@ class Messages:
     ) -> list[Message]:
         """Claim ready messages as `inbox` does, without consulting the local copy of the database."""
         names = self._names(agent, roles)
-        self._announce_once(names)
+        self._inboxes.announce_if_due(names)
         self._clock.refuse_if_off()
-        return await self._handling.claim(names, checked_count(limit), checked_lease(lease))
+        return await self._poller.claim(
+            names, limit=checked_count("limit", limit), lease_s=checked_lease(lease)
+        )
 
     def _names(self, agent: str | None, roles: Sequence[str]) -> list[str]:
         return inbox_names(self.agent_or_default(agent), roles)
+
+    # --- settling --------------------------------------------------------------------------------
 
     async def ack(self, *messages: Message) -> bool:
         """Acknowledge messages; raise `NotHolder` if one is not held by this process.
@@ -388,7 +336,7 @@ class Messages:
         Returns whether the database has recorded it. `False`: the ack is in the spool, because no answer came
         in time, and takes effect if the claim still holds when it is replayed.
         """
-        return await self._handling.ack(messages)
+        return await self._settlement.ack(messages)
 
     async def nack(
         self, message: Message, *, retry_in: float | None = None, reason: str | None = None
@@ -397,11 +345,11 @@ class Messages:
 
         Later messages of its sender wait for it. After its last attempt it becomes a dead letter.
         """
-        await self._handling.nack(message, retry_in, reason)
+        await self._settlement.nack(message, retry_in, reason)
 
     async def renew(self, message: Message, *, lease: float = LEASE_S) -> None:
         """Renew the lease of a message."""
-        await self._handling.renew(message, checked_lease(lease))
+        await self._settlement.renew(message, checked_lease(lease))
 
     async def put_back(self, messages: Sequence[Message]) -> None:
         """Release messages that were claimed together and not looked at, without counting an attempt."""
@@ -413,79 +361,32 @@ class Messages:
         for consumer in self._consumers:
             consumer.mark_settled(message)
 
-    async def wait_for_ack(self, message: Message, timeout: float) -> bool:
-        """Wait until a message is acknowledged. Return `False` if it is not in time, or never will be."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                while True:
-                    seen = self._store.change_count
-                    found = await self.queries.find(message.message_uuid)
-                    if found is not None and found.state not in (MessageState.STORED, MessageState.DELIVERED):
-                        return found.state == MessageState.ACKED
-                    await self._store.changed(seen)
-        return False
+    # --- for the node ----------------------------------------------------------------------------
 
-    @property
-    def letters(self) -> MessageQueries:
-        """Return `queries` under its old name, which is deprecated."""
-        warn_renamed("messages.letters", "messages.queries")
-        return self.queries
-
-    async def acked(self, message: Message, timeout: float) -> bool:
-        """Call `wait_for_ack` under its old name, which is deprecated."""
-        warn_renamed("messages.acked", "messages.wait_for_ack")
-        return await self.wait_for_ack(message, timeout)
-
-    # --- announcing, leasing, closing ------------------------------------------------------------
-
-    async def announce(self, names: Sequence[str] | None = None) -> None:
-        """Record that these inboxes, by default all with a consumer here, are received on this node."""
-        names = self.relay_buffer.names if names is None else names
-        if names:
-            own = self._writer.identity
-            node = "" if own.is_command else own.node_id
-            with suppress(MeshError):  # they are found without the relay, and announced again later
-                await self._store.write(announce_script(self._mesh, names, node, self._receiver()))
-
-    def _receiver(self) -> str:
-        """Return the name of this process as a receiver: its node, or the chain of a command."""
-        own = self._writer.identity
-        return own.chain if own.is_command else own.node_id
-
-    def _announce_soon(self, names: Sequence[str]) -> None:
-        """Announce these names, in one write for all that begin together."""
-        if not self._unannounced:
-            self._run_in_background(self._announce_all())
-        self._unannounced.update(names)
-
-    async def _announce_all(self) -> None:
-        names, self._unannounced = list(self._unannounced), set()
-        await self.announce(names)
-
-    def _announce_once(self, names: Sequence[str]) -> None:
-        """Announce these names now and then, so that a node which leases the inbox sees other receivers."""
-        now = self._monotonic()
-        if any(now - self._announced.get(name, float("-inf")) > _ANNOUNCE_INTERVAL_S for name in names):
-            for name in names:
-                self._announced[name] = now
-            self._run_in_background(self.announce(names))
-
-    async def lease_inboxes(self) -> None:
-        """Acquire or renew the leases of the inboxes that are received only here."""
-        names = self.relay_buffer.names
-        await self._leases.run_once(names, partial(self._in_use, names))
-        for name in names:
-            if (until := self._leases.until(name)) is not None:
-                self.relay_buffer.holds.extend(name, until)
-
-    def forget_leases(self) -> None:
-        """Stop relying on inbox leases: after a rollback the database may not know them."""
-        self._leases.forget()
+    def relay_by(self, outbox: Outbox) -> None:
+        """Relay messages to other nodes through this outbox from now on."""
+        self._sender.outbox = outbox
 
     @property
     def is_relayed(self) -> bool:
         """Return whether this node takes part in the relay."""
-        return self._outbox is not None
+        return self._sender.outbox is not None
+
+    async def store_relayed(self, message: Message) -> None:
+        """Store a relayed message that the sender's node could not store itself."""
+        await self._sender.store(message, None)
+
+    async def announce(self, names: Sequence[str] | None = None) -> None:
+        """Record that these inboxes, by default all with a consumer here, are received on this node."""
+        await self._inboxes.announce(names)
+
+    async def lease_inboxes(self) -> None:
+        """Acquire or renew the leases of the inboxes that are received only here."""
+        await self._inboxes.renew_leases()
+
+    def forget_leases(self) -> None:
+        """Stop relying on inbox leases: after a rollback the database may not know them."""
+        self._leases.forget()
 
     def _run_in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(self._store.faults.absorb("inbox", work), name="vox-mesh-inbox")
@@ -499,13 +400,25 @@ class Messages:
         await self._wakeups.close()
         await asyncio.gather(*self._background_tasks, return_exceptions=True)
         await self._claims.release_all(self.relay_buffer.holds.end_all())
-        if self._leases.is_held:
-            await self._leave_inboxes(self.relay_buffer.names)
+        await self._inboxes.leave(self.relay_buffer.names)
+
+    # --- deprecated ------------------------------------------------------------------------------
+
+    @property
+    def letters(self) -> MessageQueries:
+        """Return `queries` under its old name, which is deprecated."""
+        warn_renamed("messages.letters", "messages.queries")
+        return self.queries
+
+    async def acked(self, message: Message, timeout: float) -> bool:
+        """Call `wait_for_ack` under its old name, which is deprecated."""
+        warn_renamed("messages.acked", "messages.wait_for_ack")
+        return await self.wait_for_ack(message, timeout)
 
 
-def _time_after(now_ms: int, seconds: float | None) -> int | None:
+def _time_after(name: str, seconds: float | None, now_ms: int) -> int | None:
     if seconds is None:
         return None
     if not 0 < seconds <= MAX_TTL_S:
-        raise BadValue(f"{seconds} s is no time for a message", hint="more than nothing, a year at most")
+        raise BadValue(f"{name} must be more than 0 and at most {MAX_TTL_S:g} seconds, got {seconds}")
     return now_ms + round(seconds * 1_000)

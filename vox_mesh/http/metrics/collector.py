@@ -263,7 +263,7 @@ class MetricsCollector:
         yield counter(
             "vox_messages_forged",
             "Messages that were refused here since they were not from the node that they name.",
-            sum(messages.senders.forged.values()),
+            sum(messages.verifier.forged.values()),
         )
 
     def _writes(self) -> Iterator[Metric]:

@@ -86,11 +86,13 @@ class Help:
         now_ms = self._context.times.now_ms
         ttl = (self._context.timeline.after(now_ms, within_beats) - now_ms) / 1_000
 
-        def row(request: Message) -> Sequence[Statement]:
+        def insert(request: Message) -> Sequence[Statement]:
             sent = (request.message_uuid, request.sender_agent, task, now_ms, request.expires_ms)
             return (Statement(_SQL["ask"], (*self._context.mesh, *sent)),)
 
-        request = await self._messages.send(to, body, sender=sender, msg_type=REQUEST, ttl=ttl, beside=row)
+        request = await self._messages.send(
+            to, body, sender=sender, msg_type=REQUEST, ttl=ttl, statements=insert
+        )
         return HelpThread(
             thread_id=request.message_uuid,
             asker=request.sender_agent,
@@ -243,7 +245,7 @@ class Help:
                 reply_to=thread_id,
                 ttl=ttl,
                 traceparent=thread.traceparent if isinstance(thread, Message) else None,
-                beside=statements_for,
+                statements=statements_for,
             )
         except Refused as refused:
             if refused.reason != _REFUSED:
@@ -317,7 +319,7 @@ class Help:
                 msg_type=EXPIRED,
                 thread=thread.thread_id,
                 reply_to=thread.thread_id,
-                beside=lambda _: closing,
+                statements=lambda _: closing,
             )
         except Refused as refused:
             if refused.reason != _REFUSED:
