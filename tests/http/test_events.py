@@ -17,7 +17,7 @@ from tests.support.nodes.town import Town
 from tests.support.rhythm.grounds import Hand, player
 from vox_mesh.http import events
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.rhythm.frames import BeatFrame
+from vox_mesh.model.rhythm.plan import BeatFrame
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
 

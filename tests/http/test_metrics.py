@@ -28,7 +28,7 @@ from vox_mesh.jobs.worker.completing import Ended
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget
-from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
+from vox_mesh.model.rhythm.costs import PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.reports import PROMISES, BarReport, ReportSource
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.node import MeshNode

@@ -48,18 +48,15 @@ from vox_mesh.model.messages.records import Message
 from vox_mesh.model.occ.merge import Columns
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport, Key
-from vox_mesh.model.rhythm.boundaries import Until
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import ClaimState, StatusClaim
 from vox_mesh.model.rhythm.control import Divergence, TempoDecision
-from vox_mesh.model.rhythm.costs import Rates, Resources
-from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
-from vox_mesh.model.rhythm.frames import BeatFrame, Stamp, TempoSource
-from vox_mesh.model.rhythm.plan import Plan, PlanEntry
+from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Rates, Resources
+from vox_mesh.model.rhythm.plan import BeatFrame, Plan, PlanEntry, Stamp, TempoSource
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import HelpPromise, HelpState, HelpThread
-from vox_mesh.model.rhythm.reports import BarReport
-from vox_mesh.model.rhythm.tempo import Beat, Timeline
+from vox_mesh.model.rhythm.reports import BarReport, ReportTotals
+from vox_mesh.model.rhythm.tempo import Beat, Timeline, Until
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.nodes.identity import Identity
@@ -74,14 +71,13 @@ from vox_mesh.oplog.pending_ops import DependencyState, Waiting
 from vox_mesh.oplog.roles import Coordinator, KeyRequest, Owner
 from vox_mesh.oplog.writer import Joined
 from vox_mesh.rhythm.beat_locks import BeatLock
-from vox_mesh.rhythm.budgets.budgets import BudgetStanding, SetBudget, Spending
+from vox_mesh.rhythm.budgets import BudgetStanding, SetBudget, Spending
 from vox_mesh.rhythm.context import RhythmContext
-from vox_mesh.rhythm.help.help import AnyThread, HelpCounts
+from vox_mesh.rhythm.help import AnyThread, HelpCounts
 from vox_mesh.rhythm.phrases.cutoff import Cutoff
 from vox_mesh.rhythm.phrases.phrase import T
 from vox_mesh.rhythm.phrases.phrases import AnyBudget, AnyScore
 from vox_mesh.rhythm.phrases.spec import Fallbacks, Start, State
-from vox_mesh.rhythm.reports.totals import ReportTotals
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.supervisor import Run
 from vox_mesh.settings import Settings

@@ -21,10 +21,9 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import THREAD, HelpPromise, HelpState, HelpThread, thread_of, verdict
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.rhythm.context import RhythmContext
-from vox_mesh.rhythm.help import help as helping
-from vox_mesh.rhythm.help.help import ANSWER, EXPIRED, PROMISE, REQUEST, WITHDRAWN, Help
-from vox_mesh.rhythm.tempo.times import Times
+from vox_mesh.rhythm import help as helping
+from vox_mesh.rhythm.context import RhythmContext, Times
+from vox_mesh.rhythm.help import ANSWER, EXPIRED, PROMISE, REQUEST, WITHDRAWN, Help
 from vox_mesh.store.schema.statements import named
 from vox_mesh.testing import Town
 
@@ -326,7 +325,7 @@ async def test_the_message_and_what_is_written_with_it_are_both_there_or_neither
         return [Statement(named("help")["withdraw"], (*two.asking.store.tenant[:2], thread.thread_id))]
 
     with pytest.raises(MessageTaken):
-        await two.asking.messages.send("other", "another one", key=thread.thread_id, beside=close)
+        await two.asking.messages.send("other", "another one", key=thread.thread_id, statements=close)
     assert await two.state(thread) == "asked"
 
 

@@ -10,16 +10,15 @@ from vox_mesh.errors import BadValue
 from vox_mesh.messages.messages import Messages
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import MAX_TASK
-from vox_mesh.model.rhythm.ends import PhraseOutcome
+from vox_mesh.model.rhythm.costs import PhraseOutcome
 from vox_mesh.model.rhythm.score import Score, ScoreFile, parse_score
-from vox_mesh.rhythm.budgets.allowance import Allowance
-from vox_mesh.rhythm.budgets.budgets import Budgets
+from vox_mesh.rhythm.budgets import Allowance, Budgets
 from vox_mesh.rhythm.context import RhythmContext
-from vox_mesh.rhythm.help.help import Help
+from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.phrases.checkpoints import Checkpoints
 from vox_mesh.rhythm.phrases.phrase import Phrase
 from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, PhraseSpec, RetryPosition, Start, State
-from vox_mesh.rhythm.reports.status import StatusClaimWriter
+from vox_mesh.rhythm.status_claims import StatusClaimWriter
 
 AnyScore = Score | ScoreFile | Path | str | None
 """A score, the path or text of a score file, or `None` for the built-in score."""
