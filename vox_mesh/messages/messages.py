@@ -211,12 +211,10 @@ class Messages:
         """Wait until a message is acknowledged. Return `False` if it is not in time, or never will be."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while True:
-                    seen = self._store.change_count
+                async for _ in self._store.changes():
                     found = await self.queries.find(message.message_uuid)
                     if found is not None and found.state not in (MessageState.STORED, MessageState.DELIVERED):
                         return found.state == MessageState.ACKED
-                    await self._store.changed(seen)
         return False
 
     # --- receiving -------------------------------------------------------------------------------
