@@ -30,7 +30,7 @@ from vox_mesh.model.jobs.records import (
     UNSUCCESSFUL,
     Job,
 )
-from vox_mesh.model.rhythm.boundaries import Until
+from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing

@@ -74,12 +74,15 @@ class MessageQueries:
         """Return the message whose id begins with this text; raise `BadValue` if there are several."""
         found = await self._read("beginning_with", beginning.upper())
         if len(found) > 1 and found[0].message_uuid != beginning.upper():
-            raise BadValue(f"several messages begin with {beginning}", hint="give more of the id")
+            raise BadValue(f"message id {beginning} is ambiguous", hint="pass more characters of the id")
         return found[0] if found else None
 
-    async def overdue(self, *, untold: bool = False, limit: int = 100) -> list[Message]:
-        """Return the messages that should have been acknowledged by now, the longest overdue first."""
-        return await self._read("overdue", self._clock.now_ms, int(untold), limit)
+    async def overdue(self, *, unnotified: bool = False, limit: int = 100) -> list[Message]:
+        """Return the messages that should have been acknowledged by now, the longest overdue first.
+
+        With `unnotified`, only those whose senders were not notified yet.
+        """
+        return await self._read("overdue", self._clock.now_ms, int(unnotified), limit)
 
     async def threads(self, limit: int = 100) -> list[Thread]:
         """Return the threads, the latest first."""
@@ -105,7 +108,7 @@ class MessageQueries:
             if refused.reason != _NOT_DEAD:
                 raise
             raise NotKnown(
-                f"there is no dead letter {message_uuid}", hint="`vox-mesh messages dead` lists them"
+                f"dead letter {message_uuid} not found", hint="list dead letters: `vox-mesh messages dead`"
             ) from None
 
     async def _read(self, name: str, *values: Any) -> list[Message]:
