@@ -57,8 +57,8 @@ _TAKE: Final = Shape(
     columns=("fence_token", "expires_at"),
     subject=lambda item: item["lock_key"],
     repeatable=True,
-    lone=_SQL["take_one"],
-    lone_values=("lock_key", "node", "agent", "key", "ttl", "known"),
+    single_statement=_SQL["take_one"],
+    single_statement_values=("lock_key", "node", "agent", "key", "ttl", "known"),
 )
 _RELEASE: Final = Shape(
     "locks.release",
@@ -67,8 +67,8 @@ _RELEASE: Final = Shape(
     columns=(),
     subject=lambda item: item["lock_key"],
     repeatable=True,
-    lone=_SQL["release_one"],
-    lone_values=("lock_key", "token", "request"),
+    single_statement=_SQL["release_one"],
+    single_statement_values=("lock_key", "token", "request"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Describe one atomic change as a script: guarded statements under an idempotency key."""
+"""Describe one write request as a script: guarded statements under an idempotency key."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ class Op(NamedTuple):
 
 
 class Script:
-    """Statements applied atomically and once, under an idempotency key; an op adds an entry to the log.
+    """A write request: statements applied atomically and once, under an idempotency key.
 
-    `appendable` scripts only add rows and need no answer: while the database is unreachable they are spooled
-    and replayed later. `repeatable` scripts are idempotent by themselves, so their keys are not stored, and
-    their answer may be a statement that changes rows and returns them. A script that is both has no answer
-    if it was spooled.
+    An op adds an entry to the log. `appendable` scripts only add rows and need no answer: while the database
+    is unreachable they are spooled and replayed later. `repeatable` scripts are idempotent by themselves, so
+    their keys are not stored, and their answer may be a statement that changes rows and returns them. A
+    script that is both has no answer if it was spooled.
     """
 
     __slots__ = (
@@ -218,9 +218,10 @@ class Shape:
     script finds its shape again.
 
     Statements of `repeatable` scripts also get the scope as `?2` and the repository as `?3`; their rows begin
-    with the subject instead of the key. `lone` has the same effect for one script that is sent as a single
-    statement, without a transaction around it: `?1` is the scope, `?2` the repository, `IS_CURRENT` stands
-    for the guard of the request, and from `?7` on come the item's `lone_values`, of which `key` is one.
+    with the subject instead of the key. `single_statement` has the same effect for one script that is
+    sent alone, without a transaction around it: `?1` is the scope, `?2` the repository, `IS_CURRENT` stands
+    for the guard of the batch, and from `?7` on come the item's `single_statement_values`, of which `key` is
+    one.
     """
 
     name: str
@@ -230,8 +231,8 @@ class Shape:
     refusals: Mapping[int, str] = field(default_factory=dict)
     subject: Callable[[Item], Hashable] | None = None
     repeatable: bool = False
-    lone: str | None = None
-    lone_values: tuple[str, ...] = ()
+    single_statement: str | None = None
+    single_statement_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_.]*", self.name):

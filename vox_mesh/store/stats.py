@@ -28,7 +28,7 @@ class StoreStats:
     requests: Counts = field(default_factory=Counts)
     """Requests to a server, by purpose."""
     batches: Histogram = field(default_factory=lambda: Histogram(FEW))
-    """The number of scripts per request."""
+    """The number of scripts per batch."""
     answered: int = 0
     """Scripts that the database has applied or refused."""
     refusals: Counts = field(default_factory=Counts)
@@ -41,7 +41,7 @@ class StoreStats:
     """Unexpected exceptions of this process's background tasks."""
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
-        """Count the answers to a request."""
+        """Count the answers to a batch."""
         self.answered += len(verdicts)
         self.unwritable_since = None
         for verdict in verdicts:

@@ -14,10 +14,10 @@ from vox_mesh.store.rows import Value
 from vox_mesh.store.script import Op, Shape, Verdict, new_key
 from vox_mesh.store.spool.spool import Spool, decode, encode
 from vox_mesh.store.write.script_batch import (
+    BatchWrapper,
     IsolatedBatch,
     OptimisticBatch,
     Pruning,
-    RequestWrapper,
     RolledBack,
     ScriptBatch,
     StaleWrapper,
@@ -40,11 +40,11 @@ class Bench:
         """Adds a row."""
         return Statement(f"INSERT INTO {self.table} (a) VALUES (?) RETURNING a", (text,))
 
-    def frame(self, *preface: Statement, entries: Statement) -> RequestWrapper:
+    def frame(self, *preface: Statement, entries: Statement) -> BatchWrapper:
         """A frame whose entries are the same whatever became of the scripts."""
-        return RequestWrapper(preface, entries, lambda: entries)
+        return BatchWrapper(preface, entries, lambda: entries)
 
-    def request(self, way: Way, frame: RequestWrapper, *scripts: Script) -> ScriptBatch:
+    def request(self, way: Way, frame: BatchWrapper, *scripts: Script) -> ScriptBatch:
         """A request with a frame."""
         return way(self.store.tenant, scripts, Pruning(), frame)
 
@@ -124,7 +124,7 @@ async def test_entries_note_outside_the_savepoints_what_became_of_each_script(be
         "WHERE scope_id = ? AND script_key IN (?, ?, ?) ORDER BY script_key RETURNING b",
         (bench.store.tenant.scope_id, *keys),
     )
-    frame = RequestWrapper((bench.adding("preface"),), REFUSE, lambda: noting)
+    frame = BatchWrapper((bench.adding("preface"),), REFUSE, lambda: noting)
     verdicts, entries = await bench.send(bench.request(IsolatedBatch, frame, *scripts))
     assert [isinstance(verdict, Refused) for verdict in verdicts] == [False, True, False]
     assert entries == [[None], [1], [None]]
@@ -135,10 +135,8 @@ async def test_entries_note_outside_the_savepoints_what_became_of_each_script(be
 async def test_nothing_but_a_preface_is_a_frame_too(bench: Bench, way: Way) -> None:
     script = Script(bench.adding("one"))
     with pytest.raises(StaleWrapper):
-        await bench.send(bench.request(way, RequestWrapper((REFUSE,)), script))
-    verdicts, entries = await bench.send(
-        bench.request(way, RequestWrapper((bench.adding("preface"),)), script)
-    )
+        await bench.send(bench.request(way, BatchWrapper((REFUSE,)), script))
+    verdicts, entries = await bench.send(bench.request(way, BatchWrapper((bench.adding("preface"),)), script))
     assert isinstance(verdicts[0], Outcome)
     assert entries == []
     assert await bench.rows() == ["preface", "one"]
@@ -147,7 +145,7 @@ async def test_nothing_but_a_preface_is_a_frame_too(bench: Bench, way: Way) -> N
 async def test_a_key_that_is_twice_in_an_optimistic_request_fails_it_also_with_an_op(bench: Bench) -> None:
     script = Script(bench.adding("one"), op=Op("note", "{}"))
     with pytest.raises(RolledBack):
-        await bench.send(bench.request(OptimisticBatch, RequestWrapper(), script, script))
+        await bench.send(bench.request(OptimisticBatch, BatchWrapper(), script, script))
     assert await bench.rows() == []
 
 

@@ -34,7 +34,7 @@ class Submit(Protocol):
     def __call__(
         self, scripts: Sequence[Script], timeout: float, *, is_replay: bool
     ) -> Awaitable[list[Verdict]]:
-        """Send the scripts in one request."""
+        """Send the scripts in one batch."""
 
 
 class AgentQueue:
@@ -56,7 +56,7 @@ class AgentQueue:
         self._timeout = timeout
         self._max_scripts = max_scripts
         self._chunk = max_scripts
-        """The number of scripts per request. It is halved while answers come too late."""
+        """The number of scripts per batch. It is halved while answers come too late."""
         self._wait = wait
         self._chance = chance
         self._disk = SerialThread("vox-mesh-spool")

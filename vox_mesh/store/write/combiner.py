@@ -1,4 +1,4 @@
-"""Combine concurrent writes (group commit): one request in flight, all queued writes share the next."""
+"""Combine concurrent writes (group commit): one batch in flight, all queued writes share the next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vox_mesh.errors import (
 from vox_mesh.store.script import Script, Verdict
 from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
-from vox_mesh.store.write.in_flight import InFlightRequest, PendingWrite
+from vox_mesh.store.write.in_flight import InFlightBatch, PendingWrite
 from vox_mesh.store.write.retry import RetryingCaller
 from vox_mesh.store.write.script_batch import CommitFailed, StorageFault
 from vox_mesh.store.write.sender import Sender
@@ -50,9 +50,9 @@ class SpoolSink(Protocol):
 
 
 class Combiner:
-    """Takes scripts from any number of callers and sends them in order, many per request.
+    """Takes scripts from any number of callers and sends them in order, many per batch.
 
-    There is no timer and no added delay. A caller that is the only writer sends its own request from its own
+    There is no timer and no added delay. A caller that is the only writer sends its own batch from its own
     task; with several callers, the combiner's task sends for all of them.
     """
 
@@ -81,11 +81,11 @@ class Combiner:
         self._room: deque[asyncio.Future[None]] = deque()
         self._granted = 0  # places granted to callers that have not queued their write yet
         self._work = asyncio.Event()
-        self._in_flight: InFlightRequest | None = None
+        self._in_flight: InFlightBatch | None = None
         self._began = 0.0
-        self._is_quiet = True  # the last request had a single caller
-        self._returning = 0  # callers of the last request that may write again
-        self._fastest_s = float("inf")  # approximate minimum duration of a request
+        self._is_quiet = True  # the last batch had a single caller
+        self._returning = 0  # callers of the last batch that may write again
+        self._fastest_s = float("inf")  # approximate minimum duration of a batch
         self._alarm: asyncio.Handle | None = None
         self._alarm_at = 0.0  # uvloop's handles do not have `when()`
         self._is_giving_up = False
@@ -105,18 +105,18 @@ class Combiner:
 
     @property
     def under_way_s(self) -> float:
-        """Return the seconds since the request in flight was sent; 0 without one."""
+        """Return the seconds since the batch in flight was sent; 0 without one."""
         return 0.0 if self._in_flight is None else self._monotonic() - self._began
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a request is in flight or a write is queued."""
+        """Return whether a batch is in flight or a write is queued."""
         return self._in_flight is not None or bool(self._queue)
 
     async def submit(
         self, scripts: Sequence[Script], timeout: float, *, is_replay: bool = False
     ) -> list[Verdict]:
-        """Send the scripts in one request, in this order, and return each one's verdict."""
+        """Send the scripts in one batch, in this order, and return each one's verdict."""
         if self._closing is not None:
             raise StoreClosed("the store is closed")
         deadline = self._loop.time() + timeout
@@ -145,12 +145,12 @@ class Combiner:
             raise
 
     async def _send_alone(self, write: PendingWrite) -> None:
-        """Send one caller's request from its own task. If cancelled, its outcome is unknown."""
+        """Send one caller's batch from its own task. If cancelled, its outcome is unknown."""
         task = asyncio.current_task()
         assert task is not None
         self._sending_task = task
         try:
-            await self._send(InFlightRequest((write,)))
+            await self._send(InFlightBatch((write,)))
         except BaseException:
             write.leave()
             raise
@@ -159,7 +159,7 @@ class Combiner:
             self._wake_next()
 
     def _wake_next(self) -> None:
-        """Wake the task after a request if writes are queued; otherwise wake `close`."""
+        """Wake the task after a batch if writes are queued; otherwise wake `close`."""
         self._admit()
         if self._queue:
             self._work.set()
@@ -220,18 +220,18 @@ class Combiner:
             if self._in_flight is None:  # otherwise a caller is sending alone and will wake this task
                 try:
                     if writes := self._take():
-                        await self._send(InFlightRequest(writes))
+                        await self._send(InFlightBatch(writes))
                 except Exception as error:
                     self._stats.faults.note("combiner", error)
                     await asyncio.sleep(_RETRY_DELAY_S)
                 self._wake_next()
 
     def _take(self) -> list[PendingWrite]:
-        """Remove the writes of the next request from the queue: the oldest, as many as fit.
+        """Remove the writes of the next batch from the queue: the oldest, as many as fit.
 
-        With many callers, preparing their next writes can take longer than a request. In that case a request
+        With many callers, preparing their next writes can take longer than a batch. In that case a batch
         takes half of all callers, including those just answered: one half prepares its next writes while the
-        request of the other half is in flight.
+        batch of the other half is in flight.
         """
         taken: list[PendingWrite] = []
         scripts = weight = 0
@@ -250,7 +250,7 @@ class Combiner:
         self._admit()
         return taken
 
-    async def _send(self, in_flight: InFlightRequest) -> None:
+    async def _send(self, in_flight: InFlightBatch) -> None:
         self._in_flight = in_flight
         self._began = began = self._monotonic()
         try:
@@ -285,7 +285,7 @@ class Combiner:
             self._returning = len(in_flight.writes)
             self._is_quiet = len(in_flight.writes) == 1
 
-    def _settle(self, in_flight: InFlightRequest, verdicts: list[Verdict]) -> None:
+    def _settle(self, in_flight: InFlightBatch, verdicts: list[Verdict]) -> None:
         self._stats.answer(verdicts)
         start = 0
         answered: list[str] = []
@@ -306,7 +306,7 @@ class Combiner:
 
     # --- when the database is unreachable --------------------------------------------------------
 
-    def _reject_all(self, in_flight: InFlightRequest, error: CircuitOpen) -> None:
+    def _reject_all(self, in_flight: InFlightBatch, error: CircuitOpen) -> None:
         """Spool the appendable writes and fail all others, because the circuit opened."""
         self.divert_to_spool(in_flight.writes)
         for write in (*in_flight.writes, *self._queue):
@@ -362,7 +362,7 @@ class Combiner:
             self._watch_deadline(min(deadlines))
 
     def _give_up(self) -> None:
-        """Cancel the request in flight: no caller waits for it any more."""
+        """Cancel the batch in flight: no caller waits for it any more."""
         if self._is_giving_up or self._in_flight is None:
             return
         if self._in_flight.is_out:
@@ -370,14 +370,12 @@ class Combiner:
         self._is_giving_up = True
         self._sending_task.cancel()
 
-    def _deadline_error(
-        self, write: PendingWrite, in_flight: InFlightRequest | None, now: float
-    ) -> MeshError:
-        # A request that continues for other callers still contains this caller's scripts.
+    def _deadline_error(self, write: PendingWrite, in_flight: InFlightBatch | None, now: float) -> MeshError:
+        # A batch that continues for other callers still contains this caller's scripts.
         if in_flight is not None and (in_flight.may_take_effect or in_flight.outlives(now)):
             return _outcome_unknown(write)
         if self._in_flight is not None and self._in_flight.fault is not None:
-            # Its own request, or the one ahead of it, does not reach the database.
+            # Its own batch, or the one ahead of it, does not reach the database.
             return Unreachable(f"the database could not be reached in time: {self._in_flight.fault}")
         return Overloaded(
             "the write was still queued at its deadline", hint="write less at once, or raise VOX_DB_DEADLINE"
@@ -410,7 +408,7 @@ class Combiner:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-def _error_for_caller(error: MeshError, write: PendingWrite, in_flight: InFlightRequest | None) -> MeshError:
+def _error_for_caller(error: MeshError, write: PendingWrite, in_flight: InFlightBatch | None) -> MeshError:
     """Return the caller's error: `OutcomeUnknown` if its scripts may have been applied."""
     return _outcome_unknown(write, error) if in_flight is not None and in_flight.may_be_applied else error
 

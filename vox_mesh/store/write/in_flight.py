@@ -1,4 +1,4 @@
-"""Track pending writes and the request in flight that contains them."""
+"""Track pending writes and the batch in flight that contains them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vox_mesh.store.script import Outcome, Script, Verdict
 
 
 class PendingWrite:
-    """The scripts of one caller, sent in one request, and the future that the caller waits for."""
+    """The scripts of one caller, sent in one batch, and the future that the caller waits for."""
 
     __slots__ = ("deadline", "future", "is_outcome_unknown", "is_replay", "is_spooled", "scripts", "weight")
 
@@ -27,7 +27,7 @@ class PendingWrite:
         self.future = future
         self.is_replay = is_replay
         self.is_spooled = False
-        self.is_outcome_unknown = False  # it was spooled while a request that contains it may be applied
+        self.is_outcome_unknown = False  # it was spooled while a batch that contains it may be applied
 
     @property
     def can_spool(self) -> bool:
@@ -36,7 +36,7 @@ class PendingWrite:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether a request must still answer this caller; the spool answers spooled writes."""
+        """Return whether a batch must still answer this caller; the spool answers spooled writes."""
         return not (self.is_spooled or self.future.done())
 
     def settle(self, verdicts: list[Verdict]) -> bool:
@@ -69,8 +69,8 @@ class PendingWrite:
             self.future.set_exception(error)
 
 
-class InFlightRequest:
-    """The request that is being sent."""
+class InFlightBatch:
+    """The batch that is being sent."""
 
     def __init__(self, writes: Sequence[PendingWrite]) -> None:
         self.writes = writes

@@ -72,13 +72,13 @@ CONDITION_VALUES: Final = 4
 """The number of values that a wrapper's condition takes."""
 
 
-class RequestWrapper(NamedTuple):
-    """Statements around the scripts of a request.
+class BatchWrapper(NamedTuple):
+    """Statements around the scripts of a batch.
 
     `preface` runs before the scripts: if it fails, nothing is applied. The log entries run after them,
     outside their savepoints, and record each script's verdict; their rows are returned to the interceptor:
     `accepted` is used if all scripts have succeeded by then, `verdicts` if some may have failed. `condition`
-    is the equivalent of the preface for a request of a single statement; its values are `?3` to `?6` and the
+    is the equivalent of the preface for a batch of a single statement; its values are `?3` to `?6` and the
     two times that `EARLIEST` and `LATEST` stand for.
     """
 
@@ -88,11 +88,11 @@ class RequestWrapper(NamedTuple):
     condition: Statement | None = None
 
 
-NO_WRAPPER: Final = RequestWrapper()
+NO_WRAPPER: Final = BatchWrapper()
 
 
 class StaleWrapper(Exception):
-    """The wrapper no longer matches the database. Nothing was applied; the request must be bound again."""
+    """The wrapper no longer matches the database. Nothing was applied; the batch must be bound again."""
 
 
 class StorageFault(DatabaseFault):
@@ -126,7 +126,7 @@ class ScriptBatch(Batch):
 
     __slots__ = ("_entries", "_scripts", "_wrapper")
 
-    def __init__(self, scripts: Sequence[Script], wrapper: RequestWrapper) -> None:
+    def __init__(self, scripts: Sequence[Script], wrapper: BatchWrapper) -> None:
         super().__init__()
         self._scripts = scripts
         self._wrapper = wrapper
@@ -168,7 +168,7 @@ class OptimisticBatch(ScriptBatch):
         tenant: Tenant,
         scripts: Sequence[Script],
         pruning: Pruning,
-        wrapper: RequestWrapper = NO_WRAPPER,
+        wrapper: BatchWrapper = NO_WRAPPER,
     ) -> None:
         super().__init__(scripts, wrapper)
         self.scripts = len(scripts)
@@ -228,17 +228,19 @@ class SingleStatementBatch(ScriptBatch):
 
     __slots__ = ()
 
-    def __init__(self, tenant: Tenant, script: Script, wrapper: RequestWrapper) -> None:
+    def __init__(self, tenant: Tenant, script: Script, wrapper: BatchWrapper) -> None:
         shape, condition = script.shape, wrapper.condition
         assert shape is not None
-        assert shape.lone is not None
+        assert shape.single_statement is not None
         item = {**script.item, "key": script.key}
         given = (None,) * CONDITION_VALUES if condition is None else condition.params
         who, window = given[:CONDITION_VALUES], given[CONDITION_VALUES:]
-        values = (*tenant[:2], *who, *[item[name] for name in shape.lone_values], *window)
+        values = (*tenant[:2], *who, *[item[name] for name in shape.single_statement_values], *window)
         text = "true" if condition is None else condition.sql
         super().__init__((script,), NO_WRAPPER)
-        self.steps = [BatchStep(_guarded_sql(shape.lone, text, len(values) - 1), values, wants_rows=True)]
+        self.steps = [
+            BatchStep(_guarded_sql(shape.single_statement, text, len(values) - 1), values, wants_rows=True)
+        ]
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """Return the verdict of the script. If this raises, nothing was applied."""
@@ -254,7 +256,7 @@ class SingleStatementBatch(ScriptBatch):
 def _guarded_sql(sql: str, condition: str, earliest: int) -> str:
     """Return a single statement that does nothing unless the condition holds.
 
-    `earliest` is the number of the parameter with the earliest time that the request expects.
+    `earliest` is the number of the parameter with the earliest time that the batch expects.
     """
     timed = condition.replace("EARLIEST", f"?{earliest}").replace("LATEST", f"?{earliest + 1}")
     return sql.replace("IS_CURRENT", timed)
@@ -273,7 +275,7 @@ class IsolatedBatch(ScriptBatch):
         tenant: Tenant,
         scripts: Sequence[Script],
         pruning: Pruning,
-        wrapper: RequestWrapper = NO_WRAPPER,
+        wrapper: BatchWrapper = NO_WRAPPER,
     ) -> None:
         super().__init__(scripts, wrapper)
         _add_pruning(self, tenant, pruning)
@@ -349,7 +351,7 @@ def _verdict_now(script: Script, steps: Sequence[StepResult]) -> Verdict:
 
 
 async def apply_alone(engine: Engine, tenant: Tenant, script: Script) -> Outcome:
-    """Apply one script in its own request, bypassing the queue."""
+    """Apply one script in its own batch, bypassing the queue."""
     batch = IsolatedBatch(tenant, [script], NOTHING_TO_PRUNE)
     (verdict,) = batch.verdicts(await engine.run(batch))
     if isinstance(verdict, MeshError):
