@@ -89,7 +89,9 @@ class Sql:
         """Have the changed statement in the place of the right one."""
         named, changed = statements.named(self.noun), self.changed()
         assert isinstance(named, dict)
-        if any(named[self.name] in (each.answer, each.single_statement, *each.statements) for each in _shapes()):
+        if any(
+            named[self.name] in (each.answer, each.single_statement, *each.statements) for each in _shapes()
+        ):
             raise Misplaced(f"{self.name} is in use already: plant it before what uses it is loaded")
         named[self.name] = changed
 

@@ -7,10 +7,8 @@ import os
 import sys
 from typing import Final
 
+from vox_mesh.cli.support import COMPLETE
 from vox_mesh.cli.support.early_signals import heed_early_signals
-
-COMPLETE: Final = "_VOX_MESH_COMPLETE"
-"""Set by a shell that wants words completed; the value says which shell it is."""
 
 _RARELY: Final = 20_000
 _INTERRUPTED: Final = 130
