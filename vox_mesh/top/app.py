@@ -20,11 +20,9 @@ from vox_mesh.top.actions import DEEDS, KEYS, Asks, RowAction, done
 from vox_mesh.top.details import details, sides
 from vox_mesh.top.dialogs import Ask, DialogChoice, DialogPage, key_words
 from vox_mesh.top.feed import Feed
-from vox_mesh.top.headline import Words, database_words, fault_words, replica_words, rhythm_words
-from vox_mesh.top.layout import heights
+from vox_mesh.top.headline import Rate, Words, database_words, fault_words, replica_words, rhythm_words
 from vox_mesh.top.panels import PANELS, PanelLine, text_of
-from vox_mesh.top.rate import Rate
-from vox_mesh.top.widgets import TableWidget, TextLine
+from vox_mesh.top.widgets import TableWidget, TextLine, heights
 from vox_mesh.views.overview import Overview
 
 _WIDE: Final = (110, 34)

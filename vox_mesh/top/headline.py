@@ -1,14 +1,60 @@
-"""The lines above the panels: where the data lives, how fast it changes, and how we stand with it."""
+"""The lines above the panels, and the whole view as plain text."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import asdict
 from typing import Final
 
+from vox_mesh.cli.support.output import table
 from vox_mesh.errors import DatabaseUnavailable, MeshError
 from vox_mesh.model.rhythm.frames import TempoSource
-from vox_mesh.top.panels import span, text_of
+from vox_mesh.top.panels import PANELS, span, text_of
 from vox_mesh.views.overview import DatabaseLine, Overview, RhythmLine
+
+BARS: Final = "▁▂▃▄▅▆▇█"
+_WINDOW_MS: Final = 5_000
+_SECONDS: Final = 60
+
+
+class Rate:
+    """Ops per second: lately, and second by second."""
+
+    def __init__(self) -> None:
+        self._looks = deque[tuple[int, int]]()
+        self._counts = deque[int](maxlen=_SECONDS)
+        self._second: tuple[int, int] | None = None
+
+    def add(self, now_ms: int, last_id: int) -> None:
+        """At this time, by the database's clock, the log ended there."""
+        self._looks.append((now_ms, last_id))
+        while len(self._looks) > 2 and now_ms - self._looks[1][0] >= _WINDOW_MS:
+            self._looks.popleft()
+        second = now_ms // 1_000
+        if self._second is None:
+            self._second = second, last_id
+        elif second > self._second[0]:
+            passed, grown = second - self._second[0], max(0, last_id - self._second[1])
+            # Looks may be far apart: what came meanwhile came evenly, as far as we know.
+            share, rest = divmod(grown, passed)
+            for n in range(min(passed, _SECONDS)):
+                self._counts.append(share + (n < rest))
+            self._second = second, last_id
+
+    @property
+    def per_second(self) -> float:
+        """In the last seconds."""
+        if len(self._looks) < 2:
+            return 0.0
+        (began_ms, first), (now_ms, last) = self._looks[0], self._looks[-1]
+        return max(0, last - first) * 1_000 / max(1, now_ms - began_ms)
+
+    def bars(self, width: int) -> str:
+        """A bar for each of the last seconds, the highest as high as can be."""
+        counts = list(self._counts)[-width:]
+        top = max([1, *counts])
+        return "".join(BARS[(count * (len(BARS) - 1) + top - 1) // top] for count in counts)
+
 
 Words = list[tuple[str, str]]
 """Text, each with its style."""
@@ -75,3 +121,16 @@ def headlines(overview: Overview) -> list[str]:
     )
     lines = ["".join(text for text, _ in words) for words in all_words]
     return [line for line in lines if line]
+
+
+def plain_lines(overview: Overview) -> list[str]:
+    """All panels, one below the other, as wide as they need be."""
+    lines = [*headlines(overview), f"last op {overview.last_op_id}"]
+    for panel in PANELS:
+        lines += ["", f"{panel.title.lower()}: {panel.summary(overview)}"]
+        names = [column.name or "note" for column in panel.columns]
+        rows = [
+            dict(zip(names, (text for text, _ in line.cells), strict=True)) for line in panel.lines(overview)
+        ]
+        lines += [f"  {line}" for line in table(rows)] if rows else []
+    return lines

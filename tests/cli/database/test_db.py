@@ -36,7 +36,7 @@ def test_init_on_the_memory_home_is_refused(memory: Vox) -> None:
     for command in ("db init", "db backup b.db", "db restore b.db"):
         ended = memory(*command.split())
         assert ended.code == 2
-        assert "would keep nothing" in ended.error
+        assert "needs a shared database" in ended.error
         assert "VOX_MESH_ENABLED=1" in ended.error
     assert list(memory.folder.iterdir()) == []
 

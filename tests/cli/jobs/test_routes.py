@@ -49,4 +49,4 @@ def test_whoever_is_not_the_owner_is_refused_told_who_is_and_logged(vox: Vox) ->
 def test_on_the_memory_home_there_is_nobody_to_route_to(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert_wrong_usage(f"route {command}", "would keep nothing: on the memory home", capsys)
+    assert_wrong_usage(f"route {command}", "needs a shared database: the memory backend", capsys)

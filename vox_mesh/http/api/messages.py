@@ -52,7 +52,7 @@ class InboxAsked(PageAsked):
 
 
 class Sending(Asked):
-    """A message. Sent again under the same `key`, it is one message."""
+    """The message to send. `key` is its idempotency key."""
 
     to: Text
     sender: Text
@@ -70,7 +70,7 @@ class Sending(Asked):
 
 
 class ClaimBody(Asked):
-    """How many messages are claimed, for how long; of an agent, and of roles that it has."""
+    """The maximum number of messages to claim, their lease, and the roles of the agent."""
 
     roles: Annotated[list[Text], Field(max_length=100, default_factory=list)]
     limit: Annotated[int, Field(ge=1, le=MAX_CLAIMED)] = MAX_CLAIMED
@@ -78,13 +78,13 @@ class ClaimBody(Asked):
 
 
 class UnderClaim(Asked):
-    """The claim that a message is held under."""
+    """The claim of a message."""
 
     claim_owner: Text
 
 
 class GivingBack(UnderClaim):
-    """When it comes again, and why it was given back."""
+    """The time until redelivery, and the reason of the rejection."""
 
     retry_in: Seconds | None = None
     reason: Text | None = None
@@ -92,9 +92,9 @@ class GivingBack(UnderClaim):
 
 @MESSAGES.get("/v1/messages")
 async def list_messages(mesh: MeshServices, query: MessagesAsked) -> Page[MessageView]:
-    """List messages, the newest first; dead letters with `state=dead`."""
+    """List messages, newest first; dead letters with `state=dead`."""
     if query.state is MessageState.SPOOLED:
-        raise BadValue("spooled messages are in the spool of a node", hint="GET /v1/db says how many")
+        raise BadValue("spooled messages can't be listed: they are on a node's disk", hint="see GET /v1/db")
     wanted = partial(
         mesh.bus.letters.listed,
         state=query.state,
@@ -132,11 +132,11 @@ def _position(view: MessageView) -> int:
 
 @MESSAGES.post("/v1/messages", status=HTTPStatus.CREATED)
 async def send_message(mesh: MeshServices, body: Sending) -> list[MessageView]:
-    """Send a message to an agent, to whoever has a role, or to everyone: one for each of them."""
+    """Send a message to an agent, a role or everyone; everyone gets a message each."""
     options = body.model_dump(exclude_none=True, exclude={"to", "payload", "key"})
     if body.to == EVERYONE:
         if body.key is not None:
-            raise BadValue("`key` is the id of one message, and everyone gets one of their own")
+            raise BadValue("`key` must not be given with `to: *`: each recipient gets a message of its own")
         return [MessageView.of(mesh, each) for each in await mesh.bus.broadcast(body.payload, **options)]
     sent = await mesh.bus.send(body.to, body.payload, key=body.key, **options)
     return [MessageView.of(mesh, await mesh.bus.letters.find(sent.message_uuid) or sent)]
@@ -144,53 +144,53 @@ async def send_message(mesh: MeshServices, body: Sending) -> list[MessageView]:
 
 @MESSAGES.get("/v1/messages/overdue")
 async def list_overdue(mesh: MeshServices, query: Some) -> list[MessageView]:
-    """List messages that should have been acknowledged by now, the longest overdue first."""
+    """List overdue messages, longest overdue first."""
     return [MessageView.of(mesh, each) for each in await mesh.bus.letters.overdue(limit=query.limit)]
 
 
 @MESSAGES.get("/v1/threads")
 async def list_threads(mesh: MeshServices, query: Some) -> list[ThreadView]:
-    """List threads, the latest first."""
+    """List threads, latest first."""
     return [ThreadView.of(each) for each in await mesh.bus.letters.threads(query.limit)]
 
 
 @MESSAGES.get("/v1/messages/{message_uuid}")
 async def show_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
-    """Show a message; its id, or enough of its beginning."""
+    """Show a message, by its id or a unique prefix."""
     return MessageView.of(mesh, await find_message(mesh, message_uuid))
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/retry")
 async def retry_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
-    """Send a dead letter again, as if it had never been tried."""
+    """Redeliver a dead letter with a new count of attempts."""
     dead = await find_message(mesh, message_uuid)
     await mesh.bus.letters.retry(dead.message_uuid)
-    return await _as_it_is(mesh, dead)
+    return await _current_view(mesh, dead)
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/ack")
 async def ack_message(mesh: MeshServices, message_uuid: Text, body: UnderClaim) -> MessageView:
-    """Say that a message which was claimed is done with."""
+    """Acknowledge a claimed message."""
     claimed = await find_claimed_message(mesh, message_uuid, body.claim_owner)
     await mesh.bus.ack(claimed)
-    return await _as_it_is(mesh, claimed)
+    return await _current_view(mesh, claimed)
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/nack")
 async def nack_message(mesh: MeshServices, message_uuid: Text, body: GivingBack) -> MessageView:
-    """Give back a message which was claimed: it is tried again."""
+    """Reject a claimed message; it is redelivered."""
     claimed = await find_claimed_message(mesh, message_uuid, body.claim_owner)
     await mesh.bus.nack(claimed, retry_in=body.retry_in, reason=body.reason)
-    return await _as_it_is(mesh, claimed)
+    return await _current_view(mesh, claimed)
 
 
-async def _as_it_is(mesh: MeshServices, message: Message) -> MessageView:
+async def _current_view(mesh: MeshServices, message: Message) -> MessageView:
     return MessageView.of(mesh, await find_message(mesh, message.message_uuid))
 
 
 @MESSAGES.get("/v1/inbox/{agent}")
 async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxAsked) -> Page[MessageView]:
-    """Show what waits for an agent, and claim nothing."""
+    """Show the messages of an agent without claiming them."""
     names = inbox_names(agent, query.roles.split(",") if query.roles else ())
     peek = mesh.bus.letters.peek
     return await _page(mesh, query, lambda position, limit: peek(names, after=position or 0, limit=limit))
@@ -205,7 +205,7 @@ async def _put_back(mesh: MeshServices, claimed: list[MessageView]) -> None:
 
 @MESSAGES.post("/v1/inbox/{agent}/claim", undo=_put_back)
 async def claim_messages(mesh: MeshServices, agent: Text, body: ClaimBody) -> list[MessageView]:
-    """Claim what waits for an agent: nobody else's until the lease is over. Say what became of each."""
+    """Receive messages of an agent under a visibility timeout; acknowledge or reject each."""
     claiming = mesh.bus.poll_inbox_from_db(agent, roles=body.roles, limit=body.limit, lease=body.lease)
     claimed = await to_the_end(asyncio.ensure_future(claiming))
     for message in claimed:

@@ -87,6 +87,6 @@ def bad_cursor() -> Problem:
     return Problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         "bad_cursor",
-        "this is the cursor of no page",
-        "use `next` of the page before, as it is",
+        "cursor is not valid",
+        "use `next` of the previous page, unchanged",
     )
