@@ -22,16 +22,16 @@ _ELLIPSIS: Final = "…"
 
 
 def cut(text: str, width: int) -> str:
-    """The text in exactly so many columns, and a sign that there was more."""
+    """Fit the text into exactly this many columns, with an ellipsis if it is cut."""
     if cell_len(text) <= width:
         return set_cell_size(text, width)
     return set_cell_size(text, width - 1) + _ELLIPSIS if width > 1 else set_cell_size(text, width)
 
 
 def widths(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
-    """How wide each column is: as wide as it would be, but the widest give way where there is no room.
+    """Return the width of each column: its natural one, but the widest shrink if there is no room.
 
-    Those at the end that have no room even so are left out: their width is 0.
+    Columns at the end that still have no room get width 0.
     """
     given = list(natural)
     excess = sum(given) + GAP * (len(given) - 1) - width
@@ -51,10 +51,10 @@ def widths(natural: Sequence[int], least: Sequence[int], width: int) -> list[int
 
 
 def heights(wanted: Sequence[int], available: int, chosen: int | None = None) -> list[int]:
-    """How many lines each panel has, all in all as many as there are.
+    """Divide the available lines among panels; return the height of each.
 
-    Each has its title and a row, if it has any; then the chosen one has what it wants, and then the others.
-    What nobody wants is the chosen one's, or everybody's.
+    Each gets its title and one row, if it has any; then the chosen one gets what it wants, then the others.
+    The rest goes to the chosen one, or is shared.
     """
     given = [min(2, want) for want in wanted]
     left = available - sum(given)
@@ -74,11 +74,11 @@ def heights(wanted: Sequence[int], available: int, chosen: int | None = None) ->
 
 
 _PLAIN: Final = Style.null()
-"""Of what is empty. Without any style it can't be drawn where colours are taken out (`NO_COLOR`)."""
+"""The style of empty space: without a style it can't be drawn under `NO_COLOR`."""
 
 _TITLE: Final = 1
 _HEADED_FROM: Final = 4
-"""So high a table must be to have its headings shown while it has no focus."""
+"""The minimum height of an unfocused table that shows its headings."""
 
 
 class TextLine(Widget):
@@ -91,13 +91,13 @@ class TextLine(Widget):
         self._words: Words = []
 
     def show(self, words: Words) -> None:
-        """Show this text; nothing is drawn if it is there already."""
+        """Show this text; does nothing if it is already shown."""
         if words != self._words:
             self._words = words
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """The text, cut where the line ends."""
+        """Draw the text, cut at the end of the line."""
         width = self.size.width
         left, line = width, Words()
         for text, style in self._words if y == 0 else ():
@@ -107,7 +107,7 @@ class TextLine(Widget):
 
 
 class TableWidget(Widget, can_focus=True):
-    """A panel: its title with a summary, and below it the rows, of which one is selected."""
+    """A panel: a title with a summary, and rows, one of which is selected."""
 
     DEFAULT_CSS = "TableWidget { height: 1fr; width: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -120,7 +120,7 @@ class TableWidget(Widget, can_focus=True):
     ]
 
     class Focused(Message):
-        """This table has the focus now."""
+        """Sent when a table gets the focus."""
 
     def __init__(self, panel: Panel) -> None:
         super().__init__(id=panel.name)
@@ -131,10 +131,10 @@ class TableWidget(Widget, can_focus=True):
         self._first = 0
         self._drawn: list[Words] = []
 
-    # --- what it shows ---------------------------------------------------------------------------
+    # --- content ---------------------------------------------------------------------------------
 
     def show(self, lines: Sequence[PanelLine], summary: str) -> None:
-        """Show these rows; the one that is selected stays so, wherever it is now."""
+        """Show these rows; the selected one stays selected."""
         selected = self.selected
         self._lines, self._summary = lines, summary
         if selected is not None:
@@ -144,36 +144,36 @@ class TableWidget(Widget, can_focus=True):
 
     @property
     def selected(self) -> PanelLine | None:
-        """The row that is selected."""
+        """The selected row."""
         return self._lines[self._at] if self._at < len(self._lines) else None
 
     @property
     def wanted(self) -> int:
-        """How many lines it would need for everything."""
+        """The number of lines that would show everything."""
         return _TITLE + len(self._lines) + (1 if self._lines else 0)
 
     # --- moving ----------------------------------------------------------------------------------
 
     def action_move(self, by: int) -> None:
-        """Go to another row."""
+        """Select another row."""
         self._at = max(0, min(self._at + by, len(self._lines) - 1))
         self._draw()
 
     def action_page(self, by: int) -> None:
-        """Go one page further."""
+        """Move by one page."""
         self.action_move(by * max(1, self._room - 1))
 
     def on_focus(self) -> None:
-        """It is drawn as the one that keys go to."""
+        """Draw the table as focused."""
         self.post_message(self.Focused())
         self._draw()
 
     def on_blur(self) -> None:
-        """It is drawn as one of the others."""
+        """Draw the table as unfocused."""
         self._draw()
 
     def on_resize(self) -> None:
-        """Everything is to fit again."""
+        """Draw the table in its new size."""
         self._draw()
 
     # --- drawing ---------------------------------------------------------------------------------
@@ -184,11 +184,11 @@ class TableWidget(Widget, can_focus=True):
 
     @property
     def _room(self) -> int:
-        """How many rows can be seen."""
+        """The number of visible rows."""
         return max(1, self.size.height - _TITLE - self._has_headings)
 
     def _draw(self) -> None:
-        """Have those lines drawn again that have changed: there may be a slow line to the terminal."""
+        """Redraw changed lines only: the connection to the terminal may be slow."""
         self._at = max(0, min(self._at, len(self._lines) - 1))
         room = self._room
         self._first = max(min(self._first, self._at), self._at - room + 1, 0)
@@ -241,7 +241,7 @@ class TableWidget(Widget, can_focus=True):
         ]
 
     def render_line(self, y: int) -> Strip:
-        """A line as it was prepared."""
+        """Draw a prepared line."""
         width = self.size.width
         if y >= len(self._drawn):
             return Strip.blank(width, _PLAIN)

@@ -62,7 +62,7 @@ def test_it_draws_and_reacts_and_leaves_the_terminal_as_it_was(busy: Vox) -> Non
         assert b"38;2;" not in drawn  # sixteen colours are enough
         assert screen.modes_now != screen.modes
         screen.type("?")
-        screen.shows("break the lock; asks why")
+        screen.shows("break the lock; asks for a reason")
         screen.type("\x1b")
         screen.shows("site.deploy")
         screen.type("q")
@@ -76,7 +76,7 @@ def test_it_draws_without_colours_where_none_are_wanted(busy: Vox) -> None:
     with terminal(busy.having(NO_COLOR="1"), "top") as screen:
         everything = screen.shows("Nodes", "site.deploy", "1 held", " quit ")
         for keys, words in (
-            ("?", "break the lock; asks why"),
+            ("?", "break the lock; asks for a reason"),
             ("\x1b", "1 pending"),
             ("a", "Abort job"),
             ("\x1b", "1 pending"),

@@ -77,8 +77,8 @@ def inbox(
     With --exec, the shell runs COMMAND for each message, one at a time, until the inbox is empty. COMMAND
     gets the body on stdin (text unchanged, everything else as JSON), the other fields in
     VOX_MSG_MESSAGE_UUID, VOX_MSG_SENDER_AGENT, VOX_MSG_MSG_TYPE and so on, and AGENT in VOX_AGENT_ID. The
-    lease is renewed while it runs. If it exits with 0 the message is acknowledged, otherwise rejected and redelivered later; then
-    this ends with 1. A signal stops all processes of COMMAND and rejects its message.
+    lease is renewed while it runs. If it exits with 0 the message is acknowledged, otherwise rejected and
+    redelivered later; then this ends with 1. A signal stops all processes of COMMAND and rejects its message.
 
     With --json and --follow each message is a document on its own line.
 

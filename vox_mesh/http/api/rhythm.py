@@ -101,7 +101,7 @@ class StatusSaid(Asked):
 
 @RHYTHM.post("/v1/rhythm/status", status=HTTPStatus.ACCEPTED)
 async def claim_status(mesh: MeshServices, body: StatusSaid) -> StatusView:
-    """Claim the status of a task. It counts for the beat of its `hlc`, and is written at the end of this beat."""
+    """Claim the status of a task. It counts for the beat of its `hlc`, and is written when this beat ends."""
     claimed = body.model_dump(mode="json", exclude_none=True)
     now: dict[str, Any] = {"hlc": str(mesh.clock.tick())}
     if not {"beat_index", "beat"} & claimed.keys():

@@ -78,7 +78,7 @@ async def resume_kind(mesh: MeshServices, kind: Kind) -> KindView:
 class ToLimit(Asked):
     """The rules of a kind: omitted fields stay unchanged, and null removes a limit.
 
-    At most `max_running` jobs run at a time, `rate` are claimed in the time `per`; `lease` is that of a claim.
+    At most `max_running` jobs run at a time, and `rate` are claimed in the time `per`; a claim has `lease`.
     """
 
     max_running: Count | None = None
