@@ -42,7 +42,7 @@ def test_init_on_the_memory_home_is_refused(memory: Vox) -> None:
 
 
 def test_status_on_the_memory_home_says_that_nothing_is_shared(memory: Vox) -> None:
-    assert "nothing is shared" in memory("db", "status").out
+    assert "memory backend: data ends" in memory("db", "status").out
     assert memory("db", "status", "--json").document["shared"] is False
 
 

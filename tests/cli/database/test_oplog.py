@@ -72,7 +72,7 @@ def test_a_sound_log_verifies_and_a_changed_one_names_the_entry(vox: Vox, node: 
     (chain,) = sound.document
     assert (chain["node_id"], chain["entries"], chain["sealed_to"]) == (node.node_id, 4, 3)
     assert chain["problem"] is None
-    assert "4 entries in 1 chain: all as they were written" in vox("oplog", "verify").out
+    assert "4 entries in 1 chain: intact" in vox("oplog", "verify").out
     with database(vox) as connection:
         connection.execute('UPDATE agent_oplog SET payload = \'{"text":"2"}\' WHERE seq = 3')
     broken = vox("oplog", "verify", "--node", node.node_id, "--json")

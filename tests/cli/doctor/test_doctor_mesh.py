@@ -66,7 +66,7 @@ def test_a_node_that_goes_by_another_tempo_than_the_mesh_is_named(vox: Vox) -> N
         state, found = _found(vox)["tempo"]
     assert (state, found) == (
         "warn",
-        "by another policy than the mesh's: one; leader none, so that the median is followed",
+        "policy differs from the mesh's: one; no leader, so the median is in force",
     )
 
 

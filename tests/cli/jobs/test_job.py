@@ -295,7 +295,7 @@ def test_waiting_ends_with_0_if_all_succeed_and_1_if_one_does_not_or_the_time_is
     assert "it can't be done" in ended.out
     late = vox("job", "wait", good, never, "--timeout", "10ms", "--json")
     assert (late.code, [each["state"] for each in late.document]) == (1, ["succeeded", "pending"])
-    assert late.err == "vox-mesh: 1 of 2 jobs have not ended in time\n"
+    assert late.err == "vox-mesh: 1 of 2 jobs have not ended within the timeout\n"
 
 
 @pytest.mark.parametrize("home", ["file", "mesh"])

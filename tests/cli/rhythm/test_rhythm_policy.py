@@ -61,7 +61,7 @@ def test_where_no_node_runs_a_policy_is_in_force_at_once(vox: Vox) -> None:
     said = dict(line.split(maxsplit=1) for line in ended.out.splitlines())
     assert said["phases"] == "work 4, plan 3, review 1"
     assert said["limits"] == "7.5 to 30 beats a minute"
-    assert said["adapts"] == "by up to 1 beat a minute, and not for less than 10 %"
+    assert said["adapts"] == "by up to 1 beat a minute, if it deviates by 10 % or more"
     assert said["from"].endswith("s ago)")
     shown = vox("rhythm", "policy", "show", "--json").document
     assert (shown["announced"], shown["in_force"]["policy"]["cluster_id"]) == ([], "band")
@@ -102,8 +102,8 @@ def test_a_score_is_drawn_with_a_strip_for_each_phrase(
         "  3 |plan-|work-|revie|                                3 beats",
         "",
         "for      ucxl://proj:any/*/task/ingest",
-        "tempo    15 beats a minute: a beat of 4 s, a phrase of 32 s; the mesh may go by",
-        "         another",
+        "tempo    15 beats a minute: a beat of 4 s, a phrase of 32 s; the tempo of the",
+        "         mesh may differ",
         "phases   plan 2 beats, work 4 beats, review 2 beats",
         "waits    2 beats in all for help, 1 beat in all for io",
         "         then emit needs-attention, fall back to coarse-answer",

@@ -109,7 +109,7 @@ def _words(view: PolicyView) -> Record:
     limits, adapting = document["limits"], document["adaptation"]
     bars = document["security"]["revoke_after_bars"]
     step = adapting["change_per_minute"].replace("_", " ")
-    adapts = f"up to {step} a minute, from {adapting['hysteresis_pct']:g} % on"
+    adapts = f"by up to {step} a minute, if it deviates by {adapting['hysteresis_pct']:g} % or more"
     return {
         "cluster": document["cluster_id"],
         "tempo": _tempo(view),
