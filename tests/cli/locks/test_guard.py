@@ -228,7 +228,9 @@ def test_a_vox_mesh_that_is_gone_is_looked_for_on_the_path_and_otherwise_said(
     repository.stage("notes.txt", text="1")
     refused = repository.commit()
     assert refused.returncode != 0
-    assert "/gone/python with vox-mesh not found; install it and run `vox-mesh guard install`" in refused.stderr
+    assert (
+        "/gone/python with vox-mesh not found; install it and run `vox-mesh guard install`" in refused.stderr
+    )
     (bin_folder / "vox-mesh").write_text('#!/bin/sh\necho "found: $*" >&2\nexit 1\n')
     (bin_folder / "vox-mesh").chmod(0o755)
     assert "found: guard check --staged --settings-in /\n" in repository.commit().stderr
