@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pydantic import SecretStr
 
@@ -14,11 +14,17 @@ from vox_mesh.cli.support.early_signals import ENDING
 from vox_mesh.cli.support.exit_codes import KILLED
 from vox_mesh.cli.support.logs import set_up_logs
 from vox_mesh.errors import BadSettings
-from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.homes import Home
 from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.store.engine import Engine
+
+if TYPE_CHECKING:  # imported by the commands that open a mesh
+    from vox_mesh.mesh import Mesh
+
+Result = TypeVar("Result")
+Work: TypeAlias = "Callable[[Mesh], Coroutine[Any, Any, Result]]"
+"""The work of a command on a mesh."""
 
 
 def start() -> Settings:
@@ -50,10 +56,6 @@ async def engine_session(settings: Settings) -> AsyncIterator[Engine]:
         await engine.close()
 
 
-Result = TypeVar("Result")
-Work = Callable[[Mesh], Coroutine[Any, Any, Result]]
-
-
 def run_command(command: str, work: Work[Result]) -> Result:
     """Run the work of a command on the shared mesh and return its result."""
     return asyncio.run(run_on_mesh(start_shared(command), work))
@@ -61,6 +63,8 @@ def run_command(command: str, work: Work[Result]) -> Result:
 
 async def run_on_mesh(settings: Settings, work: Work[Result]) -> Result:
     """Run the work on the mesh that the settings choose, without joining it as a node."""
+    from vox_mesh.mesh import Mesh
+
     async with Mesh.open_command(settings) as mesh:
         return await work(mesh)
 

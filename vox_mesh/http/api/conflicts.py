@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from vox_mesh.errors import BadValue
-from vox_mesh.http.api.operations import Asked, Operations, Text
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import Operations, RequestModel, Text
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.model.base.row_json import decode_row
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.conflicts import ConflictView, ResolutionView
@@ -14,14 +14,14 @@ from vox_mesh.views.conflicts import ConflictView, ResolutionView
 CONFLICTS: Final = Operations("conflicts")
 
 
-class ConflictsAsked(PageAsked):
+class ConflictsQuery(PageQuery):
     """The filter of a list of conflicts."""
 
     open: bool = False
     table: Text | None = None
 
 
-class Resolving(Asked):
+class ResolveRequest(RequestModel):
     """The resolution of a conflict: a side, the merge or values; and the version of the row it is for."""
 
     take: Literal["left", "right", "merge"] | None = None
@@ -31,7 +31,7 @@ class Resolving(Asked):
 
 
 @CONFLICTS.get("/v1/conflicts")
-async def list_conflicts(mesh: MeshServices, query: ConflictsAsked) -> Page[ConflictView]:
+async def list_conflicts(mesh: MeshServices, query: ConflictsQuery) -> Page[ConflictView]:
     """List conflicts, oldest first."""
     after = query.text or ""
     found = await mesh.conflicts.after(after, query.limit, open_only=query.open, table=query.table)
@@ -45,7 +45,7 @@ async def show_conflict(mesh: MeshServices, conflict_id: Text) -> ConflictView:
 
 
 @CONFLICTS.post("/v1/conflicts/{conflict_id}/resolve")
-async def resolve_conflict(mesh: MeshServices, conflict_id: Text, body: Resolving) -> ResolutionView:
+async def resolve_conflict(mesh: MeshServices, conflict_id: Text, body: ResolveRequest) -> ResolutionView:
     """Resolve a conflict, if the row is still the right side or the version `onto`."""
     if (body.take is None) == (body.value is None):
         raise BadValue("exactly one of `take` and `value` must be given")

@@ -8,8 +8,8 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from vox_mesh.http.api.jobs import JobName
-from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
-from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageAsked, bad_cursor
+from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
+from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageQuery, bad_cursor
 from vox_mesh.jobs import batches
 from vox_mesh.jobs.batches import OPEN, JobSelection
 from vox_mesh.model.jobs.records import Job, JobState
@@ -29,14 +29,14 @@ _YIELDED: Final = "yielded by hand"
 # --- one job -------------------------------------------------------------------------------------
 
 
-class ToAbort(Asked):
+class AbortRequest(RequestModel):
     """The reason of an abort."""
 
     reason: Reason = _ABORTED
 
 
 @ACTIONS.post("/v1/jobs/{job}/abort")
-async def abort_job(mesh: MeshServices, job: JobName, body: ToAbort) -> AbortedView:
+async def abort_job(mesh: MeshServices, job: JobName, body: AbortRequest) -> AbortedView:
     """Abort an open job; its worker stops, and jobs that wait for its success fail."""
     found = await mesh.jobs.find(job)
     aborted = await batches.abort(mesh.jobs, [found], body.reason)
@@ -52,7 +52,7 @@ async def retry_job(mesh: MeshServices, job: JobName) -> RetriedView:
     return RetriedView.again(found, scheduled)
 
 
-class ToYield(Asked):
+class YieldRequest(RequestModel):
     """The time until a job can be claimed again, and the reason."""
 
     delay: Seconds = 0.0
@@ -60,7 +60,7 @@ class ToYield(Asked):
 
 
 @ACTIONS.post("/v1/jobs/{job}/yield")
-async def yield_job(mesh: MeshServices, job: JobName, body: ToYield) -> JobView:
+async def yield_job(mesh: MeshServices, job: JobName, body: YieldRequest) -> JobView:
     """Return a running job to the queue and stop its worker; it does not count as a failure."""
     return JobView.of(await batches.give_back(mesh.jobs, job, timedelta(seconds=body.delay), body.reason))
 
@@ -68,7 +68,7 @@ async def yield_job(mesh: MeshServices, job: JobName, body: ToYield) -> JobView:
 # --- many jobs -----------------------------------------------------------------------------------
 
 
-class _Chosen(PageAsked):
+class _SelectionRequest(PageQuery):
     """A selection of jobs by id or filter, a page at a time; with `dry_run` nothing is changed."""
 
     jobs: Annotated[list[JobName], Field(min_length=1, max_length=MAX_LIMIT)] | None = None
@@ -107,7 +107,7 @@ class _Chosen(PageAsked):
         raise bad_cursor()
 
 
-class ToAbortMany(_Chosen):
+class AbortManyRequest(_SelectionRequest):
     """The jobs to abort, and the reason."""
 
     state: Literal["pending", "claimed", "running"] | None = None
@@ -115,7 +115,7 @@ class ToAbortMany(_Chosen):
 
 
 @ACTIONS.post("/v1/jobs/abort", takes_s=_BATCH_TIMEOUT_S)
-async def abort_jobs(mesh: MeshServices, body: ToAbortMany) -> Page[AbortedView] | Page[JobView]:
+async def abort_jobs(mesh: MeshServices, body: AbortManyRequest) -> Page[AbortedView] | Page[JobView]:
     """Abort open jobs, by id or by filter; a dry run lists them only."""
     choice = body.choice(OPEN)
     page = await body.batch(mesh, choice)
@@ -127,14 +127,14 @@ async def abort_jobs(mesh: MeshServices, body: ToAbortMany) -> Page[AbortedView]
     return Page([AbortedView.ended(job, aborted=job.job_id in aborted) for job in found], page.next)
 
 
-class ToRetryMany(_Chosen):
+class RetryManyRequest(_SelectionRequest):
     """The jobs to retry; by default, failed ones."""
 
     state: Literal["failed", "aborted", "succeeded"] | None = None
 
 
 @ACTIONS.post("/v1/jobs/retry", takes_s=_BATCH_TIMEOUT_S)
-async def retry_jobs(mesh: MeshServices, body: ToRetryMany) -> Page[RetriedView] | Page[JobView]:
+async def retry_jobs(mesh: MeshServices, body: RetryManyRequest) -> Page[RetriedView] | Page[JobView]:
     """Retry ended jobs as new jobs, by id or by filter; a dry run lists them only."""
     page = await body.batch(mesh, body.choice((JobState.FAILED,)))
     if body.dry_run:

@@ -11,8 +11,8 @@ import orjson
 from pydantic import Field, WithJsonSchema
 
 from vox_mesh.http.api.manifests import GivenManifests
-from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, Text, Wait
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.runtime.services import MeshServices
@@ -47,7 +47,7 @@ State = Literal["pending", "claimed", "running", "succeeded", "failed", "aborted
 # --- scheduling ----------------------------------------------------------------------------------
 
 
-class ToSchedule(Asked):
+class ScheduleRequest(RequestModel):
     """The jobs to schedule; with `new`, also if jobs with the same manifests exist."""
 
     manifests: GivenManifests
@@ -55,7 +55,7 @@ class ToSchedule(Asked):
 
 
 @JOBS.post("/v1/jobs")
-async def schedule_jobs(mesh: MeshServices, body: ToSchedule) -> list[ScheduledView]:
+async def schedule_jobs(mesh: MeshServices, body: ScheduleRequest) -> list[ScheduledView]:
     """Schedule jobs, all or none; predecessors come first in the answer."""
     return [ScheduledView.of(each) for each in await mesh.jobs.schedule_all(body.manifests, new=body.new)]
 
@@ -63,7 +63,7 @@ async def schedule_jobs(mesh: MeshServices, body: ToSchedule) -> list[ScheduledV
 # --- many jobs -----------------------------------------------------------------------------------------
 
 
-class JobsAsked(PageAsked):
+class JobsQuery(PageQuery):
     """The filter of a list of jobs; `kind` may be a pattern such as `cortex.*`."""
 
     state: State | None = None
@@ -72,7 +72,7 @@ class JobsAsked(PageAsked):
 
 
 @JOBS.get("/v1/jobs")
-async def list_jobs(mesh: MeshServices, query: JobsAsked) -> Page[JobView]:
+async def list_jobs(mesh: MeshServices, query: JobsQuery) -> Page[JobView]:
     """List jobs, newest first."""
     wanted: dict[str, Any] = {
         "state": None if query.state is None else JobState(query.state),
@@ -88,19 +88,19 @@ async def list_jobs(mesh: MeshServices, query: JobsAsked) -> Page[JobView]:
     return Page([JobView.of(job) for job in page.items], page.next)
 
 
-class CountsAsked(PageAsked):
+class CountsQuery(PageQuery):
     """The filter of job counts."""
 
     kind: Text | None = None
 
 
 @JOBS.get("/v1/jobs/counts")
-async def count_jobs(mesh: MeshServices, query: CountsAsked) -> Page[CountView]:
+async def count_jobs(mesh: MeshServices, query: CountsQuery) -> Page[CountView]:
     """Count the jobs of each kind, by state."""
     return query.page_of(await job_counts(mesh, query.kind), lambda count: count.kind)
 
 
-class ReadyAsked(Asked):
+class ReadyQuery(RequestModel):
     """The limit, and the kinds."""
 
     kind: Text | None = None
@@ -108,7 +108,7 @@ class ReadyAsked(Asked):
 
 
 @JOBS.get("/v1/jobs/ready")
-async def list_ready_jobs(mesh: MeshServices, query: ReadyAsked) -> list[JobView]:
+async def list_ready_jobs(mesh: MeshServices, query: ReadyQuery) -> list[JobView]:
     """List the first ready jobs by priority, then age."""
     return [JobView.of(job) for job in await ready_jobs(mesh, query.kind, query.limit)]
 
@@ -140,14 +140,14 @@ async def show_job(mesh: MeshServices, job: JobName) -> WholeJobView:
     return await show_whole_job(mesh, job)
 
 
-class WaitAsked(Asked):
+class WaitQuery(RequestModel):
     """How long to wait."""
 
     timeout: Wait = 30.0
 
 
 @JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAIT_TIMEOUT_S, waits=True)
-async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitAsked) -> JobView:
+async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitQuery) -> JobView:
     """Wait until a job has ended, or for `timeout`; return its current state."""
     found = await mesh.jobs.find(job)
     with suppress(TimeoutError):
@@ -155,14 +155,14 @@ async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitAsked) -> Jo
     return JobView.of(await mesh.jobs.find(found))
 
 
-class LogsAsked(PageAsked):
+class LogsQuery(PageQuery):
     """The part of the log; `wait` is how long to wait if there is nothing yet and the job is not terminal."""
 
     wait: Wait = 0.0
 
 
 @JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAIT_TIMEOUT_S, waits=True)
-async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsAsked) -> Page[PieceView]:
+async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> Page[PieceView]:
     """Read the output and log of a job; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)
     job_id, notes, after = found.job_id, mesh.jobs.notes, query.number or 0

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Scope
-from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, Seconds, Text, Wait
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.locks.path_guard import obstacles
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.locks import HoldView, LockView, choose_lock_service, find_held_lock, release_lock_under
@@ -24,13 +24,13 @@ _Agent = Annotated[str, Field(min_length=1, max_length=128)]
 _Token = Annotated[int, Field(ge=1, lt=2**63)]
 
 
-class LocksAsked(PageAsked):
+class LocksQuery(PageQuery):
     """The filter of a list of locks."""
 
     key: Text | None = None
 
 
-class Acquiring(Asked):
+class AcquireRequest(RequestModel):
     """The lock to acquire: all keys or none; for a time, or until the phase or bar ends."""
 
     keys: Annotated[list[Text], Field(min_length=1, max_length=_MAX_KEYS)]
@@ -41,27 +41,27 @@ class Acquiring(Asked):
     shared: bool = False
 
 
-class HoldBody(Asked):
+class ReleaseRequest(RequestModel):
     """A lock, named by one of its keys and its fencing token."""
 
     lock_key: Text
     fence_token: _Token
 
 
-class Renewing(HoldBody):
+class RenewRequest(ReleaseRequest):
     """The new lease, from now on."""
 
     ttl: Seconds | None = None
 
 
-class Breaking(Asked):
+class BreakRequest(RequestModel):
     """The key whose locks are broken, and the reason."""
 
     lock_key: Text
     reason: Text
 
 
-class Guarding(Asked):
+class CheckPathsRequest(RequestModel):
     """The paths an agent wants to change."""
 
     paths: Annotated[list[Text], Field(min_length=1, max_length=1_000)]
@@ -92,7 +92,7 @@ class SweptView:
 
 
 @LOCKS.get("/v1/locks")
-async def list_locks(mesh: MeshServices, query: LocksAsked) -> Page[HoldView]:
+async def list_locks(mesh: MeshServices, query: LocksQuery) -> Page[HoldView]:
     """List held locks; with a key, only those that block it."""
     holders = await (mesh.locks.holders() if query.key is None else mesh.locks.in_the_way(query.key))
     views = [HoldView.of(holder) for holder in holders]
@@ -107,14 +107,14 @@ async def _release_unclaimed(mesh: MeshServices, held: LockView) -> None:
 @LOCKS.post(
     "/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S, waits=True, undo=_release_unclaimed
 )
-async def acquire_lock(mesh: MeshServices, body: Acquiring) -> LockView:
+async def acquire_lock(mesh: MeshServices, body: AcquireRequest) -> LockView:
     """Acquire all keys under one fencing token, or none."""
     service, wanted = await choose_lock_service(mesh, **body.model_dump())
     return LockView.of(await service.acquire(**wanted))
 
 
 @LOCKS.post("/v1/locks/renew")
-async def renew_lock(mesh: MeshServices, body: Renewing) -> LockView:
+async def renew_lock(mesh: MeshServices, body: RenewRequest) -> LockView:
     """Renew the lease of a lock and all of its keys."""
     return LockView.of(
         await mesh.locks.renew(await find_held_lock(mesh, body.lock_key, body.fence_token), ttl=body.ttl)
@@ -122,20 +122,20 @@ async def renew_lock(mesh: MeshServices, body: Renewing) -> LockView:
 
 
 @LOCKS.post("/v1/locks/release")
-async def release_lock(mesh: MeshServices, body: HoldBody) -> LockView:
+async def release_lock(mesh: MeshServices, body: ReleaseRequest) -> LockView:
     """Release a lock and all of its keys."""
     return LockView.of(await release_lock_under(mesh, body.lock_key, body.fence_token))
 
 
 @LOCKS.post("/v1/locks/break")
-async def break_lock(mesh: MeshServices, body: Breaking) -> BrokenView:
+async def break_lock(mesh: MeshServices, body: BreakRequest) -> BrokenView:
     """Break the locks on a key, with all of their keys; the op log records it."""
     op_id, holders = await mesh.locks.break_lock(body.lock_key, body.reason)
     return BrokenView(op_id, [HoldView.of(holder) for holder in holders])
 
 
 @LOCKS.post("/v1/locks/check", scope=Scope.READ)
-async def check_paths(mesh: MeshServices, body: Guarding) -> list[ObstacleView]:
+async def check_paths(mesh: MeshServices, body: CheckPathsRequest) -> list[ObstacleView]:
     """List the locks of other agents that cover these paths."""
     found = obstacles(body.paths, await mesh.locks.holders(), body.agent)
     return [ObstacleView(each.path, HoldView.of(each.holder)) for each in found]

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from vox_mesh.errors import BadValue, MeshError, TooLarge
-from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.messages.bus import DEFAULT_PRIORITY, DEFAULT_TYPE
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
 from vox_mesh.model.messages.records import EVERYONE, MAX_ATTEMPTS, Message, MessageState, inbox_names
@@ -30,7 +30,7 @@ _AT_A_TIME: Final = 16
 _PAGE_BYTES: Final = 4 * 2**20
 
 
-class MessagesAsked(PageAsked):
+class MessagesQuery(PageQuery):
     """The filter of a list of messages, newest first."""
 
     state: MessageState | None = None
@@ -39,19 +39,19 @@ class MessagesAsked(PageAsked):
     thread: Text | None = None
 
 
-class Some(Asked):
+class LimitQuery(RequestModel):
     """The limit of a list."""
 
     limit: Annotated[int, Field(ge=1, le=500)] = 100
 
 
-class InboxAsked(PageAsked):
+class InboxQuery(PageQuery):
     """The part of an inbox: of an agent, and of its roles, separated by commas."""
 
     roles: Text | None = None
 
 
-class Sending(Asked):
+class SendRequest(RequestModel):
     """The message to send. `key` is its idempotency key."""
 
     to: Text
@@ -69,7 +69,7 @@ class Sending(Asked):
     traceparent: Text | None = None
 
 
-class ClaimBody(Asked):
+class ClaimRequest(RequestModel):
     """The maximum number of messages to claim, their lease, and the roles of the agent."""
 
     roles: Annotated[list[Text], Field(max_length=100, default_factory=list)]
@@ -77,13 +77,13 @@ class ClaimBody(Asked):
     lease: Seconds = LEASE_S
 
 
-class UnderClaim(Asked):
+class AckRequest(RequestModel):
     """The claim of a message."""
 
     claim_owner: Text
 
 
-class GivingBack(UnderClaim):
+class NackRequest(AckRequest):
     """The time until redelivery, and the reason of the rejection."""
 
     retry_in: Seconds | None = None
@@ -91,7 +91,7 @@ class GivingBack(UnderClaim):
 
 
 @MESSAGES.get("/v1/messages")
-async def list_messages(mesh: MeshServices, query: MessagesAsked) -> Page[MessageView]:
+async def list_messages(mesh: MeshServices, query: MessagesQuery) -> Page[MessageView]:
     """List messages, newest first; dead letters with `state=dead`."""
     if query.state is MessageState.SPOOLED:
         raise BadValue("spooled messages can't be listed: they are on a node's disk", hint="see GET /v1/db")
@@ -105,7 +105,7 @@ async def list_messages(mesh: MeshServices, query: MessagesAsked) -> Page[Messag
     return await _page(mesh, query, lambda position, limit: wanted(before=position, limit=limit))
 
 
-async def _page(mesh: MeshServices, query: PageAsked, read: Read) -> Page[MessageView]:
+async def _page(mesh: MeshServices, query: PageQuery, read: Read) -> Page[MessageView]:
     """Return a page of messages; large ones are read in smaller batches and make it shorter."""
     messages: list[Message] = []
     most, size, position = _AT_A_TIME, 0, query.number
@@ -131,7 +131,7 @@ def _position(view: MessageView) -> int:
 
 
 @MESSAGES.post("/v1/messages", status=HTTPStatus.CREATED)
-async def send_message(mesh: MeshServices, body: Sending) -> list[MessageView]:
+async def send_message(mesh: MeshServices, body: SendRequest) -> list[MessageView]:
     """Send a message to an agent, a role or everyone; everyone gets a message each."""
     options = body.model_dump(exclude_none=True, exclude={"to", "payload", "key"})
     if body.to == EVERYONE:
@@ -143,13 +143,13 @@ async def send_message(mesh: MeshServices, body: Sending) -> list[MessageView]:
 
 
 @MESSAGES.get("/v1/messages/overdue")
-async def list_overdue(mesh: MeshServices, query: Some) -> list[MessageView]:
+async def list_overdue(mesh: MeshServices, query: LimitQuery) -> list[MessageView]:
     """List overdue messages, longest overdue first."""
     return [MessageView.of(mesh, each) for each in await mesh.bus.letters.overdue(limit=query.limit)]
 
 
 @MESSAGES.get("/v1/threads")
-async def list_threads(mesh: MeshServices, query: Some) -> list[ThreadView]:
+async def list_threads(mesh: MeshServices, query: LimitQuery) -> list[ThreadView]:
     """List threads, latest first."""
     return [ThreadView.of(each) for each in await mesh.bus.letters.threads(query.limit)]
 
@@ -169,7 +169,7 @@ async def retry_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/ack")
-async def ack_message(mesh: MeshServices, message_uuid: Text, body: UnderClaim) -> MessageView:
+async def ack_message(mesh: MeshServices, message_uuid: Text, body: AckRequest) -> MessageView:
     """Acknowledge a claimed message."""
     claimed = await find_claimed_message(mesh, message_uuid, body.claim_owner)
     await mesh.bus.ack(claimed)
@@ -177,7 +177,7 @@ async def ack_message(mesh: MeshServices, message_uuid: Text, body: UnderClaim) 
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/nack")
-async def nack_message(mesh: MeshServices, message_uuid: Text, body: GivingBack) -> MessageView:
+async def nack_message(mesh: MeshServices, message_uuid: Text, body: NackRequest) -> MessageView:
     """Reject a claimed message; it is redelivered."""
     claimed = await find_claimed_message(mesh, message_uuid, body.claim_owner)
     await mesh.bus.nack(claimed, retry_in=body.retry_in, reason=body.reason)
@@ -189,7 +189,7 @@ async def _current_view(mesh: MeshServices, message: Message) -> MessageView:
 
 
 @MESSAGES.get("/v1/inbox/{agent}")
-async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxAsked) -> Page[MessageView]:
+async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxQuery) -> Page[MessageView]:
     """Show the messages of an agent without claiming them."""
     names = inbox_names(agent, query.roles.split(",") if query.roles else ())
     peek = mesh.bus.letters.peek
@@ -204,7 +204,7 @@ async def _put_back(mesh: MeshServices, claimed: list[MessageView]) -> None:
 
 
 @MESSAGES.post("/v1/inbox/{agent}/claim", undo=_put_back)
-async def claim_messages(mesh: MeshServices, agent: Text, body: ClaimBody) -> list[MessageView]:
+async def claim_messages(mesh: MeshServices, agent: Text, body: ClaimRequest) -> list[MessageView]:
     """Receive messages of an agent under a visibility timeout; acknowledge or reject each."""
     claiming = mesh.bus.poll_inbox_from_db(agent, roles=body.roles, limit=body.limit, lease=body.lease)
     claimed = await to_the_end(asyncio.ensure_future(claiming))

@@ -7,8 +7,8 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from vox_mesh.errors import NotKnown
-from vox_mesh.http.api.operations import Asked, Operations, Text
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import Operations, RequestModel, Text
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.nodes.nodes import STALE_MS
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views import roles
@@ -27,7 +27,7 @@ NODES: Final = Operations("nodes")
 _MAX_MS: Final = 2**53
 
 
-class NodesAsked(PageAsked):
+class NodesQuery(PageQuery):
     """The filter of a list of nodes."""
 
     stale_ms: Annotated[int, Field(ge=0, le=_MAX_MS)] = STALE_MS
@@ -35,7 +35,7 @@ class NodesAsked(PageAsked):
 
 
 @NODES.get("/v1/nodes")
-async def list_nodes(mesh: MeshServices, query: NodesAsked) -> Page[NodeView]:
+async def list_nodes(mesh: MeshServices, query: NodesQuery) -> Page[NodeView]:
     """List the live nodes, or all that ever joined."""
     found = await (mesh.nodes.all() if query.all else mesh.nodes.live_nodes_from_db(query.stale_ms))
     views = [NodeView.of(*each) for each in await with_roles(mesh, found)]
@@ -55,13 +55,13 @@ async def show_node(mesh: MeshServices, node_id: Text) -> NodeView:
 ROLES: Final = Operations("roles")
 
 
-class ToNode(Asked):
+class NodeRequest(RequestModel):
     """The node to designate or route to."""
 
     node_id: Text
 
 
-class Rekeying(Asked):
+class RekeyRequest(RequestModel):
     """The key to accept; by default, the one that the node presented."""
 
     key: Text | None = None
@@ -74,7 +74,7 @@ async def show_roles(mesh: MeshServices) -> RolesView:
 
 
 @ROLES.put("/v1/roles/coordinator")
-async def designate_coordinator(mesh: MeshServices, body: ToNode) -> DesignatedView:
+async def designate_coordinator(mesh: MeshServices, body: NodeRequest) -> DesignatedView:
     """Make a node the coordinator."""
     async with explain_refusals(mesh):
         op = await mesh.roles.designate_coordinator(body.node_id)
@@ -82,13 +82,13 @@ async def designate_coordinator(mesh: MeshServices, body: ToNode) -> DesignatedV
 
 
 @ROLES.get("/v1/routes")
-async def list_routes(mesh: MeshServices, query: PageAsked) -> Page[RouteView]:
+async def list_routes(mesh: MeshServices, query: PageQuery) -> Page[RouteView]:
     """List the routes and the states of their nodes."""
     return query.page_of(await roles.routes_of(mesh), lambda view: view.kind)
 
 
 @ROLES.put("/v1/routes/{kind}")
-async def set_route(mesh: MeshServices, kind: Text, body: ToNode) -> RoutedView:
+async def set_route(mesh: MeshServices, kind: Text, body: NodeRequest) -> RoutedView:
     """Route jobs of a kind or pattern to one node only."""
     return await roles.route(mesh, kind, body.node_id)
 
@@ -100,6 +100,6 @@ async def clear_route(mesh: MeshServices, kind: Text) -> RoutedView:
 
 
 @ROLES.post("/v1/nodes/{node_id}/rekey")
-async def rekey_node(mesh: MeshServices, node_id: Text, body: Rekeying) -> KeyView:
+async def rekey_node(mesh: MeshServices, node_id: Text, body: RekeyRequest) -> KeyView:
     """Accept a new key for a known node."""
     return await roles.rekey(mesh, node_id, body.key)

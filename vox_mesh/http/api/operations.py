@@ -28,7 +28,7 @@ CALL_S: Final = 30.0
 _MAX_S: Final = 365 * 86_400
 
 
-class Asked(BaseModel):
+class RequestModel(BaseModel):
     """The input of a request. Unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.model.documents.documents import MAX_BYTES
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import MAX_NOTES, MAX_TASK, MAX_WAITS, StatusClaim
@@ -37,7 +37,7 @@ async def show_beat(mesh: MeshServices) -> BeatView:
 # --- the policy ----------------------------------------------------------------------------------
 
 
-class ToSet(Asked):
+class PolicyRequest(RequestModel):
     """A tempo policy: an object, or YAML text, whose faults are reported by line."""
 
     policy: dict[str, Any] | Annotated[str, Field(max_length=MAX_BYTES)]
@@ -50,7 +50,7 @@ async def show_policy(mesh: MeshServices) -> PoliciesView:
 
 
 @RHYTHM.put("/v1/rhythm/policy")
-async def set_policy(mesh: MeshServices, body: ToSet) -> PolicyView:
+async def set_policy(mesh: MeshServices, body: PolicyRequest) -> PolicyView:
     """Set the policy from the same downbeat on every node, at least two bars ahead."""
     given = body.policy
     wanted = parse_policy(given) if isinstance(given, str) else TempoPolicy.of_document(given)
@@ -60,21 +60,21 @@ async def set_policy(mesh: MeshServices, body: ToSet) -> PolicyView:
 # --- reports and promises ------------------------------------------------------------------------
 
 
-class PromisesAsked(PageAsked):
+class PromisesQuery(PageQuery):
     """The filter of a list of promises, newest first."""
 
     state: HelpState | None = None
 
 
 @RHYTHM.get("/v1/rhythm/reports")
-async def list_reports(mesh: MeshServices, query: PageAsked) -> Page[BarReport]:
+async def list_reports(mesh: MeshServices, query: PageQuery) -> Page[BarReport]:
     """List the last revisions of bar reports, newest first, with missing bars."""
     found = await mesh.rhythm.reverb.reports(query.limit, before_ms=query.number)
     return query.page(found, lambda report: report.start_ms)
 
 
 @RHYTHM.get("/v1/rhythm/promises")
-async def list_promises(mesh: MeshServices, query: PromisesAsked) -> Page[PromiseView]:
+async def list_promises(mesh: MeshServices, query: PromisesQuery) -> Page[PromiseView]:
     """List requests for help, their promises and outcomes, newest first."""
     found = await mesh.rhythm.help.listed(state=query.state, before=query.text, limit=query.limit)
     return query.page([PromiseView.of(thread) for thread in found], lambda view: view.thread_id)
@@ -83,7 +83,7 @@ async def list_promises(mesh: MeshServices, query: PromisesAsked) -> Page[Promis
 # --- status --------------------------------------------------------------------------------------
 
 
-class StatusSaid(Asked):
+class StatusRequest(RequestModel):
     """A status claim on a task. `hlc` is now by default; `bar` and `beat` are deprecated."""
 
     agent_id: Text
@@ -100,7 +100,7 @@ class StatusSaid(Asked):
 
 
 @RHYTHM.post("/v1/rhythm/status", status=HTTPStatus.ACCEPTED)
-async def claim_status(mesh: MeshServices, body: StatusSaid) -> StatusView:
+async def claim_status(mesh: MeshServices, body: StatusRequest) -> StatusView:
     """Claim the status of a task. It counts for the beat of its `hlc`, and is written when this beat ends."""
     claimed = body.model_dump(mode="json", exclude_none=True)
     now: dict[str, Any] = {"hlc": str(mesh.clock.tick())}
@@ -114,14 +114,14 @@ async def claim_status(mesh: MeshServices, body: StatusSaid) -> StatusView:
 # --- addresses -----------------------------------------------------------------------------------
 
 
-class AddressAsked(Asked):
+class AddressQuery(RequestModel):
     """An address with a time in beats."""
 
     address: Annotated[str, Field(min_length=1, max_length=2_048)]
 
 
 @RHYTHM.get("/v1/ucxl")
-async def resolve_address(mesh: MeshServices, query: AddressAsked) -> MomentView:
+async def resolve_address(mesh: MeshServices, query: AddressQuery) -> MomentView:
     """Resolve the time of an address by the mesh's tempo: `;beats=^^N`, `;beats=~~N`, `;phase=NAME`."""
     return await moment_of(mesh, parse(query.address))
 
@@ -133,19 +133,19 @@ BUDGETS: Final = Operations("budgets")
 Subject = Annotated[str, Field(pattern=r"^(agent|account):\S{1,200}$", examples=["account:research"])]
 
 
-class BudgetsAsked(PageAsked):
+class BudgetsQuery(PageQuery):
     """The subject, by default all."""
 
     subject: Subject | None = None
 
 
-class SpendingAsked(BudgetsAsked):
+class SpendingQuery(BudgetsQuery):
     """The start of the period; by default, since the budgets count."""
 
     since: Seconds | None = None
 
 
-class ToAllow(Asked):
+class BudgetRequest(RequestModel):
     """A budget and its subject; null removes it. `anew` starts counting from now."""
 
     subject: Subject
@@ -154,14 +154,14 @@ class ToAllow(Asked):
 
 
 @BUDGETS.get("/v1/budgets")
-async def list_budgets(mesh: MeshServices, query: BudgetsAsked) -> Page[BudgetView]:
+async def list_budgets(mesh: MeshServices, query: BudgetsQuery) -> Page[BudgetView]:
     """List the budgets."""
     found = await mesh.rhythm.budgets.show(query.subject)
     return query.page_of([BudgetView.of(each) for each in found], lambda view: view.subject)
 
 
 @BUDGETS.put("/v1/budgets")
-async def set_budget(mesh: MeshServices, body: ToAllow) -> BudgetView:
+async def set_budget(mesh: MeshServices, body: BudgetRequest) -> BudgetView:
     """Set or remove the budget of an agent or account."""
     budgets = mesh.rhythm.budgets
     if body.budget is None:
@@ -172,7 +172,7 @@ async def set_budget(mesh: MeshServices, body: ToAllow) -> BudgetView:
 
 
 @BUDGETS.get("/v1/budgets/report")
-async def report_spending(mesh: MeshServices, query: SpendingAsked) -> Page[SpendingView]:
+async def report_spending(mesh: MeshServices, query: SpendingQuery) -> Page[SpendingView]:
     """List the spending of agents and accounts: beats, cost and resources."""
     await mesh.rhythm.look()
     since_ms = None if query.since is None else mesh.clock.now_ms - round(query.since * 1_000)

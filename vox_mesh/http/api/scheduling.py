@@ -8,8 +8,8 @@ from pydantic import Field, field_validator
 
 from vox_mesh.errors import BadValue
 from vox_mesh.http.api.manifests import GivenManifest
-from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.model.jobs.manifest_fields import Kind
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.crons import CronView, RemovedCronView
@@ -22,12 +22,12 @@ CronName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 
 @CRONS.get("/v1/crons")
-async def list_crons(mesh: MeshServices, query: PageAsked) -> Page[CronView]:
+async def list_crons(mesh: MeshServices, query: PageQuery) -> Page[CronView]:
     """List the crons with their next time and last job."""
     return query.page_of([CronView.of(each) for each in await mesh.crons.listed()], lambda cron: cron.name)
 
 
-class ToRepeat(Asked):
+class CronRequest(RequestModel):
     """A manifest and its times: minute, hour, day of the month, month and day of the week."""
 
     expression: Annotated[str, Field(min_length=1, max_length=200, examples=["0 8 * * MON-FRI"])]
@@ -36,7 +36,7 @@ class ToRepeat(Asked):
 
 
 @CRONS.put("/v1/crons/{name}")
-async def add_cron(mesh: MeshServices, name: CronName, body: ToRepeat) -> CronView:
+async def add_cron(mesh: MeshServices, name: CronName, body: CronRequest) -> CronView:
     """Add a cron; an identical one is unchanged, a different one of this name is refused."""
     return CronView.of(await mesh.crons.add(name, body.expression, body.manifest, body.timezone))
 
@@ -54,7 +54,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 @KINDS.get("/v1/kinds")
-async def list_kinds(mesh: MeshServices, query: PageAsked) -> Page[KindView]:
+async def list_kinds(mesh: MeshServices, query: PageQuery) -> Page[KindView]:
     """List the kinds that have rules."""
     return query.page_of(
         [KindView.of(each) for each in await mesh.job_kinds.listed()], lambda each: each.kind
@@ -75,7 +75,7 @@ async def resume_kind(mesh: MeshServices, kind: Kind) -> KindView:
     return KindView.of(await rules_of(mesh, kind))
 
 
-class ToLimit(Asked):
+class KindRequest(RequestModel):
     """The rules of a kind: omitted fields stay unchanged, and null removes a limit.
 
     At most `max_running` jobs run at a time, and `rate` are claimed in the time `per`; a claim has `lease`.
@@ -109,7 +109,7 @@ class ToLimit(Asked):
 
 
 @KINDS.patch("/v1/kinds/{kind}")
-async def change_kind(mesh: MeshServices, kind: Kind, body: ToLimit) -> KindView:
+async def change_kind(mesh: MeshServices, kind: Kind, body: KindRequest) -> KindView:
     """Change the limits of a kind, or whether its inference is audited."""
     limits, is_audit = body.limits, "audited" in body.model_fields_set
     if not limits and not is_audit:
@@ -125,7 +125,7 @@ WORKERS: Final = Operations("workers")
 
 
 @WORKERS.get("/v1/workers")
-async def list_workers(mesh: MeshServices, query: PageAsked) -> Page[WorkerView]:
+async def list_workers(mesh: MeshServices, query: PageQuery) -> Page[WorkerView]:
     """List the workers: kinds, capacity and running jobs."""
     return query.page_of(await workers(mesh), lambda worker: worker.node_id)
 
