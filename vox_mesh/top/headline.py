@@ -8,7 +8,7 @@ from typing import Final
 
 from vox_mesh.cli.support.output import table
 from vox_mesh.errors import DatabaseUnavailable, MeshError
-from vox_mesh.model.rhythm.frames import TempoSource
+from vox_mesh.model.rhythm.plan import TempoSource
 from vox_mesh.top.panels import PANELS, span, text_of
 from vox_mesh.views.overview import DatabaseLine, Overview, RhythmLine
 

@@ -21,7 +21,7 @@ from vox_mesh.cli.support.options import Function, TrailingCommand, seconds
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_lines, show_one, show_several
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.cli.support.terminal import ProgressBar
-from vox_mesh.errors import BadManifest, DatabaseUnavailable
+from vox_mesh.errors import BadManifest
 from vox_mesh.jobs.batches import find_existing, find_named, list_pages
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import Mesh
@@ -30,7 +30,6 @@ from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.views.jobs import CountView, JobView, job_counts, show_whole_job
 
 _STATES: Final = [state.value for state in JobState]
-_RETRY_S: Final = 1.0
 _MIN_INTERVAL_S: Final = 0.05
 _WHOLE: Final = 1_000
 """The progress of a job that has ended."""
@@ -301,21 +300,19 @@ class _Waiting:
 
     async def run(self) -> None:
         """Wait until all jobs have ended."""
-        store = self._mesh.store
         with ProgressBar("waiting") as bar:
             bar.show(0, _WHOLE * len(self.jobs))
-            while self._open:
-                seen = store.change_count
-                with suppress(DatabaseUnavailable):  # resumes when the database is back
+            async for turn in self._mesh.store.changes():
+                if not self._open:
+                    return
+                with turn.retry_if_unavailable():
                     for job in await find_existing(self._mesh.jobs, [job.job_id for job in self._open]):
                         self._by_id[job.job_id] = job
                     if sys.stderr.isatty():
                         bar.show(await self._done(), _WHOLE * len(self.jobs))
-                if self._open:
-                    await asyncio.sleep(_MIN_INTERVAL_S)  # a busy mesh commits all the time
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(None if store.is_in_touch else _RETRY_S):
-                            await store.changed(seen)
+                if not self._open:
+                    return
+                await asyncio.sleep(_MIN_INTERVAL_S)  # a busy mesh commits all the time
 
     async def _done(self) -> int:
         """Return the progress of all jobs together."""

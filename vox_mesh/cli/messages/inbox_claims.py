@@ -47,7 +47,7 @@ class Inbox(NamedTuple):
 def messages_of(mesh: Mesh, box: Inbox) -> AsyncGenerator[Message, None]:
     """Yield the messages of an inbox, claimed one at a time; without `follow`, until it is empty."""
     if box.follow:
-        return box.limited(mesh.bus.receive(box.agent, roles=box.roles, lease=box.lease_s, at_once=1))
+        return box.limited(mesh.messages.receive(box.agent, roles=box.roles, lease=box.lease_s, at_once=1))
     return box.limited(_until_empty(mesh, box))
 
 
@@ -58,7 +58,7 @@ async def _until_empty(mesh: Mesh, box: Inbox) -> AsyncGenerator[Message, None]:
 
 async def claim(mesh: Mesh, box: Inbox, limit: int) -> list[Message]:
     """Claim the messages available now. Cancelled, it still finishes, so that the claims are released."""
-    claiming = mesh.bus.poll_inbox_from_db(box.agent, roles=box.roles, limit=limit, lease=box.lease_s)
+    claiming = mesh.messages.poll_inbox_from_db(box.agent, roles=box.roles, limit=limit, lease=box.lease_s)
     return await to_the_end(asyncio.ensure_future(claiming))
 
 

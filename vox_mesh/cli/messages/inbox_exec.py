@@ -80,7 +80,7 @@ class Exec:
         patience_s = 0.0 if is_stopped or code is None else self._box.lease_s
         try:
             if code == 0:
-                await retry_while_away(lambda: mesh.bus.ack(message), patience_s)
+                await retry_while_away(lambda: mesh.messages.ack(message), patience_s)
             else:
                 await retry_while_away(
                     lambda: self._reject(mesh, message, code, is_stopped=is_stopped), patience_s
@@ -96,12 +96,12 @@ class Exec:
         """Reject the message; it is redelivered at once, unless its command failed."""
         if code is not None:
             reason = f"command exited with {_code_text(code)}"
-            await mesh.bus.nack(message, reason=reason)
+            await mesh.messages.nack(message, reason=reason)
             _log.warning("message rejected: message=%s reason=%s", message.message_uuid, reason)
         elif is_stopped:
-            await mesh.bus.nack(message, reason="command was stopped", retry_in=0)
+            await mesh.messages.nack(message, reason="command was stopped", retry_in=0)
         else:
-            await mesh.bus.nack(message, reason="lease was lost", retry_in=0)
+            await mesh.messages.nack(message, reason="lease was lost", retry_in=0)
 
     # --- while it runs ---------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Exec:
             sent = time.monotonic()
             try:
                 async with asyncio.timeout(max(0.0, deadline - sent)):
-                    await mesh.bus.renew(message, lease=lease_s)
+                    await mesh.messages.renew(message, lease=lease_s)
             except (TimeoutError, *AWAY):
                 pause = min(lease_s / 3, _RETRY_S)
             except MeshError:

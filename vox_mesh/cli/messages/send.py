@@ -18,7 +18,7 @@ from vox_mesh.cli.support.output import Record, json_option, show_one, show_seve
 from vox_mesh.cli.support.session import start_shared
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, OutcomeUnknown
 from vox_mesh.mesh import Mesh
-from vox_mesh.messages.bus import DEFAULT_PRIORITY, DEFAULT_TYPE
+from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.messages.records import (
     EVERYONE,
@@ -184,7 +184,7 @@ class _Sending:
         async with Mesh.open_command(settings) as mesh:
             await self._set_reply(mesh)
             try:
-                sent = await mesh.bus.send(self._to, self._body, key=key, **self._options)
+                sent = await mesh.messages.send(self._to, self._body, key=key, **self._options)
             except OutcomeUnknown as unknown:
                 unknown.hint = f"run it again with --key {key}: the message is sent only once"
                 raise
@@ -194,7 +194,7 @@ class _Sending:
         """Send a message to everyone; wait for all acknowledgements, if requested."""
         async with Mesh.open_command(settings) as mesh:
             await self._set_reply(mesh)
-            sent = await mesh.bus.broadcast(self._body, **self._options)
+            sent = await mesh.messages.broadcast(self._body, **self._options)
             return await self._records(
                 mesh, await asyncio.gather(*(self._final_state(mesh, each) for each in sent))
             )
@@ -203,7 +203,7 @@ class _Sending:
         """Set the thread and correlation of the message that this one replies to."""
         if self._reply_to is None:
             return
-        message = await mesh.bus.letters.find(self._reply_to)
+        message = await mesh.messages.queries.find(self._reply_to)
         if message is None:
             if not is_ulid(self._reply_to):  # else it may have been pruned
                 raise NotKnown(f"message {self._reply_to} not found", hint="run `vox-mesh messages list`")
@@ -220,7 +220,7 @@ class _Sending:
     async def _final_state(self, mesh: Mesh, sent: Message) -> Message:
         """Return the stored message, once it is acknowledged or the wait is over."""
         with suppress(DatabaseUnavailable):  # the message is already stored
-            if self._wait_ack is not None and await mesh.bus.acked(sent, self._wait_ack):
+            if self._wait_ack is not None and await mesh.messages.wait_for_ack(sent, self._wait_ack):
                 sent = sent._replace(state=MessageState.ACKED)
-            return await mesh.bus.letters.find(sent.message_uuid) or sent
+            return await mesh.messages.queries.find(sent.message_uuid) or sent
         return sent
