@@ -320,7 +320,7 @@ def test_after_the_end_there_is_one_clear_error() -> None:
     for use in (mesh.nodes.all, lambda: next(left_over), lambda: mesh.locks.hold("x").__enter__()):
         with pytest.raises(StoreClosed, match="mesh is closed") as raised:
             use()
-        assert raised.value.hint == "use it inside of `with Mesh.open(...) as mesh:`"
+        assert raised.value.hint == "use it inside `with Mesh.open(...) as mesh:`"
     assert "vox-mesh-sync" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -385,7 +385,7 @@ def test_a_fork_is_told_that_the_mesh_is_not_its_own_and_harms_nothing(tmp_path:
     assert script.returncode == 0, err
     told, of_parent = out.splitlines()
     assert told.startswith("store_closed: mesh was opened by process")
-    assert told.endswith("open one in this process")
+    assert told.endswith("open a mesh in this process")
     assert of_parent == "0 1"
 
 
