@@ -257,7 +257,7 @@ class Bus:
         sender = self.agent_or_default(options.pop("sender", None))
         now_ms = self._clock.now_ms
         values = (*self._mesh, now_ms - _BROADCAST_WINDOW_MS, now_ms, DEAD_AFTER_TICKS)
-        known = [row[0] for row in await self._store.read(sql("everyone"), values)]
+        known = [row[0] for row in await self._store.read(sql("recent_agents"), values)]
         options.setdefault("correlation", new_key())
         sending = [self.send(each, body, sender=sender, **options) for each in known if each != sender]
         return list(await asyncio.gather(*sending))
