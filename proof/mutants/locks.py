@@ -30,7 +30,7 @@ LOCK_PLANTS: Final = (
         "whoever waits for a lock gets it under its last holder's token",
         (
             Sql("locks", "take_if_next", _RAISED, "fence_token = fence_token,"),
-            Sql("locks", "pass_on", _RAISED, "fence_token = fence_token,"),
+            Sql("locks", "hand_off", _RAISED, "fence_token = fence_token,"),
         ),
         ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
         ("locks",),

@@ -58,7 +58,7 @@ MESSAGE_PLANTS: Final = (
         "what was written after a message that waits to be tried again is handed out before it",
         (
             Sql("messages", "claim", "AND (h.barrier IS NULL OR hlc < h.barrier)", ""),
-            *(Sql("messages", name, _HEAD, _NOT_GIVEN_BACK + _HEAD) for name in ("claim", "look")),
+            *(Sql("messages", name, _HEAD, _NOT_GIVEN_BACK + _HEAD) for name in ("claim", "claimable")),
         ),
         ("messages-in-order",),
         ("messages",),
