@@ -23,7 +23,7 @@ from vox_mesh.model.base.ulid import UlidSource
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.script import keys_from
-from vox_mesh.testing.town import TownSettings
+from vox_mesh.testing.harness import IsolatedSettings
 
 EPOCH_MS: Final = 1_800_000_000_000 - 30_000
 """What all clocks would show in the beginning, if they were right: half a minute before a full one, when
@@ -39,9 +39,9 @@ _TEMPO: Final = Path(__file__).with_name("tempo.yaml")
 
 
 @cache
-def settings_of(name: str, tick_s: float, *, has_breaker: bool) -> TownSettings:
+def settings_of(name: str, tick_s: float, *, has_breaker: bool) -> IsolatedSettings:
     """The settings of a player's node."""
-    return TownSettings(
+    return IsolatedSettings(
         node_id=name,
         agent_id=name,
         home_dir=_NOWHERE,

@@ -24,7 +24,7 @@ from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.script import Statement
-from vox_mesh.testing.town import TownSettings
+from vox_mesh.testing.harness import IsolatedSettings
 
 PACE: Final = Pace(tick_s=5.0, ttl_s=15.0, rest_s=4.0)
 _PLAYERS: Final = ("ada", "bob", "cyd")
@@ -88,7 +88,7 @@ class Stage:
 
     async def _life(self, name: str, life: int, killed_after: float | None = None) -> None:
         loop = asyncio.get_running_loop()
-        settings = TownSettings(
+        settings = IsolatedSettings(
             node_id=name,
             home_dir=self.folder / name,
             http=False,
